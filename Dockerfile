@@ -4,13 +4,8 @@ COPY requirements/ requirements/
 RUN python -m venv /opt/tidegate \
  && /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check \
       --require-hashes -r requirements/run.txt
-# The policies are compiled; neither the compiler nor mypy is in the image that serves.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
- && python -m venv /opt/build \
- && /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check \
-      --require-hashes -r requirements/wheel.txt
 COPY . .
-RUN /opt/build/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w /dist . \
+RUN /opt/tidegate/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w /dist . \
  && /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps /dist/*.whl
 
 # The same image with what the load test and PostgreSQL need.

@@ -19,13 +19,13 @@ $(VENV)/bin/python:
 
 # What the server imports is compiled here, a sixth of all that is installed: a process that compiles
 # holds 8 MB more for good, and what it loads later (the admin pages) it may not keep.
-$(VENV)/.run: requirements/run.txt setup.cfg | $(VENV)/bin/python
+$(VENV)/.run: requirements/run.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --require-hashes -r requirements/run.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import server.app.cli.serve, server.app.run, server.app.service, server.admin.site'
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import tidegate.server.app.cli.serve, tidegate.server.app.run, tidegate.server.app.service, tidegate.server.admin.site'
 	@touch $@
 
-$(VENV)/.test: requirements/test.txt setup.cfg | $(VENV)/bin/python
+$(VENV)/.test: requirements/test.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/test.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@ $(VENV)/.run
@@ -48,11 +48,16 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.test
+# A folder in which the checkout has its package's name, for tools that find packages by folder.
+build/typed/tidegate:
+	mkdir -p $(@D)
+	ln -sfn ../.. $@
+
+types: $(VENV)/.test build/typed/tidegate
 	$(BIN)/mypy
 
-layers: $(VENV)/.test
-	$(BIN)/lint-imports --no-logo
+layers: $(VENV)/.test build/typed/tidegate
+	cd build/typed && $(abspath $(BIN))/lint-imports --no-logo --config ../../setup.cfg
 
 # A test that fails only beside others is a bug of its own: both runs stand in the output.
 unit: $(VENV)/.test
@@ -66,13 +71,12 @@ unit: $(VENV)/.test
 fuzz: $(VENV)/.test
 	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-20000} $(BIN)/python -m pytest tests/fuzz
 
-# Written anew after a change of setup.cfg; a test fails while they differ.
+# Written anew after a change of pyproject.toml; a test fails while they differ.
 lock: $(VENV)/bin/python
 	$(BIN)/python -m pip install -q $(UV)
-	$(BIN)/$(COMPILE) setup.cfg requirements/build.in -o requirements/run.txt
+	$(BIN)/$(COMPILE) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(BIN)/$(COMPILE) --extra test --extra loadtest --extra postgres --extra peers \
-		setup.cfg requirements/build.in -o requirements/test.txt
-	$(BIN)/$(COMPILE) requirements/build.in requirements/wheel.in -o requirements/wheel.txt
+		pyproject.toml requirements/build.in -o requirements/test.txt
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -102,11 +106,11 @@ cluster-faults: $(VENV)/.test
 # (Debian: iproute2 nftables uftp udpcast libnorm1 nginx curl).
 .PHONY: lab-multicast
 lab-multicast: $(VENV)/.test
-	$(BIN)/python -m tidegate multicast lab
+	$(BIN)/python -m bench.multicast.lab
 
 .PHONY: lab-multicast-trials
 lab-multicast-trials: $(VENV)/.test
-	$(BIN)/python -m tidegate multicast lab --trials --rounds 1
+	$(BIN)/python -m bench.multicast.lab --trials --rounds 1
 
 # Downloads from four rate-limited mirrors, ours beside aria2, axel and curl (root; Debian:
 # nginx aria2 axel curl iproute2 nftables gcc).
@@ -146,20 +150,9 @@ dist: build/tools
 	build/tools/bin/cyclonedx-py requirements requirements/run.txt --output-reproducible \
 		--of JSON -o dist/sbom.cdx.json
 
-# A wheel with compiled policies for each of these Pythons (a C compiler, headers of Python).
-PYTHONS ?= $(PYTHON)
-.PHONY: wheels
-wheels:
-	set -e; for python in $(PYTHONS); do \
-		$$python -m venv --clear build/wheel; \
-		build/wheel/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/wheel.txt; \
-		build/wheel/bin/python -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w dist .; \
-	done
-
 # A Debian package with units, settings, manual page and completion: dist/tidegate_*.deb.
 .PHONY: deb
 deb: $(VENV)/.run
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/wheel.txt
 	$(BIN)/python tools/build-deb dist
 
 # Known holes in what we depend on; fails too where one of them could not be looked up.

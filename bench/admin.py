@@ -25,10 +25,10 @@ from typing import Any
 import requests
 
 from bench.shared.ending import end_cleanly
-from policies.registry import POLICIES
-from server.control.series import SERIES
 from tests.admin_browser import AdminVisit, From
 from tests.running import RunningServer
+from tidegate.policies.registry import POLICIES
+from tidegate.server.control.series import SERIES
 
 PAGES = (
     *("/", "/queue", "/queue?tab=tickets", "/queue?tab=tickets&offset=90000"),

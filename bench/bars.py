@@ -24,10 +24,10 @@ from pathlib import Path
 import click
 
 from bench.shared.ending import end_cleanly
-from loadtest.sim.scenario import Scenario
-from loadtest.sim.study import run_one
-from loadtest.sim.workers import worker_processes
-from loadtest.workloads import Workload, make_workload
+from tidegate.loadtest.sim.scenario import Scenario
+from tidegate.loadtest.sim.study import run_one
+from tidegate.loadtest.sim.workers import worker_processes
+from tidegate.loadtest.workloads import Workload, make_workload
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = ("exp1", "exp2")

@@ -32,12 +32,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from policies import compiled
-from policies.contract import Admit, Advance, Job, TicketRow, TicketState, Wait
-from policies.registry import POLICIES, make_policy
-from policies.settings import PolicySettings
-from server.store.database import Database
-from server.store.journal import read_journal, write_tickets
+from tidegate.policies.contract import Admit, Advance, Job, TicketRow, TicketState, Wait
+from tidegate.policies.registry import POLICIES, make_policy
+from tidegate.policies.settings import PolicySettings
+from tidegate.server.store.database import Database
+from tidegate.server.store.journal import read_journal, write_tickets
 
 Answer = TypeVar("Answer")
 
@@ -222,7 +221,6 @@ def main() -> None:
         figures = restart(options.tickets, options.policy)
     else:
         figures = run(options.tickets, options.running, options.policy)
-    figures = {"compiled": compiled(), **figures}
     if options.json:
         sys.stdout.write(json.dumps(figures) + "\n")
         return

@@ -31,13 +31,13 @@ from typing import Any
 
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
-from loadtest.population import scaled
-from loadtest.sim.engine import Engine
-from loadtest.sim.metrics import measure
-from loadtest.sim.scenario import Scenario
-from loadtest.workloads import make_workload
-from policies.registry import POLICIES
-from policies.settings import PolicySettings
+from tidegate.loadtest.population import scaled
+from tidegate.loadtest.sim.engine import Engine
+from tidegate.loadtest.sim.metrics import measure
+from tidegate.loadtest.sim.scenario import Scenario
+from tidegate.loadtest.workloads import make_workload
+from tidegate.policies.registry import POLICIES
+from tidegate.policies.settings import PolicySettings
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Policy -> mean of paper A's figure 19 in seconds.

@@ -17,11 +17,10 @@ from typing import Any
 import click
 
 from bench.shared import markdown
-from policies import running_as
-from policies.contract import ONE_LINE
-from server.admission.downloads import LeasedDownload
-from server.files.transfer import Transfer
 from tests.fakes import Asked, House
+from tidegate.policies.contract import ONE_LINE
+from tidegate.server.admission.downloads import LeasedDownload
+from tidegate.server.files.transfer import Transfer
 
 REQUESTS = 20
 LINE_BYTES_S = 12.5e6
@@ -170,7 +169,6 @@ def main(many: int) -> None:
         ("the same, each for half a second", lasting(many)),
     ]
     lines = [[name, f"{quick:.0f} µs", f"{median:.0f} µs"] for name, (quick, median) in rows]
-    click.echo(running_as())
     click.echo(markdown.table(["request", "a tenth below", "half below"], lines))
 
 

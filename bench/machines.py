@@ -55,8 +55,8 @@ from bench.postgres import Postgres, postgres_running
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import run
-from policies.contract import ELSEWHERE, TicketRow, TicketState
-from protocol.cluster import (
+from tidegate.policies.contract import ELSEWHERE, TicketRow, TicketState
+from tidegate.protocol.cluster import (
     Ended,
     Enter,
     FromNode,
@@ -70,10 +70,10 @@ from protocol.cluster import (
     decode_from_leader,
     encode_frame,
 )
-from server.cluster.leader import GATHER_S
-from server.store.cluster import read_seat
-from server.store.database import Database, StoreUnavailable
-from server.store.journal import reserve_numbers, write_tickets
+from tidegate.server.cluster.leader import GATHER_S
+from tidegate.server.store.cluster import read_seat
+from tidegate.server.store.database import Database, StoreUnavailable
+from tidegate.server.store.journal import reserve_numbers, write_tickets
 
 ENVIRON = {
     "TIDEGATE_DRAIN_S": "1",

@@ -29,13 +29,13 @@ import numpy as np
 from bench.compare import figures_of, scaled_settings, staged
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
-from loadtest.population import scaled
-from loadtest.sim.conditions import RUDE
-from loadtest.sim.engine import Engine
-from loadtest.sim.metrics import columns
-from loadtest.sim.outcome import DOWNLOAD_FIELDS, SimClient
-from loadtest.workloads import make_workload, with_rude
-from policies.contract import Admit, Job, Wait
+from tidegate.loadtest.population import scaled
+from tidegate.loadtest.sim.conditions import RUDE
+from tidegate.loadtest.sim.engine import Engine
+from tidegate.loadtest.sim.metrics import columns
+from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS, SimClient
+from tidegate.loadtest.workloads import make_workload, with_rude
+from tidegate.policies.contract import Admit, Job, Wait
 
 #: What polite clients may lose by the rude: a fraction of their mean wait.
 MOST_LOST = 0.05

@@ -15,10 +15,9 @@ from dataclasses import replace
 
 import click
 
-from loadtest.sim.bounds import lower_bounds
-from loadtest.sim.scenario import POLICIES, Scenario
-from loadtest.workloads import RELEASE_DAY, Workload, exp2, release_pareto
-from policies import running_as
+from tidegate.loadtest.sim.bounds import lower_bounds
+from tidegate.loadtest.sim.scenario import POLICIES, Scenario
+from tidegate.loadtest.workloads import RELEASE_DAY, Workload, exp2, release_pareto
 
 BAR_S = 0.5
 
@@ -32,7 +31,6 @@ def timed(scenario: Scenario, workload: Workload) -> tuple[float, int]:
 
 def main(clients: int, chosen: Sequence[str]) -> int:
     """Print everything; exit code 1 when a 400-client run takes longer than the bar."""
-    click.echo(running_as())
     worst = 0.0
     workload = exp2(0)
     for policy in chosen or POLICIES:

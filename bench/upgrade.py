@@ -36,9 +36,9 @@ from bench.history import CrowdHistory, TicketClient
 from bench.machines import BenchMachine, leading, machines, newcomers
 from bench.postgres import Postgres
 from bench.shared.ending import end_cleanly
-from policies.contract import ELSEWHERE
-from server.store.cluster import read_nodes, read_seat
-from server.store.database import Database
+from tidegate.policies.contract import ELSEWHERE
+from tidegate.server.store.cluster import read_nodes, read_seat
+from tidegate.server.store.database import Database
 
 #: The last commit whose cluster speaks version 1 of the messages.
 OLD = "bdf7561^"

@@ -1,9 +1,9 @@
 """The library: fetch one file from its mirrors, inside asyncio or blocking.
 
-    from client import api
+    from tidegate import fetch, fetch_blocking
 
-    result = await api.fetch(["https://a.example/x.iso", "https://b.example/x.iso"], Path("x.iso"))
-    result = api.fetch_blocking(["https://a.example/x.iso"], Path("x.iso"))
+    result = await fetch(["https://a.example/x.iso", "https://b.example/x.iso"], Path("x.iso"))
+    result = fetch_blocking(["https://a.example/x.iso"], Path("x.iso"))
 
 Several URLs are mirrors of one file. Errors are `client.net.errors.DownloadFailed` and its kinds,
 each with an exit code and one sentence. Cancelling `fetch` keeps what arrived; the same call goes
@@ -18,15 +18,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from client.fetch.download import Download
-from client.fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
-from client.fetch.options import Emit, Options, Result
-from client.net.dialling import HeadStart
-from client.net.errors import UsageProblem
-from client.net.network import Network
-from client.net.sockets import AsyncioNetwork, CertificateTrust, run_blocking
-from client.net.urls import BadUrl, Url, parse
-from client.storage.output import FileOutput, MemoryOutput, Output, StreamOutput
+from .fetch.download import Download
+from .fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
+from .fetch.options import Emit, Options, Result
+from .net.dialling import HeadStart
+from .net.errors import UsageProblem
+from .net.network import Network
+from .net.sockets import AsyncioNetwork, CertificateTrust, run_blocking
+from .net.urls import BadUrl, Url, parse
+from .storage.output import FileOutput, MemoryOutput, Output, StreamOutput
 
 __all__ = [
     "Metalink",

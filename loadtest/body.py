@@ -12,7 +12,7 @@ import gevent
 import gevent.socket
 from geventhttpclient.client import HTTPClientPool
 
-from client.storage.piece_writer import Pieces
+from ..client.storage.piece_writer import Pieces
 
 #: Large reads: a small one costs as much CPU as a large one.
 MOST_READ_BYTES = 256 * 1024

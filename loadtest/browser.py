@@ -9,13 +9,13 @@ from urllib.parse import urljoin
 import gevent
 from locust import FastHttpUser
 
-from loadtest import options
-from loadtest.body import receive
-from loadtest.catalogue import CATALOGUE
-from loadtest.recorder import tally
-from loadtest.replay import Replay
-from loadtest.users import Downloader
-from loadtest.workloads import File, Visitor
+from tidegate.loadtest import options
+from tidegate.loadtest.body import receive
+from tidegate.loadtest.catalogue import CATALOGUE
+from tidegate.loadtest.recorder import tally
+from tidegate.loadtest.replay import Replay
+from tidegate.loadtest.users import Downloader
+from tidegate.loadtest.workloads import File, Visitor
 
 __all__ = ["Browser", "Clicks", "options"]
 

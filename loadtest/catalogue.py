@@ -11,14 +11,14 @@ from urllib.parse import quote
 import gevent
 import gevent.lock
 
-from client.fetch.metalink import LIMIT_BYTES, read_metalink
-from client.net.errors import UsageProblem
-from client.storage.piece_writer import Pieces
-from loadtest.workloads import File
-from policies.settings import SMALL_BELOW_BYTES
-from protocol.errors import ProtocolError
-from protocol.headers import parse_retry_after
-from protocol.manifest import decode_sums
+from ..client.fetch.metalink import LIMIT_BYTES, read_metalink
+from ..client.net.errors import UsageProblem
+from ..client.storage.piece_writer import Pieces
+from ..policies.settings import SMALL_BELOW_BYTES
+from ..protocol.errors import ProtocolError
+from ..protocol.headers import parse_retry_after
+from ..protocol.manifest import decode_sums
+from .workloads import File
 
 _PATIENCE_S = 120.0
 _TIMEOUT_S = 30.0

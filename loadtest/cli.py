@@ -16,14 +16,14 @@ from urllib.parse import quote
 
 import click
 
-from loadtest.content import MOST_FILES, files_of, write
-from loadtest.population import scaled
-from loadtest.sim.arguments import read_rate
-from loadtest.sim.conditions import Starved
-from loadtest.verdict import Simulated, simulate, verdict, verdict_page
-from loadtest.workloads import WORKLOADS, File, make_workload
-from policies.registry import POLICIES
-from protocol.units import format_size
+from ..policies.registry import POLICIES
+from ..protocol.units import format_size
+from .content import MOST_FILES, files_of, write
+from .population import scaled
+from .sim.arguments import read_rate
+from .sim.conditions import Starved
+from .verdict import Simulated, simulate, verdict, verdict_page
+from .workloads import WORKLOADS, File, make_workload
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 30.0

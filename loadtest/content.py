@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadtest.workloads import WORKLOADS, File, Workload, make_workload
+from .workloads import WORKLOADS, File, Workload, make_workload
 
 _BLOCK_BYTES = 1 << 20
 #: More distinct files than this is no release; such a workload is for the simulator.

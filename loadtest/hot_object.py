@@ -14,12 +14,12 @@ from typing import Any
 from gevent import subprocess
 from locust import User, task
 
-from loadtest import options
-from loadtest.catalogue import CATALOGUE
-from loadtest.content import files_of
-from loadtest.population import address_of
-from loadtest.recorder import tally
-from loadtest.replay import ARRIVALS, Replay, population
+from tidegate.loadtest import options
+from tidegate.loadtest.catalogue import CATALOGUE
+from tidegate.loadtest.content import files_of
+from tidegate.loadtest.population import address_of
+from tidegate.loadtest.recorder import tally
+from tidegate.loadtest.replay import ARRIVALS, Replay, population
 
 __all__ = ["HotObject", "ReceiverUser", "options"]
 

@@ -11,16 +11,16 @@ import gevent
 import gevent.event
 from gevent.pool import Group
 
-from client.net.answers import Body, Fields, read
-from client.net.retry import Action, FailureReason, GiveUp, RetryState, SendNow, WaitUntil
-from client.storage.piece_writer import Pieces
-from loadtest import options
-from loadtest.body import NarrowPool, PieceCheck, receive
-from loadtest.catalogue import CATALOGUE, CatalogueFile
-from loadtest.recorder import tally
-from loadtest.replay import Replay
-from loadtest.users import Downloader
-from loadtest.workloads import File, Visitor
+from tidegate.client.net.answers import Body, Fields, read
+from tidegate.client.net.retry import Action, FailureReason, GiveUp, RetryState, SendNow, WaitUntil
+from tidegate.client.storage.piece_writer import Pieces
+from tidegate.loadtest import options
+from tidegate.loadtest.body import NarrowPool, PieceCheck, receive
+from tidegate.loadtest.catalogue import CATALOGUE, CatalogueFile
+from tidegate.loadtest.recorder import tally
+from tidegate.loadtest.replay import Replay
+from tidegate.loadtest.users import Downloader
+from tidegate.loadtest.workloads import File, Visitor
 
 __all__ = ["Fanout", "Ranged", "options"]
 

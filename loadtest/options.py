@@ -7,10 +7,10 @@ from typing import Any
 
 from locust import events
 
-from loadtest import presence
-from loadtest.slo import Objective
-from loadtest.tally import is_figure
-from loadtest.workloads import WORKLOADS
+from . import presence
+from .slo import Objective
+from .tally import is_figure
+from .workloads import WORKLOADS
 
 __all__ = ["presence"]
 

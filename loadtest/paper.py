@@ -1,8 +1,8 @@
 """The clients of paper A's experiments, with real sockets, real or scaled time."""
 
-from loadtest import options
-from loadtest.replay import Replay
-from loadtest.users import Downloader
+from tidegate.loadtest import options
+from tidegate.loadtest.replay import Replay
+from tidegate.loadtest.users import Downloader
 
 __all__ = ["PaperClients", "PaperExperiment", "options"]
 

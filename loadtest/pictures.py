@@ -12,8 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from loadtest.population import scaled
-from loadtest.workloads import Workload, make_workload, with_rude
+from .population import scaled
+from .workloads import Workload, make_workload, with_rude
 
 FOLDER = Path(__file__).resolve().parent
 _BINS = 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loadtest.workloads import Workload
+from .workloads import Workload
 
 
 def address_of(number: int) -> str:

@@ -19,8 +19,8 @@ from locust import events
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadtest.slo import Objective, misses
-from loadtest.tally import Tally, rows
+from .slo import Objective, misses
+from .tally import Tally, rows
 
 _KEY = "tidegate"
 _COLUMNS = ("group", "name", "value", "meaning")

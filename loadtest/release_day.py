@@ -1,8 +1,8 @@
 """Release day: a rush above capacity, then calm; the artefact mix; clients that give up."""
 
-from loadtest import options
-from loadtest.replay import Replay
-from loadtest.users import Visitors
+from tidegate.loadtest import options
+from tidegate.loadtest.replay import Replay
+from tidegate.loadtest.users import Visitors
 
 __all__ = ["ReleaseDayReplay", "Visitors", "options"]
 

@@ -18,9 +18,9 @@ from locust import LoadTestShape, events
 from locust.env import Environment
 from locust.runners import HEARTBEAT_LIVENESS, MasterRunner, Runner, WorkerRunner
 
-from loadtest.population import scaled
-from loadtest.recorder import reset, tally, total
-from loadtest.workloads import Visitor, Workload, make_workload, with_rude
+from .population import scaled
+from .recorder import reset, tally, total
+from .workloads import Visitor, Workload, make_workload, with_rude
 
 _ARRIVALS = "tidegate-arrivals"
 #: Between "start" and the first arrival: the users must be up by then.

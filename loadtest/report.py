@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from loadtest.sim.chronicle import Chronicle
-from loadtest.sim.chronology import draw, natural_end
-from loadtest.sim.metrics import MEANING
-from loadtest.sim.paper import Cell, Finding
-from loadtest.sim.scenario import Scenario
-from loadtest.sim.study import StudyResult
-from loadtest.sim.tables import comparison_rows, paper_rows
-from loadtest.trace import from_trace
-from loadtest.workloads import Workload, make_workload, with_rude
+from .sim.chronicle import Chronicle
+from .sim.chronology import draw, natural_end
+from .sim.metrics import MEANING
+from .sim.paper import Cell, Finding
+from .sim.scenario import Scenario
+from .sim.study import StudyResult
+from .sim.tables import comparison_rows, paper_rows
+from .trace import from_trace
+from .workloads import Workload, make_workload, with_rude
 
 _STYLE = """
 :root{color-scheme:light dark}

@@ -13,13 +13,13 @@ from urllib.parse import quote
 import gevent
 from locust import FastHttpUser, task
 
-from loadtest import options
-from loadtest.content import files_of
-from loadtest.population import address_of
-from loadtest.recorder import tally
-from loadtest.replay import Replay, population
-from loadtest.users import Visitors
-from loadtest.workloads import File
+from tidegate.loadtest import options
+from tidegate.loadtest.content import files_of
+from tidegate.loadtest.population import address_of
+from tidegate.loadtest.recorder import tally
+from tidegate.loadtest.replay import Replay, population
+from tidegate.loadtest.users import Visitors
+from tidegate.loadtest.workloads import File
 
 __all__ = ["Forger", "Ghost", "Hoarder", "Rude", "Visitors", "options"]
 

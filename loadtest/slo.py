@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from protocol.errors import ProtocolError
-from protocol.units import parse_duration, parse_size
+from ..protocol.errors import ProtocolError
+from ..protocol.units import parse_duration, parse_size
 
 _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
     "<=": operator.le,

@@ -1,8 +1,8 @@
 """Steady: a calm day, arrivals well below capacity, for as long as `--run-time` says."""
 
-from loadtest import options
-from loadtest.replay import Replay
-from loadtest.users import Visitors
+from tidegate.loadtest import options
+from tidegate.loadtest.replay import Replay
+from tidegate.loadtest.users import Visitors
 
 __all__ = ["Steady", "Visitors", "options"]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
-from loadtest.verdict import verdict_page
+from .verdict import verdict_page
 
 Sample = tuple[float, float, float]
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 
-from loadtest.workloads import KB, File, Visitor, Workload
+from .workloads import KB, File, Visitor, Workload
 
 
 def from_trace(lines: Iterable[str], *, bandwidth_bytes_s: float) -> Workload:

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import gevent
 from locust import FastHttpUser, task
 
-from client.net.answers import Body, Fields, Redirect, read
-from client.net.retry import (
+from ..client.net.answers import Body, Fields, Redirect, read
+from ..client.net.retry import (
     POLITE,
     Action,
     Failed,
@@ -29,12 +29,12 @@ from client.net.retry import (
     SendNow,
     WaitUntil,
 )
-from loadtest.body import NarrowPool, receive
-from loadtest.catalogue import CATALOGUE
-from loadtest.population import address_of
-from loadtest.recorder import tally
-from loadtest.replay import ARRIVALS
-from loadtest.workloads import File, Visitor
+from .body import NarrowPool, receive
+from .catalogue import CATALOGUE
+from .population import address_of
+from .recorder import tally
+from .replay import ARRIVALS
+from .workloads import File, Visitor
 
 _EXPLANATION_BYTES = 16 * 1024
 #: A poll this much before the time that was told is early.

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from loadtest.report import page, table
-from loadtest.sim.metrics import measure
-from loadtest.sim.plan import Felt, feel, spell_time, thinnest
-from loadtest.sim.scenario import Scenario
-from loadtest.slo import Objective
-from loadtest.tally import rows
-from loadtest.workloads import Workload
-from protocol.units import format_rate
+from ..protocol.units import format_rate
+from .report import page, table
+from .sim.metrics import measure
+from .sim.plan import Felt, feel, spell_time, thinnest
+from .sim.scenario import Scenario
+from .slo import Objective
+from .tally import rows
+from .workloads import Workload
 
 #: Figure of a run, the simulator's name for it, and what people call it.
 _BOTH = (

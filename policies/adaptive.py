@@ -7,8 +7,8 @@ runs; why, and where the comparison is still to be repeated, `docs/decisions/pol
 
 from __future__ import annotations
 
-from policies.fair import FairPolicy
-from policies.hooks import AdmissionView, Policy
+from .fair import FairPolicy
+from .hooks import AdmissionView, Policy
 
 
 class AdaptivePolicy(Policy):

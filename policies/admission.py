@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
-from policies.contract import (
+from .contract import (
     ELSEWHERE,
     ONE_LINE,
     Admit,
@@ -52,15 +52,15 @@ from policies.contract import (
     TicketState,
     Wait,
 )
-from policies.estimate.retry import EARLY, RetryAdvice
-from policies.hooks import Policy
-from policies.leases import Lease
-from policies.queue.table import MOST_POLLS
-from policies.queue.tickets import READY, WAITING
-from policies.room import DUE_S, Room
-from policies.settings import PolicySettings
-from policies.slot_use import USE_S, SlotUse, was_used
-from policies.state import AdmissionState
+from .estimate.retry import EARLY, RetryAdvice
+from .hooks import Policy
+from .leases import Lease
+from .queue.table import MOST_POLLS
+from .queue.tickets import READY, WAITING
+from .room import DUE_S, Room
+from .settings import PolicySettings
+from .slot_use import USE_S, SlotUse, was_used
+from .state import AdmissionState
 
 #: A client that reconnects at once, for ranges or after a broken line, keeps its slot anyway.
 _SHORTEST_IDLE = 0.25

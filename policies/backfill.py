@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from policies.contract import Forecast
-from policies.estimate.told_times import ToldTimes, due_s
-from policies.hooks import AdmissionView
-from policies.preemption import PROBE_S, Preemption
-from policies.upkeep import most_paused
+from .contract import Forecast
+from .estimate.told_times import ToldTimes, due_s
+from .hooks import AdmissionView
+from .preemption import PROBE_S, Preemption
+from .upkeep import most_paused
 
 #: Newcomers measured at once take no more than this part of the clients that fill the link.
 _PROBE_PART = 0.1

@@ -6,8 +6,8 @@ import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 
-from policies.contract import LineSeen
-from policies.leases import Lease
+from .contract import LineSeen
+from .leases import Lease
 
 _MEMORY = 0.05
 #: How many clients' speeds are remembered from their last large download.

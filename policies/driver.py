@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from policies.contract import (
+from .contract import (
     ONE_LINE,
     AdmissionPolicy,
     Admit,

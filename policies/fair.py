@@ -27,17 +27,17 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
-from policies.backfill import Backfill
-from policies.contract import Forecast, Ranked
-from policies.estimate.shorter_load import ShorterLoad
-from policies.hooks import AdmissionView, Policy
-from policies.leases import Lease
-from policies.openings import Openings
-from policies.preemption import Preemption
-from policies.queue.tickets import WAITING
-from policies.running import Running
-from policies.settings import LINK, TICKETS
-from policies.virtual_sharing import VirtualSharing
+from .backfill import Backfill
+from .contract import Forecast, Ranked
+from .estimate.shorter_load import ShorterLoad
+from .hooks import AdmissionView, Policy
+from .leases import Lease
+from .openings import Openings
+from .preemption import Preemption
+from .queue.tickets import WAITING
+from .running import Running
+from .settings import LINK, TICKETS
+from .virtual_sharing import VirtualSharing
 
 #: The slack is that to this part of the virtual time left: speeds are known roughly, several may
 #: run out of slack together, and a virtual share grows when others leave.

@@ -7,7 +7,7 @@ exist.
 
 from __future__ import annotations
 
-from policies.hooks import Policy
+from .hooks import Policy
 
 
 class FcfsPolicy(Policy):

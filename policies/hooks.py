@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-from mypy_extensions import mypyc_attr
-
-from policies.capacity import Capacity
-from policies.contract import Forecast, Ranked
-from policies.estimate.estimator import Estimator
-from policies.leases import Lease, LeasePool
-from policies.queue.tickets import TicketQueue
-from policies.settings import PolicySettings
-from policies.sharing import Strangers
+from .capacity import Capacity
+from .contract import Forecast, Ranked
+from .estimate.estimator import Estimator
+from .leases import Lease, LeasePool
+from .queue.tickets import TicketQueue
+from .settings import PolicySettings
+from .sharing import Strangers
 
 
 class AdmissionView(Protocol):
@@ -58,7 +56,6 @@ class AdmissionView(Protocol):
         ...
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
     """The hooks of a policy: who is next, and how much room there is.
 

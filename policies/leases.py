@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from policies.contract import Job, LeaseView
+from .contract import Job, LeaseView
 
 
 class Lease:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from policies.hooks import AdmissionView
-from policies.leases import Lease
-from policies.upkeep import most_opened
+from .hooks import AdmissionView
+from .leases import Lease
+from .upkeep import most_opened
 
 #: So long they wait first: many start sooner in their turn. Speed limits give 15 s and more.
 _OPEN_S = 8.0

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from policies.capacity import Capacity
-from policies.leases import Lease, LeasePool
-from policies.running import Running
+from .capacity import Capacity
+from .leases import Lease, LeasePool
+from .running import Running
 
 #: A probe lasts this long, two looks at the progress of a live transfer; while its client's speed
 #: has still not been seen, up to the second of these, seconds.

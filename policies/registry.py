@@ -13,15 +13,15 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
-from policies.adaptive import AdaptivePolicy
-from policies.admission import HookedAdmission
-from policies.contract import AdmissionPolicy
-from policies.fair import FairPolicy
-from policies.fcfs import FcfsPolicy
-from policies.hooks import Policy
-from policies.reserve import ReservePolicy
-from policies.settings import COMMON, PolicySettings
-from policies.ticket import TicketPolicy
+from .adaptive import AdaptivePolicy
+from .admission import HookedAdmission
+from .contract import AdmissionPolicy
+from .fair import FairPolicy
+from .fcfs import FcfsPolicy
+from .hooks import Policy
+from .reserve import ReservePolicy
+from .settings import COMMON, PolicySettings
+from .ticket import TicketPolicy
 
 GROUP = "tidegate.policies"
 _OURS: tuple[type[Policy], ...] = (

@@ -5,7 +5,7 @@ No places are kept among large jobs; they are told when to try again.
 
 from __future__ import annotations
 
-from policies.hooks import Policy
+from .hooks import Policy
 
 
 class ReservePolicy(Policy):

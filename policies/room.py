@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from policies.hooks import Policy
-from policies.settings import PolicySettings
-from policies.state import AdmissionState
+from .hooks import Policy
+from .settings import PolicySettings
+from .state import AdmissionState
 
 #: A return that was promised for so near a time is due just now, seconds.
 DUE_S = 0.5

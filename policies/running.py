@@ -12,8 +12,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from policies.leases import Lease
-from policies.queue.ranked import RankedList
+from .leases import Lease
+from .queue.ranked import RankedList
 
 _key, _entry = attrgetter("key"), attrgetter("key", "id")
 #: Fewer are summed up for each who asks: that takes less than to keep their sums.

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 
-from policies.hooks import Policy
-from policies.leases import Lease
-from policies.room import Room
-from policies.settings import PolicySettings
-from policies.state import AdmissionState
+from .hooks import Policy
+from .leases import Lease
+from .room import Room
+from .settings import PolicySettings
+from .state import AdmissionState
 
 #: A download that took this much, or a tenth of what it wanted, has been used.
 _TAKEN_BYTES = 1 << 20

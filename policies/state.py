@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from policies.capacity import Capacity
-from policies.crowds import Crowds
-from policies.estimate.estimator import Estimator
-from policies.estimate.newcomers import Newcomers
-from policies.first_use import FirstUses
-from policies.leases import LeasePool
-from policies.queue.tickets import TicketQueue
-from policies.reputation import Delivered, Reputation
-from policies.sharing import Strangers
+from .capacity import Capacity
+from .crowds import Crowds
+from .estimate.estimator import Estimator
+from .estimate.newcomers import Newcomers
+from .first_use import FirstUses
+from .leases import LeasePool
+from .queue.tickets import TicketQueue
+from .reputation import Delivered, Reputation
+from .sharing import Strangers
 
 
 @dataclass(slots=True)

@@ -19,11 +19,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from policies.admission import LONGEST, HookedAdmission
-from policies.contract import Admit, Job, LineSeen, Reason, Refuse, TicketState, Wait
-from policies.registry import POLICIES, make_policy
-from policies.settings import SMALL_BELOW_BYTES as SMALL
-from policies.settings import PolicySettings
+from .admission import LONGEST, HookedAdmission
+from .contract import Admit, Job, LineSeen, Reason, Refuse, TicketState, Wait
+from .registry import POLICIES, make_policy
+from .settings import SMALL_BELOW_BYTES as SMALL
+from .settings import PolicySettings
 
 CLIENTS = [f"c{number}" for number in range(8)]
 #: Five of them are strangers of one network.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from policies.hooks import Policy
-from policies.settings import TICKETS
+from .hooks import Policy
+from .settings import TICKETS
 
 
 class TicketPolicy(Policy):

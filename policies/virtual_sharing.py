@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from policies.max_min import Flow, SharedLink
+from .max_min import Flow, SharedLink
 
 #: The weights of a network's flows are set anew once it has so many times as many, or as few: then
 #: one more costs the same few steps however many there are.

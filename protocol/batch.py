@@ -15,10 +15,10 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-from protocol.batch_group import HEAD_LIMIT_BYTES
-from protocol.compress import DELTA_LEVEL, pack, unpack
-from protocol.errors import BadManifest
-from protocol.tree import check_number, check_sha256, decode_row, encode_row
+from .batch_group import HEAD_LIMIT_BYTES
+from .compress import DELTA_LEVEL, pack, unpack
+from .errors import BadManifest
+from .tree import check_number, check_sha256, decode_row, encode_row
 
 MAGIC = b"TGUPD\x00\x01\n"
 #: Raised when a reader of the old format could misread the new one.

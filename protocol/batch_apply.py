@@ -11,11 +11,11 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from protocol.batch import Update
-from protocol.batch_group import FilePart, decode_group
-from protocol.errors import BadManifest
-from protocol.tree import Entry, encode_entry, from_row
-from protocol.tree_diff import Change, merge
+from .batch import Update
+from .batch_group import FilePart, decode_group
+from .errors import BadManifest
+from .tree import Entry, encode_entry, from_row
+from .tree_diff import Change, merge
 
 
 class Stage(Protocol):

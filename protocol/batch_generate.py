@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from protocol.batch import Header, UpdateWriter
-from protocol.batch_align import Alignment
-from protocol.batch_group import FilePart, PlannedGroup, encode_group, encode_same, plan_groups
-from protocol.tree import Entry
-from protocol.tree_diff import Difference, change_to_row
+from .batch import Header, UpdateWriter
+from .batch_align import Alignment
+from .batch_group import FilePart, PlannedGroup, encode_group, encode_same, plan_groups
+from .tree import Entry
+from .tree_diff import Difference, change_to_row
 
 #: (whole file's entry, offset, room): fills the room with the bytes of the file from there on.
 ReadContent = Callable[[Entry, int, memoryview], None]

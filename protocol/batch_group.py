@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from protocol.compress import DELTA_LEVEL, WHOLE_LEVEL, Packable, pack, pack_against, unpack
-from protocol.errors import BadManifest
-from protocol.tree import Entry, check_number, check_path
-from protocol.tree_diff import Content
+from .compress import DELTA_LEVEL, WHOLE_LEVEL, Packable, pack, pack_against, unpack
+from .errors import BadManifest
+from .tree import Entry, check_number, check_path
+from .tree_diff import Content
 
 Codec = Literal["raw", "zstd", "same"]
 _HEAD = struct.Struct(">II")

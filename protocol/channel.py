@@ -10,8 +10,8 @@ import json
 import re
 from dataclasses import asdict, dataclass, replace
 
-from protocol.errors import BadManifest
-from protocol.tree import check_number, check_sha256
+from .errors import BadManifest
+from .tree import check_number, check_sha256
 
 FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from protocol.errors import ProtocolError
+from .errors import ProtocolError
 
 #: What this program speaks, and the oldest it still understands.
 VERSION = 2

@@ -15,7 +15,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-from protocol.errors import BadManifest
+from .errors import BadManifest
 
 #: Bytes however they are held; zstd copies none.
 Packable = bytes | bytearray | memoryview

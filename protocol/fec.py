@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.errors import ProtocolError
+from .errors import ProtocolError
 
 #: Best first where the receivers' reports say nothing.
 SCHEMES = ("raptorq", "rs", "xor", "none")
@@ -121,10 +121,10 @@ def block_symbols_for(symbol_bytes: int) -> int:
 #: What each rung needs beside us: looked for, not imported (numpy alone starts threads).
 _LIBRARIES: Mapping[str, str] = {"raptorq": "raptorq", "rs": "zfec", "xor": "numpy"}
 _MODULES: Mapping[str, tuple[str, str]] = {
-    "none": ("protocol.fec_none", "NoScheme"),
-    "xor": ("protocol.fec_xor", "XorScheme"),
-    "rs": ("protocol.fec_rs", "ReedSolomonScheme"),
-    "raptorq": ("protocol.fec_raptorq", "RaptorQScheme"),
+    "none": ("tidegate.protocol.fec_none", "NoScheme"),
+    "xor": ("tidegate.protocol.fec_xor", "XorScheme"),
+    "rs": ("tidegate.protocol.fec_rs", "ReedSolomonScheme"),
+    "raptorq": ("tidegate.protocol.fec_raptorq", "RaptorQScheme"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.fec import BlockDecoder, BlockEncoder
+from .fec import BlockDecoder, BlockEncoder
 
 
 class SourceBuffer:

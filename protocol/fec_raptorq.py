@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import raptorq
 
-from protocol.errors import ProtocolError
-from protocol.fec import BlockDecoder, BlockEncoder
-from protocol.fec_none import SourceBuffer
+from .errors import ProtocolError
+from .fec import BlockDecoder, BlockEncoder
+from .fec_none import SourceBuffer
 
 #: Encoding symbol identifiers have 24 bits; far below, regenerating a pool becomes absurd.
 MAX_REPAIR = 1 << 16

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import zfec
 
-from protocol.fec import BlockDecoder, BlockEncoder
-from protocol.fec_none import SourceBuffer
+from .fec import BlockDecoder, BlockEncoder
+from .fec_none import SourceBuffer
 
 DEFAULT_STRIPE = 64
 _FIELD = 256

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from protocol.fec import BlockDecoder, BlockEncoder
-from protocol.fec_none import SourceBuffer
+from .fec import BlockDecoder, BlockEncoder
+from .fec_none import SourceBuffer
 
 DEFAULT_GROUP = 16
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from protocol.errors import BadManifest
+from .errors import BadManifest
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -12,9 +12,9 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from protocol.channel import check_channel
-from protocol.errors import BadManifest, BadToken
-from protocol.tree import check_number
+from .channel import check_channel
+from .errors import BadManifest, BadToken
+from .tree import check_number
 
 SIGNATURE_HEADER = "Tidegate-Mirror-Signature"
 #: How far the clocks of mirror and origin may differ, in seconds.

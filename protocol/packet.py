@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.errors import BadPacket
+from .errors import BadPacket
 
 MAGIC = 0x5447
 VERSION = 1

@@ -21,8 +21,8 @@ import ipaddress
 import struct
 from dataclasses import dataclass
 
-from protocol.errors import BadPacket
-from protocol.fec import BlockLayout
+from .errors import BadPacket
+from .fec import BlockLayout
 
 HEADER = struct.Struct(">III")
 HEADER_BYTES = HEADER.size

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.errors import BadRange
+from .errors import BadRange
 
 ByteRange = tuple[int, int]
 

@@ -21,10 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.errors import BadHeader, ProtocolError
-from protocol.fec import MAX_BLOCK_BYTES, SCHEMES, BlockLayout, FecParameters
-from protocol.packet import MAX_K
-from protocol.strict_json import (
+from .errors import BadHeader, ProtocolError
+from .fec import MAX_BLOCK_BYTES, SCHEMES, BlockLayout, FecParameters
+from .packet import MAX_K
+from .strict_json import (
     get_bytes,
     get_int,
     get_map,

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from protocol.errors import ProtocolError
-from protocol.packet import MAX_K
-from protocol.strict_json import (
+from .errors import ProtocolError
+from .packet import MAX_K
+from .strict_json import (
     MAX_ROWS,
     get_int,
     get_number,

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from protocol.errors import ProtocolError
+from .errors import ProtocolError
 
 #: No list of rows may be longer.
 MAX_ROWS = 1 << 20

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 
 from itsdangerous import Signer
 
-from protocol.errors import BadToken
+from .errors import BadToken
 
 #: No token that this module writes is longer, and none longer is read.
 MAX_TOKEN_LENGTH = 1024

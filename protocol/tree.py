@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Literal, NamedTuple
 
-from protocol.errors import BadManifest
+from .errors import BadManifest
 
 Kind = Literal["d", "f", "l", "h"]
 #: The manifest digest of "no tree at all": where a snapshot starts from.

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from protocol.errors import BadManifest
-from protocol.tree import Entry, check_path, from_row, in_order, order_key, to_row
+from .errors import BadManifest
+from .tree import Entry, check_path, from_row, in_order, order_key, to_row
 
 #: same: the content the path already has; old: that of another path of the old tree; new: that
 #: of another path of the new tree; group: carried in the update; none: not a file, or unchanged.

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from protocol.errors import BadManifest
-from protocol.tree import Entry, check_path, check_sha256, decode_row, order_key, quoted
+from .errors import BadManifest
+from .tree import Entry, check_path, check_sha256, decode_row, order_key, quoted
 
 #: A file changed this shortly before it was read may change again within one tick of its clock.
 GRAIN_NS = 2_000_000_000

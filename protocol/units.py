@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 
-from protocol.errors import ProtocolError
+from .errors import ProtocolError
 
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}

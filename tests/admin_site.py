@@ -20,17 +20,17 @@ from argon2 import PasswordHasher
 from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock
 
-from server.accounts import accounts
-from server.admin.app import Admin
-from server.admin.web import Answer, Call
-from server.app.config import LoadedConfig
-from server.app.service import Service
-from server.app.settings import ServerConfig
-from server.control.server import Server
-from server.files.transfer import BodyPlan, Transfer, TransferListener
-from server.http.answers import Header
-from server.http.request import Request
 from tests.fakes import FakeConnection, FakeTransfer, representation
+from tidegate.server.accounts import accounts
+from tidegate.server.admin.app import Admin
+from tidegate.server.admin.web import Answer, Call
+from tidegate.server.app.config import LoadedConfig
+from tidegate.server.app.service import Service
+from tidegate.server.app.settings import ServerConfig
+from tidegate.server.control.server import Server
+from tidegate.server.files.transfer import BodyPlan, Transfer, TransferListener
+from tidegate.server.http.answers import Header
+from tidegate.server.http.request import Request
 
 T = TypeVar("T")
 NOW = 1_900_000_000.0
@@ -167,7 +167,7 @@ def make_site(folder: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Site:
     )
     config.state.mkdir(mode=0o700, exist_ok=True)
     reactor = TestReactor()
-    patch.setattr("server.app.service.time", SimpleNamespace(time=reactor.seconds))
+    patch.setattr("tidegate.server.app.service.time", SimpleNamespace(time=reactor.seconds))
     service = Service(LoadedConfig(config, {}, None, ()), cast(Any, reactor))
     service.start(lambda urls: None)
     return Site(service, reactor)

@@ -11,8 +11,9 @@ import msgspec
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from policies.settings import PolicySettings
-from protocol.cluster import (
+from tests.fakes import Asked, House
+from tidegate.policies.settings import PolicySettings
+from tidegate.protocol.cluster import (
     FromLeader,
     FromNode,
     Terms,
@@ -20,25 +21,24 @@ from protocol.cluster import (
     decode_from_leader,
     decode_from_node,
 )
-from protocol.manifest import FileDigests
-from protocol.ticket import KeyRing
-from server.admission.gate import Gate, QueueTerms, SmallTerms
-from server.admission.line import Line
-from server.admission.number_allocator import Numbers
-from server.admission.passes import PassBook
-from server.admission.responses import RetryResponder
-from server.app.fleet import encode_rules
-from server.cluster.alone import NoJournal
-from server.cluster.leader import Leader, Nodes, machine_of
-from server.cluster.line import FleetLine
-from server.cluster.link import Link
-from server.cluster.node import RemoteAdmission
-from server.cluster.wire import ticket_row
-from server.files.pages import Pages
-from server.files.transfer import BodyPlan, Representation, StartBody
-from server.http.proxies import TrustedProxies
-from server.http.request import Request
-from tests.fakes import Asked, House
+from tidegate.protocol.manifest import FileDigests
+from tidegate.protocol.ticket import KeyRing
+from tidegate.server.admission.gate import Gate, QueueTerms, SmallTerms
+from tidegate.server.admission.line import Line
+from tidegate.server.admission.number_allocator import Numbers
+from tidegate.server.admission.passes import PassBook
+from tidegate.server.admission.responses import RetryResponder
+from tidegate.server.app.fleet import encode_rules
+from tidegate.server.cluster.alone import NoJournal
+from tidegate.server.cluster.leader import Leader, Nodes, machine_of
+from tidegate.server.cluster.line import FleetLine
+from tidegate.server.cluster.link import Link
+from tidegate.server.cluster.node import RemoteAdmission
+from tidegate.server.cluster.wire import ticket_row
+from tidegate.server.files.pages import Pages
+from tidegate.server.files.transfer import BodyPlan, Representation, StartBody
+from tidegate.server.http.proxies import TrustedProxies
+from tidegate.server.http.request import Request
 
 
 class MemoryTransport:

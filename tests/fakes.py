@@ -9,21 +9,21 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from policies.contract import TicketRow
-from policies.settings import PolicySettings
-from protocol.ticket import Key, KeyRing
-from server.admission.client_keys import Clients
-from server.admission.client_programs import ToolRule, ToolTable
-from server.admission.gate import Gate
-from server.admission.gateparts import GateParts
-from server.admission.line import LineKeeper
-from server.admission.number_allocator import Numbers
-from server.admission.passes import PassBook
-from server.admission.responses import STATUS_PREFIX, RetryResponder
-from server.admission.rules import Rule, RuleBook
-from server.admission.wait_status import WaitStatus
-from server.files.pages import Pages
-from server.files.transfer import (
+from tidegate.policies.contract import TicketRow
+from tidegate.policies.settings import PolicySettings
+from tidegate.protocol.ticket import Key, KeyRing
+from tidegate.server.admission.client_keys import Clients
+from tidegate.server.admission.client_programs import ToolRule, ToolTable
+from tidegate.server.admission.gate import Gate
+from tidegate.server.admission.gateparts import GateParts
+from tidegate.server.admission.line import LineKeeper
+from tidegate.server.admission.number_allocator import Numbers
+from tidegate.server.admission.passes import PassBook
+from tidegate.server.admission.responses import STATUS_PREFIX, RetryResponder
+from tidegate.server.admission.rules import Rule, RuleBook
+from tidegate.server.admission.wait_status import WaitStatus
+from tidegate.server.files.pages import Pages
+from tidegate.server.files.transfer import (
     Admission,
     BodyPlan,
     FileKey,
@@ -31,10 +31,10 @@ from server.files.transfer import (
     Transfer,
     TransferListener,
 )
-from server.http.answers import Header
-from server.http.proxies import TrustedProxies
-from server.http.request import Request
-from server.store.records import ArrivalRecord, PassRecord
+from tidegate.server.http.answers import Header
+from tidegate.server.http.proxies import TrustedProxies
+from tidegate.server.http.request import Request
+from tidegate.server.store.records import ArrivalRecord, PassRecord
 
 BIG = 10_000_000
 START_S = 1_000_000.0

@@ -18,7 +18,7 @@ import sys
 import tidegate
 
 #: What every `tidegate serve` has loaded before it reads its settings or builds its service.
-LOADED = ("server.app.cli.serve", "server.app.run", "server.app.service")
+LOADED = ("tidegate.server.app.cli.serve", "tidegate.server.app.run", "tidegate.server.app.service")
 #: Longest order: its words and its environment.
 ORDER_BYTES = 1 << 18
 

@@ -11,18 +11,18 @@ from typing import Any, ClassVar, cast
 
 from twisted.internet.task import Clock
 
-from server.files.digests import DigestService
-from server.files.pacer import Pacer
-from server.files.pages import Pages
-from server.files.site import Site
-from server.files.transfer import Admission
-from server.files.tree import Tree
-from server.http.connection import HttpConnection
-from server.http.factory import HttpFactory
-from server.http.front import Front
-from server.http.limits import HttpLimits
-from server.http.proxies import TrustedProxies
 from tests.open_files import AdmitAll, MemoryDigestCache, Visible
+from tidegate.server.files.digests import DigestService
+from tidegate.server.files.pacer import Pacer
+from tidegate.server.files.pages import Pages
+from tidegate.server.files.site import Site
+from tidegate.server.files.transfer import Admission
+from tidegate.server.files.tree import Tree
+from tidegate.server.http.connection import HttpConnection
+from tidegate.server.http.factory import HttpFactory
+from tidegate.server.http.front import Front
+from tidegate.server.http.limits import HttpLimits
+from tidegate.server.http.proxies import TrustedProxies
 
 OLD_S = 1_700_000_000
 #: Some events come again and again as long as nobody deals with them.

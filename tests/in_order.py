@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from policies.capacity import Capacity
-from policies.leases import Lease
-from policies.running import Running
+from tidegate.policies.capacity import Capacity
+from tidegate.policies.leases import Lease
+from tidegate.policies.running import Running
 
 
 def in_order(leases: Iterable[Lease], capacity: Capacity) -> Running:

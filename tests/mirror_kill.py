@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from client.mirror.place import Place
 from tests.mirror_site import Site, described, edit, fill
+from tidegate.client.mirror.place import Place
 
 _EVENTS = ("open", "os.", "shutil.", "fcntl.", "ctypes.")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tuf.api.exceptions import DownloadError
 
-from client.mirror.follow import Follower, FollowSettings
-from client.mirror.place import Place
-from client.net.answers import Reply
-from server.mirror.publish import Published, Publisher, PublishSettings
-from server.mirror.repository import initialise, utc
+from tidegate.client.mirror.follow import Follower, FollowSettings
+from tidegate.client.mirror.place import Place
+from tidegate.client.net.answers import Reply
+from tidegate.server.mirror.publish import Published, Publisher, PublishSettings
+from tidegate.server.mirror.repository import initialise, utc
 
 URL = "http://origin.test/mirror/"
 #: Far enough ahead for nothing that was signed in a test to be expired, and files to be old.

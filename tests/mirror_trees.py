@@ -8,11 +8,18 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
-from protocol.batch import Header, Update
-from protocol.batch_apply import Application
-from protocol.batch_generate import GeneratedUpdate, generate
-from protocol.batch_group import FilePart
-from protocol.tree import EMPTY_DIGEST, Attributes, Entry, encode_entry, order_key, parent_of
+from tidegate.protocol.batch import Header, Update
+from tidegate.protocol.batch_apply import Application
+from tidegate.protocol.batch_generate import GeneratedUpdate, generate
+from tidegate.protocol.batch_group import FilePart
+from tidegate.protocol.tree import (
+    EMPTY_DIGEST,
+    Attributes,
+    Entry,
+    encode_entry,
+    order_key,
+    parent_of,
+)
 
 
 @dataclass

@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from client.multicast.receiver import MulticastReceiver
-from protocol.fec import FecParameters, scheme_for
-from protocol.marks import MarkSigner
-from protocol.packet import (
+from tidegate.client.multicast.receiver import MulticastReceiver
+from tidegate.protocol.fec import FecParameters, scheme_for
+from tidegate.protocol.marks import MarkSigner
+from tidegate.protocol.packet import (
     HEADER,
     HEADER_BYTES,
     MAGIC,
@@ -22,12 +22,12 @@ from protocol.packet import (
     PacketSealer,
     PacketType,
 )
-from protocol.session import Offer, decode_offer, encode_offer
-from protocol.session_report import ReportAnswer, decode_report, encode_report
-from server.multicast.carousel import Carousel
-from server.multicast.framing import Framer
-from server.multicast.schedule_steps import CarouselSettings, Mark
-from server.multicast.symbols import SymbolSource
+from tidegate.protocol.session import Offer, decode_offer, encode_offer
+from tidegate.protocol.session_report import ReportAnswer, decode_report, encode_report
+from tidegate.server.multicast.carousel import Carousel
+from tidegate.server.multicast.framing import Framer
+from tidegate.server.multicast.schedule_steps import CarouselSettings, Mark
+from tidegate.server.multicast.symbols import SymbolSource
 
 KEY = b"k" * 32
 MARKS = MarkSigner(b"s" * 32)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from twisted.internet import defer
 
-from protocol.manifest import FileDigests
-from server.files.pacer import Share
-from server.files.transfer import (
+from tidegate.protocol.manifest import FileDigests
+from tidegate.server.files.pacer import Share
+from tidegate.server.files.transfer import (
     BodyPlan,
     FileKey,
     Representation,
@@ -16,7 +16,7 @@ from server.files.transfer import (
     Transfer,
     TransferListener,
 )
-from server.http.request import Request
+from tidegate.server.http.request import Request
 
 
 class _Silent:

@@ -7,29 +7,29 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, get_type_hints
 
-import protocol.batch
-import protocol.channel
-import protocol.headers
-import protocol.manifest
-import protocol.mirror_report
-import protocol.packet
-import protocol.ranges
-import protocol.session
-import protocol.session_report
-import protocol.tree
-import protocol.tree_scan
-import protocol.units
-import server.files.mediatypes
-import server.files.paths
-import server.http.parsing
-from protocol.ticket import Key, KeyRing
-from server.admin.form_body import read_form
-from server.admission import client_keys
-from server.admission.client_programs import ToolTable
-from server.http.answers import prefers_html
-from server.http.cookies import read_cookie
-from server.http.phrases import phrases_for
-from server.http.proxies import ProxyHeader, TrustedProxies
+import tidegate.protocol.batch
+import tidegate.protocol.channel
+import tidegate.protocol.headers
+import tidegate.protocol.manifest
+import tidegate.protocol.mirror_report
+import tidegate.protocol.packet
+import tidegate.protocol.ranges
+import tidegate.protocol.session
+import tidegate.protocol.session_report
+import tidegate.protocol.tree
+import tidegate.protocol.tree_scan
+import tidegate.protocol.units
+import tidegate.server.files.mediatypes
+import tidegate.server.files.paths
+import tidegate.server.http.parsing
+from tidegate.protocol.ticket import Key, KeyRing
+from tidegate.server.admin.form_body import read_form
+from tidegate.server.admission import client_keys
+from tidegate.server.admission.client_programs import ToolTable
+from tidegate.server.http.answers import prefers_html
+from tidegate.server.http.cookies import read_cookie
+from tidegate.server.http.phrases import phrases_for
+from tidegate.server.http.proxies import ProxyHeader, TrustedProxies
 
 _FORM = "multipart/form-data; boundary=x"
 KEYS = KeyRing([Key("k1", b"0123456789abcdef")])
@@ -46,21 +46,21 @@ UNITS = [
 HEADS = [b"", b"--x\r\n\r\n", b"bytes=", b'"', b"<", b"[", b"{", b"/", b"t2.k1.", b"for="]
 _NAMES = ("parse_", "decode_", "split_", "valid_", "origin_", "with_", "content_type", "type_of")
 _MODULES: list[ModuleType] = [
-    protocol.batch,
-    protocol.channel,
-    protocol.headers,
-    protocol.manifest,
-    protocol.mirror_report,
-    protocol.packet,
-    protocol.ranges,
-    protocol.session,
-    protocol.session_report,
-    protocol.tree,
-    protocol.tree_scan,
-    protocol.units,
-    server.files.mediatypes,
-    server.files.paths,
-    server.http.parsing,
+    tidegate.protocol.batch,
+    tidegate.protocol.channel,
+    tidegate.protocol.headers,
+    tidegate.protocol.manifest,
+    tidegate.protocol.mirror_report,
+    tidegate.protocol.packet,
+    tidegate.protocol.ranges,
+    tidegate.protocol.session,
+    tidegate.protocol.session_report,
+    tidegate.protocol.tree,
+    tidegate.protocol.tree_scan,
+    tidegate.protocol.units,
+    tidegate.server.files.mediatypes,
+    tidegate.server.files.paths,
+    tidegate.server.http.parsing,
 ]
 Reader = Callable[[bytes], Any]
 
@@ -101,7 +101,7 @@ def from_proxy(header: ProxyHeader) -> Reader:
 
 READERS: dict[str, Reader] = {
     **dict(discovered()),
-    "range": lambda data: protocol.ranges.parse_range(data.decode("latin-1"), 1 << 40),
+    "range": lambda data: tidegate.protocol.ranges.parse_range(data.decode("latin-1"), 1 << 40),
     "language": lambda data: phrases_for(data),
     "accept": lambda data: prefers_html(data),
     "cookie": lambda data: read_cookie({b"cookie": data}, b"tidegate-visitor"),

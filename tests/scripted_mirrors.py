@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from client.schedule.segments import Segment, SegmentMap
+from tidegate.client.schedule.segments import Segment, SegmentMap
 
 STEP_S = 0.002
 

@@ -53,16 +53,16 @@ def main() -> None:
     """Serve until terminated."""
     from twisted.internet import reactor as reactor_module
 
-    from server.files.digests import DigestService
-    from server.files.pacer import Pacer
-    from server.files.pages import Pages
-    from server.files.site import Site
-    from server.files.tree import Tree
-    from server.http.factory import HttpFactory
-    from server.http.front import Front
-    from server.http.limits import HttpLimits
-    from server.http.tls import TlsServer
     from tests.open_files import AdmitAll, MemoryDigestCache, Visible
+    from tidegate.server.files.digests import DigestService
+    from tidegate.server.files.pacer import Pacer
+    from tidegate.server.files.pages import Pages
+    from tidegate.server.files.site import Site
+    from tidegate.server.files.tree import Tree
+    from tidegate.server.http.factory import HttpFactory
+    from tidegate.server.http.front import Front
+    from tidegate.server.http.limits import HttpLimits
+    from tidegate.server.http.tls import TlsServer
 
     reactor: Any = reactor_module
     options: dict[str, Any] = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}

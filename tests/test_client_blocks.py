@@ -8,8 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_mirrors import Line, Mirror, run, steady
 
-from client.schedule.segments import Segment, SegmentMap
-from client.schedule.strategies import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
+from tidegate.client.schedule.segments import Segment, SegmentMap
+from tidegate.client.schedule.strategies import (
+    AdaptiveBlocks,
+    DynamicBlocks,
+    HistoryBlocks,
+    SingleBlocks,
+)
 
 MBIT = 1e6 / 8
 SIZE = 24 << 20

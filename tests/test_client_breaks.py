@@ -10,10 +10,10 @@ from faulty_mirrors import Behaviour, Script, running
 from test_client_download import DATA, RATE, SHA, WRONG, Run, one
 from virtual_network import VirtualRun
 
-from client.api import Options, fetch_blocking
-from client.fetch.breaks import Again, Break, Fault, judge
-from client.net.errors import Interrupted, LocalProblem, NetworkProblem
-from client.net.retry import Failed, GiveUp, Granted, RetryPolicy, RetryState, WaitUntil
+from tidegate.client.api import Options, fetch_blocking
+from tidegate.client.fetch.breaks import Again, Break, Fault, judge
+from tidegate.client.net.errors import Interrupted, LocalProblem, NetworkProblem
+from tidegate.client.net.retry import Failed, GiveUp, Granted, RetryPolicy, RetryState, WaitUntil
 
 __all__ = ["one"]
 LARGE = DATA * 4

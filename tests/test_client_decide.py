@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from client.fetch.actions import (
+from tidegate.client.fetch.actions import (
     Accept,
     Action,
     CallAt,
@@ -26,9 +26,9 @@ from client.fetch.actions import (
     StartOver,
     Steer,
 )
-from client.fetch.breaks import Break
-from client.fetch.decide import decide
-from client.fetch.events import (
+from tidegate.client.fetch.breaks import Break
+from tidegate.client.fetch.decide import decide
+from tidegate.client.fetch.events import (
     Answered,
     BrokeOff,
     Doubted,
@@ -53,15 +53,15 @@ from client.fetch.events import (
     WholeEnded,
     WrongBytes,
 )
-from client.fetch.findings import Findings
-from client.fetch.options import Options
-from client.fetch.state import DownloadPhase, Mirror, MirrorState, Serves, State
-from client.net.answers import Body
-from client.net.retry import Failed, FailureReason, Granted, Refused, RetryAfter
-from client.net.urls import parse
-from client.schedule.model import Path
-from client.schedule.segments import UNKNOWN_SIZE
-from client.schedule.strategies import AdaptiveBlocks
+from tidegate.client.fetch.findings import Findings
+from tidegate.client.fetch.options import Options
+from tidegate.client.fetch.state import DownloadPhase, Mirror, MirrorState, Serves, State
+from tidegate.client.net.answers import Body
+from tidegate.client.net.retry import Failed, FailureReason, Granted, Refused, RetryAfter
+from tidegate.client.net.urls import parse
+from tidegate.client.schedule.model import Path
+from tidegate.client.schedule.segments import UNKNOWN_SIZE
+from tidegate.client.schedule.strategies import AdaptiveBlocks
 
 SIZE = 3_000_000
 

@@ -17,11 +17,11 @@ from faulty_mirrors import Behaviour, certificate, running
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.api import Options, Result, fetch, fetch_blocking, fetch_bytes
-from client.fetch.download import Download
-from client.fetch.metalink import Metalink
-from client.fetch.options import Strategy
-from client.net.errors import (
+from tidegate.client.api import Options, Result, fetch, fetch_blocking, fetch_bytes
+from tidegate.client.fetch.download import Download
+from tidegate.client.fetch.metalink import Metalink
+from tidegate.client.fetch.options import Strategy
+from tidegate.client.net.errors import (
     AccessRefused,
     Corrupt,
     DownloadFailed,
@@ -32,9 +32,9 @@ from client.net.errors import (
     UsageProblem,
     WaitedTooLong,
 )
-from client.net.near import is_near
-from client.net.urls import parse
-from client.storage.piece_writer import Pieces
+from tidegate.client.net.near import is_near
+from tidegate.client.net.urls import parse
+from tidegate.client.storage.piece_writer import Pieces
 
 DATA = Random(3).randbytes(2_000_000)
 WRONG = bytes(255 - byte for byte in DATA)
@@ -276,7 +276,7 @@ def test_what_arrived_is_kept_where_there_is_no_room_for_the_rest(
         with pytest.raises(NetworkProblem):
             one.get(mirror.url, max_failures=1)
         with monkeypatch.context() as full:
-            full.setattr("client.storage.storage.FileStorage.room_bytes", lambda _: 4096)
+            full.setattr("tidegate.client.storage.storage.FileStorage.room_bytes", lambda _: 4096)
             with pytest.raises(NoRoom, match="bytes are needed and 4096 are free"):
                 one.get(mirror.url)
         assert one.get(mirror.url).resumed_bytes >= 300_000

@@ -12,10 +12,10 @@ from faulty_mirrors import Behaviour, running, wait_for
 from test_client_download import DATA
 from test_e2e_get import COMMAND, environ, get
 
-from client.api import Options, build, finish, open_network, read_urls
-from client.cli.early import ask, read
-from client.net.dialling import HeadStart
-from client.net.sockets import run_blocking
+from tidegate.client.api import Options, build, finish, open_network, read_urls
+from tidegate.client.cli.early import ask, read
+from tidegate.client.net.dialling import HeadStart
+from tidegate.client.net.sockets import run_blocking
 
 
 @pytest.mark.parametrize(

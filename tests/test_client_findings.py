@@ -7,9 +7,9 @@ import hashlib
 
 import pytest
 
-from client.fetch.findings import read_findings
-from client.net.answers import Fields
-from client.net.urls import BadUrl, parse
+from tidegate.client.fetch.findings import read_findings
+from tidegate.client.net.answers import Fields
+from tidegate.client.net.urls import BadUrl, parse
 
 BASE = parse("http://example.test/a/file.iso")
 SHA256, SHA512 = hashlib.sha256(b"x").digest(), hashlib.sha512(b"x").digest()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client.net.identity import client_name, client_secret, forget
-from client.net.request_builder import RequestBuilder
-from client.net.urls import Url, parse
+from tidegate.client.net.identity import client_name, client_secret, forget
+from tidegate.client.net.request_builder import RequestBuilder
+from tidegate.client.net.urls import Url, parse
 
 
 def heard(asking: RequestBuilder, url: Url, origin: Url) -> str | None:

@@ -15,16 +15,16 @@ import pytest
 from mirror_site import Site, described, fill, transport_of
 from tuf.api.exceptions import DownloadError
 
-from client.mirror.follow import Follower
-from client.mirror.problem import MirrorProblem
-from client.mirror.stage import DiskStage
-from client.net.answers import Reply
-from protocol.batch import Header, Update, UpdateWriter
-from protocol.batch_apply import Application
-from protocol.batch_group import FilePart, encode_group
-from protocol.compress import pack
-from protocol.errors import BadManifest
-from protocol.tree import EMPTY_DIGEST, encode_row
+from tidegate.client.mirror.follow import Follower
+from tidegate.client.mirror.problem import MirrorProblem
+from tidegate.client.mirror.stage import DiskStage
+from tidegate.client.net.answers import Reply
+from tidegate.protocol.batch import Header, Update, UpdateWriter
+from tidegate.protocol.batch_apply import Application
+from tidegate.protocol.batch_group import FilePart, encode_group
+from tidegate.protocol.compress import pack
+from tidegate.protocol.errors import BadManifest
+from tidegate.protocol.tree import EMPTY_DIGEST, encode_row
 
 SECRET = b"a secret outside of the mirror\n"
 SHA = hashlib.sha256(SECRET).hexdigest()

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from tuf.api.exceptions import DownloadError
 
-from client.mirror.fetching import HttpTransport
-from client.mirror.problem import MirrorProblem, named
-from client.mirror.transport import TooSlow
 from tests.faulty_mirrors import Behaviour, certificate, running
+from tidegate.client.mirror.fetching import HttpTransport
+from tidegate.client.mirror.problem import MirrorProblem, named
+from tidegate.client.mirror.transport import TooSlow
 
 Script = Callable[[BaseHTTPRequestHandler], None]
 
@@ -281,7 +281,7 @@ def test_a_huge_announcement_takes_no_room(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client.storage.storage.FileStorage.room_bytes", lambda _: 4096)
+    monkeypatch.setattr("tidegate.client.storage.storage.FileStorage.room_bytes", lambda _: 4096)
     with pytest.raises(OSError, match="No space left"):
         brought(tmp_path, lambda h: answer(h, body=b"a" * 5000), 5000, b"a" * 5000)
 

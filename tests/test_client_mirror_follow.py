@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from mirror_site import Site, described, edit, fill, transport_of
 
-from client.mirror import drift as drift_module
-from client.mirror.problem import MirrorProblem
-from client.mirror.stage import DiskStage
-from server.mirror.publish import PublishSettings
+from tidegate.client.mirror import drift as drift_module
+from tidegate.client.mirror.problem import MirrorProblem
+from tidegate.client.mirror.stage import DiskStage
+from tidegate.server.mirror.publish import PublishSettings
 
 
 @pytest.fixture
@@ -392,7 +392,7 @@ def test_a_newer_format_asks_for_a_newer_program(
     follower, old = two_versions(site)
     index = next((site.publish_dir / "targets" / "main").glob("*.index.json"))
     assert json.loads(index.read_bytes())["format"] == 1
-    monkeypatch.setattr("protocol.channel.FORMAT", 2)
+    monkeypatch.setattr("tidegate.protocol.channel.FORMAT", 2)
     with pytest.raises(MirrorProblem, match="newer Tidegate") as caught:
         follower.once()
     assert caught.value.code == "too-old"

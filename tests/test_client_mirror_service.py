@@ -12,11 +12,11 @@ import pytest
 from mirror_site import Site, fill
 from tuf.api.exceptions import DownloadError
 
-from client.mirror.follow import Followed, Follower
-from client.mirror.problem import MirrorProblem
-from client.mirror.service import MirrorService, Reporting
-from client.net.answers import Reply
-from protocol.mirror_report import SIGNATURE_HEADER, decode_report
+from tidegate.client.mirror.follow import Followed, Follower
+from tidegate.client.mirror.problem import MirrorProblem
+from tidegate.client.mirror.service import MirrorService, Reporting
+from tidegate.client.net.answers import Reply
+from tidegate.protocol.mirror_report import SIGNATURE_HEADER, decode_report
 
 ORIGIN = "http://origin.test/mirror/"
 

@@ -7,8 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_mirrors import Mirror, run, steady
 
-from client.schedule.model import Path, choose, head_s, least_block, predict_s, ramp_s, useful
-from client.schedule.strategies import DynamicBlocks
+from tidegate.client.schedule.model import (
+    Path,
+    choose,
+    head_s,
+    least_block,
+    predict_s,
+    ramp_s,
+    useful,
+)
+from tidegate.client.schedule.strategies import DynamicBlocks
 
 MBIT = 1e6 / 8
 SIZE = 24 << 20

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.multicast.receiver import MulticastReceiver
-from protocol.fec import FecParameters, scheme_for
-from protocol.marks import MarkSigner
-from protocol.packet import PacketFlag, PacketHeader, PacketSealer, PacketType, pack_header
-from protocol.session_report import ReportAnswer
 from tests.multicast_link import KEY, MARKS, make_offer
+from tidegate.client.multicast.receiver import MulticastReceiver
+from tidegate.protocol.fec import FecParameters, scheme_for
+from tidegate.protocol.marks import MarkSigner
+from tidegate.protocol.packet import PacketFlag, PacketHeader, PacketSealer, PacketType, pack_header
+from tidegate.protocol.session_report import ReportAnswer
 
 DATA = random.Random(3).randbytes(25_000)
 SIZE = 100

@@ -12,9 +12,9 @@ import libtorrent
 import pytest
 from faulty_mirrors import wait_for
 
-from client.peers.exchange import BadTorrent, Exchange
-from protocol.intervals import IntervalSet
-from server.torrent.making import make
+from tidegate.client.peers.exchange import BadTorrent, Exchange
+from tidegate.protocol.intervals import IntervalSet
+from tidegate.server.torrent.making import make
 
 SIZE = 3_000_001
 

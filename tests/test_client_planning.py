@@ -8,8 +8,8 @@ from faulty_mirrors import Behaviour, Mirror, Script, running
 from test_client_download import DATA, RATE, SHA, Run, one
 from virtual_network import VirtualRun
 
-from client.fetch.metalink import Metalink
-from client.schedule.trials import Trials
+from tidegate.client.fetch.metalink import Metalink
+from tidegate.client.schedule.trials import Trials
 
 __all__ = ["one"]
 KNOWN = Metalink("out.bin", len(DATA), SHA, None, ())
@@ -26,7 +26,7 @@ def test_a_mirror_that_would_not_help_is_not_even_connected(
     one: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A busy machine is no reason to call it.
-    monkeypatch.setattr("client.fetch.planning._LATE_S", 60.0)
+    monkeypatch.setattr("tidegate.client.fetch.planning._LATE_S", 60.0)
     with running(Behaviour(DATA, rate=9e6), Behaviour(DATA)) as (near, far):
         remember(one.folder, (near, 9e6, 0.001), (far, 1e4, 0.3))
         result = one.get(near.url, far.url, metalink=KNOWN)
@@ -91,7 +91,7 @@ def test_strangers_are_all_asked(one: Run) -> None:
 def test_a_mirror_learnt_of_that_would_not_help_stands_by(
     one: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client.fetch.planning._LATE_S", 60.0)
+    monkeypatch.setattr("tidegate.client.fetch.planning._LATE_S", 60.0)
     with running(Behaviour(DATA)) as (far,):
         told = (("Link", f"<{far.url}>; rel=duplicate; pri=1"),)
         with running(Behaviour(DATA, rate=9e6, headers=told)) as (near,):

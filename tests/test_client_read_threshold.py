@@ -9,9 +9,9 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.net.network import Endpoint, Transport
-from client.net.read_threshold import ReadThreshold
-from client.net.sockets import _SWEEP_S, AsyncioNetwork, run_blocking
+from tidegate.client.net.network import Endpoint, Transport
+from tidegate.client.net.read_threshold import ReadThreshold
+from tidegate.client.net.sockets import _SWEEP_S, AsyncioNetwork, run_blocking
 
 MBIT_BYTES_S = 125_000
 SURE = 1 << 30

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.net.answers import Body, Fields, OutOfRange, Redirect, read
-from client.net.retry import Failed, FailureReason, Granted, Refused, RetryAfter
+from tidegate.client.net.answers import Body, Fields, OutOfRange, Redirect, read
+from tidegate.client.net.retry import Failed, FailureReason, Granted, Refused, RetryAfter
 
 WAITING = {
     "Retry-After": "12",

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.net.errors import LocalProblem
-from client.storage.journal import Identity, Journal, boot_id, part_and_journal
-from client.storage.output import FileOutput
-from client.storage.piece_writer import Pieces, PieceWriter
-from client.storage.storage import FileStorage, RingStorage
-from protocol.intervals import IntervalSet
+from tidegate.client.net.errors import LocalProblem
+from tidegate.client.storage.journal import Identity, Journal, boot_id, part_and_journal
+from tidegate.client.storage.output import FileOutput
+from tidegate.client.storage.piece_writer import Pieces, PieceWriter
+from tidegate.client.storage.storage import FileStorage, RingStorage
+from tidegate.protocol.intervals import IntervalSet
 
 DATA = Random(5).randbytes(1000)
 

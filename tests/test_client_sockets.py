@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_client_download import DATA, Run, one
 
-from client.api import Options, build, finish, open_network, read_urls
-from client.net.dialling import HeadStart, plain_place
-from client.net.errors import Interrupted, NetworkProblem
-from client.net.sockets import run_blocking
-from client.net.urls import BadUrl, parse
+from tidegate.client.api import Options, build, finish, open_network, read_urls
+from tidegate.client.net.dialling import HeadStart, plain_place
+from tidegate.client.net.errors import Interrupted, NetworkProblem
+from tidegate.client.net.sockets import run_blocking
+from tidegate.client.net.urls import BadUrl, parse
 
 __all__ = ["one"]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.schedule.trials import Add, Drop, Reading, Trials
+from tidegate.client.schedule.trials import Add, Drop, Reading, Trials
 
 MOST = 4
 Rates = Callable[[Mapping[int, int], float], Mapping[int, float]]

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.net.retry import (
+from tidegate.client.net.retry import (
     POLITE,
     Answer,
     Failed,

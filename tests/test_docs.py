@@ -7,16 +7,16 @@ import io
 import re
 import subprocess
 import tokenize
+import tomllib
 from collections.abc import Iterator
-from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
-from client.cli.completion import manual_page
-from server.control.series import SERIES
 from tidegate import cli
+from tidegate.client.cli.completion import manual_page
+from tidegate.server.control.series import SERIES
 
 ROOT = Path(__file__).parent.parent
 TRACKED = subprocess.run(
@@ -35,14 +35,13 @@ def test_every_link_within_the_repository_leads_somewhere(name: str) -> None:
 
 
 def test_every_dependency_stands_in_the_lock_and_says_why_it_is_here() -> None:
-    parser = ConfigParser()
-    parser.read(ROOT / "setup.cfg")
-    wanted = {"run": parser["options"]["install_requires"].split("\n")}
-    wanted["test"] = "\n".join(parser["options.extras_require"].values()).split("\n")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = {"run": project["dependencies"], "test": [pin for pins in extras for pin in pins]}
     reasons = (ROOT / REASONS).read_text("utf-8").lower()
     for lock, pins in wanted.items():
         locked = (ROOT / "requirements" / f"{lock}.txt").read_text("utf-8").lower()
-        for pin in filter(None, pins):
+        for pin in pins:
             name, _, rest = re.sub(r"\[.*?\]", "", pin).lower().partition(">=")
             assert rest, f"{pin} has no lower bound"
             version = rest.partition(";")[0].strip()

@@ -21,12 +21,12 @@ import pytest
 import requests
 
 import tidegate
-from server.app.keys import load_keys
 from tests import test_e2e_loadtest_cli as loadtest_cli
 from tests import test_loadtest_sim_cli as sim_cli
 from tests.admin_browser import AdminVisit
 from tests.running import make_release, serving, sha256, wait_for
 from tests.test_docs import DOCUMENTS, ROOT
+from tidegate.server.app.keys import load_keys
 
 pytestmark = pytest.mark.timeout(600)
 #: What stands for something of the reader's own, and in commands that are sketched.

@@ -22,8 +22,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from server.cluster.identity import make_identity
-from server.store.cluster import (
+from tests.postgres import postgres_running
+from tests.running import ROOT, RunningServer, make_release, wait_for
+from tests.test_e2e_workers import Asking, children
+from tidegate.server.cluster.identity import make_identity
+from tidegate.server.store.cluster import (
     Seat,
     Secret,
     read_nodes,
@@ -31,10 +34,7 @@ from server.store.cluster import (
     read_secrets,
     write_secrets,
 )
-from server.store.database import Database
-from tests.postgres import postgres_running
-from tests.running import ROOT, RunningServer, make_release, wait_for
-from tests.test_e2e_workers import Asking, children
+from tidegate.server.store.database import Database
 
 pytestmark = pytest.mark.e2e
 

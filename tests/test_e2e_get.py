@@ -23,8 +23,8 @@ import pytest
 from faulty_mirrors import Behaviour, Mirror, running, wait_for
 from running import RunningServer
 
-from client.net.errors import LocalProblem
-from client.storage.output import FileOutput, is_outlet
+from tidegate.client.net.errors import LocalProblem
+from tidegate.client.storage.output import FileOutput, is_outlet
 
 ROOT = Path(__file__).parent.parent
 DATA = Random(9).randbytes(3_000_000)

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from bench.shared.ports import free_port
-from loadtest.population import scaled
-from loadtest.workloads import make_workload
+from tidegate.loadtest.population import scaled
+from tidegate.loadtest.workloads import make_workload
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.e2e
@@ -120,7 +120,7 @@ def test_a_run_reports_in_json_csv_and_html_and_keeps_its_objectives(
     report = page.read_text()
     assert report.rindex('id="tidegate-admission"') > report.rindex("</script>")
     assert "told to wait large" in report
-    summary = [sys.executable, "-m", "loadtest.summary", str(site.folder)]
+    summary = [sys.executable, "-m", "tidegate.loadtest.summary", str(site.folder)]
     subprocess.run(summary, cwd=ROOT, check=True, capture_output=True)
     text = (site.folder / "summary.html").read_text()
     assert "Load test: ci" in text

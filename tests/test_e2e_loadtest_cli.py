@@ -108,7 +108,7 @@ def state(port: int) -> str:
 def test_a_second_start_on_locusts_page_begins_anew(tmp_path: Path) -> None:
     release = tmp_path / "release"
     make_release(release, a_txt=100)
-    laid = [sys.executable, "-m", "loadtest.content", "exp2", str(release)]
+    laid = [sys.executable, "-m", "tidegate.loadtest.content", "exp2", str(release)]
     subprocess.run(laid, cwd=ROOT, check=True)
     log = tmp_path / "log"
     log.touch()

@@ -270,7 +270,7 @@ def test_a_client_that_hears_nothing_takes_the_file_by_unicast(
 _DEAF = """
 import sys
 sys.argv[0] = "tidegate"
-import client.multicast.batch as batch
+import tidegate.client.multicast.batch as batch
 batch.BatchReader.read = lambda self: []
 import tidegate
 tidegate.main()

@@ -17,12 +17,20 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import event, text
 
-from policies.contract import TicketRow, TicketState
-from server.store import history
-from server.store import queries as ledger
-from server.store.database import MIGRATIONS, Database, StoreUnavailable
-from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
-from server.store.records import (
+from tests.postgres import postgres_running
+from tests.running import make_release, serving, wait_for
+from tests.test_e2e_crash import ARGS, ENVIRON, ask
+from tidegate.policies.contract import TicketRow, TicketState
+from tidegate.server.store import history
+from tidegate.server.store import queries as ledger
+from tidegate.server.store.database import MIGRATIONS, Database, StoreUnavailable
+from tidegate.server.store.journal import (
+    forget_tickets,
+    read_journal,
+    reserve_numbers,
+    write_tickets,
+)
+from tidegate.server.store.records import (
     ArrivalRecord,
     EventRecord,
     PassRecord,
@@ -30,10 +38,7 @@ from server.store.records import (
     SampleRecord,
     UsageRecord,
 )
-from server.store.usage import add_usage, read_usage
-from tests.postgres import postgres_running
-from tests.running import make_release, serving, wait_for
-from tests.test_e2e_crash import ARGS, ENVIRON, ask
+from tidegate.server.store.usage import add_usage, read_usage
 
 pytestmark = pytest.mark.e2e
 

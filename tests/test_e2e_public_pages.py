@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import requests
 
-from loadtest.sim.plan import make_crowd, make_plan
-from loadtest.sim.plan_cli import plan_page
-from loadtest.verdict import verdict_page
-from loadtest.workloads import File
 from tests.admin_browser import chromium, complaints, show, violations
 from tests.running import make_release, serving
 from tests.test_e2e_waiting_page import need_browser
+from tidegate.loadtest.sim.plan import make_crowd, make_plan
+from tidegate.loadtest.sim.plan_cli import plan_page
+from tidegate.loadtest.verdict import verdict_page
+from tidegate.loadtest.workloads import File
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -13,17 +13,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from loadtest.sim.conditions import Conditions
-from loadtest.sim.engine import Engine
-from loadtest.sim.metrics import columns
-from loadtest.sim.outcome import DOWNLOAD_FIELDS
-from loadtest.trace import from_trace
-from loadtest.workloads import Workload
-from policies.registry import make_policy
-from policies.settings import PolicySettings
-from server.admission.downloads import LOOK_S
-from server.admission.leases import TICK_S
 from tests.running import serving
+from tidegate.loadtest.sim.conditions import Conditions
+from tidegate.loadtest.sim.engine import Engine
+from tidegate.loadtest.sim.metrics import columns
+from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS
+from tidegate.loadtest.trace import from_trace
+from tidegate.loadtest.workloads import Workload
+from tidegate.policies.registry import make_policy
+from tidegate.policies.settings import PolicySettings
+from tidegate.server.admission.downloads import LOOK_S
+from tidegate.server.admission.leases import TICK_S
 
 pytestmark = pytest.mark.e2e
 

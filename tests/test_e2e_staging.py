@@ -26,7 +26,9 @@ def test_a_server_that_is_not_there_is_named_before_the_run() -> None:
     done = finished([*command, "--host", "ftp://127.0.0.1"])
     assert done.returncode == 1
     assert "'ftp://127.0.0.1' is no address of a server" in done.stderr
-    program = "from loadtest.presence import why_not; print(why_not('http://127.0.0.1:1', 0.0))"
+    program = (
+        "from tidegate.loadtest.presence import why_not; print(why_not('http://127.0.0.1:1', 0.0))"
+    )
     done = finished([sys.executable, "-c", program])
     assert "http://127.0.0.1:1 does not answer" in done.stdout
     assert "Connection refused" in done.stdout

@@ -16,12 +16,18 @@ import pytest
 #: Each is needed by an option that is off, by another database, or by the admin's pages.
 ABSENT = (
     *(
-        "server.multicast.service",
-        "server.mirror.registry",
-        "server.torrent.room",
-        "server.cluster",
+        "tidegate.server.multicast.service",
+        "tidegate.server.mirror.registry",
+        "tidegate.server.torrent.room",
+        "tidegate.server.cluster",
     ),
-    *("server.admin.site", "server.admin.app", "server.app.workers", "prometheus_client", "segno"),
+    *(
+        "tidegate.server.admin.site",
+        "tidegate.server.admin.app",
+        "tidegate.server.app.workers",
+        "prometheus_client",
+        "segno",
+    ),
     *("cryptography", "OpenSSL.crypto", "service_identity", "tuf", "securesystemslib", "raptorq"),
     *("alembic", "mako", "psycopg", "sqlalchemy.orm", "sqlalchemy.dialects.postgresql"),
     *("libtorrent", "numpy"),
@@ -64,7 +70,7 @@ def test_a_server_with_nothing_configured_loads_only_what_it_uses(release: Path)
     server.terminate()
     _, told = server.communicate(timeout=30)
     found = set(re.findall(r"^import time:.*\|\s+([\w.]+)$", told, re.MULTILINE))
-    assert "server.admission.gate" in found
+    assert "tidegate.server.admission.gate" in found
     assert {name for name in found if name.startswith(ABSENT)} == set()
     assert len(found) < MODULES_MOST
 

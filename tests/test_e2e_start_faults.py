@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from server.app.config import CannotStart, ConfigError, start_fault
+from tidegate.server.app.config import CannotStart, ConfigError, start_fault
 
 pytestmark = pytest.mark.e2e
 #: Makes the fault in a folder (`release` and `state` are there): flags, and words of the sentence.
@@ -135,14 +135,14 @@ threading.Thread.start = refuse
 #: A thread never hears that it is over, as there was no memory to tell it.
 _STUCK_THREAD = """
 import threading
-import server.app.service as module
+import tidegate.server.app.service as module
 threading.Thread(target=threading.Event().wait).start()
 def refuse(*_): raise RuntimeError("can't start new thread")
 module.Service.start = refuse
 """
 _NO_MEMORY = """
 import resource
-import server.app.service as module
+import tidegate.server.app.service as module
 def refuse(*_): raise MemoryError
 module.Pacer = refuse
 """
@@ -220,7 +220,7 @@ def test_a_fault_of_its_own_code_is_no_start_fault() -> None:
 
 _NO_IPV6 = """
 import errno, socket, sys
-import server.http.front as module
+import tidegate.server.http.front as module
 class Socket(socket.socket):
     def __init__(self, family=socket.AF_INET, *more):
         if family == socket.AF_INET6:

@@ -16,8 +16,8 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-from server.admission.responses import paragraphs_of
 from tests.running import make_release, serving, sha256, wait_for
+from tidegate.server.admission.responses import paragraphs_of
 
 pytestmark = pytest.mark.e2e
 

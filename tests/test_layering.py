@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import graphlib
+import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
 
 
+def named_checkout() -> Path:
+    """The folder in which the checkout is named `tidegate`, as in the Makefile."""
+    link = ROOT / "build" / "typed" / "tidegate"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to("../..")
+    return link.parent
+
+
 def test_import_contracts_hold() -> None:
     """The contracts of setup.cfg, as `make layers` runs them."""
     result = subprocess.run(
-        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        [
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command as c; c()",
+            "--config",
+            str(ROOT / "setup.cfg"),
+        ],
+        cwd=named_checkout(),
+        env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
@@ -29,16 +46,30 @@ def test_import_contracts_hold() -> None:
 
 
 #: What is ours and no test: the rooms of the product and its benchmarks.
-PRODUCT = ("policies", "protocol", "server", "client", "loadtest", "bench")
+PRODUCT = ("policies", "protocol", "server", "client", "loadtest")
 
 
 @pytest.fixture(scope="module")
 def imports() -> dict[str, set[str]]:
     """Each module of the product and what it imports, for types too."""
-    graph = grimp.build_graph(
-        PRODUCT[0], *PRODUCT[1:], exclude_type_checking_imports=False, cache_dir=None
+    program = (
+        "import grimp, json\n"
+        "graph = grimp.build_graph('tidegate', 'bench', exclude_type_checking_imports=False,"
+        " cache_dir=None)\n"
+        "print(json.dumps({m: sorted(graph.find_modules_directly_imported_by(m))"
+        " for m in graph.modules}))"
     )
-    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=named_checkout(),
+        env={"PYTHONPATH": f"{named_checkout()}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rooms = tuple(f"tidegate.{room}" for room in PRODUCT)
+    imports = json.loads(found.stdout)
+    return {m: set(names) for m, names in imports.items() if m.startswith((*rooms, "bench"))}
 
 
 def test_no_modules_import_each_other_in_a_circle(imports: dict[str, set[str]]) -> None:
@@ -51,16 +82,20 @@ def test_no_modules_import_each_other_in_a_circle(imports: dict[str, set[str]]) 
 
 def classes() -> Iterator[tuple[str, ast.ClassDef, dict[str, str]]]:
     """Each class of the product: its module, itself, and where the names of the module are from."""
-    for package in PRODUCT:
+    for package in (*PRODUCT, "bench"):
         for path in sorted((ROOT / package).rglob("*.py")):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            module = module if package == "bench" else f"tidegate.{module}"
             tree = ast.parse(path.read_text())
             found = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
             names = {node.name: f"{module}.{node.name}" for node in found}
             for node in ast.walk(tree):
                 if isinstance(node, ast.ImportFrom):
                     for alias in node.names:
-                        names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                        source = importlib.util.resolve_name(
+                            "." * node.level + (node.module or ""), module.rpartition(".")[0]
+                        )
+                        names[alias.asname or alias.name] = f"{source}.{alias.name}"
             for node in found:
                 yield module, node, names
 
@@ -81,11 +116,12 @@ def test_no_class_has_a_grandparent_of_ours() -> None:
         for parent in known
         for grandparent in parents.get(parent, ())
         # A document's shape is Pydantic's model with our settings: a framework's class, too.
-        if grandparent in parents and grandparent != "server.admin.shapes.Shape"
+        if grandparent in parents and grandparent != "tidegate.server.admin.shapes.Shape"
     ]
     assert deep == [
-        "client.multicast.paper.PaperReceiver -> client.multicast.receiver.MulticastReceiver -> "
-        "client.multicast.blocks.BlockCollector"
+        "tidegate.client.multicast.paper.PaperReceiver -> "
+        "tidegate.client.multicast.receiver.MulticastReceiver -> "
+        "tidegate.client.multicast.blocks.BlockCollector"
     ]
 
 
@@ -103,7 +139,8 @@ def test_the_command_line_loads_only_the_room_it_needs() -> None:
         "import sys, click.testing, tidegate\n"
         "r = click.testing.CliRunner().invoke(tidegate.cli, ['get', '--help'])\n"
         "assert r.exit_code == 0, r.output\n"
-        "bad = {'sqlalchemy', 'server', 'loadtest', 'policies'} & set(sys.modules)\n"
+        "rooms = {f'tidegate.{room}' for room in ('server', 'loadtest', 'policies')}\n"
+        "bad = {'sqlalchemy', *rooms} & set(sys.modules)\n"
         "assert not bad, bad\n"
     )
     result = subprocess.run(
@@ -138,11 +175,11 @@ def test_a_server_loads_nothing_that_a_setting_or_a_request_switches_on() -> Non
         "raptorq",
         "rich",
         "segno",
-        "server.app.machine",
-        "server.app.node_service",
-        "server.mirror.repository",
-        "server.multicast.service",
-        "server.torrent.room",
+        "tidegate.server.app.machine",
+        "tidegate.server.app.node_service",
+        "tidegate.server.mirror.repository",
+        "tidegate.server.multicast.service",
+        "tidegate.server.torrent.room",
         "sqlalchemy.dialects.postgresql",
         "tuf",
         "xml",

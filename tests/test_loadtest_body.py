@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from client.storage.piece_writer import Pieces
-from loadtest import body
-from loadtest.body import PieceCheck, receive
+from tidegate.client.storage.piece_writer import Pieces
+from tidegate.loadtest import body
+from tidegate.loadtest.body import PieceCheck, receive
 
 
 class Blocks:

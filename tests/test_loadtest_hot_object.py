@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import json, sys
-from loadtest.hot_object import by_multicast, last_event
+from tidegate.loadtest.hot_object import by_multicast, last_event
 told = last_event(sys.stdin.buffer.read())
 print(json.dumps([told, by_multicast(told)]))
 """

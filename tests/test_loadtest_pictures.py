@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.pictures import draw, population_of, settings_of
+from tidegate.loadtest.pictures import draw, population_of, settings_of
 
 ROOT = Path(__file__).parent.parent
 PROFILES = sorted((ROOT / "loadtest").glob("*.conf"))
@@ -28,7 +28,7 @@ def test_each_profile_is_described_and_drawn_from_what_it_replays(
     title = f"{conf.stem}: {len(workload.visitors):,} clients"
     assert title in picture.read_text("utf-8")
     kept = (ROOT / "docs" / "pictures" / f"profile-{conf.stem}.svg").read_text("utf-8")
-    assert title in kept, "draw them anew: python -m loadtest.pictures"
+    assert title in kept, "draw them anew: python -m tidegate.loadtest.pictures"
 
 
 def test_every_option_of_ours_is_described() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.sim import plan as plan_module
-from loadtest.sim.engine import Engine
-from loadtest.sim.outcome import RunRecord
-from loadtest.sim.plan import (
+from tidegate.loadtest.sim import plan as plan_module
+from tidegate.loadtest.sim.engine import Engine
+from tidegate.loadtest.sim.outcome import RunRecord
+from tidegate.loadtest.sim.plan import (
     MOST_CLIENTS,
     Crowd,
     feel,
@@ -21,7 +21,7 @@ from loadtest.sim.plan import (
     verdict,
     workload_of,
 )
-from loadtest.workloads import File
+from tidegate.loadtest.workloads import File
 
 ISO, IMG, SUMS = File("a.iso", 5_000_000), File("sub/b.img", 2_000_000), File("SHA256SUMS", 300)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.content import blocks, files_of, main, write
-from loadtest.population import address_of, scaled
-from loadtest.workloads import File, make_workload
+from tidegate.loadtest.content import blocks, files_of, main, write
+from tidegate.loadtest.population import address_of, scaled
+from tidegate.loadtest.workloads import File, make_workload
 
 
 def test_time_scale_shrinks_every_duration_alike() -> None:

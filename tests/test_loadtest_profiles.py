@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.slo import Objective
-from loadtest.tally import is_figure
+from tidegate.loadtest.slo import Objective
+from tidegate.loadtest.tally import is_figure
 
 LOADTEST = Path(__file__).parent.parent / "loadtest"
 PROFILES = sorted(path.stem for path in LOADTEST.glob("*.conf"))

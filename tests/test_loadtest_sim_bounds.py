@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest.sim.bounds import alone_s, lower_bounds
-from loadtest.sim.metrics import session_times
-from loadtest.sim.scenario import Scenario
-from loadtest.workloads import File, Visitor, Workload, exp1, exp2
+from tidegate.loadtest.sim.bounds import alone_s, lower_bounds
+from tidegate.loadtest.sim.metrics import session_times
+from tidegate.loadtest.sim.scenario import Scenario
+from tidegate.loadtest.workloads import File, Visitor, Workload, exp1, exp2
 
 
 def population(*rows: tuple[float, float, int]) -> Workload:

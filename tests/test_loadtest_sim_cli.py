@@ -12,15 +12,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from loadtest.report import study_report
-from loadtest.sim import Scenario, run
-from loadtest.sim.cli import simulate
-from loadtest.sim.metrics import mean_and_error, net_faster
-from loadtest.sim.paper import LABELS, MEANS, NET_FASTER, Cell, findings, run_paper, same_sign
-from loadtest.sim.study import run_seeds
-from loadtest.trace import to_trace
-from loadtest.workloads import exp2
 from tests.apart import run_apart
+from tidegate.loadtest.report import study_report
+from tidegate.loadtest.sim import Scenario, run
+from tidegate.loadtest.sim.cli import simulate
+from tidegate.loadtest.sim.metrics import mean_and_error, net_faster
+from tidegate.loadtest.sim.paper import (
+    LABELS,
+    MEANS,
+    NET_FASTER,
+    Cell,
+    findings,
+    run_paper,
+    same_sign,
+)
+from tidegate.loadtest.sim.study import run_seeds
+from tidegate.loadtest.trace import to_trace
+from tidegate.loadtest.workloads import exp2
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ["--workload", "exp2", "--bandwidth", "0.5", "--slots", "30", "--reserve-small", "6"]
@@ -122,7 +130,7 @@ def test_paper_marks_every_cell_and_every_finding(monkeypatch: pytest.MonkeyPatc
         cells.extend(run_paper(*given, **more))
         return cells
 
-    monkeypatch.setattr("loadtest.sim.cli.run_paper", kept)
+    monkeypatch.setattr("tidegate.loadtest.sim.cli.run_paper", kept)
     shown = invoke("paper", "--experiment", "2", "--load", "heavy", "--seeds", "1", "--jobs", "1")
     assert shown.exit_code == 0, shown.output
     assert shown.output.count("exp2 heavy ") == 11
@@ -187,7 +195,7 @@ def test_who_ends_a_study_ends_its_processes(cleanly: bool) -> None:
     program = f"""
 import os, signal, time
 from bench.shared.ending import end_cleanly
-from loadtest.sim.workers import worker_processes
+from tidegate.loadtest.sim.workers import worker_processes
 if {cleanly}:
     end_cleanly()
 with worker_processes(2) as pool:

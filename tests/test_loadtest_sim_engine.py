@@ -20,16 +20,16 @@ from bench.policies.lab import (
     slow_clients,
     small_and_huge,
 )
-from loadtest.sim.conditions import PUNCTUAL, Conditions, Starved
-from loadtest.sim.controls import ProcessorSharing
-from loadtest.sim.engine import Engine
-from loadtest.sim.metrics import columns
-from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
-from loadtest.sim.scenario import POLICIES, Scenario
-from loadtest.workloads import File, Visitor, Workload, exp2, release_artefacts
-from policies.bottleneck import Bottleneck, LineOrders, Sample
-from policies.contract import Decision, Job, Wait
-from policies.upkeep import kept_alive_bytes_s
+from tidegate.loadtest.sim.conditions import PUNCTUAL, Conditions, Starved
+from tidegate.loadtest.sim.controls import ProcessorSharing
+from tidegate.loadtest.sim.engine import Engine
+from tidegate.loadtest.sim.metrics import columns
+from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
+from tidegate.loadtest.sim.scenario import POLICIES, Scenario
+from tidegate.loadtest.workloads import File, Visitor, Workload, exp2, release_artefacts
+from tidegate.policies.bottleneck import Bottleneck, LineOrders, Sample
+from tidegate.policies.contract import Decision, Job, Wait
+from tidegate.policies.upkeep import kept_alive_bytes_s
 
 
 def population(*visitors: Visitor) -> Workload:
@@ -276,7 +276,7 @@ def test_what_is_sent_beyond_the_line_stands_before_it(monkeypatch: pytest.Monke
             seen.append((now, acked, flying, orders.cap_bytes_s or math.inf))
             return orders
 
-    monkeypatch.setattr("loadtest.sim.sight.Bottleneck", Recorder)
+    monkeypatch.setattr("tidegate.loadtest.sim.sight.Bottleneck", Recorder)
     line, most = 1e6, 64 * 1024
     crowd = tuple(visitor(f"c{number}", 0.01 * number, 4e5, 10**7) for number in range(12))
     workload = Workload("crowd", 0, crowd, line, small_below_bytes=100)
@@ -306,7 +306,7 @@ def test_readers_whose_kernels_are_full_make_no_fallen_line(
             caps.append(orders.cap_bytes_s or math.inf)
             return orders
 
-    monkeypatch.setattr("loadtest.sim.sight.Bottleneck", Recorder)
+    monkeypatch.setattr("tidegate.loadtest.sim.sight.Bottleneck", Recorder)
     line, own = 2.4e6, 6e4
     readers = [visitor(f"r{number}", 0.05 * number, own, int(25 * own)) for number in range(30)]
     workload = replace(population(*readers), bandwidth_bytes_s=line)

@@ -7,10 +7,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from loadtest.sim.cli import simulate
-from loadtest.sim.fleet import Failure, Fleet, SimFleetPlan
-from loadtest.sim.fluid import ceiling_per_s
-from loadtest.sim.fluid import simulate as flow
+from tidegate.loadtest.sim.cli import simulate
+from tidegate.loadtest.sim.fleet import Failure, Fleet, SimFleetPlan
+from tidegate.loadtest.sim.fluid import ceiling_per_s
+from tidegate.loadtest.sim.fluid import simulate as flow
 
 MB = 1e6
 

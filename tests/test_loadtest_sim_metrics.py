@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from loadtest.sim.metrics import rude_gain
-from loadtest.workloads import Visitor, Workload
+from tidegate.loadtest.sim.metrics import rude_gain
+from tidegate.loadtest.workloads import Visitor, Workload
 
 
 def population(*rude: bool) -> Workload:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from loadtest.sim import preview
-from loadtest.sim.chronicle import Doing, Lifeline
-from policies.settings import PolicySettings
+from tidegate.loadtest.sim import preview
+from tidegate.loadtest.sim.chronicle import Doing, Lifeline
+from tidegate.policies.settings import PolicySettings
 
 
 def test_pauses_are_summed_to_the_end_of_the_visit() -> None:

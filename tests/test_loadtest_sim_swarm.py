@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from loadtest.sim.outcome import SESSION_FIELDS, RunRecord, SimClient
-from loadtest.sim.scenario import Scenario
-from loadtest.sim.swarm import PeerCrowds
-from loadtest.workloads import File, Visitor, Workload
+from tidegate.loadtest.sim.outcome import SESSION_FIELDS, RunRecord, SimClient
+from tidegate.loadtest.sim.scenario import Scenario
+from tidegate.loadtest.sim.swarm import PeerCrowds
+from tidegate.loadtest.workloads import File, Visitor, Workload
 
 MB = 1_000_000
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.tally import OBSERVED, Histogram, Tally, is_figure
+from tidegate.loadtest.tally import OBSERVED, Histogram, Tally, is_figure
 
 values = st.lists(st.floats(0, 1e5), min_size=1, max_size=80)
 

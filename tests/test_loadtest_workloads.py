@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.trace import from_trace, to_trace
-from loadtest.workloads import (
+from tidegate.loadtest.trace import from_trace, to_trace
+from tidegate.loadtest.workloads import (
     RELEASE_DAY,
     WORKLOADS,
     Visitor,

@@ -12,11 +12,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from policies.admission import HookedAdmission
-from policies.contract import ELSEWHERE, Admit, Job, TicketState, Wait
-from policies.hooks import Policy
-from policies.registry import POLICIES, make_policy
-from policies.settings import PolicySettings
+from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketState, Wait
+from tidegate.policies.hooks import Policy
+from tidegate.policies.registry import POLICIES, make_policy
+from tidegate.policies.settings import PolicySettings
 
 LINE = 1_000_000.0
 #: Policies with a queue that say what room there is.

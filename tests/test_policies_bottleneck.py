@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.bottleneck import Bottleneck, LineOrders, Sample
-from policies.capacity import Capacity
-from policies.contract import Job
-from policies.leases import Lease
+from tidegate.policies.bottleneck import Bottleneck, LineOrders, Sample
+from tidegate.policies.capacity import Capacity
+from tidegate.policies.contract import Job
+from tidegate.policies.leases import Lease
 
 STEP_S = 0.05
 MB = 1_000_000.0

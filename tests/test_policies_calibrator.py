@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.estimate.calibrator import (
+from tidegate.policies.estimate.calibrator import (
     AWAY,
     HERE,
     KEPT_AWAY,

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from policies.admission import HookedAdmission
-from policies.contract import ELSEWHERE, Admit, Job, TicketRow, TicketState, Wait
-from policies.crowds import Crowds
-from policies.registry import make_policy
-from policies.settings import PolicySettings
+from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketRow, TicketState, Wait
+from tidegate.policies.crowds import Crowds
+from tidegate.policies.registry import make_policy
+from tidegate.policies.settings import PolicySettings
 
 SIZE = 10_000_000
 CROWD = ("192.0.2.7", "192.0.2.0/24")

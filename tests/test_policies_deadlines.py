@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.queue.deadlines import Deadlines
+from tidegate.policies.queue.deadlines import Deadlines
 
 STEPS = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from([None, 0.0, 1.0, 2.0, 3.0, math.inf])),

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.sim.metrics import measure, session_times
-from loadtest.sim.scenario import Scenario
-from loadtest.workloads import MB, File, Visitor, Workload
-from policies.contract import Estimate
-from policies.estimate.estimator import Estimator
-from policies.estimate.paces import Paces
+from tidegate.loadtest.sim.metrics import measure, session_times
+from tidegate.loadtest.sim.scenario import Scenario
+from tidegate.loadtest.workloads import MB, File, Visitor, Workload
+from tidegate.policies.contract import Estimate
+from tidegate.policies.estimate.estimator import Estimator
+from tidegate.policies.estimate.paces import Paces
 
 
 def lay_out(estimator: Estimator, tickets: int, line_bytes_s: float = math.inf) -> None:

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from policies.admission import HookedAdmission
-from policies.contract import Admit, Job, TicketState, Wait
-from policies.registry import POLICIES, make_policy
-from policies.settings import PolicySettings
+from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.contract import Admit, Job, TicketState, Wait
+from tidegate.policies.registry import POLICIES, make_policy
+from tidegate.policies.settings import PolicySettings
 
 NOW = 1_000.0
 #: Of somebody known, and of a stranger.

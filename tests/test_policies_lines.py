@@ -7,13 +7,13 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.capacity import Capacity
-from policies.contract import Admit, Job, LineSeen, Wait
-from policies.leases import Lease, LeasePool
-from policies.preemption import Preemption
-from policies.registry import make_policy
-from policies.settings import PolicySettings
 from tests.in_order import in_order
+from tidegate.policies.capacity import Capacity
+from tidegate.policies.contract import Admit, Job, LineSeen, Wait
+from tidegate.policies.leases import Lease, LeasePool
+from tidegate.policies.preemption import Preemption
+from tidegate.policies.registry import make_policy
+from tidegate.policies.settings import PolicySettings
 
 MB = 1_000_000
 LINES = st.sampled_from(("a", "b", "c"))

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from loadtest.sim.metrics import session_times
-from loadtest.sim.scenario import Scenario
-from loadtest.workloads import MB, File, Visitor, Workload
+from tidegate.loadtest.sim.metrics import session_times
+from tidegate.loadtest.sim.scenario import Scenario
+from tidegate.loadtest.workloads import MB, File, Visitor, Workload
 
 _LINE_BYTES_S, _SPAN_S = 2.5 * MB, 1_800.0
 

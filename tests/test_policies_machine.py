@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from policies.registry import POLICIES
-from policies.testing import Laws, check_laws
+from tidegate.policies.registry import POLICIES
+from tidegate.policies.testing import Laws, check_laws
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.max_min import Flow, SharedLink
+from tidegate.policies.max_min import Flow, SharedLink
 
 
 def drain(link: SharedLink) -> list[tuple[float, Flow]]:

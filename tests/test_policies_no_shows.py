@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from policies.contract import AdmissionPolicy, Admit, Job, Wait
-from policies.estimate.no_shows import _WATCHED, NoShows
-from policies.registry import make_policy
-from policies.settings import PolicySettings
+from tidegate.policies.contract import AdmissionPolicy, Admit, Job, Wait
+from tidegate.policies.estimate.no_shows import _WATCHED, NoShows
+from tidegate.policies.registry import make_policy
+from tidegate.policies.settings import PolicySettings
 
 LARGE = 1_000_000
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.registry import GROUP, find_policies
+from tidegate.policies.registry import GROUP, find_policies
 
 ROOT = Path(__file__).parent.parent
 
@@ -66,9 +66,9 @@ def test_the_example_keeps_the_laws_and_is_a_choice_of_the_server(
     installed: dict[str, str],
 ) -> None:
     script = """
-        from policies.testing import check_laws
-        from server.app.settings import ServerConfig
-        from server.admin.forms import settings_of
+        from tidegate.policies.testing import check_laws
+        from tidegate.server.app.settings import ServerConfig
+        from tidegate.server.admin.forms import settings_of
         check_laws("shortest", examples=5)
         assert ServerConfig(policy="shortest").policy == "shortest"
         assert any("shortest" in setting.policies for setting in settings_of())
@@ -84,8 +84,8 @@ def point(name: str, value: str) -> EntryPoint:
     ("entry", "fault"),
     [
         (point("gone", "no_such_module:Policy"), "does not load"),
-        (point("text", "policies.contract:Job"), "subclass"),
-        (point("other", "policies.hooks:Policy"), "calls itself ''"),
+        (point("text", "tidegate.policies.contract:Job"), "subclass"),
+        (point("other", "tidegate.policies.hooks:Policy"), "calls itself ''"),
     ],
 )
 def test_a_foreign_policy_that_cannot_be_used_is_named_and_stops_nobody(

@@ -9,13 +9,13 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.capacity import Capacity
-from policies.contract import Job
-from policies.leases import Lease, LeasePool
-from policies.preemption import PROBE_S, Preemption
-from policies.registry import make_policy
-from policies.settings import PolicySettings
 from tests.in_order import in_order
+from tidegate.policies.capacity import Capacity
+from tidegate.policies.contract import Job
+from tidegate.policies.leases import Lease, LeasePool
+from tidegate.policies.preemption import PROBE_S, Preemption
+from tidegate.policies.registry import make_policy
+from tidegate.policies.settings import PolicySettings
 
 
 class Walked:

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import policies.queue.ranked
-from policies.queue.ranked import RankedList
+import tidegate.policies.queue.ranked
+from tidegate.policies.queue.ranked import RankedList
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=120))
 @settings(max_examples=100)
 def test_rank_and_bytes_agree_with_a_sorted_list(steps: list[tuple[int, bool]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policies.queue.ranked, "_FULL", 4)
-        patch.setattr(policies.queue.ranked, "_GROUP_BITS", 1)
+        patch.setattr(tidegate.policies.queue.ranked, "_FULL", 4)
+        patch.setattr(tidegate.policies.queue.ranked, "_GROUP_BITS", 1)
         line, model = RankedList(), dict[tuple[float, int], int]()
         for number, (key, take_out) in enumerate(steps):
             if take_out and model:
@@ -62,8 +62,8 @@ def test_taking_out_what_is_not_there_is_a_callers_mistake() -> None:
 @given(st.lists(st.integers(0, 5000), unique=True, max_size=60), st.integers(0, 70))
 def test_a_walk_may_begin_anywhere(numbers: list[int], start: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policies.queue.ranked, "_FULL", 4)
-        patch.setattr(policies.queue.ranked, "_GROUP_BITS", 1)
+        patch.setattr(tidegate.policies.queue.ranked, "_FULL", 4)
+        patch.setattr(tidegate.policies.queue.ranked, "_GROUP_BITS", 1)
         line = RankedList()
         for number in numbers:
             line.add(float(number % 7), number, 1.0)
@@ -86,8 +86,8 @@ def test_entries_added_together_stand_as_those_added_one_by_one(
     batches: list[list[int]], taken: list[int]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policies.queue.ranked, "_FULL", 4)
-        patch.setattr(policies.queue.ranked, "_GROUP_BITS", 1)
+        patch.setattr(tidegate.policies.queue.ranked, "_FULL", 4)
+        patch.setattr(tidegate.policies.queue.ranked, "_GROUP_BITS", 1)
         together, singly = RankedList(), RankedList()
         number, out = 0, iter(taken)
         for batch in batches:

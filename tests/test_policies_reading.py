@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.sim.controls import ProcessorSharing
-from loadtest.sim.engine import Engine
-from loadtest.sim.scenario import Scenario
-from loadtest.workloads import File, Visitor, Workload
-from policies.capacity import Capacity
-from policies.contract import Admit, Job
-from policies.leases import Lease
-from policies.reading import ReadingPace
-from server.admission.downloads import Delivery, LeasedDownload
-from server.files.sender import window_shut_s
-from server.files.transfer import BodyPlan
 from tests.fakes import FakeTransfer
+from tidegate.loadtest.sim.controls import ProcessorSharing
+from tidegate.loadtest.sim.engine import Engine
+from tidegate.loadtest.sim.scenario import Scenario
+from tidegate.loadtest.workloads import File, Visitor, Workload
+from tidegate.policies.capacity import Capacity
+from tidegate.policies.contract import Admit, Job
+from tidegate.policies.leases import Lease
+from tidegate.policies.reading import ReadingPace
+from tidegate.server.admission.downloads import Delivery, LeasedDownload
+from tidegate.server.files.sender import window_shut_s
+from tidegate.server.files.transfer import BodyPlan
 
 
 @given(

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from policies.contract import Admit, Job
-from policies.registry import make_policy
-from policies.reputation import _REMEMBERED, Reputation
-from policies.settings import PolicySettings
+from tidegate.policies.contract import Admit, Job
+from tidegate.policies.registry import make_policy
+from tidegate.policies.reputation import _REMEMBERED, Reputation
+from tidegate.policies.settings import PolicySettings
 
 BIG = 10_000_000
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from policies.contract import AdmissionPolicy, Admit, Job, Reason, Refuse, Wait
-from policies.registry import make_policy, readers_of
-from policies.settings import PolicySettings
+from tidegate.policies.contract import AdmissionPolicy, Admit, Job, Reason, Refuse, Wait
+from tidegate.policies.registry import make_policy, readers_of
+from tidegate.policies.settings import PolicySettings
 
 LARGE, SMALL = 1_000_000, 1_000
 

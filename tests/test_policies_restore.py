@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import policies.queue.ranked
-from policies.contract import AdmissionPolicy, Decision, Job, TicketRow, TicketState, Wait
-from policies.registry import POLICIES, make_policy
-from policies.settings import PolicySettings
+import tidegate.policies.queue.ranked
+from tidegate.policies.contract import AdmissionPolicy, Decision, Job, TicketRow, TicketState, Wait
+from tidegate.policies.registry import POLICIES, make_policy
+from tidegate.policies.settings import PolicySettings
 
 NOW = 1_000.0
 SIZES = st.sampled_from([1_000, 2_000_000, 3_000_000, 50_000_000])
@@ -95,7 +95,7 @@ def test_restoring_together_is_restoring_one_by_one(
     begun: Callable[[str], AdmissionPolicy], name: str, tickets: list[TicketRow]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policies.queue.ranked, "_FULL", 4)
+        patch.setattr(tidegate.policies.queue.ranked, "_FULL", 4)
         together, singly = begun(name), begun(name)
         together.restore(iter(tickets), NOW, 70)
         for ticket in sorted(tickets, key=lambda ticket: ticket.number):

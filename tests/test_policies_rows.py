@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.contract import ELSEWHERE
-from policies.queue.table import RowsByNumber
+from tidegate.policies.contract import ELSEWHERE
+from tidegate.policies.queue.table import RowsByNumber
 
 #: Of a few pages, of their edges, and of nodes without a leader.
 NUMBERS = st.one_of(

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import policies.running
-from policies.capacity import Capacity
-from policies.contract import AdmissionPolicy, Admit, Job, TicketState, Wait
-from policies.fair import FairPolicy
-from policies.leases import Lease, LeasePool
-from policies.preemption import PROBE_S, Preemption
-from policies.registry import make_policy
-from policies.running import Running
-from policies.settings import PolicySettings
+import tidegate.policies.running
+from tidegate.policies.capacity import Capacity
+from tidegate.policies.contract import AdmissionPolicy, Admit, Job, TicketState, Wait
+from tidegate.policies.fair import FairPolicy
+from tidegate.policies.leases import Lease, LeasePool
+from tidegate.policies.preemption import PROBE_S, Preemption
+from tidegate.policies.registry import make_policy
+from tidegate.policies.running import Running
+from tidegate.policies.settings import PolicySettings
 
 LINES = ("", "b")
 
@@ -48,7 +48,7 @@ STEPS = st.lists(
 def test_order_and_sums_are_those_of_a_sorted_list(
     many: int, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, int, int, int]]
 ) -> None:
-    monkeypatch.setattr(policies.running, "_MANY", many)
+    monkeypatch.setattr(tidegate.policies.running, "_MANY", many)
     running = Running()
     running.reorder()
     model: list[Lease] = []
@@ -113,7 +113,7 @@ def test_who_runs_after_each_change_is_who_would_run_if_all_were_looked_at(
     many: int, monkeypatch: pytest.MonkeyPatch, crowd: int, steps: list[tuple[str, int, int]]
 ) -> None:
     """The few for whom it may have changed are looked at; the whole order says the same."""
-    monkeypatch.setattr(policies.running, "_MANY", many)
+    monkeypatch.setattr(tidegate.policies.running, "_MANY", many)
     pool, running, capacity = LeasePool(), Running(), Capacity()
     preemption = Preemption(pool)
     running.reorder()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import virtual_sharing
-from policies.sharing import Strangers
-from policies.virtual_sharing import VirtualSharing
+from tidegate.policies import virtual_sharing
+from tidegate.policies.sharing import Strangers
+from tidegate.policies.virtual_sharing import VirtualSharing
 
 LINK = 1_000_000.0
 NETWORK = ("203.0.113.7", "203.0.113.0/24")

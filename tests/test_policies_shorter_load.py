@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.estimate.shorter_load import ShorterLoad
+from tidegate.policies.estimate.shorter_load import ShorterLoad
 
 LINE = 1e6
 

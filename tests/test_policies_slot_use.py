@@ -10,13 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from policies.contract import Job, TicketState
-from policies.hooks import AdmissionView, Policy
-from policies.leases import Lease
-from policies.room import Room
-from policies.settings import PolicySettings
-from policies.slot_use import SlotUse, was_used
-from policies.state import AdmissionState
+from tidegate.policies.contract import Job, TicketState
+from tidegate.policies.hooks import AdmissionView, Policy
+from tidegate.policies.leases import Lease
+from tidegate.policies.room import Room
+from tidegate.policies.settings import PolicySettings
+from tidegate.policies.slot_use import SlotUse, was_used
+from tidegate.policies.state import AdmissionState
 
 BIG = 50_000_000
 SLOTS = 4

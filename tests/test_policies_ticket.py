@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from policies.admission import HookedAdmission
-from policies.contract import (
+from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.contract import (
     AdmissionPolicy,
     Admit,
     Estimate,
@@ -16,8 +16,8 @@ from policies.contract import (
     TicketState,
     Wait,
 )
-from policies.registry import make_policy
-from policies.settings import PolicySettings
+from tidegate.policies.registry import make_policy
+from tidegate.policies.settings import PolicySettings
 
 LARGE = 1_000_000
 

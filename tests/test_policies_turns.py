@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.contract import ELSEWHERE, Job, TicketRow, TicketState
-from policies.queue.tickets import BACK, TicketQueue
-from policies.queue.turns import IssueTimes
+from tidegate.policies.contract import ELSEWHERE, Job, TicketRow, TicketState
+from tidegate.policies.queue.tickets import BACK, TicketQueue
+from tidegate.policies.queue.turns import IssueTimes
 
 STEPS = ("issue", "take up", "ready", "ready", "start", "end", "resize", "back", "order")
 

@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.admission import HookedAdmission
-from policies.capacity import Capacity
-from policies.contract import AdmissionPolicy, Admit, Job, LeaseView, TicketState, Wait
-from policies.hooks import AdmissionView
-from policies.leases import Lease, LeasePool
-from policies.openings import Openings
-from policies.preemption import PROBE_S, Preemption
-from policies.registry import make_policy
-from policies.settings import PolicySettings
-from policies.upkeep import (
+from tests.in_order import in_order
+from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.capacity import Capacity
+from tidegate.policies.contract import AdmissionPolicy, Admit, Job, LeaseView, TicketState, Wait
+from tidegate.policies.hooks import AdmissionView
+from tidegate.policies.leases import Lease, LeasePool
+from tidegate.policies.openings import Openings
+from tidegate.policies.preemption import PROBE_S, Preemption
+from tidegate.policies.registry import make_policy
+from tidegate.policies.settings import PolicySettings
+from tidegate.policies.upkeep import (
     BURST_BYTES,
     MOST_PART,
     SIP_S,
@@ -30,7 +31,6 @@ from policies.upkeep import (
     most_opened,
     most_paused,
 )
-from tests.in_order import in_order
 
 #: What the common speed limits are: bytes a second, the mean of so many seconds.
 LIMIT_BYTES_S, MEAN_S = 1_000.0, 5.0

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.contract import AdmissionPolicy, Admit, Job, Wait
-from policies.registry import make_policy
-from policies.settings import PolicySettings
+from tidegate.policies.contract import AdmissionPolicy, Admit, Job, Wait
+from tidegate.policies.registry import make_policy
+from tidegate.policies.settings import PolicySettings
 
 BIG = 50_000_000
 

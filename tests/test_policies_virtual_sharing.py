@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from policies.contract import Admit, Job
-from policies.registry import make_policy
-from policies.settings import PolicySettings
-from policies.virtual_sharing import VirtualSharing
+from tidegate.policies.contract import Admit, Job
+from tidegate.policies.registry import make_policy
+from tidegate.policies.settings import PolicySettings
+from tidegate.policies.virtual_sharing import VirtualSharing
 
 LINK = 1_000_000.0
 

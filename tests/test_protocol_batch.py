@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mirror_trees import Inode, Tree, apply_update, edited_pairs, make_update, open_update, trees
 
-from protocol.batch import FORMAT
-from protocol.errors import BadManifest
+from tidegate.protocol.batch import FORMAT
+from tidegate.protocol.errors import BadManifest
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -33,7 +33,7 @@ def test_apply_of_generate_is_the_new_tree(
 def test_a_difference_too_large_to_hold_gives_the_same_update(pair: tuple[Tree, Tree]) -> None:
     held, _ = make_update(*pair)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("protocol.tree_diff._MOST_HELD", 0)
+        patched.setattr("tidegate.protocol.tree_diff._MOST_HELD", 0)
         assert make_update(*pair)[0] == held
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mirror_trees import Inode, MemoryStage, Tree, apply_update, make_update, open_update
 
-from protocol.batch_align import Alignment, Piece
-from protocol.batch_apply import Application
-from protocol.batch_group import FilePart, decode_group, encode_group, encode_same
-from protocol.compress import pack
-from protocol.errors import BadManifest
+from tidegate.protocol.batch_align import Alignment, Piece
+from tidegate.protocol.batch_apply import Application
+from tidegate.protocol.batch_group import FilePart, decode_group, encode_group, encode_same
+from tidegate.protocol.compress import pack
+from tidegate.protocol.errors import BadManifest
 
 WINDOW = 64 << 10
 
@@ -114,7 +114,7 @@ def test_a_copy_of_another_length_is_refused() -> None:
 
 def test_an_unknown_codec_asks_for_a_newer_program(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as later:
-        later.setattr("protocol.batch_group.pack", _pack_as_later)
+        later.setattr("tidegate.protocol.batch_group.pack", _pack_as_later)
         data = encode_group((FilePart("a", 0, 4),), (), b"", b"four")
     with pytest.raises(BadManifest, match="newer Tidegate") as caught:
         decode_group(data, WINDOW, lambda part, into: True)

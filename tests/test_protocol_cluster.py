@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import cluster
-from protocol.cluster import (
+from tidegate.protocol import cluster
+from tidegate.protocol.cluster import (
     BadFrame,
     BodyState,
     Ended,

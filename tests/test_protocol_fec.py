@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.fec import (
+from tidegate.protocol.errors import ProtocolError
+from tidegate.protocol.fec import (
     BlockLayout,
     FecParameters,
     available_schemes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.fec_cost import (
+from tidegate.protocol.fec_cost import (
     best_xor_group,
     choose,
     cost_of_counting,

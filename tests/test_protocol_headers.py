@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.headers import (
+from tidegate.protocol.headers import (
     EntityTag,
     format_http_date,
     format_link,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.intervals import IntervalSet
+from tidegate.protocol.intervals import IntervalSet
 
 pairs = st.tuples(st.integers(0, 40), st.integers(0, 40))
 moves = st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(0, 40)), max_size=30)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import BadManifest
-from protocol.manifest import (
+from tidegate.protocol.errors import BadManifest
+from tidegate.protocol.manifest import (
     FileDigests,
     FileManifest,
     MetalinkFile,

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import BadPacket
-from protocol.marks import MarkChecker, MarkSigner
-from protocol.packet import (
+from tests.multicast_link import open_packet
+from tidegate.protocol.errors import BadPacket
+from tidegate.protocol.marks import MarkChecker, MarkSigner
+from tidegate.protocol.packet import (
     HEADER_BYTES,
     PAYLOAD_OFFSET,
     PacketHeader,
@@ -20,7 +21,6 @@ from protocol.packet import (
     newer,
     pack_header,
 )
-from tests.multicast_link import open_packet
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "packet.json").read_text())
 KEY = bytes(range(32))

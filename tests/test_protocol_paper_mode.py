@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import BadPacket
-from protocol.fec import BlockLayout, FecParameters, scheme_for
-from protocol.paper_mode import (
+from tidegate.protocol.errors import BadPacket
+from tidegate.protocol.fec import BlockLayout, FecParameters, scheme_for
+from tidegate.protocol.paper_mode import (
     PaperHeader,
     PaperOrder,
     map_url,

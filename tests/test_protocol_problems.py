@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from policies.contract import Reason
-from protocol import problems, ticket
-from server.control.problems import Problem
+from tidegate.policies.contract import Reason
+from tidegate.protocol import problems, ticket
+from tidegate.server.control.problems import Problem
 
 ROOT = Path(__file__).parent.parent
 #: Codes that never leave the process: they end in an exit status or a log line.

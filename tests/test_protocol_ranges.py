@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import BadRange
-from protocol.ranges import (
+from tidegate.protocol.errors import BadRange
+from tidegate.protocol.ranges import (
     MOST_ASKED,
     MOST_PARTS,
     ContentRange,

@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import BadHeader, ProtocolError
-from protocol.fec import FecParameters
-from protocol.session import (
+from tests.multicast_link import make_offer
+from tidegate.protocol.errors import BadHeader, ProtocolError
+from tidegate.protocol.fec import FecParameters
+from tidegate.protocol.session import (
     Capability,
     decode_offer,
     encode_offer,
     format_capability,
     parse_capability,
 )
-from protocol.session_report import (
+from tidegate.protocol.session_report import (
     ReceiverReport,
     ReportAnswer,
     decode_answer,
@@ -28,7 +29,6 @@ from protocol.session_report import (
     encode_answer,
     encode_report,
 )
-from tests.multicast_link import make_offer
 
 FEC = FecParameters("raptorq", 1424, 736)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import BadToken
-from protocol.ticket import MAX_TOKEN_LENGTH, Key, KeyRing, Pass, ReturningVisitor, Ticket
+from tidegate.protocol.errors import BadToken
+from tidegate.protocol.ticket import MAX_TOKEN_LENGTH, Key, KeyRing, Pass, ReturningVisitor, Ticket
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "ticket.json").read_text())
 RING = KeyRing([Key("k2", b"second secret, 16+"), Key("k1", b"first secret of 16+")])
@@ -100,7 +100,7 @@ def test_a_ticket_that_was_proven_proves_nothing_elsewhere_or_later() -> None:
 def test_no_more_proven_tickets_are_remembered_than_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("protocol.ticket._MOST_PROVEN", 3)
+    monkeypatch.setattr("tidegate.protocol.ticket._MOST_PROVEN", 3)
     ring = KeyRing([Key("k2", b"second secret, 16+")])
     for number in range(1, 20):
         token = ring.write_ticket(a_ticket(number=number))

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mirror_trees import Tree, digest_of, edited_pairs, open_update, trees
 
-from protocol.channel import Edge, Index, Version, decode_index, encode_index, prune, route
-from protocol.errors import BadManifest
-from protocol.tree import (
+from tidegate.protocol.channel import Edge, Index, Version, decode_index, encode_index, prune, route
+from tidegate.protocol.errors import BadManifest
+from tidegate.protocol.tree import (
     Entry,
     check_path,
     decode_entry,
@@ -28,9 +28,17 @@ from protocol.tree import (
     order_key,
     to_row,
 )
-from protocol.tree_diff import Difference, change_to_row, merge
-from protocol.tree_scan import GRAIN_NS, Cached, Found, Seen, Stamp, decode_cached, encode_cached
-from protocol.tree_scan import scan as scan_disk
+from tidegate.protocol.tree_diff import Difference, change_to_row, merge
+from tidegate.protocol.tree_scan import (
+    GRAIN_NS,
+    Cached,
+    Found,
+    Seen,
+    Stamp,
+    decode_cached,
+    encode_cached,
+)
+from tidegate.protocol.tree_scan import scan as scan_disk
 
 VECTORS = Path(__file__).parent / "vectors" / "mirror.json"
 

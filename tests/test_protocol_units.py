@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.units import (
+from tidegate.protocol.units import (
     BadUnit,
     bound_of,
     format_duration,

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
-from server.http import log_outlets
-from server.http.access_entry import AccessEntry, AccessRecord
-from server.http.accesslog import AccessLog
-from server.http.log_format import parse_format
-from server.http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 from tests.http_bench import Bench, Dialled
 from tests.running import wait_for
+from tidegate.server.http import log_outlets
+from tidegate.server.http.access_entry import AccessEntry, AccessRecord
+from tidegate.server.http.accesslog import AccessLog
+from tidegate.server.http.log_format import parse_format
+from tidegate.server.http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 
 WHEN_S = 1_795_336_607.25
 LINE = re.compile(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from urllib3.filepost import encode_multipart_formdata
 
-from protocol.errors import ProtocolError
-from server.admin.adapter import STREAM_LIMIT, AdminHandler
-from server.admin.form_body import read_form
-from server.admin.web import Answer, csv_answer
+from tidegate.protocol.errors import ProtocolError
+from tidegate.server.admin.adapter import STREAM_LIMIT, AdminHandler
+from tidegate.server.admin.form_body import read_form
+from tidegate.server.admin.web import Answer, csv_answer
 
 NAMES = st.text("abcdefghij_", min_size=1, max_size=12)
 PART = b"--x\r\nContent-Disposition: form-data; name=a\r\nX"

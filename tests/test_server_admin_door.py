@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
-from server.accounts.accounts import (
+from tests.admin_site import PASSWORD, Browser, Site, make_site, operator, stop
+from tidegate.server.accounts.accounts import (
     AccountRows,
     Accounts,
     ApiToken,
@@ -29,13 +30,12 @@ from server.accounts.accounts import (
     User,
     digest,
 )
-from server.accounts.password_reset import forget_reset, leave_reset, read_reset
-from server.accounts.sessions import LoginBrake
-from server.accounts.stored import Sealer
-from server.admin.web import Answer
-from server.app.cli.reset_password import reset_password
-from server.control.problems import Problem
-from tests.admin_site import PASSWORD, Browser, Site, make_site, operator, stop
+from tidegate.server.accounts.password_reset import forget_reset, leave_reset, read_reset
+from tidegate.server.accounts.sessions import LoginBrake
+from tidegate.server.accounts.stored import Sealer
+from tidegate.server.admin.web import Answer
+from tidegate.server.app.cli.reset_password import reset_password
+from tidegate.server.control.problems import Problem
 
 WATCHER = "looks but never acts"
 BLOCK = b'{"network": "192.0.2.1"}'
@@ -759,7 +759,7 @@ def test_the_command_on_the_host_ends_with_a_status_for_each_fault(tmp_path: Pat
     assert bad.output.startswith("tidegate admin reset-password: ")
     (tmp_path / "password-reset.json").unlink()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.accounts.password_reset.replacing", read_only)
+        patch.setattr("tidegate.server.accounts.password_reset.replacing", read_only)
         denied = run("--password", "given on the host")
     assert denied.exit_code == 4
     assert "run this as the server's user" in denied.output

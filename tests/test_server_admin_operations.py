@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from server.accounts.accounts import Scope
-from server.admin.openapi import openapi
-from server.admin.router import Router
-from server.admin.shapes import NumberPath
-from server.admin.site import MODULES
-from server.control.problems import Problem
+from tidegate.server.accounts.accounts import Scope
+from tidegate.server.admin.openapi import openapi
+from tidegate.server.admin.router import Router
+from tidegate.server.admin.shapes import NumberPath
+from tidegate.server.admin.site import MODULES
+from tidegate.server.control.problems import Problem
 
 #: Operations that change something and are open to more than their module's scope.
 OWN = {"issueToken", "revokeToken"}

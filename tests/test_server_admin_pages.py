@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 from twisted.internet.defer import fail
 
-from policies.contract import Estimate, Snapshot, Wait
-from policies.settings import PolicySettings
-from protocol.units import format_duration
-from server.admin.charts import CHARTS, first_value, from_first_value, recorded_since, show
-from server.admin.status_text import state_of
-from server.admission.responses import Notice
-from server.app.run import introduction
-from server.control.revisions import diff
-from server.control.series import SERIES, Series
-from server.control.vitals import Health
-from server.http.phrases import Phrases
-from server.store.store import StoreState
 from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
+from tidegate.policies.contract import Estimate, Snapshot, Wait
+from tidegate.policies.settings import PolicySettings
+from tidegate.protocol.units import format_duration
+from tidegate.server.admin.charts import CHARTS, first_value, from_first_value, recorded_since, show
+from tidegate.server.admin.status_text import state_of
+from tidegate.server.admission.responses import Notice
+from tidegate.server.app.run import introduction
+from tidegate.server.control.revisions import diff
+from tidegate.server.control.series import SERIES, Series
+from tidegate.server.control.vitals import Health
+from tidegate.server.http.phrases import Phrases
+from tidegate.server.store.store import StoreState
 
 EVIL = "<img src=x onerror=alert(1)>\"'.iso"
 

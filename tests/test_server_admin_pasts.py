@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, fail
 
-from server.control.series import RECORDED, Series
 from tests.admin_site import Site, make_site, stop
+from tidegate.server.control.series import RECORDED, Series
 
 DAY_S = 86_400.0
 

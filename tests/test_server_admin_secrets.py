@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from twisted.logger import FileLogObserver, globalLogPublisher, textFileLogObserver
 
-from protocol.ticket import Key
-from server.accounts.accounts import Scope
-from server.app.run import json_line
-from server.control.events import FaultCount
 from tests.admin_site import PASSWORD, Site, make_site, operator, stop
+from tidegate.protocol.ticket import Key
+from tidegate.server.accounts.accounts import Scope
+from tidegate.server.app.run import json_line
+from tidegate.server.control.events import FaultCount
 
 ROOT = Path(__file__).parent.parent
 #: Fields of dataclasses that prove something, and texts and bytes that are keys.

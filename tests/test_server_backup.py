@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from server.app.cli.backup import backup, restore
+from tidegate.server.app.cli.backup import backup, restore
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "link"])

@@ -15,16 +15,16 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
 from bench import http_peers
-from protocol.manifest import FileDigests
-from server.files import digests as module
-from server.files.digest_warmup import DigestWarmup
-from server.files.digests import DigestService, FileChanged, Stopped, digest_file
-from server.files.openfile import OpenFile
-from server.files.touched import Touched
-from server.files.tree import Tree
-from server.http.clock import pause
 from tests.http_bench import Bench
 from tests.open_files import MemoryDigestCache
+from tidegate.protocol.manifest import FileDigests
+from tidegate.server.files import digests as module
+from tidegate.server.files.digest_warmup import DigestWarmup
+from tidegate.server.files.digests import DigestService, FileChanged, Stopped, digest_file
+from tidegate.server.files.openfile import OpenFile
+from tidegate.server.files.touched import Touched
+from tidegate.server.files.tree import Tree
+from tidegate.server.http.clock import pause
 
 
 def opened(root: Path, **sizes: int) -> dict[str, OpenFile]:
@@ -154,7 +154,7 @@ def test_the_walk_over_a_tree_goes_in_pieces_and_leaves_nothing_out(
         pauses.append(len(bench.catalog._known))
         return pause(reactor)
 
-    monkeypatch.setattr("server.files.digest_warmup.pause", counted)
+    monkeypatch.setattr("tidegate.server.files.digest_warmup.pause", counted)
     with capturedLogs() as logged:
         survey.start()
         bench.clock.advance(0)
@@ -173,7 +173,7 @@ def test_the_walk_over_a_tree_goes_in_pieces_and_leaves_nothing_out(
 
     # A second walk finds nothing to hash, and stops where it is told to.
     before = dict(bench.catalog._known)
-    monkeypatch.setattr("server.files.digest_warmup.digest_open", None)
+    monkeypatch.setattr("tidegate.server.files.digest_warmup.digest_open", None)
     with capturedLogs() as logged:
         survey.start()
         survey.stop()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.logger import LogEvent, globalLogPublisher
 
-from policies.contract import TicketState
-from server.app.clock import LOOK_S, STOPPED_S, ProcessClock, ProcessClockReactor
-from server.http.clock import Repeat
 from tests.fakes import House
+from tidegate.policies.contract import TicketState
+from tidegate.server.app.clock import LOOK_S, STOPPED_S, ProcessClock, ProcessClockReactor
+from tidegate.server.http.clock import Repeat
 
 
 class Machine:

@@ -12,8 +12,10 @@ from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
 import tests.test_server_gate as gate_tests
-from policies.contract import ELSEWHERE, TicketState
-from protocol.cluster import (
+from tests.cluster_house import FleetHouse, MemoryTransport, Outlet, join
+from tests.fakes import BIG, FakeConnection, House, admits, representation
+from tidegate.policies.contract import ELSEWHERE, TicketState
+from tidegate.protocol.cluster import (
     OLDEST,
     VERSION,
     FromNode,
@@ -24,19 +26,17 @@ from protocol.cluster import (
     decode_from_node,
     encode_frame,
 )
-from protocol.manifest import FileDigests
-from protocol.ticket import Pass
-from server.accounts.accounts import digest
-from server.accounts.proofs import shows_one_of
-from server.admission.actions import QueueActions
-from server.admission.rules import Rule
-from server.app.health import add_node_routes
-from server.app.unled import Unled, answer_unled
-from server.cluster.link import Link
-from server.cluster.node import PATIENCE_S, TICK_S, RemoteAdmission, RemoteDigests
-from server.http.request import Request
-from tests.cluster_house import FleetHouse, MemoryTransport, Outlet, join
-from tests.fakes import BIG, FakeConnection, House, admits, representation
+from tidegate.protocol.manifest import FileDigests
+from tidegate.protocol.ticket import Pass
+from tidegate.server.accounts.accounts import digest
+from tidegate.server.accounts.proofs import shows_one_of
+from tidegate.server.admission.actions import QueueActions
+from tidegate.server.admission.rules import Rule
+from tidegate.server.app.health import add_node_routes
+from tidegate.server.app.unled import Unled, answer_unled
+from tidegate.server.cluster.link import Link
+from tidegate.server.cluster.node import PATIENCE_S, TICK_S, RemoteAdmission, RemoteDigests
+from tidegate.server.http.request import Request
 
 CURL = "curl/8.0"
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sqlalchemy import Connection, create_engine, insert
 
-from server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
-from server.store.cluster import (
+from tidegate.server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
+from tidegate.server.store.cluster import (
     LEASE,
     Fenced,
     Secret,
@@ -24,7 +24,7 @@ from server.store.cluster import (
     renew,
     write_secrets,
 )
-from server.store.models import METADATA
+from tidegate.server.store.models import METADATA
 
 LEASE_S = 2.0
 MACHINES = ("a", "b", "c")

@@ -8,8 +8,8 @@ import itertools
 import pytest
 from OpenSSL import SSL
 
-from server.cluster import identity
-from server.cluster.identity import MutualTls, make_identity
+from tidegate.server.cluster import identity
+from tidegate.server.cluster.identity import MutualTls, make_identity
 
 # Twisted hands OpenSSL certificates of its own kind.
 pytestmark = pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning")

@@ -6,13 +6,13 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from policies.contract import Admit, Job
-from protocol.cluster import Progress
-from server.admission.downloads import Delivery, LeasedDownload
-from server.cluster.leader import Node, Nodes, RemoteTransfer
-from server.cluster.line import FleetLine
-from server.files.transfer import BodyPlan
 from tests.fakes import representation
+from tidegate.policies.contract import Admit, Job
+from tidegate.protocol.cluster import Progress
+from tidegate.server.admission.downloads import Delivery, LeasedDownload
+from tidegate.server.cluster.leader import Node, Nodes, RemoteTransfer
+from tidegate.server.cluster.line import FleetLine
+from tidegate.server.files.transfer import BodyPlan
 
 SIZE = 10**10
 TICK_S = 0.25

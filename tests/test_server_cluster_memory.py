@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from policies.upkeep import BURST_BYTES, MOST_PART, SIP_S
-from server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
-from server.files.pacer import Pacer, Share
 from tests.test_server_pacer import Taker, run
+from tidegate.policies.upkeep import BURST_BYTES, MOST_PART, SIP_S
+from tidegate.server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
+from tidegate.server.files.pacer import Pacer, Share
 
 CAP = 2_000_000.0
 

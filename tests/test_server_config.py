@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from server.app.bootstrap import open_memory
-from server.app.cli.config import config as config_command
-from server.app.cli.config import manual
-from server.app.cli.serve import FLAGS, serve
-from server.app.config import (
+from tidegate.server.app.bootstrap import open_memory
+from tidegate.server.app.cli.config import config as config_command
+from tidegate.server.app.cli.config import manual
+from tidegate.server.app.cli.serve import FLAGS, serve
+from tidegate.server.app.config import (
     ConfigError,
     Flag,
     field_of,
@@ -23,8 +23,8 @@ from server.app.config import (
     value_of,
     without_password,
 )
-from server.app.settings import ServerConfig, split_address
-from server.store.queries import add_revision
+from tidegate.server.app.settings import ServerConfig, split_address
+from tidegate.server.store.queries import add_revision
 
 
 def load(tmp_path: Path, text: str = "", environ: Any = None, **flags: Any) -> Any:

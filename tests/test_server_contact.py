@@ -9,8 +9,8 @@ import pytest
 import requests
 from pydantic import ValidationError
 
-from server.app.settings import ServerConfig
 from tests.running import make_release, serving
+from tidegate.server.app.settings import ServerConfig
 
 PLACE = "/.well-known/security.txt"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from server.app import descriptors
-from server.app.descriptors import affordable
-from server.files.tree import Overloaded, Tree
-from server.http.limits import HttpLimits
+from tidegate.server.app import descriptors
+from tidegate.server.app.descriptors import affordable
+from tidegate.server.files.tree import Overloaded, Tree
+from tidegate.server.http.limits import HttpLimits
 
 
 @pytest.mark.parametrize(

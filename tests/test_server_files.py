@@ -15,9 +15,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from server.files.openfile import OpenFile, shared_tag
-from server.files.paths import split_path, url_of
-from server.files.tree import IsDirectory, NotHere, Overloaded, Tree
+from tidegate.server.files.openfile import OpenFile, shared_tag
+from tidegate.server.files.paths import split_path, url_of
+from tidegate.server.files.tree import IsDirectory, NotHere, Overloaded, Tree
 
 
 @pytest.fixture

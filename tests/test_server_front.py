@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
-from server.files.cache import SmallFiles
-from server.files.disk import Disk
-from server.files.openfile import OpenFile
-from server.files.transfer import Representation
-from server.http.denylist import BlockList
-from server.http.front import tcp_socket
-from server.http.limits import HttpLimits
-from server.http.ready import Plainly, Ready, ReadyTable
-from server.http.request import Request
 from tests.http_bench import OLD_S, Answer, Bench, Dialled
 from tests.open_files import AdmitAll
 from tests.test_server_http import ACCEPTED, REFUSED
+from tidegate.server.files.cache import SmallFiles
+from tidegate.server.files.disk import Disk
+from tidegate.server.files.openfile import OpenFile
+from tidegate.server.files.transfer import Representation
+from tidegate.server.http.denylist import BlockList
+from tidegate.server.http.front import tcp_socket
+from tidegate.server.http.limits import HttpLimits
+from tidegate.server.http.ready import Plainly, Ready, ReadyTable
+from tidegate.server.http.request import Request
 
 BODY = bytes(range(256)) * 20
 HOST = b"Host: h\r\n"
@@ -138,7 +138,7 @@ CASES = [*SITE, *(row[1] for row in REFUSED), *(row[1] for row in ACCEPTED)]
 def benches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, Bench]:
     monkeypatch.setattr("secrets.token_hex", lambda size: "0" * size)
     # As on a machine that gives it no time: a batch of events a turn.
-    monkeypatch.setattr("server.http.front._STAY_S", 0.0)
+    monkeypatch.setattr("tidegate.server.http.front._STAY_S", 0.0)
     return fill(Bench(tmp_path)), learn(Bench(tmp_path, known=False))
 
 
@@ -451,7 +451,7 @@ def test_what_is_known_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     client = Dialled(bench)
     table = bench.factory.ready_table("192.0.2.1", is_tls=False)
     assert table is not None
-    monkeypatch.setattr("server.http.ready._MOST_READY", 100)
+    monkeypatch.setattr("tidegate.server.http.ready._MOST_READY", 100)
     for number in range(130):
         client.send(request("/a.bin", "GET", f"X: {number}"))
         client.taken()
@@ -560,7 +560,9 @@ def test_a_connection_that_fails_does_not_take_others_with_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[str] = []
-    monkeypatch.setattr("server.http.front._log.failure", lambda text, *a, **k: noted.append(text))
+    monkeypatch.setattr(
+        "tidegate.server.http.front._log.failure", lambda text, *a, **k: noted.append(text)
+    )
     client, other = Dialled(bench), Dialled(bench)
     monkeypatch.setattr(ReadyTable, "get", None, raising=False)
     broken = next(iter(bench.factory.connections))
@@ -610,7 +612,9 @@ def test_a_listening_socket_waits_when_no_descriptor_is_left(
     bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
     port = bench.front.listen_tcp("127.0.0.1", 0)
     noted: list[str] = []
-    monkeypatch.setattr("server.http.front._log.warn", lambda text, **k: noted.append(text))
+    monkeypatch.setattr(
+        "tidegate.server.http.front._log.warn", lambda text, **k: noted.append(text)
+    )
     with socket.create_connection(("127.0.0.1", port.number)) as client:
         # One that says nothing is the kernel's for a second (`TCP_DEFER_ACCEPT`).
         client.sendall(b"G")
@@ -761,7 +765,7 @@ def test_a_slow_disk_stops_nobody_else(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         OpenFile, "at_hand", lambda file, start, stop: file.rep.key.inode not in cold
     )
-    for reader in ("server.files.tree", "server.files.openfile"):
+    for reader in ("tidegate.server.files.tree", "tidegate.server.files.openfile"):
         monkeypatch.setattr(
             f"{reader}.read_at_hand",
             lambda fd, start, into: (

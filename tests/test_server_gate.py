@@ -13,14 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
-from policies.contract import TicketState
-from policies.settings import PolicySettings
-from protocol.ticket import Key, KeyRing, Ticket
-from server.admission.actions import QueueActions
-from server.admission.client_programs import ToolRule
-from server.admission.rules import Rule
-from server.http.request import Request
 from tests.fakes import BIG, START_S, Asked, House, admits, representation
+from tidegate.policies.contract import TicketState
+from tidegate.policies.settings import PolicySettings
+from tidegate.protocol.ticket import Key, KeyRing, Ticket
+from tidegate.server.admission.actions import QueueActions
+from tidegate.server.admission.client_programs import ToolRule
+from tidegate.server.admission.rules import Rule
+from tidegate.server.http.request import Request
 
 COMES_BACK = ToolRule(agent="^wrk", manner="come-back")
 CURL = "curl/8.0"

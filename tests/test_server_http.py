@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
-from server.http.answers import header_block
-from server.http.connection import HttpConnection
-from server.http.limits import HttpLimits
-from server.http.request import Request
 from tests.http_bench import Answer, Bench
+from tidegate.server.http.answers import header_block
+from tidegate.server.http.connection import HttpConnection
+from tidegate.server.http.limits import HttpLimits
+from tidegate.server.http.request import Request
 
 OK = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 POST = b"POST /x HTTP/1.1\r\nHost: h\r\n"
@@ -522,7 +522,7 @@ def test_a_handler_that_fails_is_a_500_and_the_server_lives(
 
     noted: list[str] = []
     monkeypatch.setattr(
-        "server.http.connection._log.failure", lambda text, *a, **k: noted.append(text)
+        "tidegate.server.http.connection._log.failure", lambda text, *a, **k: noted.append(text)
     )
     client = Bench(tmp_path, handler=fail).connect()
     answer = client.ask(OK)
@@ -563,7 +563,7 @@ def test_draining_closes_idle_connections_and_the_others_after_their_answer(
 def test_a_sweep_of_many_goes_in_parts_and_reaches_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.http.factory._SWEPT_AT_ONCE", 3)
+    monkeypatch.setattr("tidegate.server.http.factory._SWEPT_AT_ONCE", 3)
     bench = Bench(tmp_path, limits=HttpLimits(header_timeout_s=2))
     clients = [bench.connect() for _ in range(8)]
     for client in clients:

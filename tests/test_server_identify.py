@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.ticket import Key, KeyRing
-from server.admission.client_keys import Client, Clients, address_of
-from server.admission.evidence import RUSH_GAP_S, Evidence
-from server.http.cookies import read_cookie, set_cookie
-from server.http.proxies import block_of, prefixes_of
-from server.http.request import Request
 from tests.fakes import BIG, Asked, FakeConnection, House
+from tidegate.protocol.ticket import Key, KeyRing
+from tidegate.server.admission.client_keys import Client, Clients, address_of
+from tidegate.server.admission.evidence import RUSH_GAP_S, Evidence
+from tidegate.server.http.cookies import read_cookie, set_cookie
+from tidegate.server.http.proxies import block_of, prefixes_of
+from tidegate.server.http.request import Request
 
 JSON = "application/json"
 CHROME = (

@@ -7,11 +7,11 @@ from collections.abc import Collection
 import pytest
 from twisted.logger import LogLevel, capturedLogs
 
-from policies.contract import TicketState
-from policies.driver import PolicyDriver
-from server.admission.downloads import RARELY_S, SELDOM_S, STILL_S, LeasedDownload
-from server.admission.leases import TICK_S
 from tests.fakes import BIG, Asked, FakeTransfer, House
+from tidegate.policies.contract import TicketState
+from tidegate.policies.driver import PolicyDriver
+from tidegate.server.admission.downloads import RARELY_S, SELDOM_S, STILL_S, LeasedDownload
+from tidegate.server.admission.leases import TICK_S
 
 
 def crowd(count: int) -> tuple[House, list[Asked]]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 from twisted.internet.task import Clock
 
-from policies.bottleneck import Bottleneck, LineOrders, Sample
-from server.admission.downloads import LeasedDownload
-from server.admission.line import LineKeeper
-from server.files.pacer import Pacer
-from server.http.unarrived import UnarrivedAnswers
+from tidegate.policies.bottleneck import Bottleneck, LineOrders, Sample
+from tidegate.server.admission.downloads import LeasedDownload
+from tidegate.server.admission.line import LineKeeper
+from tidegate.server.files.pacer import Pacer
+from tidegate.server.http.unarrived import UnarrivedAnswers
 
 
 class Way:
@@ -47,7 +47,7 @@ def test_an_answer_that_was_sent_whole_arrives_as_the_line_carries_it(
             seen.append((acked, flying))
             return super().observe(now, acked, flying, held, samples)
 
-    monkeypatch.setattr("server.admission.line.Bottleneck", Recorder)
+    monkeypatch.setattr("tidegate.server.admission.line.Bottleneck", Recorder)
     answers = UnarrivedAnswers()
     pacer = Pacer(Clock())
     keeper = LineKeeper(pacer, None, answers)

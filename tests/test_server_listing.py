@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from server.files import listing
-from server.files.directory_cache import REUSE_FACTOR, DirectoryCache
-from server.files.tree import Tree
 from tests.http_bench import Bench
 from tests.open_files import Visible
+from tidegate.server.files import listing
+from tidegate.server.files.directory_cache import REUSE_FACTOR, DirectoryCache
+from tidegate.server.files.tree import Tree
 
 
 @pytest.fixture

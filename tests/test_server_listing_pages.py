@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol.problems import PROBLEMS
-from server.files import listing
-from server.files.readme import render_readme
-from server.http.answers import problem_page
-from server.http.phrases import LANGUAGES, PROBLEMS_FOR_PEOPLE, Phrases, told_size
 from tests.http_bench import Bench
 from tests.running import make_release, serving
+from tidegate.protocol.problems import PROBLEMS
+from tidegate.server.files import listing
+from tidegate.server.files.readme import render_readme
+from tidegate.server.http.answers import problem_page
+from tidegate.server.http.phrases import LANGUAGES, PROBLEMS_FOR_PEOPLE, Phrases, told_size
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 

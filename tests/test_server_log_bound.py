@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.logger import Logger, formatEvent
 
-from server.app.log_bound import MOST_OF_KIND, MOST_OF_NETWORK, WINDOW_S, BoundedLines
+from tidegate.server.app.log_bound import MOST_OF_KIND, MOST_OF_NETWORK, WINDOW_S, BoundedLines
 
 
 class Written:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from server.app import memory
-from server.app.memory import small_files_bytes
+from tidegate.server.app import memory
+from tidegate.server.app.memory import small_files_bytes
 
 MIB = 1 << 20
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.control.metrics import Metrics
-from server.mirror.registry import MirrorStanding
 from tests.admin_site import Site, make_site, stop
+from tidegate.server.control.metrics import Metrics
+from tidegate.server.mirror.registry import MirrorStanding
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "tidegate.json"

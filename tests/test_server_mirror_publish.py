@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from mirror_site import Site, described, edit, fill
 
-from protocol.channel import index_path
-from protocol.tree import Entry
-from server.mirror.objects import ObjectError, ObjectStore
-from server.mirror.publish import PublishSettings
-from server.mirror.repository import Repository, RepositoryProblem, initialise, utc
-from server.mirror.scheduling import schedule_updates
+from tidegate.protocol.channel import index_path
+from tidegate.protocol.tree import Entry
+from tidegate.server.mirror.objects import ObjectError, ObjectStore
+from tidegate.server.mirror.publish import PublishSettings
+from tidegate.server.mirror.repository import Repository, RepositoryProblem, initialise, utc
+from tidegate.server.mirror.scheduling import schedule_updates
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_old_versions_leave_the_index_and_the_disk(site: Site) -> None:
 
 
 def test_a_second_publish_waits_its_turn(site: Site) -> None:
-    from server.mirror.publish import Publisher
+    from tidegate.server.mirror.publish import Publisher
 
     publisher = Publisher(site.publish_dir, site.keys, "main")
     with publisher._locked(), pytest.raises(RepositoryProblem, match="Another publish"):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import BadManifest, BadToken
-from protocol.mirror_report import MirrorReport, decode_report, encode_report
-from server.mirror.registry import FORGET_S, FRESH_S, Admitted, MirrorDirectory, Registry
+from tidegate.protocol.errors import BadManifest, BadToken
+from tidegate.protocol.mirror_report import MirrorReport, decode_report, encode_report
+from tidegate.server.mirror.registry import FORGET_S, FRESH_S, Admitted, MirrorDirectory, Registry
 
 SECRETS = {"one": "s1", "two": "s2"}
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.fec import BlockLayout, FecParameters, scheme_for
-from protocol.packet import PacketFlag, PacketSealer
-from protocol.session_report import ReceiverReport
-from server.multicast.carousel import Carousel
-from server.multicast.proactive_repair import surely_enough
-from server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
-from server.multicast.symbols import ObjectChanged, SymbolSource
 from tests.multicast_link import KEY, Link, simulate
+from tidegate.protocol.fec import BlockLayout, FecParameters, scheme_for
+from tidegate.protocol.packet import PacketFlag, PacketSealer
+from tidegate.protocol.session_report import ReceiverReport
+from tidegate.server.multicast.carousel import Carousel
+from tidegate.server.multicast.proactive_repair import surely_enough
+from tidegate.server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
+from tidegate.server.multicast.symbols import ObjectChanged, SymbolSource
 
 DATA = random.Random(5).randbytes(300_001)
 

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 import tidegate
-from protocol.errors import ProtocolError
-from server.app.cli.multicast import parse_when, url_path
-from server.multicast.schedule import FOLDER, read_entry
+from tidegate.protocol.errors import ProtocolError
+from tidegate.server.app.cli.multicast import parse_when, url_path
+from tidegate.server.multicast.schedule import FOLDER, read_entry
 
 NOW = datetime(2026, 5, 4, 17, 30, tzinfo=timezone(timedelta(hours=2)))
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from client.multicast.delay import DelayWatch
-from protocol.session_report import ReceiverReport
-from server.multicast.fair_rate import FairRate, ceiling, loss_rate_at, tcp_datagrams_s
-from server.multicast.rate import RateControl
+from tidegate.client.multicast.delay import DelayWatch
+from tidegate.protocol.session_report import ReceiverReport
+from tidegate.server.multicast.fair_rate import FairRate, ceiling, loss_rate_at, tcp_datagrams_s
+from tidegate.server.multicast.rate import RateControl
 
 PACKET = 1500
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.multicast.demand import (
+from tidegate.server.multicast.demand import (
     DemandDetector,
     DemandSettings,
     Gather,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.session_report import ReceiverReport
-from server.multicast.rate import RateControl, shares
+from tidegate.protocol.session_report import ReceiverReport
+from tidegate.server.multicast.rate import RateControl, shares
 
 RATE = 12_500_000.0
 

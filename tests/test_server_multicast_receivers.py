@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from protocol.session_report import ReceiverReport
-from server.multicast.receivers import Receivers
-from server.multicast.schedule_steps import CarouselSettings
+from tidegate.protocol.session_report import ReceiverReport
+from tidegate.server.multicast.receivers import Receivers
+from tidegate.server.multicast.schedule_steps import CarouselSettings
 
 #: Datagrams a second of a 19 Mb/s session, and how often receivers report.
 RATE, EVERY_S = 1583, 0.2

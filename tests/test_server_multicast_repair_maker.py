@@ -8,10 +8,10 @@ import sys
 import pytest
 from twisted.internet.selectreactor import SelectReactor
 
-from protocol.fec_raptorq import RaptorQEncoder
-from server.multicast import repair_maker
-from server.multicast.repair_maker import RepairMaker
-from server.multicast.repair_process import SLOTS
+from tidegate.protocol.fec_raptorq import RaptorQEncoder
+from tidegate.server.multicast import repair_maker
+from tidegate.server.multicast.repair_maker import RepairMaker
+from tidegate.server.multicast.repair_process import SLOTS
 
 K, SIZE = 100, 1024
 BLOCKS = [random.Random(number).randbytes(K * SIZE) for number in range(SLOTS)]
@@ -100,4 +100,4 @@ def test_without_a_process_senders_do_it_themselves(house, monkeypatch):
     monkeypatch.setattr(repair_maker, "_memory_folder", lambda: "/no/such/place")
     house.maker.start()
     assert not house.make(0)
-    assert sys.modules["server.multicast.repair_process"]
+    assert sys.modules["tidegate.server.multicast.repair_process"]

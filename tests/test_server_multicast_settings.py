@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 from pydantic import ValidationError
 
-from server.multicast.settings import MulticastSettings
+from tidegate.server.multicast.settings import MulticastSettings
 
 
 @pytest.mark.parametrize(

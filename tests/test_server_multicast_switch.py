@@ -15,10 +15,12 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 
-from client.multicast.receiver import MulticastReceiver
-from protocol.fec import BlockLayout, available_schemes
-from protocol.packet import PAYLOAD_OFFSET, PacketType
-from protocol.session import (
+from tests.fakes import FakeConnection
+from tests.multicast_link import open_packet
+from tidegate.client.multicast.receiver import MulticastReceiver
+from tidegate.protocol.fec import BlockLayout, available_schemes
+from tidegate.protocol.packet import PAYLOAD_OFFSET, PacketType
+from tidegate.protocol.session import (
     HEADER_NAME,
     OFFER_TYPE,
     Capability,
@@ -27,22 +29,20 @@ from protocol.session import (
     encode_offer,
     format_capability,
 )
-from protocol.session_report import ReceiverReport, decode_answer, encode_report
-from protocol.units import format_rate, format_size
-from server.files.openfile import OpenFile
-from server.files.transfer import BodyPlan, Representation
-from server.files.tree import Tree
-from server.http.request import Request
-from server.multicast import sessions as sessions_module
-from server.multicast.blocks import hash_blocks
-from server.multicast.demand import DemandDetector, DemandSettings
-from server.multicast.routes import MulticastRoutes
-from server.multicast.schedule import FOLDER, ScheduledSend, ScheduleWatch, write_entry
-from server.multicast.sessions import Sessions
-from server.multicast.settings import MulticastSettings
-from server.multicast.switch import MulticastSwitch, hurry
-from tests.fakes import FakeConnection
-from tests.multicast_link import open_packet
+from tidegate.protocol.session_report import ReceiverReport, decode_answer, encode_report
+from tidegate.protocol.units import format_rate, format_size
+from tidegate.server.files.openfile import OpenFile
+from tidegate.server.files.transfer import BodyPlan, Representation
+from tidegate.server.files.tree import Tree
+from tidegate.server.http.request import Request
+from tidegate.server.multicast import sessions as sessions_module
+from tidegate.server.multicast.blocks import hash_blocks
+from tidegate.server.multicast.demand import DemandDetector, DemandSettings
+from tidegate.server.multicast.routes import MulticastRoutes
+from tidegate.server.multicast.schedule import FOLDER, ScheduledSend, ScheduleWatch, write_entry
+from tidegate.server.multicast.sessions import Sessions
+from tidegate.server.multicast.settings import MulticastSettings
+from tidegate.server.multicast.switch import MulticastSwitch, hurry
 
 CAPABLE = format_capability(Capability((*available_schemes(), "paper"), scope="site"))
 

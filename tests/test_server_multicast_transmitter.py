@@ -8,14 +8,14 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 
-from protocol.fec import BlockLayout, FecParameters, scheme_for
-from protocol.packet import HEADER, PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES, PacketFlag
-from server.multicast.carousel import Carousel
-from server.multicast.framing import Framer
-from server.multicast.schedule_steps import CarouselSettings
-from server.multicast.symbols import ObjectChanged, SymbolSource
-from server.multicast.transmitter import Transmitter
 from tests.multicast_link import MARKS, open_packet
+from tidegate.protocol.fec import BlockLayout, FecParameters, scheme_for
+from tidegate.protocol.packet import HEADER, PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES, PacketFlag
+from tidegate.server.multicast.carousel import Carousel
+from tidegate.server.multicast.framing import Framer
+from tidegate.server.multicast.schedule_steps import CarouselSettings
+from tidegate.server.multicast.symbols import ObjectChanged, SymbolSource
+from tidegate.server.multicast.transmitter import Transmitter
 
 SYMBOL = 1000
 WIRE = SYMBOL + PAYLOAD_OFFSET + WIRE_OVERHEAD_BYTES

@@ -16,17 +16,17 @@ import pytest
 from twisted.internet.task import Clock
 
 from bench.shared.ports import free_port
-from client.multicast.batch import BatchReader
-from client.multicast.socket import GroupSocket
-from client.net.errors import LocalProblem
-from protocol.errors import ProtocolError
-from protocol.fec import FecParameters
-from protocol.session import Offer
-from server.multicast import udp
-from server.multicast.sessions import Sessions
-from server.multicast.settings import MulticastSettings
-from server.multicast.udp import GroupSender, Interface, find_interface, interface_mtu
 from tests.running import ROOT
+from tidegate.client.multicast.batch import BatchReader
+from tidegate.client.multicast.socket import GroupSocket
+from tidegate.client.net.errors import LocalProblem
+from tidegate.protocol.errors import ProtocolError
+from tidegate.protocol.fec import FecParameters
+from tidegate.protocol.session import Offer
+from tidegate.server.multicast import udp
+from tidegate.server.multicast.sessions import Sessions
+from tidegate.server.multicast.settings import MulticastSettings
+from tidegate.server.multicast.udp import GroupSender, Interface, find_interface, interface_mtu
 
 GROUP = "239.255.77.77"
 
@@ -85,7 +85,7 @@ def test_what_is_sent_to_a_group_is_heard_there(ssm: bool, offload: bool) -> Non
 
 _WAITING = """
 import json, sys
-from server.multicast.udp import GroupSender, Interface
+from tidegate.server.multicast.udp import GroupSender, Interface
 sender = GroupSender(Interface("127.0.0.1"), "239.255.77.77", 9000, 1, 1e9)
 found = []
 # The line takes so much at once.

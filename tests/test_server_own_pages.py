@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from policies.contract import Estimate, Wait
-from server.admission.own_pages import SAMPLE, STATES, BadTemplate, OwnPages
-from server.admission.responses import Notice, RetryResponder
-from server.files.pages import Pages
-from server.http.phrases import Phrases
 from tests.running import RunningServer, make_release, serving, wait_for
+from tidegate.policies.contract import Estimate, Wait
+from tidegate.server.admission.own_pages import SAMPLE, STATES, BadTemplate, OwnPages
+from tidegate.server.admission.responses import Notice, RetryResponder
+from tidegate.server.files.pages import Pages
+from tidegate.server.http.phrases import Phrases
 
 WAIT = Wait(30.0, 4711, 212, False, Estimate(840.0, 1020.0))
 PAGE = "<!doctype html><title>{{ title }}</title><p>Mine: {{ file }}, {{ place }}, {{ expected }}"

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from policies.upkeep import BURST_BYTES, MOST_PART, SIP_BYTES, SIP_S
-from server.files.pacer import Pacer, Share
+from tidegate.policies.upkeep import BURST_BYTES, MOST_PART, SIP_BYTES, SIP_S
+from tidegate.server.files.pacer import Pacer, Share
 
 
 class Taker:

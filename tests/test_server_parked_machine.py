@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from twisted.logger import LogLevel, globalLogPublisher
 
-from policies.contract import TicketState
-from policies.settings import PolicySettings
-from server.admission.actions import QueueActions
-from server.admission.responses import STATUS_PREFIX
-from server.control.events import FaultCount
 from tests.fakes import Asked, House
+from tidegate.policies.contract import TicketState
+from tidegate.policies.settings import PolicySettings
+from tidegate.server.admission.actions import QueueActions
+from tidegate.server.admission.responses import STATUS_PREFIX
+from tidegate.server.control.events import FaultCount
 
 ADDRESSES = ["192.0.2.1", "192.0.2.2", "192.0.2.3"]
 FILES = ["/a.iso", "/b.iso"]

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
-from policies.contract import Estimate, Wait
-from protocol import problems
-from protocol.errors import BadToken
-from protocol.manifest import Source
-from protocol.ticket import KeyRing, Ticket
-from server.admission.client_keys import find_pass, find_remaining, find_ticket
-from server.admission.client_programs import ToolRule, ToolTable
-from server.admission.number_allocator import BLOCK, Numbers
-from server.admission.responses import (
+from tidegate.policies.contract import Estimate, Wait
+from tidegate.protocol import problems
+from tidegate.protocol.errors import BadToken
+from tidegate.protocol.manifest import Source
+from tidegate.protocol.ticket import KeyRing, Ticket
+from tidegate.server.admission.client_keys import find_pass, find_remaining, find_ticket
+from tidegate.server.admission.client_programs import ToolRule, ToolTable
+from tidegate.server.admission.number_allocator import BLOCK, Numbers
+from tidegate.server.admission.responses import (
     Notice,
     RetryResponder,
     Wording,
@@ -34,14 +34,14 @@ from server.admission.responses import (
     sentence,
     tenths_up,
 )
-from server.admission.rules import NOTHING, Rule, RuleBook, Verdict
-from server.app.config import CannotStart
-from server.app.keys import OVERLAP_S, KeyKeeper, load_keys
-from server.app.sample import make_sample
-from server.files.pages import Pages, Pattern, blank
-from server.files.paths import COMPANIONS
-from server.http.denylist import BlockList
-from server.http.phrases import ENGLISH, LANGUAGES, Phrases, phrases_for
+from tidegate.server.admission.rules import NOTHING, Rule, RuleBook, Verdict
+from tidegate.server.app.config import CannotStart
+from tidegate.server.app.keys import OVERLAP_S, KeyKeeper, load_keys
+from tidegate.server.app.sample import make_sample
+from tidegate.server.files.pages import Pages, Pattern, blank
+from tidegate.server.files.paths import COMPANIONS
+from tidegate.server.http.denylist import BlockList
+from tidegate.server.http.phrases import ENGLISH, LANGUAGES, Phrases, phrases_for
 
 DAY_S = 86_400.0
 #: With what was rendered for other pages before.

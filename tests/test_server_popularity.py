@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admission import popularity
-from server.admission.popularity import Popularity
-from server.store.records import UsageRecord
+from tidegate.server.admission import popularity
+from tidegate.server.admission.popularity import Popularity
+from tidegate.server.store.records import UsageRecord
 
 COUNTS = st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 10**13))
 

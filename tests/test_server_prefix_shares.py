@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.http.prefix_shares import PrefixShares
-from server.http.proxies import prefixes_of
+from tidegate.server.http.prefix_shares import PrefixShares
+from tidegate.server.http.proxies import prefixes_of
 
 addresses = st.builds(
     lambda net, host: f"10.0.{net}.{host}", st.integers(0, 3), st.integers(0, 3)

@@ -12,8 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admission.draw import MOST_OF_ADDRESS, MOST_OF_NETWORK, Draw, DrawEntry, Prequeue
 from tests.fakes import representation
+from tidegate.server.admission.draw import (
+    MOST_OF_ADDRESS,
+    MOST_OF_NETWORK,
+    Draw,
+    DrawEntry,
+    Prequeue,
+)
 
 OPENS_S = 2_000.0
 
@@ -119,7 +125,7 @@ def test_one_network_has_only_so_many_entries_and_each_is_written_once() -> None
 def test_a_draw_that_is_full_takes_nobody_new_and_knows_who_is_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("server.admission.draw.MOST_ENTRIES", 2)
+    monkeypatch.setattr("tidegate.server.admission.draw.MOST_ENTRIES", 2)
     draw = make()[0].draw(OPENS_S)
     first = enter(draw, "a")
     enter(draw, "b")

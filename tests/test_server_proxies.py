@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import BadHeader
-from server.http.proxies import Preface, ProxyHeader, TrustedProxies, read_preface
+from tidegate.protocol.errors import BadHeader
+from tidegate.server.http.proxies import Preface, ProxyHeader, TrustedProxies, read_preface
 
 XFF: ProxyHeader = "x-forwarded-for"
 PROXY = "10.0.0.1"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.control.history import Recent
-from server.store import history
-from server.store.database import Database, sqlite_url
-from server.store.records import SampleRecord
+from tidegate.server.control.history import Recent
+from tidegate.server.store import history
+from tidegate.server.store.database import Database, sqlite_url
+from tidegate.server.store.records import SampleRecord
 
 NAMES = ("waiting", "ready")
 #: Quarters: sums are exact, so the two ways may be compared for equality.

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from policies.contract import TicketState
-from server.admission.actions import QueueActions
 from tests.fakes import BIG, Asked, House
+from tidegate.policies.contract import TicketState
+from tidegate.server.admission.actions import QueueActions
 
 PEOPLE = [f"192.0.2.{number}" for number in range(1, 5)]
 FILES = ["/big.iso", "/other.iso"]

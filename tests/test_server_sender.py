@@ -18,11 +18,11 @@ from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 
-from server.files import openfile
-from server.files.openfile import OpenFile, key_of
-from server.files.pacer import Pacer
-from server.files.sender import BodySender
-from server.files.transfer import Representation
+from tidegate.server.files import openfile
+from tidegate.server.files.openfile import OpenFile, key_of
+from tidegate.server.files.pacer import Pacer
+from tidegate.server.files.sender import BodySender
+from tidegate.server.files.transfer import Representation
 
 SIZE = 3_000_000
 

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
-from server.app.parts import InOrder, Part
+from tidegate.server.app.parts import InOrder, Part
 
 
 class Log:

@@ -14,25 +14,25 @@ from typing import Any, cast
 import pytest
 from twisted.internet import defer
 
-from policies.upkeep import BURST_BYTES
-from protocol.headers import EntityTag, parse_links, parse_repr_digest
-from protocol.manifest import Source, decode_metalink, decode_sums
-from server.files.conditions import range_counts
-from server.files.openfile import OpenFile
-from server.files.transfer import (
+from tests.http_bench import OLD_S, Answer, Bench
+from tests.open_files import SILENT
+from tidegate.policies.upkeep import BURST_BYTES
+from tidegate.protocol.headers import EntityTag, parse_links, parse_repr_digest
+from tidegate.protocol.manifest import Source, decode_metalink, decode_sums
+from tidegate.server.files.conditions import range_counts
+from tidegate.server.files.openfile import OpenFile
+from tidegate.server.files.transfer import (
     BodyPlan,
     Representation,
     StartBody,
     Transfer,
     TransferListener,
 )
-from server.http.answers import Header
-from server.http.request import Request
-from server.torrent.metainfo import CannotMake, MetainfoStore
-from server.torrent.room import TorrentRoom
-from server.torrent.settings import TorrentSettings
-from tests.http_bench import OLD_S, Answer, Bench
-from tests.open_files import SILENT
+from tidegate.server.http.answers import Header
+from tidegate.server.http.request import Request
+from tidegate.server.torrent.metainfo import CannotMake, MetainfoStore
+from tidegate.server.torrent.room import TorrentRoom
+from tidegate.server.torrent.settings import TorrentSettings
 
 BODY = bytes(range(256)) * 20
 DATE = "Tue, 14 Nov 2023 22:13:20 GMT"

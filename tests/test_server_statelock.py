@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from twisted.logger import capturedLogs
 
-from server.app.config import CannotStart
-from server.app.state_lock import LockKeeper, lock_state
 from tests.fakes import Clock
 from tests.running import make_release, serving, wait_for
+from tidegate.server.app.config import CannotStart
+from tidegate.server.app.state_lock import LockKeeper, lock_state
 
 
 def test_a_second_server_is_told_who_has_the_folder(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_second_server_is_told_who_has_the_folder(tmp_path: Path) -> None:
 
 def test_a_process_that_was_killed_leaves_the_folder_free(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from server.app.state_lock import *; "
+        "import os, sys; from tidegate.server.app.state_lock import *; "
         "lock_state(Path(sys.argv[1])); os._exit(9)"
     )
     root = Path(__file__).parent.parent

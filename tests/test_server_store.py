@@ -25,13 +25,18 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from policies.contract import TicketRow, TicketState
-from server.store import history
-from server.store import queries as ledger
-from server.store.database import FITS, MIGRATIONS, Database, StoreUnavailable, sqlite_url
-from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
-from server.store.models import HISTORY, METADATA
-from server.store.records import (
+from tidegate.policies.contract import TicketRow, TicketState
+from tidegate.server.store import history
+from tidegate.server.store import queries as ledger
+from tidegate.server.store.database import FITS, MIGRATIONS, Database, StoreUnavailable, sqlite_url
+from tidegate.server.store.journal import (
+    forget_tickets,
+    read_journal,
+    reserve_numbers,
+    write_tickets,
+)
+from tidegate.server.store.models import HISTORY, METADATA
+from tidegate.server.store.records import (
     ArrivalRecord,
     EventRecord,
     PassRecord,
@@ -39,7 +44,7 @@ from server.store.records import (
     SampleRecord,
     UsageRecord,
 )
-from server.store.store import (
+from tidegate.server.store.store import (
     BATCH_S,
     CLOSE_S,
     CLUSTER_LATE_S,
@@ -52,7 +57,7 @@ from server.store.store import (
     STORED_S,
     Store,
 )
-from server.store.usage import add_usage, forget_usage, read_hours, read_usage
+from tidegate.server.store.usage import add_usage, forget_usage, read_hours, read_usage
 
 T = TypeVar("T")
 
@@ -605,7 +610,7 @@ def test_a_state_folder_that_is_gone_is_said_and_made_again_where_that_is_allowe
 def test_tables_are_made_and_opened_without_alembic(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path;"
-        "from server.store.database import Database, sqlite_url;"
+        "from tidegate.server.store.database import Database, sqlite_url;"
         "Database(sqlite_url(Path(sys.argv[1]))).migrate(); print('alembic' in sys.modules)"
     )
     said = [
@@ -762,11 +767,11 @@ def test_history_thins_to_minutes_and_hours(database: Database) -> None:
 CONFINED = """
 import sys
 from pathlib import Path
-from server.app.config import load_config
-from server.app.confinement import confine, writable
-from server.store import history
-from server.store.database import Database, sqlite_url
-from server.store.records import SampleRecord
+from tidegate.server.app.config import load_config
+from tidegate.server.app.confinement import confine, writable
+from tidegate.server.store import history
+from tidegate.server.store.database import Database, sqlite_url
+from tidegate.server.store.records import SampleRecord
 
 state = Path(sys.argv[1])
 database = Database(sqlite_url(state / "tidegate.db"))

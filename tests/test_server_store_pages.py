@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from policies.contract import TicketState
-from server.store import history, journal
-from server.store.database import Database, sqlite_url
-from server.store.models import HISTORY, TICKETS
+from tidegate.policies.contract import TicketState
+from tidegate.server.store import history, journal
+from tidegate.server.store.database import Database, sqlite_url
+from tidegate.server.store.models import HISTORY, TICKETS
 
 DAY = 86_400.0
 NOW = 100 * DAY + 1234.0

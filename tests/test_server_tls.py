@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from server.http.tls import BadCertificate, TlsServer
 from tests.http_bench import Answer, Bench
+from tidegate.server.http.tls import BadCertificate, TlsServer
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:

@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 
-from server.files.openfile import OpenFile, key_of
-from server.files.transfer import Representation
-from server.http.clock import Threads
-from server.torrent.announce import (
+from tidegate.server.files.openfile import OpenFile, key_of
+from tidegate.server.files.transfer import Representation
+from tidegate.server.http.clock import Threads
+from tidegate.server.torrent.announce import (
     BadAnnounce,
     fields_of,
     peers_answer,
@@ -28,8 +28,8 @@ from server.torrent.announce import (
     read_scrape,
     scrape_answer,
 )
-from server.torrent.metainfo import CannotMake, MetainfoStore
-from server.torrent.swarm import Announce, Brake, Census, PeerEvent, Swarm
+from tidegate.server.torrent.metainfo import CannotMake, MetainfoStore
+from tidegate.server.torrent.swarm import Announce, Brake, Census, PeerEvent, Swarm
 
 HASH = bytes(range(20))
 
@@ -149,7 +149,7 @@ def test_a_stop_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         over.wait()
         raise CannotMake
 
-    monkeypatch.setattr("server.torrent.metainfo._Making.run", hung)
+    monkeypatch.setattr("tidegate.server.torrent.metainfo._Making.run", hung)
     path = tmp_path / "a.iso"
     path.write_bytes(b"x" * 100)
     key = key_of(path.stat())

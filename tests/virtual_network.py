@@ -14,8 +14,8 @@ from typing import Any
 
 from faulty_mirrors import Script, Step
 
-from client.api import Options, Result, build, read_urls
-from client.net.network import Endpoint, Readable, Receiver
+from tidegate.client.api import Options, Result, build, read_urls
+from tidegate.client.net.network import Endpoint, Readable, Receiver
 
 #: One way; what a mirror sends next leaves when its last part has come.
 LATENCY_S = 0.0001

@@ -22,16 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.policies.conditions import ONE_ADDRESS, one_address
-from loadtest.sim.conditions import Conditions, Starved
-from loadtest.sim.engine import Engine
-from loadtest.sim.metrics import columns
-from loadtest.sim.outcome import SESSION_FIELDS, SimClient
-from loadtest.sim.scenario import Scenario
-from loadtest.workloads import File, ReleaseDay, Visitor, Workload
-from policies.contract import AdmissionPolicy
-from policies.settings import PolicySettings
-from server.admission.client_keys import client_key
-from server.http.proxies import block_of, prefixes_of
+from tidegate.loadtest.sim.conditions import Conditions, Starved
+from tidegate.loadtest.sim.engine import Engine
+from tidegate.loadtest.sim.metrics import columns
+from tidegate.loadtest.sim.outcome import SESSION_FIELDS, SimClient
+from tidegate.loadtest.sim.scenario import Scenario
+from tidegate.loadtest.workloads import File, ReleaseDay, Visitor, Workload
+from tidegate.policies.contract import AdmissionPolicy
+from tidegate.policies.settings import PolicySettings
+from tidegate.server.admission.client_keys import client_key
+from tidegate.server.http.proxies import block_of, prefixes_of
 
 FloatVector = NDArray[np.float64]
 Manner = Literal["ghost", "idle", "real"]

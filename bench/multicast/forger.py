@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.request
 
-from protocol.packet import PAYLOAD_OFFSET, PacketHeader, PacketType, pack_header
+from tidegate.protocol.packet import PAYLOAD_OFFSET, PacketHeader, PacketType, pack_header
 
 
 def main() -> None:

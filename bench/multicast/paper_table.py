@@ -19,9 +19,15 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from bench.shared import markdown
-from protocol.fec import BlockLayout
-from protocol.paper_mode import DEFAULT_K, HEADER_BYTES, PaperOrder
-from server.multicast.demand import DemandDetector, DemandSettings, Hold, Join, StartSession
+from tidegate.protocol.fec import BlockLayout
+from tidegate.protocol.paper_mode import DEFAULT_K, HEADER_BYTES, PaperOrder
+from tidegate.server.multicast.demand import (
+    DemandDetector,
+    DemandSettings,
+    Hold,
+    Join,
+    StartSession,
+)
 
 WINDOW_S, CHECK_S, PATIENCE_S, REQUESTS = 15.0, 3.0, 20.0, 200
 LINE_BYTES_S = 10e6 / 8

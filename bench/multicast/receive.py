@@ -14,16 +14,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from client.api import Options, fetch_blocking
-from client.net.errors import DownloadFailed
+from tidegate.client.api import Options, fetch_blocking
+from tidegate.client.net.errors import DownloadFailed
 
 #: Loaded before the go, as everything is in a daemon.
 _EARLY = (
     "httptools",
-    "client.fetch.multicast_join",
-    "client.multicast.reception",
-    "client.multicast.channel",
-    "protocol.fec_raptorq",
+    "tidegate.client.fetch.multicast_join",
+    "tidegate.client.multicast.reception",
+    "tidegate.client.multicast.channel",
+    "tidegate.protocol.fec_raptorq",
 )
 
 

@@ -16,13 +16,13 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from bench.shared import markdown
-from protocol.fec import BlockLayout, FecParameters, block_symbols_for, scheme_for
-from protocol.marks import MarkSigner
-from protocol.session_report import ReceiverReport, decode_report, encode_report
-from server.multicast.carousel import Carousel
-from server.multicast.framing import Framer
-from server.multicast.schedule_steps import CarouselSettings, Mark
-from server.multicast.symbols import SymbolSource
+from tidegate.protocol.fec import BlockLayout, FecParameters, block_symbols_for, scheme_for
+from tidegate.protocol.marks import MarkSigner
+from tidegate.protocol.session_report import ReceiverReport, decode_report, encode_report
+from tidegate.server.multicast.carousel import Carousel
+from tidegate.server.multicast.framing import Framer
+from tidegate.server.multicast.schedule_steps import CarouselSettings, Mark
+from tidegate.server.multicast.symbols import SymbolSource
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadtest.workloads import (
+from tidegate.loadtest.workloads import (
     MB,
     RELEASE_DAY,
     File,
@@ -25,8 +25,8 @@ from loadtest.workloads import (
     release_artefacts,
     release_pareto,
 )
-from server.admission.client_keys import client_key
-from server.http.proxies import block_of, prefixes_of
+from tidegate.server.admission.client_keys import client_key
+from tidegate.server.http.proxies import block_of, prefixes_of
 
 #: Where many honest people come from.
 ONE_ADDRESS = "198.51.100.1"

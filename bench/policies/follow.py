@@ -35,8 +35,8 @@ from bench.policies.lab import PAYLOAD, PREFIX, ROOT, SERVER, TOLD, lay_out, lin
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
-from loadtest.trace import to_trace
-from loadtest.workloads import MB, File, Visitor, Workload
+from tidegate.loadtest.trace import to_trace
+from tidegate.loadtest.workloads import MB, File, Visitor, Workload
 
 #: When the line falls, rises, when another program sends, when all is over.
 _STEPS_S = 20.0, 40.0, 65.0, 80.0

@@ -33,12 +33,12 @@ from bench.policies.crowd import READER_BYTES
 from bench.shared import markdown, namespaces
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
-from loadtest.sim.engine import Engine
-from loadtest.sim.metrics import measure
-from loadtest.sim.scenario import Scenario
-from loadtest.trace import to_trace
-from loadtest.workloads import MB, File, Visitor, Workload
-from policies.settings import SMALL_BELOW_BYTES
+from tidegate.loadtest.sim.engine import Engine
+from tidegate.loadtest.sim.metrics import measure
+from tidegate.loadtest.sim.scenario import Scenario
+from tidegate.loadtest.trace import to_trace
+from tidegate.loadtest.workloads import MB, File, Visitor, Workload
+from tidegate.policies.settings import SMALL_BELOW_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What the token bucket lets through in Mbit/s, and the part of it that is payload: 1 448 bytes of

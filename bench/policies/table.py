@@ -34,14 +34,14 @@ from numpy.typing import NDArray
 from bench.policies.conditions import CONDITIONS
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
-from loadtest.sim.bounds import lower_bounds
-from loadtest.sim.chronicle import Chronicle
-from loadtest.sim.conditions import Conditions, Starved
-from loadtest.sim.engine import Engine
-from loadtest.sim.metrics import later, mean_and_error, measure, session_times
-from loadtest.sim.scenario import POLICIES, Scenario
-from loadtest.sim.workers import worker_processes
-from loadtest.workloads import Workload
+from tidegate.loadtest.sim.bounds import lower_bounds
+from tidegate.loadtest.sim.chronicle import Chronicle
+from tidegate.loadtest.sim.conditions import Conditions, Starved
+from tidegate.loadtest.sim.engine import Engine
+from tidegate.loadtest.sim.metrics import later, mean_and_error, measure, session_times
+from tidegate.loadtest.sim.scenario import POLICIES, Scenario
+from tidegate.loadtest.sim.workers import worker_processes
+from tidegate.loadtest.workloads import Workload
 
 #: The columns of the table. Policies that are found later, as those of another distribution, come
 #: with `--policy NAME` or `--policy "NAME, polled"`.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from client.admin import show
-from client.admin.steering import Steering, steer
+from . import show
+from .steering import Steering, steer
 
 
 @click.group()

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from client.net import answers as net
-from client.net.client import HttpClient
-from client.net.errors import NetworkProblem, UsageProblem
-from client.net.retry import RetryPolicy
-from client.net.sockets import CertificateTrust
+from ..net import answers as net
+from ..net.client import HttpClient
+from ..net.errors import NetworkProblem, UsageProblem
+from ..net.retry import RetryPolicy
+from ..net.sockets import CertificateTrust
 
 _ROOT = "/api/v1"
 _MOST_BYTES = 256 << 20

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from client.admin import account, policy, queue, release, show
-from client.admin.api import AdminApi, AdminFault
-from client.admin.steering import Steering, steer
-from protocol.errors import ProtocolError
+from ...protocol.errors import ProtocolError
+from . import account, policy, queue, release, show
+from .api import AdminApi, AdminFault
+from .steering import Steering, steer
 
 _FAILED = 5
 _EPILOG = """\b

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from client.admin import show
-from client.admin.steering import Steering, steer
-from protocol.units import parse_duration, parse_size
+from ...protocol.units import parse_duration, parse_size
+from . import show
+from .steering import Steering, steer
 
 
 def read_setting(word: str) -> tuple[str, Any]:

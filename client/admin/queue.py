@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from client.admin import show
-from client.admin.steering import Steering, paged, read_moment, steer
-from protocol.units import parse_duration
+from ...protocol.units import parse_duration
+from . import show
+from .steering import Steering, paged, read_moment, steer
 
 
 @click.command()

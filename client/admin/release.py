@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from client.admin import show
-from client.admin.steering import Steering, paged, read_moment, steer
+from . import show
+from .steering import Steering, paged, read_moment, steer
 
 
 @click.command()

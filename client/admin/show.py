@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from protocol.units import format_duration, format_rate, format_size
+from ...protocol.units import format_duration, format_rate, format_size
 
 
 def moment(at_s: float | None) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from client.admin import show
-from client.admin.api import AdminApi
-from protocol.units import parse_duration
+from ...protocol.units import parse_duration
+from . import show
+from .api import AdminApi
 
 Row = dict[str, Any]
 #: A field as it is; a field and how it is written; or what is made of the whole row.

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from client.net.dialling import HeadStart, plain_place
-from client.net.identity import client_secret, data_folder
-from client.net.request_builder import RequestBuilder
-from client.net.retry import WAITS_FOR_TICKET
-from client.net.urls import BadUrl, Url, parse
-from client.schedule.openings import JURY, first_sample, opening
-from client.storage.journal import part_and_journal
-from protocol.ranges import format_range
+from ...protocol.ranges import format_range
+from ..net.dialling import HeadStart, plain_place
+from ..net.identity import client_secret, data_folder
+from ..net.request_builder import RequestBuilder
+from ..net.retry import WAITS_FOR_TICKET
+from ..net.urls import BadUrl, Url, parse
+from ..schedule.openings import JURY, first_sample, opening
+from ..storage.journal import part_and_journal
 
 #: Options that change nothing about the first requests; the latter have a value.
 _PLAIN = ("-q", "--quiet", "--json", "--explain")

@@ -16,14 +16,14 @@ from pathlib import Path
 from signal import Signals
 from urllib.parse import unquote
 
-from client.api import build, fetch_bytes, finish, open_network, read_urls
-from client.cli.show import Show
-from client.fetch.options import Options
-from client.net.errors import DownloadFailed, Interrupted, LocalProblem, UsageProblem
-from client.net.pool import PooledNetwork
-from client.net.sockets import run_blocking
-from client.net.urls import BadUrl, Url, safe_name
-from protocol.units import format_size
+from ...protocol.units import format_size
+from ..api import build, fetch_bytes, finish, open_network, read_urls
+from ..fetch.options import Options
+from ..net.errors import DownloadFailed, Interrupted, LocalProblem, UsageProblem
+from ..net.pool import PooledNetwork
+from ..net.sockets import run_blocking
+from ..net.urls import BadUrl, Url, safe_name
+from .show import Show
 
 _TOGETHER = 6
 _MOST_FILES = 100_000

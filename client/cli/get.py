@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from client.net.dialling import HeadStart
+    from ..net.dialling import HeadStart
 
 _EXIT_CODES = """\b
 Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt,
@@ -26,7 +26,7 @@ class _Unit(click.ParamType[Any]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | int:
-        from protocol import units
+        from ...protocol import units
 
         reader: Callable[[str], float | int] = getattr(units, f"parse_{self.name}")
         try:
@@ -131,7 +131,7 @@ def get(begun: HeadStart | None, /, **given: Any) -> None:
     """
     # Nothing of what is loaded becomes garbage, and a twentieth of the start was looking for it.
     gc.disable()
-    from client.cli.running import run_get
+    from .running import run_get
 
     gc.freeze()
     gc.enable()

@@ -10,13 +10,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from client.cli.show import Quiet, summary
-from client.fetch.download import Download
-from client.fetch.options import Result
-from client.fetch.state import Mirror
-from client.net.errors import DownloadFailed
-from client.schedule.segments import UNKNOWN_SIZE
-from protocol.units import format_duration, format_size
+from ...protocol.units import format_duration, format_size
+from ..fetch.download import Download
+from ..fetch.options import Result
+from ..fetch.state import Mirror
+from ..net.errors import DownloadFailed
+from ..schedule.segments import UNKNOWN_SIZE
+from .show import Quiet, summary
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 _MAP_CELLS = 60

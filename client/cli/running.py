@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from client.api import Options, Result, build, finish, open_network, read_urls
-from client.cli.show import Json, Plain, Quiet, Show
-from client.fetch.metalink import Metalink
-from client.net.dialling import HeadStart
-from client.net.errors import DownloadFailed, LocalProblem, UsageProblem
-from client.net.identity import data_folder, forget
-from client.net.sockets import run_blocking
-from client.storage.output import followed, is_outlet
+from ..api import Options, Result, build, finish, open_network, read_urls
+from ..fetch.metalink import Metalink
+from ..net.dialling import HeadStart
+from ..net.errors import DownloadFailed, LocalProblem, UsageProblem
+from ..net.identity import data_folder, forget
+from ..net.sockets import run_blocking
+from ..storage.output import followed, is_outlet
+from .show import Json, Plain, Quiet, Show
 
 _META = (".meta4", ".metalink")
 #: Either ends a download so that the same command can go on.
@@ -63,7 +63,7 @@ def run_get(given: Mapping[str, Any], head_start: HeadStart | None = None) -> in
             if not given["urls"]:
                 return 0
         if given["recursive"]:
-            from client.cli.folder import fetch_folder
+            from .folder import fetch_folder
 
             begun.close()
             return fetch_folder(given["urls"], given["output"], options, show, STOPPED_BY)
@@ -95,7 +95,7 @@ def _show(given: Mapping[str, Any]) -> Show:
     if given["quiet"]:
         return Quiet(explain)
     if sys.stderr.isatty():
-        from client.cli.progress import Rich
+        from .progress import Rich
 
         return Rich(explain)
     return Plain(explain)
@@ -124,8 +124,8 @@ def _files(
 
 
 def _read_meta(word: str, options: Options) -> list[Metalink]:
-    from client.api import fetch_bytes, read_metalink
-    from client.net.urls import parse
+    from ..api import fetch_bytes, read_metalink
+    from ..net.urls import parse
 
     if "://" in word:
         return read_metalink(fetch_bytes(word, options), parse(word))

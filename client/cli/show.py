@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 from typing import Protocol, TextIO
 
-from client.fetch.download import Download
-from client.fetch.options import Result
-from client.net.errors import DownloadFailed
-from client.schedule.segments import UNKNOWN_SIZE
-from protocol.units import format_duration, format_size
+from ...protocol.units import format_duration, format_size
+from ..fetch.download import Download
+from ..fetch.options import Result
+from ..net.errors import DownloadFailed
+from ..schedule.segments import UNKNOWN_SIZE
 
 
 class Show(Protocol):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from client.fetch import faults, planning, whole_answers
-from client.fetch.actions import (
+from ..schedule.segments import UNKNOWN_SIZE
+from . import faults, planning, whole_answers
+from .actions import (
     Accept,
     Action,
     Connect,
@@ -13,10 +14,9 @@ from client.fetch.actions import (
     Tell,
     UseDigest,
 )
-from client.fetch.events import Answered
-from client.fetch.findings import Findings
-from client.fetch.state import Mirror, Serves, State
-from client.schedule.segments import UNKNOWN_SIZE
+from .events import Answered
+from .findings import Findings
+from .state import Mirror, Serves, State
 
 #: Of such a name, servers often say "packed" and mean the file itself.
 _PACKED = (".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from client.net.errors import DownloadFailed
-from client.net.urls import Url
+from ..net.errors import DownloadFailed
+from ..net.urls import Url
 
 
 class Connect(NamedTuple):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from client.fetch.metalink import Metalink
-from client.fetch.receiver import BodyReceiver
-from client.fetch.repair import CulpritSearch
-from client.fetch.state import State
-from client.storage.journal import Identity
-from client.storage.output import Output
-from client.storage.piece_writer import Pieces, PieceWriter
+from ..storage.journal import Identity
+from ..storage.output import Output
+from ..storage.piece_writer import Pieces, PieceWriter
+from .metalink import Metalink
+from .receiver import BodyReceiver
+from .repair import CulpritSearch
+from .state import State
 
 _STRONG = ("sha256", "sha384", "sha512")
 

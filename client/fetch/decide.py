@@ -7,7 +7,7 @@ answers, samples, what an answer's head means, the end.
 
 from __future__ import annotations
 
-from client.fetch import (
+from . import (
     acceptance,
     ending,
     faults,
@@ -18,8 +18,8 @@ from client.fetch import (
     whole_answers,
     widening,
 )
-from client.fetch.actions import Action, Connect, HangUp, Settle, Wake
-from client.fetch.events import (
+from .actions import Action, Connect, HangUp, Settle, Wake
+from .events import (
     Answered,
     BrokeOff,
     Doubted,
@@ -49,8 +49,8 @@ from client.fetch.events import (
     WholeEnded,
     WrongBytes,
 )
-from client.fetch.faults import EMPTY
-from client.fetch.state import DownloadPhase, MirrorState, State
+from .faults import EMPTY
+from .state import DownloadPhase, MirrorState, State
 
 
 def decide(state: State, event: Event, now: float) -> list[Action]:

@@ -13,8 +13,24 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from client.fetch import pacing, silence
-from client.fetch.actions import (
+from ..net.errors import (
+    Corrupt,
+    DownloadFailed,
+    Interrupted,
+    LocalProblem,
+    NoRoom,
+    UsageProblem,
+)
+from ..net.guarded import GuardedNetwork
+from ..net.identity import client_secret, data_folder
+from ..net.network import Network
+from ..net.request_builder import RequestBuilder
+from ..net.urls import Url
+from ..schedule.segments import UNKNOWN_SIZE, Segment, SegmentMap
+from ..storage.output import MemoryOutput, Output
+from ..storage.piece_writer import PieceWriter
+from . import pacing, silence
+from .actions import (
     Accept,
     Action,
     AskAll,
@@ -36,9 +52,9 @@ from client.fetch.actions import (
     UseDigest,
     Wake,
 )
-from client.fetch.content import DownloadedFile
-from client.fetch.decide import decide
-from client.fetch.events import (
+from .content import DownloadedFile
+from .decide import decide
+from .events import (
     Doubted,
     Due,
     Event,
@@ -53,35 +69,19 @@ from client.fetch.events import (
     Vouched,
     Whole,
 )
-from client.fetch.findings import Findings
-from client.fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
-from client.fetch.options import Emit, Options, Result
-from client.fetch.rates import Rates
-from client.fetch.receiver import BodyReceiver
-from client.fetch.report import make_result, remember
-from client.fetch.sharing import make_board
-from client.fetch.state import DownloadPhase, State
-from client.fetch.workers import Worker
-from client.net.errors import (
-    Corrupt,
-    DownloadFailed,
-    Interrupted,
-    LocalProblem,
-    NoRoom,
-    UsageProblem,
-)
-from client.net.guarded import GuardedNetwork
-from client.net.identity import client_secret, data_folder
-from client.net.network import Network
-from client.net.request_builder import RequestBuilder
-from client.net.urls import Url
-from client.schedule.segments import UNKNOWN_SIZE, Segment, SegmentMap
-from client.storage.output import MemoryOutput, Output
-from client.storage.piece_writer import PieceWriter
+from .findings import Findings
+from .metalink import LIMIT_BYTES, Metalink, read_metalink
+from .options import Emit, Options, Result
+from .rates import Rates
+from .receiver import BodyReceiver
+from .report import make_result, remember
+from .sharing import make_board
+from .state import DownloadPhase, State
+from .workers import Worker
 
 if TYPE_CHECKING:
-    from client.fetch.multicast_join import MulticastJoin
-    from client.fetch.peer_join import PeerJoin
+    from .multicast_join import MulticastJoin
+    from .peer_join import PeerJoin
 
 TICK_S = 0.025
 _NOTE_S = 0.5
@@ -137,13 +137,13 @@ class Download:
         #: Asks the first mirror for a multicast session and receives it; None: not wanted.
         self.joining: MulticastJoin | None = None
         if options.multicast and target.path is not None and urls:
-            from client.fetch.multicast_join import MulticastJoin
+            from .multicast_join import MulticastJoin
 
             self.joining = MulticastJoin(self, self.state.mirrors[0], target.path.parent)
         #: Exchanges pieces with others who fetch the file; None: not wanted.
         self.peering: PeerJoin | None = None
         if options.peers and target.path is not None and urls:
-            from client.fetch.peer_join import PeerJoin
+            from .peer_join import PeerJoin
 
             folder, name = target.path.parent, target.path.name
             self.peering = PeerJoin(self, self.state.mirrors[0], folder, name)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from client.fetch import faults, sampling
-from client.fetch.actions import Action, Connect, FinishFile, HangUp, Mend, Wake
-from client.fetch.events import PiecesWrong, Whole
-from client.fetch.state import State
-from client.net.errors import Corrupt
+from ..net.errors import Corrupt
+from . import faults, sampling
+from .actions import Action, Connect, FinishFile, HangUp, Mend, Wake
+from .events import PiecesWrong, Whole
+from .state import State
 
 
 def pieces_wrong(state: State, event: PiecesWrong) -> list[Action]:

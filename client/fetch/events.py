@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from client.fetch.breaks import Break
-from client.fetch.findings import NOTHING_FOUND, Findings
-from client.net.answers import Body
-from client.net.errors import NoRoom
-from client.net.retry import Answer
+from ..net.answers import Body
+from ..net.errors import NoRoom
+from ..net.retry import Answer
+from .breaks import Break
+from .findings import NOTHING_FOUND, Findings
 
 
 class Started(NamedTuple):

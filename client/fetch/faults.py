@@ -8,8 +8,28 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from client.fetch import planning
-from client.fetch.actions import (
+from ..net.errors import (
+    AccessRefused,
+    Corrupt,
+    DownloadFailed,
+    NetworkProblem,
+    NotFound,
+    WaitedTooLong,
+)
+from ..net.retry import (
+    Answer,
+    Failed,
+    FailureReason,
+    GiveUp,
+    Granted,
+    HoldOn,
+    SendNow,
+    WaitUntil,
+)
+from ..net.urls import BadUrl
+from ..schedule.segments import UNKNOWN_SIZE
+from . import planning
+from .actions import (
     Action,
     AskAll,
     CallAt,
@@ -22,9 +42,9 @@ from client.fetch.actions import (
     Tell,
     Wake,
 )
-from client.fetch.breaks import Fault, judge
-from client.fetch.events import BrokeOff, OutsideFile, RoomLacking
-from client.fetch.state import (
+from .breaks import Fault, judge
+from .events import BrokeOff, OutsideFile, RoomLacking
+from .state import (
     Depth,
     DownloadPhase,
     Mirror,
@@ -34,26 +54,6 @@ from client.fetch.state import (
     Serves,
     State,
 )
-from client.net.errors import (
-    AccessRefused,
-    Corrupt,
-    DownloadFailed,
-    NetworkProblem,
-    NotFound,
-    WaitedTooLong,
-)
-from client.net.retry import (
-    Answer,
-    Failed,
-    FailureReason,
-    GiveUp,
-    Granted,
-    HoldOn,
-    SendNow,
-    WaitUntil,
-)
-from client.net.urls import BadUrl
-from client.schedule.segments import UNKNOWN_SIZE
 
 _FAILURES: Mapping[FailureReason, type[DownloadFailed]] = {
     FailureReason.NOT_FOUND: NotFound,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client.net.answers import Fields
-from client.net.urls import BadUrl, Url, disposition_name
-from protocol.units import whole_number
+from ...protocol.units import whole_number
+from ..net.answers import Fields
+from ..net.urls import BadUrl, Url, disposition_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def read_findings(base: Url, fields: Fields) -> Findings:
     modified = fields.get("last-modified")
     if not links and not digests:
         return Findings(name=name, modified=modified)
-    from protocol.headers import parse_links, parse_repr_digest
+    from ...protocol.headers import parse_links, parse_repr_digest
 
     ranked: list[tuple[int, Url]] = []
     metalink: Url | None = None

@@ -5,9 +5,9 @@ From remembered rates when all mirrors are known, else from the first second's.
 
 from __future__ import annotations
 
-from client.fetch.state import State
-from client.schedule import model
-from client.schedule.segments import UNKNOWN_SIZE
+from ..schedule import model
+from ..schedule.segments import UNKNOWN_SIZE
+from .state import State
 
 #: Mirrors are measured for so long before the model is asked, if they are all strangers.
 _MEASURE_S = 0.75

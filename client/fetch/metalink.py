@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client.net.errors import UsageProblem
-from client.net.urls import BadUrl, Url, parse, safe_name
-from client.storage.piece_writer import Pieces
+from ..net.errors import UsageProblem
+from ..net.urls import BadUrl, Url, parse, safe_name
+from ..storage.piece_writer import Pieces
 
 #: No Metalink larger than this is fetched.
 LIMIT_BYTES = 64 << 20
@@ -29,8 +29,8 @@ def read_metalink(data: bytes, base: Url | None = None) -> list[Metalink]:
     URLs that are not http or https are left out; relative ones count from `base`.
     """
     # Few downloads meet a Metalink, and the XML parser takes long to load.
-    from protocol.errors import BadManifest
-    from protocol.manifest import decode_metalink
+    from ...protocol.errors import BadManifest
+    from ...protocol.manifest import decode_metalink
 
     try:
         files = decode_metalink(data)

@@ -14,23 +14,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from client.fetch.events import SessionJoined, SessionLeft
-from client.fetch.options import SourceReport
-from client.fetch.state import Mirror, MirrorState, Serves
-from client.fetch.workers import AnswerTaker, Driver, FileBytes, Worker
-from client.net import answers as session
-from client.net.answers import Body, Fields
-from client.net.errors import DownloadFailed, LocalProblem
-from client.schedule.meter import Meter
-from client.schedule.segments import UNKNOWN_SIZE
-from protocol.errors import ProtocolError
-from protocol.fec import available_schemes
-from protocol.intervals import IntervalSet, Span
-from protocol.session import HEADER_NAME, Capability, Offer, decode_offer, format_capability
+from ...protocol.errors import ProtocolError
+from ...protocol.fec import available_schemes
+from ...protocol.intervals import IntervalSet, Span
+from ...protocol.session import HEADER_NAME, Capability, Offer, decode_offer, format_capability
+from ..net import answers as session
+from ..net.answers import Body, Fields
+from ..net.errors import DownloadFailed, LocalProblem
+from ..schedule.meter import Meter
+from ..schedule.segments import UNKNOWN_SIZE
+from .events import SessionJoined, SessionLeft
+from .options import SourceReport
+from .state import Mirror, MirrorState, Serves
+from .workers import AnswerTaker, Driver, FileBytes, Worker
 
 if TYPE_CHECKING:
-    from client.multicast.reception import Reception, ReceptionOutcome
-    from client.net.http import Connection
+    from ..multicast.reception import Reception, ReceptionOutcome
+    from ..net.http import Connection
 
 _MOST_OFFER_BYTES = 1 << 20
 #: How long a server may hold the request: its window is 15 s by default.
@@ -102,8 +102,7 @@ class MulticastJoin:
             self._asked_on = connection
             worker.ask_offer(OfferTaker(worker, self), (HEADER_NAME, self._capability()))
             # What a session needs is loaded while the server holds the request.
-            import client.multicast.channel
-            import client.multicast.reception  # noqa: F401
+            from ..multicast import channel, reception  # noqa: F401
         return True
 
     def _capability(self) -> str:
@@ -165,8 +164,8 @@ class MulticastJoin:
         worker.pump()
 
     def _join(self, worker: Worker, offer: Offer) -> None:
-        from client.multicast.channel import HttpChannel
-        from client.multicast.reception import Reception
+        from ..multicast.channel import HttpChannel
+        from ..multicast.reception import Reception
 
         host, layout = self._host, offer.layout()
         assert host.intake is not None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from client.fetch.state import Round, Serves, State
-from client.schedule.openings import JURY, OPENING_BYTES, first_sample, opening
-from protocol.intervals import Span
+from ...protocol.intervals import Span
+from ..schedule.openings import JURY, OPENING_BYTES, first_sample, opening
+from .state import Round, Serves, State
 
 #: What strategies with a plan of their own ask for.
 _PROBE_BYTES = 16 << 10

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from client.net.errors import UsageProblem
+from ..net.errors import UsageProblem
 
 Strategy = Literal["adaptive", "dynamic", "history", "single"]
 Emit = Callable[[str, Mapping[str, object]], None]

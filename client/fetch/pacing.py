@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from client.net.network import Network
-from client.schedule.segments import Segment, SegmentMap
+from ..net.network import Network
+from ..schedule.segments import Segment, SegmentMap
 
 #: An answer that runs past the reader's window is held back this far before its edge.
 _MARGIN_BYTES = 1 << 20

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from client.fetch.multicast_join import Host
-from client.fetch.options import SourceReport
-from client.fetch.receiver import BodyReceiver
-from client.fetch.state import Mirror
-from client.net.errors import LocalProblem
-from client.peers.exchange import BadTorrent, Exchange
-from client.schedule.meter import Meter
-from client.schedule.segments import UNKNOWN_SIZE
+from ..net.errors import LocalProblem
+from ..peers.exchange import BadTorrent, Exchange
+from ..schedule.meter import Meter
+from ..schedule.segments import UNKNOWN_SIZE
+from .multicast_join import Host
+from .options import SourceReport
+from .receiver import BodyReceiver
+from .state import Mirror
 
 #: The torrent may hold up the first request by so long, and is taken later than that, too.
 _HEAD_START_S = 0.5

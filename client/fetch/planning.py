@@ -7,10 +7,10 @@ mirror about which nothing is known never stands by.
 
 from __future__ import annotations
 
-from client.fetch.actions import Action, Connect
-from client.fetch.state import Mirror, MirrorState, State
-from client.schedule import model
-from client.schedule.segments import UNKNOWN_SIZE
+from ..schedule import model
+from ..schedule.segments import UNKNOWN_SIZE
+from .actions import Action, Connect
+from .state import Mirror, MirrorState, State
 
 #: So much longer than planned, and everybody is called.
 _LATE = 1.5

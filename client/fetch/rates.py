@@ -10,7 +10,7 @@ import json
 import os
 import pathlib
 
-from client.schedule.model import Path
+from ..schedule.model import Path
 
 _FADE = 0.5
 _HOSTS = 500

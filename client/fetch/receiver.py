@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from client.fetch.state import State
-from client.net.errors import LocalProblem
-from client.schedule.segments import Segment, SegmentMap
-from client.storage.piece_writer import PieceWriter
+from ..net.errors import LocalProblem
+from ..schedule.segments import Segment, SegmentMap
+from ..storage.piece_writer import PieceWriter
+from .state import State
 
 #: The first pieces are checked the moment they are there, later ones a few times a second.
 _NEW_PIECES = 64

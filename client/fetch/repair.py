@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from client.fetch.state import Mirror
-from client.schedule.segments import SegmentMap
-from client.storage.piece_writer import PieceWriter
+from ..schedule.segments import SegmentMap
+from ..storage.piece_writer import PieceWriter
+from .state import Mirror
 
 _SAMPLES = 4
 _SAMPLE_BYTES = 16 << 10

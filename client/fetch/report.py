@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client.fetch.content import DownloadedFile
-from client.fetch.options import Result, SourceReport
-from client.fetch.rates import Rates
-from client.fetch.state import State
-from client.storage.piece_writer import PieceWriter
+from ..storage.piece_writer import PieceWriter
+from .content import DownloadedFile
+from .options import Result, SourceReport
+from .rates import Rates
+from .state import State
 
 if TYPE_CHECKING:
-    from client.fetch.multicast_join import MulticastJoin
-    from client.fetch.peer_join import PeerJoin
+    from .multicast_join import MulticastJoin
+    from .peer_join import PeerJoin
 
 #: A rate is worth remembering after so much of work.
 _TELLING_S = 0.05

@@ -8,12 +8,12 @@ different dates, where no digest will tell, are compared all over the file. Pure
 
 from __future__ import annotations
 
-from client.fetch import faults
-from client.fetch.actions import Action, AskSample
-from client.fetch.events import Opened
-from client.fetch.state import Depth, Round, State
-from client.schedule.openings import OPENING_BYTES, SAMPLE_BYTES
-from client.schedule.segments import UNKNOWN_SIZE
+from ..schedule.openings import OPENING_BYTES, SAMPLE_BYTES
+from ..schedule.segments import UNKNOWN_SIZE
+from . import faults
+from .actions import Action, AskSample
+from .events import Opened
+from .state import Depth, Round, State
 
 #: A shorter file comes from one mirror.
 _LEAST_BYTES = OPENING_BYTES + 1

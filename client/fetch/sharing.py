@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from client.fetch.options import Options
-from client.schedule.segments import SegmentMap
-from client.schedule.strategies import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
-from client.storage.piece_writer import PieceWriter
+from ..schedule.segments import SegmentMap
+from ..schedule.strategies import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
+from ..storage.piece_writer import PieceWriter
+from .options import Options
 
 #: What a mirror about which nothing is known is handed first.
 _FIRST_BYTES = 64 << 10

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from client.fetch import faults
-from client.fetch.actions import Action, Connect, HangUp
-from client.fetch.events import Silent
-from client.fetch.state import Depth, Mirror, State
+from . import faults
+from .actions import Action, Connect, HangUp
+from .events import Silent
+from .state import Depth, Mirror, State
 
 #: Silence that is too long on a connection with several requests, until one was answered.
 _TRYING_S = 0.3

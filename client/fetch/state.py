@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from client.fetch.options import Options
-from client.net.errors import NoRoom
-from client.net.retry import FailureReason, RetryPolicy, RetryState
-from client.net.urls import Url
-from client.schedule.model import Path
-from client.schedule.sample_vote import SampleVote
-from client.schedule.segments import UNKNOWN_SIZE, SegmentMap
-from client.schedule.trials import Trials
+from ..net.errors import NoRoom
+from ..net.retry import FailureReason, RetryPolicy, RetryState
+from ..net.urls import Url
+from ..schedule.model import Path
+from ..schedule.sample_vote import SampleVote
+from ..schedule.segments import UNKNOWN_SIZE, SegmentMap
+from ..schedule.trials import Trials
+from .options import Options
 
 #: A mirror that has answered is left so many times more failures than one that never did: it may
 #: be starting again.

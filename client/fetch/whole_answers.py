@@ -7,10 +7,10 @@ side by side, each writes what the others have not; after a moment the fastest s
 
 from __future__ import annotations
 
-from client.fetch import faults
-from client.fetch.actions import Action, Steer
-from client.fetch.state import Mirror, Serves, State, WholeAnswer
-from client.schedule.segments import Lane
+from ..schedule.segments import Lane
+from . import faults
+from .actions import Action, Steer
+from .state import Mirror, Serves, State, WholeAnswer
 
 #: So long the answers run side by side, from the first byte of the last of them.
 _COMPARE_S = 0.25

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from client.fetch.actions import Action, Connect, LetGo
-from client.fetch.state import Mirror, Serves, State
-from client.schedule.segments import UNKNOWN_SIZE, SegmentMap
-from client.schedule.trials import Add, Reading
+from ..schedule.segments import UNKNOWN_SIZE, SegmentMap
+from ..schedule.trials import Add, Reading
+from .actions import Action, Connect, LetGo
+from .state import Mirror, Serves, State
 
 #: More than this to one server is not polite, whatever it brings.
 _MOST_LANES = 4

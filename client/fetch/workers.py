@@ -10,9 +10,16 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from client.fetch import opening, sampling, silence
-from client.fetch.breaks import Break
-from client.fetch.events import (
+from ...protocol.ranges import format_range
+from ..net import answers as session
+from ..net.answers import Body, Fields, Meaning, OutOfRange, Redirect
+from ..net.http import Connection, Taker
+from ..net.network import Network
+from ..net.request_builder import RequestBuilder
+from ..schedule.segments import UNKNOWN_SIZE, Segment
+from . import opening, sampling, silence
+from .breaks import Break
+from .events import (
     Answered,
     BrokeOff,
     Event,
@@ -27,16 +34,9 @@ from client.fetch.events import (
     WholeBegan,
     WholeEnded,
 )
-from client.fetch.findings import NOTHING_FOUND, read_findings
-from client.fetch.receiver import BodyReceiver
-from client.fetch.state import Depth, Mirror, Serves, State, WholeAnswer
-from client.net import answers as session
-from client.net.answers import Body, Fields, Meaning, OutOfRange, Redirect
-from client.net.http import Connection, Taker
-from client.net.network import Network
-from client.net.request_builder import RequestBuilder
-from client.schedule.segments import UNKNOWN_SIZE, Segment
-from protocol.ranges import format_range
+from .findings import NOTHING_FOUND, read_findings
+from .receiver import BodyReceiver
+from .state import Depth, Mirror, Serves, State, WholeAnswer
 
 _PROBLEM_BYTES = 64 << 10
 #: Two blocks (see the board) and two samples.

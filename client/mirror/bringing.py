@@ -11,12 +11,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from client.mirror.place import Place
-from client.mirror.problem import MirrorProblem
-from client.mirror.transport import ChannelTransport
-from client.mirror.trust import Verified
-from protocol.channel import Edge
-from protocol.tree import Entry
+from ...protocol.channel import Edge
+from ...protocol.tree import Entry
+from .place import Place
+from .problem import MirrorProblem
+from .transport import ChannelTransport
+from .trust import Verified
 
 _TRIES = 2
 

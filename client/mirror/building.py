@@ -10,15 +10,15 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from client.mirror.drift import Drift, KeptManifest
-from client.mirror.place import Place
-from client.mirror.problem import MirrorProblem
-from client.mirror.stage import DiskStage, remove_tree
-from protocol.batch import Header, Update, UpdateWriter
-from protocol.batch_apply import Application
-from protocol.channel import Edge
-from protocol.errors import BadManifest
-from protocol.tree import Entry, first_clash, name_some
+from ...protocol.batch import Header, Update, UpdateWriter
+from ...protocol.batch_apply import Application
+from ...protocol.channel import Edge
+from ...protocol.errors import BadManifest
+from ...protocol.tree import Entry, first_clash, name_some
+from .drift import Drift, KeptManifest
+from .place import Place
+from .problem import MirrorProblem
+from .stage import DiskStage, remove_tree
 
 
 class Builder:

@@ -12,12 +12,12 @@ from urllib.parse import urljoin
 
 import click
 
-from protocol.errors import ProtocolError
-from protocol.units import format_duration, format_size, parse_duration, parse_size
+from ...protocol.errors import ProtocolError
+from ...protocol.units import format_duration, format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from client.mirror.follow import Followed
-    from client.mirror.problem import MirrorProblem
+    from .follow import Followed
+    from .problem import MirrorProblem
 
 _PASSING, _LASTING = 5, 6
 
@@ -108,12 +108,12 @@ def follow(
     Ends with 5 after a trouble that may pass, with 6 after one that needs somebody; the tree is
     then what it was.
     """
-    from client.mirror.fetching import HttpTransport
-    from client.mirror.follow import Follower, FollowSettings
-    from client.mirror.place import Place
-    from client.mirror.problem import MirrorProblem, named
-    from client.mirror.service import MirrorService, Reporting
-    from client.net.urls import BadUrl, parse
+    from ..net.urls import BadUrl, parse
+    from .fetching import HttpTransport
+    from .follow import Follower, FollowSettings
+    from .place import Place
+    from .problem import MirrorProblem, named
+    from .service import MirrorService, Reporting
 
     if keep < 0:
         raise click.UsageError("--keep cannot be negative.")
@@ -244,8 +244,8 @@ def status(where: str, state: Path | None, as_json: bool) -> None:
 
 
 def _own_status(directory: Path, home: Path | None, as_json: bool) -> None:
-    from client.mirror.place import Place
-    from client.mirror.problem import MirrorProblem
+    from .place import Place
+    from .problem import MirrorProblem
 
     place = Place(directory, home)
     try:
@@ -269,7 +269,7 @@ def _own_status(directory: Path, home: Path | None, as_json: bool) -> None:
 def _origin_status(url: str, as_json: bool) -> None:
     from tuf.api.exceptions import DownloadError
 
-    from client.mirror.fetching import HttpTransport
+    from .fetching import HttpTransport
 
     try:
         answer = HttpTransport().request("GET", urljoin(url, "/-/mirrors"))

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from client.mirror.place import Place
-from client.mirror.stage import LiveDisk, attributes_of
-from protocol.disk.scan import read_cache, stamp_of
-from protocol.errors import BadManifest
-from protocol.tree import KEPT_MODE, Entry, decode_entry
-from protocol.tree_diff import pair_up
-from protocol.tree_scan import GRAIN_NS, Cached, Seen, encode_cached, scan
+from ...protocol.disk.scan import read_cache, stamp_of
+from ...protocol.errors import BadManifest
+from ...protocol.tree import KEPT_MODE, Entry, decode_entry
+from ...protocol.tree_diff import pair_up
+from ...protocol.tree_scan import GRAIN_NS, Cached, Seen, encode_cached, scan
+from .place import Place
+from .stage import LiveDisk, attributes_of
 
 #: Fetching a single content costs about as much as this many bytes of a snapshot.
 REQUEST_WORTH_BYTES = 16 << 10

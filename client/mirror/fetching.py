@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from tuf.api.exceptions import DownloadError
 
-from client.mirror.transport import TooSlow
-from client.net import errors as failures
-from client.net.answers import Reply
-from client.net.client import HttpClient
-from client.net.retry import RetryPolicy
-from client.net.sockets import CertificateTrust, run_blocking
+from ..net import errors as failures
+from ..net.answers import Reply
+from ..net.client import HttpClient
+from ..net.retry import RetryPolicy
+from ..net.sockets import CertificateTrust, run_blocking
+from .transport import TooSlow
 
 if TYPE_CHECKING:
-    from client.fetch.options import Result
+    from ..fetch.options import Result
 
 _LONGEST_WAIT_S = 3600.0
 #: An origin that brings something, but less than this a second over so long, is given up for now.
@@ -91,7 +91,7 @@ class HttpTransport:
             raise DownloadError(str(fault)) from fault
 
     def download(self, url: str, path: Path, length_bytes: int, sha256: str) -> None:
-        from client.api import Metalink, Options, build, finish, open_network, read_urls
+        from ..api import Metalink, Options, build, finish, open_network, read_urls
 
         digest = ("sha256", bytes.fromhex(sha256))
         options = Options(

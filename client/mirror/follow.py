@@ -12,17 +12,17 @@ from pathlib import Path
 
 from tuf.api.exceptions import DownloadError
 
-from client.mirror.bringing import Bringer
-from client.mirror.building import Builder
-from client.mirror.drift import Drift, find_drift, remember
-from client.mirror.place import Place
-from client.mirror.problem import MirrorProblem, named
-from client.mirror.stage import ignores_case
-from client.mirror.transport import ChannelTransport
-from client.mirror.trust import Trust, Verified
-from client.net.urls import parse
-from protocol.channel import Edge, Version, route
-from protocol.disk.durable import sync_filesystem
+from ...protocol.channel import Edge, Version, route
+from ...protocol.disk.durable import sync_filesystem
+from ..net.urls import parse
+from .bringing import Bringer
+from .building import Builder
+from .drift import Drift, find_drift, remember
+from .place import Place
+from .problem import MirrorProblem, named
+from .stage import ignores_case
+from .transport import ChannelTransport
+from .trust import Trust, Verified
 
 _MEMORY_PER_WINDOW = 4
 

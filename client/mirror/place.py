@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from client.mirror.problem import MirrorProblem
-from client.mirror.stage import remove_tree
-from protocol.disk.durable import write_whole
+from ...protocol.disk.durable import write_whole
+from .problem import MirrorProblem
+from .stage import remove_tree
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100

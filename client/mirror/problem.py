@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from tuf.api import exceptions as tuf
 
-from client.mirror.transport import TooSlow
-from protocol.errors import ProtocolError
+from ...protocol.errors import ProtocolError
+from .transport import TooSlow
 
 
 class MirrorProblem(Exception):

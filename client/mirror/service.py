@@ -16,13 +16,13 @@ from urllib.parse import quote, urljoin
 
 from tuf.api.exceptions import DownloadError
 
-from client.mirror.drift import KeptManifest
-from client.mirror.follow import Followed, Follower
-from client.mirror.problem import MirrorProblem
-from client.mirror.transport import ChannelTransport
-from protocol.errors import BadManifest
-from protocol.mirror_report import SIGNATURE_HEADER, MirrorReport, encode_report
-from protocol.units import whole_number
+from ...protocol.errors import BadManifest
+from ...protocol.mirror_report import SIGNATURE_HEADER, MirrorReport, encode_report
+from ...protocol.units import whole_number
+from .drift import KeptManifest
+from .follow import Followed, Follower
+from .problem import MirrorProblem
+from .transport import ChannelTransport
 
 #: Longer than an origin holds a question for news.
 _NEWS_TIMEOUT_S = 60.0

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from client.mirror.problem import MirrorProblem
-from protocol.batch_group import FilePart
-from protocol.disk.durable import WriteBehind
-from protocol.disk.pieces import clone, read_piece
-from protocol.disk.scan import found_name, found_root, stamp_of
-from protocol.errors import BadManifest
-from protocol.tree import ATTRIBUTE_PREFIX, KEPT_MODE, Attributes, Entry, leads_out
-from protocol.tree_scan import Found, Stamp
+from ...protocol.batch_group import FilePart
+from ...protocol.disk.durable import WriteBehind
+from ...protocol.disk.pieces import clone, read_piece
+from ...protocol.disk.scan import found_name, found_root, stamp_of
+from ...protocol.errors import BadManifest
+from ...protocol.tree import ATTRIBUTE_PREFIX, KEPT_MODE, Attributes, Entry, leads_out
+from ...protocol.tree_scan import Found, Stamp
+from .problem import MirrorProblem
 
 _CHUNK_BYTES = 1 << 20
 _COPY_BYTES = 1 << 30

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tuf.api.exceptions import DownloadError
 
-from client.net.answers import Reply
+from ..net.answers import Reply
 
 
 class TooSlow(DownloadError):

@@ -16,10 +16,10 @@ from tuf.api.exceptions import DownloadHTTPError, RepositoryError
 from tuf.api.metadata import TargetFile
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
-from client.mirror.problem import MirrorProblem
-from client.mirror.transport import ChannelTransport
-from protocol.channel import Index, decode_index, index_path
-from protocol.disk.durable import write_whole
+from ...protocol.channel import Index, decode_index, index_path
+from ...protocol.disk.durable import write_whole
+from .problem import MirrorProblem
+from .transport import ChannelTransport
 
 _METADATA_LIMIT_BYTES = 16 << 20
 _ROOTS = 256

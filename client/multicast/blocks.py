@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.fec import BlockDecoder, BlockLayout, Scheme
+from ...protocol.fec import BlockDecoder, BlockLayout, Scheme
 
 Write = Callable[[int, memoryview], object]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from client.net.answers import Reply
-from client.net.courier import Courier
-from client.net.network import Network
-from client.net.request_builder import RequestBuilder
-from client.net.urls import Url
+from ..net.answers import Reply
+from ..net.courier import Courier
+from ..net.network import Network
+from ..net.request_builder import RequestBuilder
+from ..net.urls import Url
 
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 64 << 20

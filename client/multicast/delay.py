@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.packet import newer
+from ...protocol.packet import newer
 
 _MASK = 0xFFFFFFFF
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from client.multicast.receiver import MulticastReceiver
-from protocol.errors import BadPacket
-from protocol.fec import FecParameters, Scheme, scheme_for
-from protocol.packet import newer
-from protocol.paper_mode import PaperOrder, parse_packet
-from protocol.session import Offer
+from ...protocol.errors import BadPacket
+from ...protocol.fec import FecParameters, Scheme, scheme_for
+from ...protocol.packet import newer
+from ...protocol.paper_mode import PaperOrder, parse_packet
+from ...protocol.session import Offer
+from .receiver import MulticastReceiver
 
 
 class PaperReceiver(MulticastReceiver):

@@ -21,11 +21,9 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from client.multicast.blocks import BlockCollector, Space, Write
-from client.multicast.delay import DelayWatch
-from protocol.fec import BlockDecoder, Scheme, scheme_for
-from protocol.marks import MarkChecker
-from protocol.packet import (
+from ...protocol.fec import BlockDecoder, Scheme, scheme_for
+from ...protocol.marks import MarkChecker
+from ...protocol.packet import (
     HEADER_BYTES,
     MAGIC,
     PAYLOAD_OFFSET,
@@ -36,8 +34,10 @@ from protocol.packet import (
     PacketType,
     newer,
 )
-from protocol.session import Offer
-from protocol.session_report import ReceiverReport, ReportAnswer
+from ...protocol.session import Offer
+from ...protocol.session_report import ReceiverReport, ReportAnswer
+from .blocks import BlockCollector, Space, Write
+from .delay import DelayWatch
 
 _SYMBOL_KIND = VERSION << 4 | PacketType.SYMBOL
 _MARK_KIND = VERSION << 4 | PacketType.MARK

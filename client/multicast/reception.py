@@ -16,18 +16,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from client.multicast.blocks import ReceiverCounters
-from client.multicast.channel import Channel, ChannelAnswer
-from client.multicast.paper import PaperReceiver
-from client.multicast.receiver import MulticastReceiver
-from client.multicast.socket import GroupSocket
-from client.multicast.space import BlockSpace
-from client.net.network import Cancellable, Network
-from protocol.errors import ProtocolError
-from protocol.packet import PAYLOAD_OFFSET
-from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
-from protocol.session import HASH_BYTES, Offer
-from protocol.session_report import ReceiverReport, decode_answer, encode_report
+from ...protocol.errors import ProtocolError
+from ...protocol.packet import PAYLOAD_OFFSET
+from ...protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
+from ...protocol.session import HASH_BYTES, Offer
+from ...protocol.session_report import ReceiverReport, decode_answer, encode_report
+from ..net.network import Cancellable, Network
+from .blocks import ReceiverCounters
+from .channel import Channel, ChannelAnswer
+from .paper import PaperReceiver
+from .receiver import MulticastReceiver
+from .socket import GroupSocket
+from .space import BlockSpace
 
 #: After draining the socket it is left alone for so long: one wake-up serves many datagrams.
 _NAP_S = 0.02

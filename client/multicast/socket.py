@@ -13,9 +13,9 @@ import ipaddress
 import socket
 import struct
 
-from client.multicast.batch import BatchReader
-from client.net.errors import LocalProblem
-from protocol.session import Offer
+from ...protocol.session import Offer
+from ..net.errors import LocalProblem
+from .batch import BatchReader
 
 _SOL_UDP = 17
 _UDP_GRO = 104

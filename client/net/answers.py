@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from client.net.retry import Answer, Failed, FailureReason, Granted, Refused, RetryAfter
-from protocol.ranges import parse_content_range
-from protocol.units import whole_number
+from ...protocol.ranges import parse_content_range
+from ...protocol.units import whole_number
+from .retry import Answer, Failed, FailureReason, Granted, Refused, RetryAfter
 
 #: Problem types (last part) that mean: the ticket is no good, ask without it.
 TICKET_FAULTS = frozenset(
@@ -151,7 +151,9 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
     if kind in TICKET_FAULTS:
         return Refused(FailureReason.REFUSED, text, ticket_fault=True)
     if status in (503, 429):
-        from protocol.headers import parse_retry_after  # not needed by a download that just starts
+        from ...protocol.headers import (
+            parse_retry_after,  # not needed by a download that just starts
+        )
 
         told = fields.get("retry-after")
         retry_after_s = None if told is None else parse_retry_after(told, unix_s)
@@ -188,7 +190,7 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
 
 def is_offer(status: int, fields: Fields) -> bool:
     """Whether the body is a multicast offer (asked only where the request allowed one)."""
-    from protocol.session import OFFER_TYPE
+    from ...protocol.session import OFFER_TYPE
 
     return status == 200 and (fields.get("content-type") or "").partition(";")[0] == OFFER_TYPE
 

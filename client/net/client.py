@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping
 from random import Random
 
-from client.net.answers import Fields, Redirect, Reply, read
-from client.net.courier import Courier
-from client.net.errors import NetworkProblem, UsageProblem
-from client.net.request_builder import RequestBuilder
-from client.net.retry import RetryAfter, RetryPolicy, RetryState, WaitUntil
-from client.net.sockets import AsyncioNetwork, CertificateTrust, run_blocking
-from client.net.urls import BadUrl, Url, parse
+from .answers import Fields, Redirect, Reply, read
+from .courier import Courier
+from .errors import NetworkProblem, UsageProblem
+from .request_builder import RequestBuilder
+from .retry import RetryAfter, RetryPolicy, RetryState, WaitUntil
+from .sockets import AsyncioNetwork, CertificateTrust, run_blocking
+from .urls import BadUrl, Url, parse
 
 _MOST_REDIRECTS = 10
 _SHORTEST_WAIT_S = 1.0

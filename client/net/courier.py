@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from client.net.answers import Fields, Reply
-from client.net.http import Connection
-from client.net.network import Cancellable, Endpoint, Network
+from .answers import Fields, Reply
+from .http import Connection
+from .network import Cancellable, Endpoint, Network
 
 Done = Callable[[Reply | str], None]
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from client.net.near import is_near
+from .near import is_near
 
 #: As socket.getaddrinfo tells an address: family, kind, protocol, canonical name, address.
 _Found = tuple[Any, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from client.net.network import Cancellable, Endpoint, Network, Readable, Receiver, Transport
+from .network import Cancellable, Endpoint, Network, Readable, Receiver, Transport
 
 #: Hears of a fault; may raise it again if it is not its own.
 OnFault = Callable[[Exception], None]

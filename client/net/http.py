@@ -12,9 +12,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from client.net.answers import Fields
-from client.net.network import Cancellable, Endpoint, Network, Transport
-from protocol.units import whole_number
+from ...protocol.units import whole_number
+from .answers import Fields
+from .network import Cancellable, Endpoint, Network, Transport
 
 _HEAD_LIMIT = 64 << 10
 #: Answers like "103 Early Hints" before the one that counts.

@@ -12,9 +12,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from client.net.urls import Url
+from ...protocol.version import __version__
+from .urls import Url
 
-USER_AGENT = "tidegate/0.1.0"
+USER_AGENT = f"tidegate/{__version__}"
 #: What every request says, in this order, unless the user says otherwise.
 STANDARD_FIELDS = (("User-Agent", USER_AGENT), ("Accept", "*/*"), ("Accept-Encoding", "identity"))
 CLIENT_FIELD = "Tidegate-Client"
@@ -53,7 +54,7 @@ def client_secret(folder: Path) -> str:
     # Without a folder to keep it in, each download is a stranger's.
     with contextlib.suppress(OSError):
         # Needed once in a user's life.
-        from protocol.disk.durable import write_whole
+        from ...protocol.disk.durable import write_whole
 
         write_whole(path, f"{made}\n".encode("ascii"), mode=0o600)
     return made

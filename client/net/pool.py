@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from client.net.network import Cancellable, Endpoint, Network, Readable, Receiver, Transport
+from .network import Cancellable, Endpoint, Network, Readable, Receiver, Transport
 
 _MOST_IDLE = 8
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from client.net.errors import UsageProblem
-from client.net.identity import CLIENT_FIELD, STANDARD_FIELDS, client_name
-from client.net.network import Endpoint
-from client.net.retry import PASS_HEADER
-from client.net.urls import BadUrl, Url, parse
+from .errors import UsageProblem
+from .identity import CLIENT_FIELD, STANDARD_FIELDS, client_name
+from .network import Endpoint
+from .retry import PASS_HEADER
+from .urls import BadUrl, Url, parse
 
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from client.net.dialling import Dialling, HeadStart, TooNear
-from client.net.errors import Interrupted, UsageProblem
-from client.net.network import Cancellable, Endpoint, Readable, Receiver
-from client.net.read_threshold import ReadThreshold
+from .dialling import Dialling, HeadStart, TooNear
+from .errors import Interrupted, UsageProblem
+from .network import Cancellable, Endpoint, Readable, Receiver
+from .read_threshold import ReadThreshold
 
 if TYPE_CHECKING:
     import ssl

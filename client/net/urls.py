@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from client.net.near import is_near
+from .near import is_near
 
 _KEEP = "%/:=&?~#+!$,;'@()*[]"
 #: A name or an address (RFC 3986, 3.2.2), and of an IPv6 address its zone.

@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from client.net.errors import LocalProblem
-from protocol.errors import ProtocolError
-from protocol.intervals import IntervalSet, Span
+from ...protocol.errors import ProtocolError
+from ...protocol.intervals import IntervalSet, Span
+from ..net.errors import LocalProblem
 
 #: One request to the origin asks for so many pieces that nobody has, at most.
 _MOST_RUN_BYTES = 4 << 20

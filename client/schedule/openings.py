@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from protocol.intervals import Span
+from ...protocol.intervals import Span
 
 #: What each of several mirrors is asked for.
 OPENING_BYTES = 128 << 10

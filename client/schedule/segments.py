@@ -16,8 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from client.schedule.meter import Meter
-from protocol.intervals import IntervalSet, Span
+from ...protocol.intervals import IntervalSet, Span
+from .meter import Meter
 
 #: Stands for the size of a file that no mirror tells.
 UNKNOWN_SIZE = 1 << 62

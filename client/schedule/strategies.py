@@ -6,9 +6,9 @@ II and III); `AdaptiveBlocks` is ours and the default; `SingleBlocks` uses one m
 
 from __future__ import annotations
 
-from client.schedule.model import Path, least_block
-from client.schedule.segments import Lane, Segment, SegmentMap
-from protocol.intervals import Span
+from ...protocol.intervals import Span
+from .model import Path, least_block
+from .segments import Lane, Segment, SegmentMap
 
 
 class HistoryBlocks(SegmentMap):

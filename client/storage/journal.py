@@ -17,8 +17,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client.net.errors import LocalProblem
-from protocol.intervals import IntervalSet
+from ...protocol.intervals import IntervalSet
+from ..net.errors import LocalProblem
 
 _PART_SUFFIX = ".tidegate-part"
 _JOURNAL_SUFFIX = ".tidegate-part.journal"

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from client.net.errors import LocalProblem, NoRoom
-from client.net.network import Network
-from client.schedule.segments import UNKNOWN_SIZE
-from client.storage.journal import Identity, Journal, boot_id, part_and_journal
-from client.storage.piece_writer import PieceWriter
-from client.storage.storage import FileStorage, RingStorage
-from protocol.intervals import IntervalSet
+from ...protocol.intervals import IntervalSet
+from ..net.errors import LocalProblem, NoRoom
+from ..net.network import Network
+from ..schedule.segments import UNKNOWN_SIZE
+from .journal import Identity, Journal, boot_id, part_and_journal
+from .piece_writer import PieceWriter
+from .storage import FileStorage, RingStorage
 
 
 class Output(Protocol):

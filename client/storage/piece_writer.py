@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from client.storage.storage import Buffer, Storage
-from protocol.intervals import IntervalSet, Span
+from ...protocol.intervals import IntervalSet, Span
+from .storage import Buffer, Storage
 
 #: hashlib releases the interpreter lock per call; this keeps one call below about a millisecond.
 _HASH_STRIDE = 1 << 20

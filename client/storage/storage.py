@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from client.net.errors import LocalProblem
+from ..net.errors import LocalProblem
 
 Buffer = bytes | bytearray | memoryview
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadtest.sim.chronicle import Chronicle
-from loadtest.sim.chronology import draw
-from loadtest.sim.metrics import measure
-from loadtest.sim.scenario import Scenario
-from loadtest.workloads import Workload
+from ..workloads import Workload
+from .chronicle import Chronicle
+from .chronology import draw
+from .metrics import measure
+from .scenario import Scenario
 
 __all__ = ["Outcome", "Scenario", "run"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from policies.settings import PolicySettings
-from protocol.errors import ProtocolError
-from protocol.units import parse_rate
+from ...policies.settings import PolicySettings
+from ...protocol.errors import ProtocolError
+from ...protocol.units import parse_rate
 
 
 def read_come_back(text: str) -> float | None:

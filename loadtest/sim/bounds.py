@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.workloads import Workload
-from policies.max_min import Flow, SharedLink
+from ...policies.max_min import Flow, SharedLink
+from ..workloads import Workload
 
 _Vector = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from loadtest.sim.chronicle import Chronicle, Doing, Lifeline
+from .chronicle import Chronicle, Doing, Lifeline
 
 MOST_BARS = 400
 _WIDTH, _LEFT, _RIGHT, _TOP = 960, 62, 16, 46

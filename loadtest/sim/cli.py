@@ -13,14 +13,18 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from loadtest.report import paper_report, study_report
-from loadtest.sim.arguments import read_come_back, read_rate, read_settings
-from loadtest.sim.conditions import Starved
-from loadtest.sim.fleet_cli import cluster
-from loadtest.sim.paper import LOADS, Cell, findings, order_agrees, run_paper
-from loadtest.sim.scenario import MANNERS, POLICIES, Scenario
-from loadtest.sim.study import StudyResult, run_populations, run_seeds
-from loadtest.sim.tables import (
+from ...policies import registry
+from ...policies.settings import fault_text
+from ..report import paper_report, study_report
+from ..trace import from_trace
+from ..workloads import WORKLOADS
+from .arguments import read_come_back, read_rate, read_settings
+from .conditions import Starved
+from .fleet_cli import cluster
+from .paper import LOADS, Cell, findings, order_agrees, run_paper
+from .scenario import MANNERS, POLICIES, Scenario
+from .study import StudyResult, run_populations, run_seeds
+from .tables import (
     LEGEND,
     as_csv,
     as_object,
@@ -29,10 +33,6 @@ from loadtest.sim.tables import (
     paper_object,
     paper_table,
 )
-from loadtest.trace import from_trace
-from loadtest.workloads import WORKLOADS
-from policies import registry
-from policies.settings import fault_text
 
 #: What `compare` compares unless told otherwise: what servers do today, and what ours do.
 COMPARED = ("http", "ps", "ticket", "fair")

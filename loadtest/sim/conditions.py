@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client.net.retry import POLITE, RetryPolicy
-from policies.contract import BRIEF_BYTES
+from ...client.net.retry import POLITE, RetryPolicy
+from ...policies.contract import BRIEF_BYTES
 
 #: Asks again every second, whatever it was told.
 RUDE = RetryPolicy(obeys_retry_after=False, own_retry_s=1.0, jitter=0.0)

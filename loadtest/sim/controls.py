@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from policies.contract import (
+from ...policies.contract import (
     ONE_LINE,
     Admit,
     Advance,

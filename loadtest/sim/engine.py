@@ -14,7 +14,7 @@ from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
-from client.net.retry import (
+from ...client.net.retry import (
     FailureReason,
     GiveUp,
     Granted,
@@ -24,16 +24,16 @@ from client.net.retry import (
     SendNow,
     WaitUntil,
 )
-from loadtest.sim.chronicle import Chronicle
-from loadtest.sim.conditions import Conditions, Starved
-from loadtest.sim.outcome import RunRecord, SimClient
-from loadtest.sim.sight import Sight
-from loadtest.sim.swarm import PeerCrowds
-from loadtest.workloads import File, Workload
-from policies.contract import AdmissionPolicy, Admit, Job, Refuse, Wait
-from policies.driver import PolicyDriver
-from policies.max_min import Flow, SharedLink
-from policies.upkeep import BACKGROUND_PART, kept_alive_bytes_s
+from ...policies.contract import AdmissionPolicy, Admit, Job, Refuse, Wait
+from ...policies.driver import PolicyDriver
+from ...policies.max_min import Flow, SharedLink
+from ...policies.upkeep import BACKGROUND_PART, kept_alive_bytes_s
+from ..workloads import File, Workload
+from .chronicle import Chronicle
+from .conditions import Conditions, Starved
+from .outcome import RunRecord, SimClient
+from .sight import Sight
+from .swarm import PeerCrowds
 
 #: As live: who waits inside its request without a ticket is looked for so often, seconds.
 _LOOK_S = 2.0

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from policies.contract import Admit, Job, LineSeen, Wait
-from policies.driver import PolicyDriver
-from policies.max_min import Flow, SharedLink
-from policies.registry import make_policy
-from policies.settings import PolicySettings
-from policies.upkeep import BACKGROUND_PART
+from ...policies.contract import Admit, Job, LineSeen, Wait
+from ...policies.driver import PolicyDriver
+from ...policies.max_min import Flow, SharedLink
+from ...policies.registry import make_policy
+from ...policies.settings import PolicySettings
+from ...policies.upkeep import BACKGROUND_PART
 
 TICK_S = 0.25
 #: A client that lost its node asks another one after so long, seconds; without an answer again

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import click
 
-from loadtest.sim.arguments import read_rate
-from loadtest.sim.fleet import Failure, Fleet, FleetResult, SimFleetPlan
-from loadtest.sim.fluid import PLANNED, FluidResult, ceiling_per_s
-from loadtest.sim.fluid import simulate as flow
-from policies.registry import POLICIES
-from protocol.errors import ProtocolError
-from protocol.units import format_rate, parse_duration, parse_size
+from ...policies.registry import POLICIES
+from ...protocol.errors import ProtocolError
+from ...protocol.units import format_rate, parse_duration, parse_size
+from .arguments import read_rate
+from .fleet import Failure, Fleet, FleetResult, SimFleetPlan
+from .fluid import PLANNED, FluidResult, ceiling_per_s
+from .fluid import simulate as flow
 
 #: Up to so many clients, each of them is played.
 _PLAYED_MOST = 5_000

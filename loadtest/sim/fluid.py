@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from loadtest.sim.fleet import TICK_S, SimFleetPlan
+from .fleet import TICK_S, SimFleetPlan
 
 _STEPS = 4_000
 #: Clients that wait elsewhere come back this often while their turn is far, s (`retry_max_s`).

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.sim.bounds import alone_s
-from loadtest.sim.conditions import Conditions
-from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
-from loadtest.workloads import Workload
+from ..workloads import Workload
+from .bounds import alone_s
+from .conditions import Conditions
+from .outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
 
 _Vector = NDArray[np.float64]
 

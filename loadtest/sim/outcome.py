@@ -6,9 +6,9 @@ import math
 from array import array
 from dataclasses import dataclass, field
 
-from client.net.retry import RetryState
-from loadtest.workloads import Visitor
-from policies.max_min import Flow
+from ...client.net.retry import RetryState
+from ...policies.max_min import Flow
+from ..workloads import Visitor
 
 #: One row a download, in the order of their ends; `nan` where there is no such time.
 DOWNLOAD_FIELDS = (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from loadtest.sim.scenario import paper_scenarios
-from loadtest.sim.study import StudyResult, run_seeds
+from .scenario import paper_scenarios
+from .study import StudyResult, run_seeds
 
 LABELS = (
     "HTTP+0",

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadtest.population import scaled
-from loadtest.sim.bounds import alone_s
-from loadtest.sim.engine import Engine
-from loadtest.sim.metrics import measure
-from loadtest.sim.scenario import Scenario
-from loadtest.workloads import RELEASE_DAY, File, Visitor, Workload
-from protocol.units import format_duration, format_rate, format_size
+from ...protocol.units import format_duration, format_rate, format_size
+from ..population import scaled
+from ..workloads import RELEASE_DAY, File, Visitor, Workload
+from .bounds import alone_s
+from .engine import Engine
+from .metrics import measure
+from .scenario import Scenario
 
 #: Who is played at the most; each then stands for several.
 MOST_CLIENTS = 300

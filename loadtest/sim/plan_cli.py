@@ -10,10 +10,13 @@ from pathlib import Path
 
 import click
 
-from loadtest.report import page, table
-from loadtest.sim.arguments import read_rate
-from loadtest.sim.conditions import Starved
-from loadtest.sim.plan import (
+from ...policies.registry import POLICIES
+from ...protocol.errors import ProtocolError
+from ...protocol.units import parse_duration
+from ..report import page, table
+from .arguments import read_rate
+from .conditions import Starved
+from .plan import (
     MEANINGS,
     Plan,
     assumptions,
@@ -23,9 +26,6 @@ from loadtest.sim.plan import (
     rows,
     verdict,
 )
-from policies.registry import POLICIES
-from protocol.errors import ProtocolError
-from protocol.units import parse_duration
 
 
 class _Duration(click.ParamType[float]):

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadtest.sim.chronicle import Chronicle
-from loadtest.sim.chronology import draw, natural_end
-from loadtest.sim.metrics import columns, measure
-from loadtest.sim.outcome import DOWNLOAD_FIELDS
-from loadtest.sim.scenario import Scenario
-from loadtest.workloads import File, Visitor, Workload, make_workload
-from policies.settings import SMALL_BELOW_BYTES
+from ...policies.settings import SMALL_BELOW_BYTES
+from ..workloads import File, Visitor, Workload, make_workload
+from .chronicle import Chronicle
+from .chronology import draw, natural_end
+from .metrics import columns, measure
+from .outcome import DOWNLOAD_FIELDS
+from .scenario import Scenario
 
 _SLOW, _FAST = 1e5, 1e7
 _PATIENCE_S = 1800.0

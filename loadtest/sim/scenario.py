@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from client.net.retry import POLITE, RETRYING, RetryPolicy
-from loadtest.sim.chronicle import Chronicle
-from loadtest.sim.conditions import PUNCTUAL, Conditions
-from loadtest.sim.controls import ProcessorSharing
-from loadtest.sim.engine import Engine
-from loadtest.sim.outcome import RunRecord
-from loadtest.workloads import Workload, with_rude
-from policies import registry
-from policies.contract import AdmissionPolicy
-from policies.registry import make_policy
-from policies.settings import PolicySettings
+from ...client.net.retry import POLITE, RETRYING, RetryPolicy
+from ...policies import registry
+from ...policies.contract import AdmissionPolicy
+from ...policies.registry import make_policy
+from ...policies.settings import PolicySettings
+from ..workloads import Workload, with_rude
+from .chronicle import Chronicle
+from .conditions import PUNCTUAL, Conditions
+from .controls import ProcessorSharing
+from .engine import Engine
+from .outcome import RunRecord
 
 #: Scenario policy -> the server's policy, or None for the simulator's own control.
 POLICIES: Mapping[str, str | None] = {

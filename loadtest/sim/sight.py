@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from loadtest.sim.conditions import Conditions
-from loadtest.sim.outcome import SimClient
-from policies.bottleneck import Bottleneck, LineOrders, Sample
-from policies.max_min import Flow, SharedLink
-from policies.reading import ReadingPace
+from ...policies.bottleneck import Bottleneck, LineOrders, Sample
+from ...policies.max_min import Flow, SharedLink
+from ...policies.reading import ReadingPace
+from .conditions import Conditions
+from .outcome import SimClient
 
 #: As live: rates are smoothed over the first of these, seconds.
 _SMOOTHING_S = 0.5

@@ -10,11 +10,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.sim.bounds import lower_bounds
-from loadtest.sim.metrics import mean_and_error, measure, net_faster, rude_gain, session_times
-from loadtest.sim.scenario import Scenario
-from loadtest.sim.workers import worker_processes
-from loadtest.workloads import Workload, make_workload, with_rude
+from ..workloads import Workload, make_workload, with_rude
+from .bounds import lower_bounds
+from .metrics import mean_and_error, measure, net_faster, rude_gain, session_times
+from .scenario import Scenario
+from .workers import worker_processes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from loadtest.sim.outcome import SimClient
+from .outcome import SimClient
 
 #: What one gives, of the line that it has downwards (a line of 100/10 Mbit/s).
 GIVEN_SHARE = 0.1

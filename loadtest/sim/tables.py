@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadtest.sim.metrics import MEANING
-from loadtest.sim.paper import Cell, Finding
-from loadtest.sim.study import StudyResult
+from .metrics import MEANING
+from .paper import Cell, Finding
+from .study import StudyResult
 
 #: The columns of the printed comparison: figure, heading, format.
 _COLUMNS = (

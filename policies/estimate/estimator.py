@@ -26,8 +26,9 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import islice
 
-from policies.contract import BRIEF_BYTES, Estimate
-from policies.estimate.calibrator import (
+from ..contract import BRIEF_BYTES, Estimate
+from ..leases import Lease
+from .calibrator import (
     AWAY,
     HERE,
     KEPT_AWAY,
@@ -36,9 +37,8 @@ from policies.estimate.calibrator import (
     Calibrator,
     WaitBounds,
 )
-from policies.estimate.no_shows import NoShows
-from policies.estimate.paces import Paces
-from policies.leases import Lease
+from .no_shows import NoShows
+from .paces import Paces
 
 #: Turns laid out one by one; beyond, the mean step is used.
 _LAID_OUT = 256

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
 
-from policies.contract import Ranked
+from ..contract import Ranked
 
 #: The latest arrivals that stand for those to come.
 _SAMPLE = 48

@@ -10,8 +10,8 @@ import math
 import random
 from dataclasses import replace
 
-from policies.contract import Wait
-from policies.settings import PolicySettings
+from ..contract import Wait
+from ..settings import PolicySettings
 
 #: Clients are told to return after this part of the expected wait: one that comes too early is told
 #: again, one that comes too late leaves a slot empty, and one that starts as it comes has been told

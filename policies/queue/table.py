@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-from policies.contract import ELSEWHERE, TicketRow, TicketState
+from ..contract import ELSEWHERE, TicketRow, TicketState
 
 STATES = tuple(TicketState)
 #: Counts of visits stop here.

@@ -22,13 +22,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from operator import itemgetter
 
-from policies.contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
-from policies.leases import Lease
-from policies.queue.deadlines import Deadlines
-from policies.queue.here import LinesHere
-from policies.queue.ranked import RankedList
-from policies.queue.table import BACK, CODES, MOST_POLLS, TicketTable
-from policies.queue.turns import IssueTimes
+from ..contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
+from ..leases import Lease
+from .deadlines import Deadlines
+from .here import LinesHere
+from .ranked import RankedList
+from .table import BACK, CODES, MOST_POLLS, TicketTable
+from .turns import IssueTimes
 
 WAITING = CODES[TicketState.WAITING]
 READY = CODES[TicketState.READY]

@@ -12,7 +12,7 @@ import math
 from array import array
 from bisect import bisect_right
 
-from policies.contract import ELSEWHERE
+from ..contract import ELSEWHERE
 
 #: Numbers that were given within so long are remembered together, seconds; and so many such steps.
 _STEP_S = 0.25

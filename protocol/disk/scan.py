@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from protocol.errors import BadManifest
-from protocol.tree_scan import Cached, Found, Stamp, decode_cached
+from ..errors import BadManifest
+from ..tree_scan import Cached, Found, Stamp, decode_cached
 
 
 def stamp_of(seen: os.stat_result) -> Stamp:

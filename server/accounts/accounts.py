@@ -25,7 +25,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, HashingError, InvalidHashError
 from twisted.internet.defer import DeferredSemaphore
 
-from server.control.problems import Problem, wrong
+from ..control.problems import Problem, wrong
 
 Off = Callable[[Callable[[], Any]], Awaitable[Any]]
 #: What a user may be called.

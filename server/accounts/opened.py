@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from argon2 import PasswordHasher
 
-from server.accounts.accounts import Accounts, AccountStore, Hashing, Off
-from server.accounts.sessions import Logins
+from .accounts import Accounts, AccountStore, Hashing, Off
+from .sessions import Logins
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from argon2 import PasswordHasher
 from twisted.logger import Logger
 
-from protocol.disk.durable import replacing
+from ...protocol.disk.durable import replacing
 
 _NAME = "password-reset.json"
 log = Logger()

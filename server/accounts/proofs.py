@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from server.accounts.accounts import digest
-from server.http.cookies import host_name, read_cookies
+from ..http.cookies import host_name, read_cookies
+from .accounts import digest
 
 #: The cookie of a login, over TLS behind a prefix (`host_name`).
 COOKIE = "tidegate-admin"

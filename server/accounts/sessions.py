@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from itsdangerous import BadSignature, Signer
 
-from server.accounts.accounts import AccountStore, Session, digest
-from server.http.proxies import block_of
+from ..http.proxies import block_of
+from .accounts import AccountStore, Session, digest
 
 IDLE_S = 12 * 3600.0
 LIFETIME_S = 7 * 86400.0

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 
-from server.accounts.accounts import AccountRows, ApiToken, Role, Scope, Session, User
-from server.store.accounts import OperatorTables
+from ..store.accounts import OperatorTables
+from .accounts import AccountRows, ApiToken, Role, Scope, Session, User
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV

@@ -10,7 +10,7 @@ import segno
 from markupsafe import Markup
 from pydantic import BeforeValidator, Field
 
-from server.accounts.accounts import (
+from ..accounts.accounts import (
     NAME,
     PASSWORD_MAX,
     PASSWORD_MIN,
@@ -21,14 +21,14 @@ from server.accounts.accounts import (
     new_totp_secret,
     totp_uri,
 )
-from server.accounts.proofs import COOKIE
-from server.accounts.sessions import LIFETIME_S
-from server.admin.app import VISITOR, ZONE, HandlerCall, cookie
-from server.admin.render import zone_of
-from server.admin.router import Operations, PageRoutes
-from server.admin.shapes import SerialPath, Shape, Text
-from server.admin.web import Answer, redirect
-from server.control.problems import Problem
+from ..accounts.proofs import COOKIE
+from ..accounts.sessions import LIFETIME_S
+from ..control.problems import Problem
+from .app import VISITOR, ZONE, HandlerCall, cookie
+from .render import zone_of
+from .router import Operations, PageRoutes
+from .shapes import SerialPath, Shape, Text
+from .web import Answer, redirect
 
 api = Operations("account", Scope.ACCOUNTS)
 pages = PageRoutes(Scope.ACCOUNTS)

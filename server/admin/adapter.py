@@ -12,15 +12,15 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from server.admin.form_body import read_form
-from server.admin.web import Answer, Call, problem_answer
-from server.control.problems import Problem
-from server.http.clock import Clock
-from server.http.limits import HttpLimits
-from server.http.request import Request
+from ..control.problems import Problem
+from ..http.clock import Clock
+from ..http.limits import HttpLimits
+from ..http.request import Request
+from .form_body import read_form
+from .web import Answer, Call, problem_answer
 
 if TYPE_CHECKING:
-    from server.admin.app import Admin
+    from .app import Admin
 
 #: A logo in a form is the largest thing that anybody sends, and who has not logged in sends a name
 #: and a password.

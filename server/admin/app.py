@@ -21,20 +21,20 @@ from urllib.parse import quote, urlencode, urlsplit
 from pydantic import BaseModel
 from twisted.logger import Logger
 
-from protocol.errors import ProtocolError
-from server.accounts.accounts import Accounts, Scope
-from server.accounts.password_reset import Reset, forget_reset, read_reset
-from server.accounts.proofs import COOKIE, api_token
-from server.accounts.sessions import LoginBrake, Logins
-from server.admin.previews import Previews
-from server.admin.render import zone_of
-from server.admin.router import Router
-from server.admin.web import Answer, Call, Principal, html, problem_answer, redirect
-from server.control.events import NotStored
-from server.control.problems import Problem
-from server.control.server import Server
-from server.files.pages import Pages
-from server.http.cookies import host_name, set_cookie
+from ...protocol.errors import ProtocolError
+from ..accounts.accounts import Accounts, Scope
+from ..accounts.password_reset import Reset, forget_reset, read_reset
+from ..accounts.proofs import COOKIE, api_token
+from ..accounts.sessions import LoginBrake, Logins
+from ..control.events import NotStored
+from ..control.problems import Problem
+from ..control.server import Server
+from ..files.pages import Pages
+from ..http.cookies import host_name, set_cookie
+from .previews import Previews
+from .render import zone_of
+from .router import Router
+from .web import Answer, Call, Principal, html, problem_answer, redirect
 
 VISITOR = "tidegate-visitor"
 ZONE = "tidegate-zone"

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from protocol.units import format_duration, format_rate
-from server.control.series import Series
+from ...protocol.units import format_duration, format_rate
+from ..control.series import Series
 
 
 @dataclass(frozen=True, slots=True)

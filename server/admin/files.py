@@ -8,18 +8,18 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from server.accounts.accounts import Scope
-from server.admin.app import HandlerCall
-from server.admin.render import stamp
-from server.admin.router import Operations, PageRoutes
-from server.admin.shapes import Hour, ListQuery, Shape, Text
-from server.admin.web import Answer, csv_answer
-from server.admission.rules import Rule
-from server.control.events import ask as query_store
-from server.control.file_index import FileView
-from server.control.problems import Problem, wrong
-from server.control.rule_keeper import Sourced
-from server.store.usage import HOUR_S, read_hours
+from ..accounts.accounts import Scope
+from ..admission.rules import Rule
+from ..control.events import ask as query_store
+from ..control.file_index import FileView
+from ..control.problems import Problem, wrong
+from ..control.rule_keeper import Sourced
+from ..store.usage import HOUR_S, read_hours
+from .app import HandlerCall
+from .render import stamp
+from .router import Operations, PageRoutes
+from .shapes import Hour, ListQuery, Shape, Text
+from .web import Answer, csv_answer
 
 api = Operations("release", Scope.FILES)
 pages = PageRoutes(Scope.FILES)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 from multipart import MultipartError, PushMultipartParser, parse_options_header
 
-from protocol.errors import ProtocolError
+from ...protocol.errors import ProtocolError
 
 _FIELDS_MOST = 500
 #: Characters of a boundary (RFC 2046, 5.1.1), bytes of a line in a part's head, and its lines.

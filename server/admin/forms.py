@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from policies.registry import readers_of
-from policies.settings import PolicySettings
-from server.admin.web import Call
-from server.control.problems import invalid, wrong
+from ...policies.registry import readers_of
+from ...policies.settings import PolicySettings
+from ..control.problems import invalid, wrong
+from .web import Call
 
 PREFIX = "s."
 

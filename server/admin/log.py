@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from server.admin.app import HandlerCall
-from server.admin.router import Operations, PageRoutes
-from server.admin.shapes import Before, Limit, Search, Shape
-from server.admin.web import Answer
-from server.control.server import StatusLine
+from ..control.server import StatusLine
+from .app import HandlerCall
+from .router import Operations, PageRoutes
+from .shapes import Before, Limit, Search, Shape
+from .web import Answer
 
 api = Operations("server")
 pages = PageRoutes()

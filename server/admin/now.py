@@ -8,18 +8,18 @@ from dataclasses import asdict
 
 from pydantic import Field
 
-from policies.contract import Estimate
-from server.admin.app import HandlerCall
-from server.admin.charts import CHARTS, drawn, from_first_value, lines_of, picture, recorded_since
-from server.admin.openapi import openapi
-from server.admin.render import clock, moment, stamp
-from server.admin.router import Operations, PageRoutes
-from server.admin.shapes import Shape
-from server.admin.status_text import state_of
-from server.admin.web import Answer, csv_answer
-from server.control.metrics import Metrics
-from server.control.problems import Problem, wrong
-from server.control.series import SERIES, Sampler
+from ...policies.contract import Estimate
+from ..control.metrics import Metrics
+from ..control.problems import Problem, wrong
+from ..control.series import SERIES, Sampler
+from .app import HandlerCall
+from .charts import CHARTS, drawn, from_first_value, lines_of, picture, recorded_since
+from .openapi import openapi
+from .render import clock, moment, stamp
+from .router import Operations, PageRoutes
+from .shapes import Shape
+from .status_text import state_of
+from .web import Answer, csv_answer
 
 api = Operations("server")
 pages = PageRoutes()

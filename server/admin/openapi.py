@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from server.accounts.proofs import COOKIE
-from server.admin.router import Nothing, Route
-from server.http.cookies import host_name
+from ..accounts.proofs import COOKIE
+from ..http.cookies import host_name
+from .router import Nothing, Route
 
 _PLACE = "#/components/schemas/{model}"
 

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
-from server.accounts.accounts import Scope
-from server.admin.app import HandlerCall
-from server.admin.render import stamp
-from server.admin.router import Operations, PageRoutes
-from server.admin.shapes import AsTime, Hour, ListQuery, SerialPath, Shape, Text
-from server.admin.web import Answer, csv_answer
-from server.control.problems import Problem, wrong
-from server.store import queries
+from ..accounts.accounts import Scope
+from ..control.problems import Problem, wrong
+from ..store import queries
+from .app import HandlerCall
+from .render import stamp
+from .router import Operations, PageRoutes
+from .shapes import AsTime, Hour, ListQuery, SerialPath, Shape, Text
+from .web import Answer, csv_answer
 
 api = Operations("release", Scope.FILES)
 pages = PageRoutes(Scope.FILES)

@@ -9,18 +9,18 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
-from policies.registry import POLICIES
-from policies.settings import PolicySettings
-from server.accounts.accounts import Scope
-from server.admin import forms
-from server.admin.app import HandlerCall
-from server.admin.previews import RECORDED, WORKLOADS, Measures, Preview, Side, new_key
-from server.admin.router import Operations, PageRoutes
-from server.admin.shapes import BeforeQuery, Key, KeyPath, NumberPath, Shape, Text
-from server.admin.web import Answer, json_answer, redirect
-from server.control.problems import Problem, invalid, wrong
-from server.control.revisions import StaleRevision, diff, shown, usable
-from server.store.records import RevisionRecord
+from ...policies.registry import POLICIES
+from ...policies.settings import PolicySettings
+from ..accounts.accounts import Scope
+from ..control.problems import Problem, invalid, wrong
+from ..control.revisions import StaleRevision, diff, shown, usable
+from ..store.records import RevisionRecord
+from . import forms
+from .app import HandlerCall
+from .previews import RECORDED, WORKLOADS, Measures, Preview, Side, new_key
+from .router import Operations, PageRoutes
+from .shapes import BeforeQuery, Key, KeyPath, NumberPath, Shape, Text
+from .web import Answer, json_answer, redirect
 
 api = Operations("policy", Scope.POLICY)
 pages = PageRoutes(Scope.POLICY)

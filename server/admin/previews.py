@@ -18,13 +18,12 @@ import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredLock
 
-from server.accounts.accounts import Off
-from server.store.records import ArrivalRecord
+from ..accounts.accounts import Off
+from ..store.records import ArrivalRecord
 
 KEPT = 40
 QUEUE = 4
@@ -168,7 +167,6 @@ def new_key() -> str:
 
 LIMIT_S = 120.0
 _NICE = "10"
-_ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class Simulator:
@@ -193,13 +191,8 @@ class Simulator:
     def _play(self, request: bytes) -> bytes:
         if self._closed:
             raise PreviewFailed("The server is being stopped or restarted.")
-        paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "TIDEGATE_NICE": _NICE,
-        }
-        arguments = [sys.executable, "-m", "loadtest.sim.preview"]
+        environment = {**os.environ, "TIDEGATE_NICE": _NICE}
+        arguments = [sys.executable, "-P", "-m", "tidegate.loadtest.sim.preview"]
         pipe = subprocess.PIPE
         with subprocess.Popen(
             arguments, stdin=pipe, stdout=pipe, stderr=pipe, env=environment

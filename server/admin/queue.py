@@ -8,18 +8,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from policies.contract import LeaseView, TicketRow, TicketState
-from server.accounts.accounts import Scope
-from server.admin.app import HandlerCall
-from server.admin.router import Operations, PageRoutes
-from server.admin.shapes import AsSpan, Hour, Lines, ListQuery, NumberPath, Shape, Text
-from server.admin.web import Answer
-from server.admission.client_keys import address_of
-from server.control.blocks import BlockedNetwork, network_of
-from server.control.doors import TEXT_MAX, DoorState
-from server.control.events import ask as ask_store
-from server.control.problems import Problem
-from server.store.journal import search_tickets
+from ...policies.contract import LeaseView, TicketRow, TicketState
+from ..accounts.accounts import Scope
+from ..admission.client_keys import address_of
+from ..control.blocks import BlockedNetwork, network_of
+from ..control.doors import TEXT_MAX, DoorState
+from ..control.events import ask as ask_store
+from ..control.problems import Problem
+from ..store.journal import search_tickets
+from .app import HandlerCall
+from .router import Operations, PageRoutes
+from .shapes import AsSpan, Hour, Lines, ListQuery, NumberPath, Shape, Text
+from .web import Answer
 
 api = Operations("queue", Scope.QUEUE)
 pages = PageRoutes(Scope.QUEUE)

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
-from protocol.units import format_duration, format_rate, format_size
-from server.files.pages import Pages
+from ...protocol.units import format_duration, format_rate, format_size
+from ..files.pages import Pages
 
 UTC_ZONE = ZoneInfo("UTC")
 

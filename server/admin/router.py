@@ -21,9 +21,9 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ValidationError
 
-from server.accounts.accounts import Scope
-from server.admin.web import Answer, Call, json_answer, redirect
-from server.control.problems import Problem, invalid
+from ..accounts.accounts import Scope
+from ..control.problems import Problem, invalid
+from .web import Answer, Call, json_answer, redirect
 
 Handler = Callable[..., Awaitable[Any]]
 H = TypeVar("H", bound=Handler)

@@ -15,8 +15,8 @@ from pydantic import (
     ValidationInfo,
 )
 
-from protocol.units import BadUnit, parse_duration
-from server.admin.render import read_time
+from ...protocol.units import BadUnit, parse_duration
+from .render import read_time
 
 T = TypeVar("T")
 _BIG = 2**53 - 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from server.accounts.opened import OpenedAccounts
-from server.admin import account, files, log, now, passes, policy, queue, waiting
-from server.admin.app import Admin
-from server.admin.previews import Previews, Simulator
-from server.admin.render import make_pages
-from server.admin.router import Router
-from server.control.server import Server
+from ..accounts.opened import OpenedAccounts
+from ..control.server import Server
+from . import account, files, log, now, passes, policy, queue, waiting
+from .app import Admin
+from .previews import Previews, Simulator
+from .render import make_pages
+from .router import Router
 
 #: Of two patterns that fit a path, the first one counts.
 MODULES = (now, account, queue, policy, files, passes, waiting, log)

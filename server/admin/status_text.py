@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.contract import Snapshot
-from protocol.units import format_duration
-from server.control.vitals import Health
+from ...policies.contract import Snapshot
+from ...protocol.units import format_duration
+from ..control.vitals import Health
 
 
 @dataclass(frozen=True, slots=True)

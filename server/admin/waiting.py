@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from server.accounts.accounts import Scope
-from server.admin.app import HandlerCall
-from server.admin.router import Operations, PageRoutes
-from server.admin.shapes import Lines, Shape, Text
-from server.admin.web import Answer, html
-from server.control.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
-from server.control.problems import Problem, wrong
-from server.http.phrases import LANGUAGES, Phrases
+from ..accounts.accounts import Scope
+from ..control.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
+from ..control.problems import Problem, wrong
+from ..http.phrases import LANGUAGES, Phrases
+from .app import HandlerCall
+from .router import Operations, PageRoutes
+from .shapes import Lines, Shape, Text
+from .web import Answer, html
 
 api = Operations("release", Scope.FILES)
 pages = PageRoutes(Scope.FILES)

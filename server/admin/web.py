@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
-from protocol import problems
-from server.accounts.accounts import ApiToken, Role, Scope, Scopes, Session, User
-from server.control.problems import Problem
-from server.http.cookies import host_name, read_cookies
+from ...protocol import problems
+from ..accounts.accounts import ApiToken, Role, Scope, Scopes, Session, User
+from ..control.problems import Problem
+from ..http.cookies import host_name, read_cookies
 
 
 @dataclass(frozen=True, slots=True)

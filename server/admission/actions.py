@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from policies.contract import TicketState
-from server.admission.client_keys import address_of
-from server.admission.gate import Gate
+from ...policies.contract import TicketState
+from .client_keys import address_of
+from .gate import Gate
 
 
 class QueueActions:

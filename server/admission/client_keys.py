@@ -25,12 +25,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
-from protocol.errors import BadToken
-from protocol.ticket import MAX_TOKEN_LENGTH, KeyRing, ReturningVisitor, Ticket
-from server.http.answers import Header
-from server.http.cookies import read_cookie, set_cookie
-from server.http.proxies import block_of, prefixes_of
-from server.http.request import Request
+from ...protocol.errors import BadToken
+from ...protocol.ticket import MAX_TOKEN_LENGTH, KeyRing, ReturningVisitor, Ticket
+from ..http.answers import Header
+from ..http.cookies import read_cookie, set_cookie
+from ..http.proxies import block_of, prefixes_of
+from ..http.request import Request
 
 TICKET_FIELD = b"tidegate-ticket"
 PASS_FIELD = b"tidegate-pass"

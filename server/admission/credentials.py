@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from policies.contract import Job
-from protocol.ticket import KeyRing, Ticket
-from server.admission.client_keys import (
+from ...policies.contract import Job
+from ...protocol.ticket import KeyRing, Ticket
+from ..http.proxies import block_of
+from ..http.request import Request
+from .client_keys import (
     PASS_FIELD,
     TICKET_FIELD,
     client_key,
     find_pass,
     find_ticket,
 )
-from server.admission.passes import Grant, PassBook
-from server.http.proxies import block_of
-from server.http.request import Request
+from .passes import Grant, PassBook
 
 #: A time of issue is read off two clocks, which differ by a little more or less each time, seconds.
 _DRIFT_S = 1.0

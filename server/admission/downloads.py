@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from policies.contract import Admit, Job
-from policies.reading import ReadingPace
-from protocol.intervals import IntervalSet, Span
-from server.admission.client_keys import address_of
-from server.files.pacer import Share
-from server.files.transfer import BodyPlan, Representation, Transfer
+from ...policies.contract import Admit, Job
+from ...policies.reading import ReadingPace
+from ...protocol.intervals import IntervalSet, Span
+from ..files.pacer import Share
+from ..files.transfer import BodyPlan, Representation, Transfer
+from .client_keys import address_of
 
 #: Rates are smoothed over the first of these, and looked at after the second of running, seconds.
 _SMOOTHING_S, LOOK_S = 0.5, 0.2

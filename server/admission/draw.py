@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from server.files.transfer import FileKey, Representation
+from ..files.transfer import FileKey, Representation
 
 ROUTE = "/-/prequeue"
 #: Entries seated in one turn of the reactor: a few milliseconds.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from server.admission.client_keys import Client
+from .client_keys import Client
 
 #: A rush is over when nobody had to wait for so long, seconds: the longest time between two visits.
 RUSH_GAP_S = 300.0

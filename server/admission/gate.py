@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from twisted.logger import Logger
 
-from policies.contract import (
+from ...policies.contract import (
     ELSEWHERE,
     Admit,
     Decision,
@@ -30,24 +30,24 @@ from policies.contract import (
     TicketState,
     Wait,
 )
-from policies.settings import PolicySettings
-from protocol.ticket import Ticket
-from server.admission.client_keys import TICKET_FIELD, visitor_cookie
-from server.admission.client_programs import ToolRule
-from server.admission.credentials import write_proof
-from server.admission.downloads import Delivery, LeasedDownload
-from server.admission.gateparts import AdmissionRequest, GateParts, StatusRequest
-from server.admission.identify import Identifier
-from server.admission.leases import LeaseManager, moved
-from server.admission.parked import ParkedFor, ParkedRequest, ParkedRequests
-from server.admission.responses import Notice, clear_cookie
-from server.admission.rules import NOTHING
-from server.admission.small_files import admit_small
-from server.files.transfer import BodyPlan, Representation, StartBody
-from server.http.answers import Header
-from server.http.cookies import read_cookie
-from server.http.request import Request
-from server.store.records import ArrivalRecord
+from ...policies.settings import PolicySettings
+from ...protocol.ticket import Ticket
+from ..files.transfer import BodyPlan, Representation, StartBody
+from ..http.answers import Header
+from ..http.cookies import read_cookie
+from ..http.request import Request
+from ..store.records import ArrivalRecord
+from .client_keys import TICKET_FIELD, visitor_cookie
+from .client_programs import ToolRule
+from .credentials import write_proof
+from .downloads import Delivery, LeasedDownload
+from .gateparts import AdmissionRequest, GateParts, StatusRequest
+from .identify import Identifier
+from .leases import LeaseManager, moved
+from .parked import ParkedFor, ParkedRequest, ParkedRequests
+from .responses import Notice, clear_cookie
+from .rules import NOTHING
+from .small_files import admit_small
 
 _SENTENCES = {
     Reason.TICKET_EXPIRED: "This ticket's turn has passed; ask without it for a new one.",

@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from policies.contract import Job, TicketRow
-from protocol.ticket import KeyRing
-from server.admission.client_keys import Clients
-from server.admission.client_programs import ToolRule, ToolTable
-from server.admission.credentials import Proof
-from server.admission.draw import Prequeue
-from server.admission.evidence import Evidence
-from server.admission.line import Line
-from server.admission.number_allocator import Numbers
-from server.admission.passes import PassBook
-from server.admission.popularity import Popularity
-from server.admission.responses import RetryResponder
-from server.admission.rules import RuleBook
-from server.files.transfer import BodyPlan, Representation, StartBody
-from server.http.clock import Clock
-from server.http.request import Request
-from server.store.records import ArrivalRecord
+from ...policies.contract import Job, TicketRow
+from ...protocol.ticket import KeyRing
+from ..files.transfer import BodyPlan, Representation, StartBody
+from ..http.clock import Clock
+from ..http.request import Request
+from ..store.records import ArrivalRecord
+from .client_keys import Clients
+from .client_programs import ToolRule, ToolTable
+from .credentials import Proof
+from .draw import Prequeue
+from .evidence import Evidence
+from .line import Line
+from .number_allocator import Numbers
+from .passes import PassBook
+from .popularity import Popularity
+from .responses import RetryResponder
+from .rules import RuleBook
 
 
 class TicketJournal(Protocol):

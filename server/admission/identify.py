@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from policies.contract import Job, Wait
-from protocol.errors import BadToken
-from server.admission.client_keys import WAIT_FIELD, find_remaining
-from server.admission.client_programs import ToolRule
-from server.admission.credentials import Proof, read_proof
-from server.admission.gateparts import AdmissionRequest, GateParts
-from server.admission.parked import ParkedRequests
-from server.admission.responses import Notice
-from server.admission.rules import NOTHING as NO_RULE
-from server.admission.rules import Verdict
-from server.files.transfer import BodyPlan, Representation, StartBody
-from server.http.answers import prefers_html
-from server.http.denylist import BlockList
-from server.http.request import Request
+from ...policies.contract import Job, Wait
+from ...protocol.errors import BadToken
+from ..files.transfer import BodyPlan, Representation, StartBody
+from ..http.answers import prefers_html
+from ..http.denylist import BlockList
+from ..http.request import Request
+from .client_keys import WAIT_FIELD, find_remaining
+from .client_programs import ToolRule
+from .credentials import Proof, read_proof
+from .gateparts import AdmissionRequest, GateParts
+from .parked import ParkedRequests
+from .responses import Notice
+from .rules import NOTHING as NO_RULE
+from .rules import Verdict
 
 
 class Identifier:

@@ -15,13 +15,13 @@ from typing import Protocol
 
 from twisted.logger import Logger
 
-from policies.contract import Admit, Decision, Job, PolicyView, TicketRow, TicketState
-from policies.driver import PolicyDriver
-from policies.registry import make_policy
-from policies.settings import PolicySettings
-from server.admission.downloads import MOST_LATE_S, Delivery, LeasedDownload, Rounds
-from server.admission.gateparts import GateParts
-from server.http.clock import DelayedCall, cancel
+from ...policies.contract import Admit, Decision, Job, PolicyView, TicketRow, TicketState
+from ...policies.driver import PolicyDriver
+from ...policies.registry import make_policy
+from ...policies.settings import PolicySettings
+from ..http.clock import DelayedCall, cancel
+from .downloads import MOST_LATE_S, Delivery, LeasedDownload, Rounds
+from .gateparts import GateParts
 
 TICK_S = 0.25
 #: How long a decision may take that nobody waits for; and what follows from visits that were told

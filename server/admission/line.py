@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
 
-from policies.bottleneck import Bottleneck, LineOrders, Sample
-from policies.contract import ONE_LINE, LineSeen
-from server.admission.downloads import LeasedDownload
-from server.files.transfer import Transfer
-from server.http.unarrived import UnarrivedAnswers
+from ...policies.bottleneck import Bottleneck, LineOrders, Sample
+from ...policies.contract import ONE_LINE, LineSeen
+from ..files.transfer import Transfer
+from ..http.unarrived import UnarrivedAnswers
+from .downloads import LeasedDownload
 
 #: What has not arrived so long after a body was over is not waited for, seconds; nor are more
 #: such bodies watched than this.

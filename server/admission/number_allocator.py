@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from policies.contract import ELSEWHERE
+from ...policies.contract import ELSEWHERE
 
 _PAGE_BITS = 1 << 13
 #: Numbers are promised to the store in blocks: a crash skips the rest of a block, which is free.

@@ -16,12 +16,12 @@ from typing import Protocol
 
 from twisted.logger import Logger
 
-from policies.contract import Wait
-from protocol.units import format_duration
-from server.admission.client_programs import ToolRule
-from server.admission.gateparts import AdmissionRequest, StatusRequest
-from server.http.clock import Clock, DelayedCall, cancel
-from server.http.prefix_shares import PrefixShares
+from ...policies.contract import Wait
+from ...protocol.units import format_duration
+from ..http.clock import Clock, DelayedCall, cancel
+from ..http.prefix_shares import PrefixShares
+from .client_programs import ToolRule
+from .gateparts import AdmissionRequest, StatusRequest
 
 _log = Logger()
 #: How many ticks it takes to look at all parked requests once.

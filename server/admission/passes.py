@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from protocol.errors import BadToken
-from protocol.ticket import PASS_USED, KeyRing, Pass
-from server.store.records import PassRecord
+from ...protocol.errors import BadToken
+from ...protocol.ticket import PASS_USED, KeyRing, Pass
+from ..store.records import PassRecord
 
 #: Downloads whose pass is remembered while they wait and run.
 MOST_BEGUN = 200_000

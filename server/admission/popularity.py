@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.store.records import UsageRecord
+from ..store.records import UsageRecord
 
 #: Files counted between two writes to the store; further ones have to wait for the next.
 _MOST_FILES = 100_000

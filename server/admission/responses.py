@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from policies.contract import Wait
-from protocol import problems
-from protocol.headers import format_link
-from protocol.manifest import Source
-from protocol.units import bound_of, format_duration
-from server.admission.client_keys import TICKET_FIELD, visitor_cookie
-from server.admission.own_pages import OwnPages
-from server.files.pages import SECURITY_HEADERS, Pages, Pattern, blank, escaped
-from server.files.transfer import HasTorrent, no_torrents
-from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html
-from server.http.cookies import set_cookie
-from server.http.phrases import Phrases, phrases_for, told_size
-from server.http.request import Request
+from ...policies.contract import Wait
+from ...protocol import problems
+from ...protocol.headers import format_link
+from ...protocol.manifest import Source
+from ...protocol.units import bound_of, format_duration
+from ..files.pages import SECURITY_HEADERS, Pages, Pattern, blank, escaped
+from ..files.transfer import HasTorrent, no_torrents
+from ..http.answers import HTML, PROBLEM_JSON, Header, prefers_html
+from ..http.cookies import set_cookie
+from ..http.phrases import Phrases, phrases_for, told_size
+from ..http.request import Request
+from .client_keys import TICKET_FIELD, visitor_cookie
+from .own_pages import OwnPages
 
 #: Where the waiting page asks how its ticket stands (`wait_status`).
 STATUS_PREFIX = "/-/queue"

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from server.files.paths import accompanied
+from ..files.paths import accompanied
 
 
 class Rule(BaseModel):

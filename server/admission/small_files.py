@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from server.admission.client_keys import proves_something
-from server.files.transfer import Admission, Representation
-from server.http.denylist import BlockList
-from server.http.request import Request
+from ..files.transfer import Admission, Representation
+from ..http.denylist import BlockList
+from ..http.request import Request
+from .client_keys import proves_something
 
 
 def admit_small(

@@ -17,15 +17,15 @@ import json
 import re
 from collections.abc import Callable
 
-from policies.contract import TicketState
-from protocol.errors import BadToken
-from protocol.ticket import KeyRing
-from server.admission.client_keys import find_ticket
-from server.admission.gate import Gate
-from server.admission.responses import STATUS_PREFIX, tenths_up
-from server.http.answers import Header
-from server.http.proxies import block_of
-from server.http.request import Request
+from ...policies.contract import TicketState
+from ...protocol.errors import BadToken
+from ...protocol.ticket import KeyRing
+from ..http.answers import Header
+from ..http.proxies import block_of
+from ..http.request import Request
+from .client_keys import find_ticket
+from .gate import Gate
+from .responses import STATUS_PREFIX, tenths_up
 
 _STATES = {
     TicketState.WAITING: "waiting",

@@ -6,8 +6,8 @@ import os
 import socket
 from dataclasses import dataclass
 
-from server.app.config import CannotStart
-from server.app.settings import HANDED_OVER
+from .config import CannotStart
+from .settings import HANDED_OVER
 
 #: The first descriptor that systemd passes.
 _FIRST = 3

@@ -7,7 +7,6 @@ import importlib
 import os
 import secrets
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,44 +15,45 @@ from twisted.logger import Logger, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from server.accounts.opened import OpenedAccounts, open_accounts
-from server.accounts.proofs import shows_one_of
-from server.accounts.stored import StoredAccounts
-from server.admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES, AdminHandler
-from server.admission.actions import QueueActions
-from server.admission.gate import Gate
-from server.app.bootstrap import configured_policy
-from server.app.listeners import Listener, OpenListener, open_admin
-from server.app.parts import Part
-from server.app.settings import ServerConfig
-from server.control.blocks import BlockedNetworks
-from server.control.branding import LOGO_ROUTE, Branding
-from server.control.doors import Doors
-from server.control.events import EventLog, FaultCount
-from server.control.file_index import FileIndex
-from server.control.history import Arrivals, History
-from server.control.key_values import KeyValues
-from server.control.revisions import Revisions
-from server.control.rule_keeper import RuleKeeper
-from server.control.server import Server
-from server.control.vitals import Totals, Vitals
-from server.files.site import Site
-from server.http.clock import Reactor, in_pool
-from server.http.factory import HttpFactory
-from server.http.front import Front
-from server.http.large_bodies import LargeBodies
-from server.http.proxies import TrustedProxies
-from server.http.request import Request
-from server.http.tls import TlsServer
-from server.store.accounts import OperatorTables
-from server.store.records import RevisionRecord
-from server.store.store import Store
+from ...protocol.version import __version__
+from ..accounts.opened import OpenedAccounts, open_accounts
+from ..accounts.proofs import shows_one_of
+from ..accounts.stored import StoredAccounts
+from ..admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES, AdminHandler
+from ..admission.actions import QueueActions
+from ..admission.gate import Gate
+from ..control.blocks import BlockedNetworks
+from ..control.branding import LOGO_ROUTE, Branding
+from ..control.doors import Doors
+from ..control.events import EventLog, FaultCount
+from ..control.file_index import FileIndex
+from ..control.history import Arrivals, History
+from ..control.key_values import KeyValues
+from ..control.revisions import Revisions
+from ..control.rule_keeper import RuleKeeper
+from ..control.server import Server
+from ..control.vitals import Totals, Vitals
+from ..files.site import Site
+from ..http.clock import Reactor, in_pool
+from ..http.factory import HttpFactory
+from ..http.front import Front
+from ..http.large_bodies import LargeBodies
+from ..http.proxies import TrustedProxies
+from ..http.request import Request
+from ..http.tls import TlsServer
+from ..store.accounts import OperatorTables
+from ..store.records import RevisionRecord
+from ..store.store import Store
+from .bootstrap import configured_policy
+from .listeners import Listener, OpenListener, open_admin
+from .parts import Part
+from .settings import ServerConfig
 
 if TYPE_CHECKING:
-    from server.admin.app import Admin
-    from server.mirror.registry import Registry
-    from server.multicast.service import MulticastRoom
-    from server.torrent.room import TorrentRoom
+    from ..admin.app import Admin
+    from ..mirror.registry import Registry
+    from ..multicast.service import MulticastRoom
+    from ..torrent.room import TorrentRoom
 
 _KEY_BYTES = 32
 #: Work of the pages (passwords above all) runs here, so that it cannot crowd out the store.
@@ -101,7 +101,7 @@ class AdminService:
         self.faults = FaultCount()
         desk, events = QueueActions(gate), EventLog(store, now)
         vitals = Vitals(
-            version=_version(),
+            version=__version__,
             started_s=now(),
             gate=gate,
             totals=totals,
@@ -216,7 +216,7 @@ class AdminService:
     def open_pages(self) -> Admin:
         """The application, built when it is first needed."""
         if self._admin is None:
-            from server.admin.site import make_admin
+            from ..admin.site import make_admin
 
             self._admin = make_admin(self.server, self.open_accounts(), self._config.state)
         return self._admin
@@ -261,7 +261,7 @@ class AdminService:
 
 
 def _load_pages() -> None:
-    importlib.import_module("server.admin.site")
+    importlib.import_module("tidegate.server.admin.site")
 
 
 def session_key(path: Path) -> bytes:
@@ -278,10 +278,3 @@ def session_key(path: Path) -> bytes:
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(key)
     return key
-
-
-def _version() -> str:
-    try:
-        return version("tidegate")
-    except PackageNotFoundError:
-        return "0"

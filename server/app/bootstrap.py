@@ -13,28 +13,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protocol.disk.durable import write_whole
-from server.admission.number_allocator import BLOCK
-from server.admission.own_pages import BadTemplate, OwnPages
-from server.app.config import CannotStart, LoadedConfig, without_password
-from server.app.settings import ServerConfig
-from server.control.revisions import Configured, usable
-from server.files.openfile import local_tag, shared_tag
-from server.files.site import Site
-from server.files.transfer import HasTorrent
-from server.files.tree import Tree
-from server.http.accesslog import AccessLog
-from server.http.clock import Reactor
-from server.http.log_format import parse_format
-from server.http.log_outlets import BackgroundWriter, LineWriter, open_outlet
-from server.store.cluster import Fenced
-from server.store.database import Database, StoreUnavailable, sqlite_url
-from server.store.journal import JournalState, read_journal, reserve_numbers
-from server.store.queries import add_revision, read_passes, read_revisions
-from server.store.records import PassRecord, RevisionRecord
+from ...protocol.disk.durable import write_whole
+from ..admission.number_allocator import BLOCK
+from ..admission.own_pages import BadTemplate, OwnPages
+from ..control.revisions import Configured, usable
+from ..files.openfile import local_tag, shared_tag
+from ..files.site import Site
+from ..files.transfer import HasTorrent
+from ..files.tree import Tree
+from ..http.accesslog import AccessLog
+from ..http.clock import Reactor
+from ..http.log_format import parse_format
+from ..http.log_outlets import BackgroundWriter, LineWriter, open_outlet
+from ..store.cluster import Fenced
+from ..store.database import Database, StoreUnavailable, sqlite_url
+from ..store.journal import JournalState, read_journal, reserve_numbers
+from ..store.queries import add_revision, read_passes, read_revisions
+from ..store.records import PassRecord, RevisionRecord
+from .config import CannotStart, LoadedConfig, without_password
+from .settings import ServerConfig
 
 if TYPE_CHECKING:
-    from server.torrent.room import TorrentRoom
+    from ..torrent.room import TorrentRoom
 
 #: Author of revisions that come from the configuration and not from an operator.
 CONFIGURATION = "configuration"
@@ -229,8 +229,8 @@ def torrent_room(
             "torrents need the package libtorrent: install tidegate with its extra, "
             "tidegate[peers], or leave torrent.enabled out"
         )
-    from server.torrent.metainfo import MetainfoStore
-    from server.torrent.room import TorrentRoom
+    from ..torrent.metainfo import MetainfoStore
+    from ..torrent.room import TorrentRoom
 
     store = MetainfoStore(reactor, config.state / "torrents")
     return TorrentRoom(reactor, config.torrent, site, store, has_torrent, rng, reactor.seconds)

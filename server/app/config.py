@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from policies.settings import PolicySettings, fault_text
-from protocol.errors import ProtocolError
-from protocol.units import parse_duration, parse_rate, parse_size
-from server.app.settings import ServerConfig, unit_of
+from ...policies.settings import PolicySettings, fault_text
+from ...protocol.errors import ProtocolError
+from ...protocol.units import parse_duration, parse_rate, parse_size
+from .settings import ServerConfig, unit_of
 
 PREFIX = "TIDEGATE_"
 DEFAULT_FILE = Path("tidegate.toml")

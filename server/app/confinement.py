@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.app.settings import ServerConfig
-from server.http.log_outlets import log_file
+from ..http.log_outlets import log_file
+from .settings import ServerConfig
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from twisted.logger import Logger
 
-from server.http.limits import HttpLimits
+from ..http.limits import HttpLimits
 
 _log = Logger()
 

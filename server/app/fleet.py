@@ -10,24 +10,24 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
-from protocol.cluster import FromNode, WireTicket, decode_from_node
-from protocol.manifest import FileDigests
-from server.admission.gate import Gate, QueueTerms, SmallTerms
-from server.admission.rules import Rule, RuleBook
-from server.app.shared import Shared
-from server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
-from server.cluster.leader import Leader, Nodes, machine_of
-from server.cluster.line import FleetLine
-from server.cluster.link import LinkFactory
-from server.cluster.wire import ticket_row
-from server.control.vitals import NodeFigures, Totals
-from server.files.pacer import Pacer
-from server.files.site import Site
-from server.files.transfer import BodyPlan, Representation, StartBody
-from server.files.tree import IsDirectory, NotHere
-from server.http.clock import Reactor
-from server.http.request import Request
-from server.store.database import Database
+from ...protocol.cluster import FromNode, WireTicket, decode_from_node
+from ...protocol.manifest import FileDigests
+from ..admission.gate import Gate, QueueTerms, SmallTerms
+from ..admission.rules import Rule, RuleBook
+from ..cluster.common_memory import CommonCounts, CommonLine, CommonMemory
+from ..cluster.leader import Leader, Nodes, machine_of
+from ..cluster.line import FleetLine
+from ..cluster.link import LinkFactory
+from ..cluster.wire import ticket_row
+from ..control.vitals import NodeFigures, Totals
+from ..files.pacer import Pacer
+from ..files.site import Site
+from ..files.transfer import BodyPlan, Representation, StartBody
+from ..files.tree import IsDirectory, NotHere
+from ..http.clock import Reactor
+from ..http.request import Request
+from ..store.database import Database
+from .shared import Shared
 
 _BACKLOG = 64
 #: A node that has been away for so long is taken to be removed, in seconds.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from server.control.vitals import Vitals
-from server.files.site import Site
-from server.http.answers import Header
-from server.http.request import Request
+from ..control.vitals import Vitals
+from ..files.site import Site
+from ..http.answers import Header
+from ..http.request import Request
 
 if TYPE_CHECKING:
-    from server.cluster.node import RemoteAdmission
+    from ..cluster.node import RemoteAdmission
 
 LIVE, READY = "/-/live", "/-/ready"
 _NO_STORE = (b"Cache-Control", b"no-store")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from twisted.logger import Logger
 
-from protocol.disk.durable import write_whole
-from protocol.ticket import Key, KeyRing
-from server.app.config import CannotStart
-from server.http.clock import Clock, Repeat
+from ...protocol.disk.durable import write_whole
+from ...protocol.ticket import Key, KeyRing
+from ..http.clock import Clock, Repeat
+from .config import CannotStart
 
 #: Old keys stay good for reading this long after a newer one took over.
 OVERLAP_S = 30 * 86_400.0

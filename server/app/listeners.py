@@ -13,11 +13,11 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from server.app.config import CannotStart
-from server.app.settings import HANDED_OVER, ServerConfig, split_address
-from server.http.front import Front, tcp_socket
-from server.http.proxies import TrustedProxies
-from server.http.tls import BadCertificate, TlsServer
+from ..http.front import Front, tcp_socket
+from ..http.proxies import TrustedProxies
+from ..http.tls import BadCertificate, TlsServer
+from .config import CannotStart
+from .settings import HANDED_OVER, ServerConfig, split_address
 
 _BACKLOG = 4096
 _log = Logger()

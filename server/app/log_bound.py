@@ -15,7 +15,7 @@ from typing import Any
 from twisted.logger import ILogObserver, Logger, LogLevel
 from zope.interface import implementer
 
-from server.http.proxies import prefixes_of
+from ..http.proxies import prefixes_of
 
 #: Lines of one kind a minute, and how many of them one network may cause.
 MOST_OF_KIND, MOST_OF_NETWORK = 60, 6

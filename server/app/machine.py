@@ -19,32 +19,32 @@ import click
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_from_node
-from server.accounts.proofs import shows_one_of
-from server.admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES
-from server.app.config import CannotStart, LoadedConfig
-from server.app.fleet import ClusterSeat, FleetPlan
-from server.app.listeners import Listener, OpenListener, open_admin, tls_server
-from server.app.meeting import Meeting, MeetingEndpoint, write_meeting
-from server.app.settings import ServerConfig, split_address
-from server.app.shared import Shared, machine_name, open_shared
-from server.app.state_lock import lock_state
-from server.app.unled import Unled, answer_unled
-from server.app.workers import RETIRED
-from server.cluster.candidate import Candidate
-from server.cluster.election import Candidacy, Standing
-from server.cluster.identity import MutualTls
-from server.cluster.link import Link, LinkFactory, Peer, Redial
-from server.cluster.node import RemoteAdmission
-from server.files.pacer import Pacer
-from server.http.clock import Reactor
-from server.http.factory import HttpFactory
-from server.http.front import Front
-from server.http.large_bodies import LargeBodies
-from server.http.proxies import TrustedProxies
-from server.http.request import Request
-from server.store.cluster import read_nodes
-from server.store.database import Database, StoreUnavailable, address_towards
+from ...protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_from_node
+from ..accounts.proofs import shows_one_of
+from ..admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES
+from ..cluster.candidate import Candidate
+from ..cluster.election import Candidacy, Standing
+from ..cluster.identity import MutualTls
+from ..cluster.link import Link, LinkFactory, Peer, Redial
+from ..cluster.node import RemoteAdmission
+from ..files.pacer import Pacer
+from ..http.clock import Reactor
+from ..http.factory import HttpFactory
+from ..http.front import Front
+from ..http.large_bodies import LargeBodies
+from ..http.proxies import TrustedProxies
+from ..http.request import Request
+from ..store.cluster import read_nodes
+from ..store.database import Database, StoreUnavailable, address_towards
+from .config import CannotStart, LoadedConfig
+from .fleet import ClusterSeat, FleetPlan
+from .listeners import Listener, OpenListener, open_admin, tls_server
+from .meeting import Meeting, MeetingEndpoint, write_meeting
+from .settings import ServerConfig, split_address
+from .shared import Shared, machine_name, open_shared
+from .state_lock import lock_state
+from .unled import Unled, answer_unled
+from .workers import RETIRED
 
 _RETRY_S = 0.1
 #: Shared keys are read again this often, in seconds, and renewed when it is time.

@@ -16,9 +16,9 @@ from twisted.internet.defer import fail
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint
 from twisted.internet.error import ConnectError
 
-from protocol.disk.durable import write_whole
-from server.cluster.identity import MutualTls, NodeIdentity
-from server.http.clock import Reactor
+from ...protocol.disk.durable import write_whole
+from ..cluster.identity import MutualTls, NodeIdentity
+from ..http.clock import Reactor
 
 _NAME = "cluster.json"
 #: A leader that cannot be reached within so long, in seconds, may be the one that was lost: where

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from protocol.manifest import Source
-from server.app.settings import ServerConfig
+from ...protocol.manifest import Source
+from .settings import ServerConfig
 
 if TYPE_CHECKING:
-    from server.mirror.registry import MirrorDirectory, Registry
+    from ..mirror.registry import MirrorDirectory, Registry
 
 
 def configured_mirrors(config: ServerConfig) -> tuple[Source, ...]:
@@ -28,7 +28,7 @@ def followers_of(
     """Where else files can be had: at the followers of the channel that is served, if any."""
     if registry is None or config.mirror_publish is None or config.mirror_channel is None:
         return None
-    from server.mirror.registry import MirrorDirectory
+    from ..mirror.registry import MirrorDirectory
 
     return MirrorDirectory(
         registry,

@@ -13,46 +13,46 @@ from typing import Any
 from twisted.internet.endpoints import UNIXClientEndpoint
 from twisted.logger import Logger
 
-from policies.settings import PolicySettings
-from protocol.cluster import Terms, decode_from_leader
-from protocol.errors import ProtocolError
-from protocol.ticket import KeyRing
-from server.admission.client_keys import Clients
-from server.admission.client_programs import ToolTable
-from server.admission.gate import Gate
-from server.admission.gateparts import GateParts
-from server.admission.line import Line
-from server.admission.number_allocator import Numbers
-from server.admission.passes import PassBook
-from server.admission.responses import RetryResponder
-from server.app.bootstrap import open_access_log, open_tree, open_waiting_pages, private_paths
-from server.app.config import LoadedConfig
-from server.app.descriptors import affordable, raise_limit
-from server.app.fleet import FleetPlan
-from server.app.health import add_node_routes
-from server.app.listeners import tls_server, trusted_proxies
-from server.app.meeting import MeetingEndpoint
-from server.app.memory import small_files_bytes
-from server.app.mirrors import configured_mirrors
-from server.app.parts import InOrder, Part
-from server.app.settings import FIXED, ServerConfig
-from server.app.shared import machine_name
-from server.cluster.alone import NoJournal
-from server.cluster.link import LinkFactory, Redial
-from server.cluster.node import RemoteAdmission, RemoteDigests
-from server.files.contact import security_txt
-from server.files.digests import DigestService
-from server.files.disk import DISK_THREADS, Disk
-from server.files.pacer import Pacer
-from server.files.pages import Pages
-from server.files.site import Site
-from server.http.clock import Reactor
-from server.http.factory import HttpFactory
-from server.http.front import Front, Port
-from server.http.limits import HttpLimits
-from server.http.request import Request
-from server.http.tls import CertificateWatch, TlsServer
-from server.http.unarrived import UnarrivedAnswers
+from ...policies.settings import PolicySettings
+from ...protocol.cluster import Terms, decode_from_leader
+from ...protocol.errors import ProtocolError
+from ...protocol.ticket import KeyRing
+from ..admission.client_keys import Clients
+from ..admission.client_programs import ToolTable
+from ..admission.gate import Gate
+from ..admission.gateparts import GateParts
+from ..admission.line import Line
+from ..admission.number_allocator import Numbers
+from ..admission.passes import PassBook
+from ..admission.responses import RetryResponder
+from ..cluster.alone import NoJournal
+from ..cluster.link import LinkFactory, Redial
+from ..cluster.node import RemoteAdmission, RemoteDigests
+from ..files.contact import security_txt
+from ..files.digests import DigestService
+from ..files.disk import DISK_THREADS, Disk
+from ..files.pacer import Pacer
+from ..files.pages import Pages
+from ..files.site import Site
+from ..http.clock import Reactor
+from ..http.factory import HttpFactory
+from ..http.front import Front, Port
+from ..http.limits import HttpLimits
+from ..http.request import Request
+from ..http.tls import CertificateWatch, TlsServer
+from ..http.unarrived import UnarrivedAnswers
+from .bootstrap import open_access_log, open_tree, open_waiting_pages, private_paths
+from .config import LoadedConfig
+from .descriptors import affordable, raise_limit
+from .fleet import FleetPlan
+from .health import add_node_routes
+from .listeners import tls_server, trusted_proxies
+from .meeting import MeetingEndpoint
+from .memory import small_files_bytes
+from .mirrors import configured_mirrors
+from .parts import InOrder, Part
+from .settings import FIXED, ServerConfig
+from .shared import machine_name
 
 #: A leader that is gone is looked for this often: it is back within a second or two.
 _RETRY_S = 0.1

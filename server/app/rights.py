@@ -7,7 +7,7 @@ import os
 import pwd
 from pathlib import Path
 
-from server.app.config import CannotStart
+from .config import CannotStart
 
 
 def become(name: str, state: Path) -> None:

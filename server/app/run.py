@@ -32,21 +32,21 @@ from twisted.logger import (
     textFileLogObserver,
 )
 
-from policies.registry import POLICIES
-from protocol.units import format_rate, format_size
-from server.app.activation import HandedOver, handed_over
-from server.app.clock import ProcessClockReactor
-from server.app.config import CannotStart, ConfigError, LoadedConfig, start_fault
-from server.app.confinement import confine, prepare, writable
-from server.app.log_bound import BoundedLines
-from server.app.rights import become
-from server.app.settings import HANDED_OVER
-from server.http.clock import Reactor
+from ...policies.registry import POLICIES
+from ...protocol.units import format_rate, format_size
+from ..http.clock import Reactor
+from .activation import HandedOver, handed_over
+from .clock import ProcessClockReactor
+from .config import CannotStart, ConfigError, LoadedConfig, start_fault
+from .confinement import confine, prepare, writable
+from .log_bound import BoundedLines
+from .rights import become
+from .settings import HANDED_OVER
 
 if TYPE_CHECKING:
-    from policies.settings import PolicySettings
-    from server.app.listeners import OpenListener
-    from server.app.workers import Child
+    from ...policies.settings import PolicySettings
+    from .listeners import OpenListener
+    from .workers import Child
 
 
 def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[str], int]:
@@ -65,11 +65,11 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
         # Keys, the queue and hashes of passwords are written: nothing of it is for other users.
         os.umask(0o077)
         if handed.files or config.user is not None or not alone:
-            from server.app.listeners import open_early
+            from .listeners import open_early
 
             opened += open_early(config, handed.files, count)
         if handed.admin is not None or config.user is not None:
-            from server.app.listeners import open_admin_early
+            from .listeners import open_admin_early
 
             admin = open_admin_early(config, handed.admin)
         if config.user is not None:
@@ -78,11 +78,11 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
         return [str(fault)], 1
     if alone:
         return _serve(loaded, load, opened=opened, admin=admin)
-    from server.app.workers import Workers
+    from .workers import Workers
 
     try:
         if loaded.config.cluster is not None:
-            from server.app.shared import machine_name
+            from .shared import machine_name
 
             # Before there are several processes that could each make one.
             prepare(loaded.config)
@@ -98,13 +98,13 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
 _COLLECT = (20_000, 20, 20)
 
 #: What a process that serves alone loads, and what a leader and its nodes.
-_ALONE = ("server.app.service",)
-_SHARED = ("server.app.service", "server.app.node_service", "server.app.machine")
+_ALONE = ("tidegate.server.app.service",)
+_SHARED = tuple(f"tidegate.server.app.{name}" for name in ("service", "node_service", "machine"))
 
 
 def _be_child(child: Child, load: Callable[[], LoadedConfig], admin: OpenListener | None) -> int:
     """The life of one process of several; its exit status."""
-    from server.app.workers import CANNOT, LEADER
+    from .workers import CANNOT, LEADER
 
     try:
         loaded = load()
@@ -135,7 +135,7 @@ def _serve(
     """Have the queue, and serve by oneself or by nodes."""
     reactor = _reactor(loaded)
 
-    from server.app.service import Service
+    from .service import Service
 
     try:
         service = Service(
@@ -157,7 +157,7 @@ def _serve(
         sys.stderr.flush()
         if child is None or not faults:
             os._exit(1)
-        from server.app.workers import CANNOT
+        from .workers import CANNOT
 
         os._exit(CANNOT)
     return [], 0
@@ -172,8 +172,8 @@ def _serve_machine(
     """Follow the leader of a cluster, or be it."""
     reactor = _reactor(loaded)
 
-    from server.app.machine import Machine
-    from server.app.service import Service
+    from .machine import Machine
+    from .service import Service
 
     faults: list[str] = []
 
@@ -212,7 +212,7 @@ def _serve_node(
     """Serve, and ask the leader."""
     reactor = _reactor(loaded)
 
-    from server.app.node_service import NodeService
+    from .node_service import NodeService
 
     faults: list[str] = []
     stopping = False
@@ -490,8 +490,8 @@ def _program() -> str:
 
 def _example(service: Any) -> str | None:
     """The URL path of the largest file at the top of the tree."""
-    from server.files.paths import url_of
-    from server.files.tree import NotHere
+    from ..files.paths import url_of
+    from ..files.tree import NotHere
 
     try:
         entries = [entry for entry in service.tree.entries([]) if not entry.is_directory]

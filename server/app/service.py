@@ -11,25 +11,48 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 
-from policies.contract import TicketRow
-from policies.settings import PolicySettings
-from protocol.errors import ProtocolError
-from protocol.ticket import KeyRing
-from server.admission.client_keys import Clients
-from server.admission.client_programs import ToolTable
-from server.admission.draw import ROUTE as PREQUEUE_ROUTE
-from server.admission.draw import Prequeue
-from server.admission.gate import Gate
-from server.admission.gateparts import GateParts
-from server.admission.line import Line, LineKeeper
-from server.admission.number_allocator import Numbers
-from server.admission.passes import PassBook
-from server.admission.responses import STATUS_PREFIX, RetryResponder
-from server.admission.rules import RuleBook
-from server.admission.wait_status import WaitStatus
-from server.app import health
-from server.app.admin_service import AdminService
-from server.app.bootstrap import (
+from ...policies.contract import TicketRow
+from ...policies.settings import PolicySettings
+from ...protocol.errors import ProtocolError
+from ...protocol.ticket import KeyRing
+from ..admission.client_keys import Clients
+from ..admission.client_programs import ToolTable
+from ..admission.draw import ROUTE as PREQUEUE_ROUTE
+from ..admission.draw import Prequeue
+from ..admission.gate import Gate
+from ..admission.gateparts import GateParts
+from ..admission.line import Line, LineKeeper
+from ..admission.number_allocator import Numbers
+from ..admission.passes import PassBook
+from ..admission.responses import STATUS_PREFIX, RetryResponder
+from ..admission.rules import RuleBook
+from ..admission.wait_status import WaitStatus
+from ..control.history import Arrivals
+from ..control.key_values import KeyValues
+from ..control.vitals import Totals
+from ..files.contact import security_txt
+from ..files.digest_warmup import DigestWarmup
+from ..files.digests import DigestService
+from ..files.disk import DISK_THREADS, Disk
+from ..files.pacer import Pacer
+from ..files.pages import Pages
+from ..files.site import Site
+from ..files.stored_digests import StoredDigests
+from ..files.transfer import no_torrents
+from ..http.clock import Reactor
+from ..http.factory import HttpFactory
+from ..http.front import Front
+from ..http.tls import CertificateWatch, TlsServer
+from ..http.unarrived import UnarrivedAnswers
+from ..store.accounts import OperatorTables
+from ..store.cluster import drop_node, keep_node
+from ..store.journal import reserve_numbers, write_tickets
+from ..store.queries import count_pass_use, keep_revision
+from ..store.records import PassRecord
+from ..store.store import CLUSTER_LATE_S, LATE_S, Work
+from . import health
+from .admin_service import AdminService
+from .bootstrap import (
     CONFIGURATION,
     configured_policy,
     keep_mark,
@@ -41,10 +64,10 @@ from server.app.bootstrap import (
     read_mark,
     torrent_room,
 )
-from server.app.config import CannotStart, LoadedConfig
-from server.app.descriptors import affordable, raise_limit
-from server.app.keys import KeyKeeper, load_keys
-from server.app.listeners import (
+from .config import CannotStart, LoadedConfig
+from .descriptors import affordable, raise_limit
+from .keys import KeyKeeper, load_keys
+from .listeners import (
     Listener,
     OpenListener,
     adopt_port,
@@ -53,43 +76,20 @@ from server.app.listeners import (
     tls_server,
     trusted_proxies,
 )
-from server.app.memory import small_files_bytes
-from server.app.mirrors import configured_mirrors, followers_of
-from server.app.parts import InOrder, Part
-from server.app.settings import FIXED, ServerConfig
-from server.app.state_lock import LockKeeper, lock_state
-from server.app.store_service import StoreService
-from server.control.history import Arrivals
-from server.control.key_values import KeyValues
-from server.control.vitals import Totals
-from server.files.contact import security_txt
-from server.files.digest_warmup import DigestWarmup
-from server.files.digests import DigestService
-from server.files.disk import DISK_THREADS, Disk
-from server.files.pacer import Pacer
-from server.files.pages import Pages
-from server.files.site import Site
-from server.files.stored_digests import StoredDigests
-from server.files.transfer import no_torrents
-from server.http.clock import Reactor
-from server.http.factory import HttpFactory
-from server.http.front import Front
-from server.http.tls import CertificateWatch, TlsServer
-from server.http.unarrived import UnarrivedAnswers
-from server.store.accounts import OperatorTables
-from server.store.cluster import drop_node, keep_node
-from server.store.journal import reserve_numbers, write_tickets
-from server.store.queries import count_pass_use, keep_revision
-from server.store.records import PassRecord
-from server.store.store import CLUSTER_LATE_S, LATE_S, Work
+from .memory import small_files_bytes
+from .mirrors import configured_mirrors, followers_of
+from .parts import InOrder, Part
+from .settings import FIXED, ServerConfig
+from .state_lock import LockKeeper, lock_state
+from .store_service import StoreService
 
 # What a server has only where it is configured is loaded only then.
 if TYPE_CHECKING:
-    from server.app.fleet import FleetPlan
-    from server.cluster.leader import Leader, Nodes
-    from server.mirror.registry import Registry
-    from server.mirror.routes import MirrorOrigin
-    from server.multicast.service import MulticastRoom, MulticastSender
+    from ..cluster.leader import Leader, Nodes
+    from ..mirror.registry import Registry
+    from ..mirror.routes import MirrorOrigin
+    from ..multicast.service import MulticastRoom, MulticastSender
+    from .fleet import FleetPlan
 
 #: A server that stops lets whole answers get out for so long.
 _PARTING_S = 1.0
@@ -152,14 +152,14 @@ class Service:
         if fleet is None:
             self.line = LineKeeper(self.pacer, config.bandwidth, answers)
         else:
-            from server.cluster.leader import Nodes
-            from server.cluster.line import FleetLine
+            from ..cluster.leader import Nodes
+            from ..cluster.line import FleetLine
 
             self.nodes = Nodes(self.pacer.goodput_bytes_s)
             self.line = lines = FleetLine(self.nodes, config.bandwidth)
         registry: Registry | None = None
         if config.mirror_publish is not None:
-            from server.mirror.registry import Registry
+            from ..mirror.registry import Registry
 
             registry = Registry()
         followers = followers_of(config, registry, now)
@@ -221,7 +221,7 @@ class Service:
         # What answers.
         self.multicast: MulticastRoom | None = None
         if sender is not None:
-            from server.multicast.service import MulticastRoom
+            from ..multicast.service import MulticastRoom
 
             self.multicast = MulticastRoom(
                 reactor, sender, self.tree, gate, config.state, self._database.read_pool
@@ -251,7 +251,7 @@ class Service:
             self.multicast.add_routes(site)
         self._mirror_origin: MirrorOrigin | None = None
         if registry is not None and config.mirror_publish is not None:
-            from server.mirror.routes import PREFIX, MirrorOrigin
+            from ..mirror.routes import PREFIX, MirrorOrigin
 
             self._mirror_origin = MirrorOrigin(
                 registry, config.mirror_publish, reactor, now, site.forget_all
@@ -275,8 +275,8 @@ class Service:
         self._totals: Callable[[], Totals] = self._own_totals
         self.leader: Leader | None = None
         if fleet is not None and self.nodes is not None:
-            from server.app.fleet import LeaderHome, fleet_totals
-            from server.cluster.leader import Leader
+            from ..cluster.leader import Leader
+            from .fleet import LeaderHome, fleet_totals
 
             self._totals = partial(
                 fleet_totals, self.nodes, lines, self.pacer, fleet, reactor.seconds
@@ -330,7 +330,7 @@ class Service:
         settings = self.config.multicast
         if not settings.enabled:
             return None
-        from server.multicast.service import MulticastSender
+        from ..multicast.service import MulticastSender
 
         try:
             return MulticastSender(self.reactor, settings, rng, self.pacer.charge)
@@ -354,7 +354,7 @@ class Service:
         yield Part("queue", lambda: self.gate.open(restored), self.gate.close)
         leader = self.leader
         if leader is not None and fleet is not None:
-            from server.app.fleet import NodePort
+            from .fleet import NodePort
 
             port = NodePort(self.reactor, leader, fleet.socket)
             yield Part("node port", port.open, port.close)

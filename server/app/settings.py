@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from policies.registry import POLICIES, unknown_policy
-from policies.settings import PolicySettings
-from server.admission.client_programs import Manner, ToolRule
-from server.admission.rules import Rule
-from server.http.limits import HttpLimits
-from server.http.log_format import parse_format
-from server.http.proxies import ProxyHeader
-from server.http.tls import INTERMEDIATE, TlsVersion
-from server.multicast.settings import MulticastSettings
-from server.torrent.settings import TorrentSettings
+from ...policies.registry import POLICIES, unknown_policy
+from ...policies.settings import PolicySettings
+from ..admission.client_programs import Manner, ToolRule
+from ..admission.rules import Rule
+from ..http.limits import HttpLimits
+from ..http.log_format import parse_format
+from ..http.proxies import ProxyHeader
+from ..http.tls import INTERMEDIATE, TlsVersion
+from ..multicast.settings import MulticastSettings
+from ..torrent.settings import TorrentSettings
 
 
 def _known_policy(name: str) -> str:

@@ -10,12 +10,12 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protocol.disk.durable import write_whole
-from protocol.ticket import Key, KeyRing
-from server.app.keys import Entries, read_keys, renewed
-from server.cluster.identity import NodeIdentity, make_identity
-from server.store.cluster import Secret, read_secrets, take_turns, write_secrets
-from server.store.database import Database
+from ...protocol.disk.durable import write_whole
+from ...protocol.ticket import Key, KeyRing
+from ..cluster.identity import NodeIdentity, make_identity
+from ..store.cluster import Secret, read_secrets, take_turns, write_secrets
+from ..store.database import Database
+from .keys import Entries, read_keys, renewed
 
 _TICKETS, _LINKS, _ADMIN = "tickets", "links", "admin"
 _ADMIN_BYTES = 32

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from twisted.logger import Logger
 
-from server.app.config import CannotStart
-from server.http.clock import Clock, Repeat
+from ..http.clock import Clock, Repeat
+from .config import CannotStart
 
 _NAME = "lock"
 #: What a state folder of ours holds; a folder of others is never closed to them.

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from twisted.internet.defer import maybeDeferred
 from twisted.python.threadpool import ThreadPool
 
-from server.app.parts import Part
-from server.http.clock import Reactor, in_pool, pause
-from server.store.database import Database
-from server.store.store import LATE_S, Store, Work
+from ..http.clock import Reactor, in_pool, pause
+from ..store.database import Database
+from ..store.store import LATE_S, Store, Work
+from .parts import Part
 
 _READ_THREADS = 3
 

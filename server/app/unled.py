@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.app.health import UNMET
-from server.http.answers import Header
-from server.http.request import Request
+from ..http.answers import Header
+from ..http.request import Request
+from .health import UNMET
 
 _RETRY_S = b"2"
 _NO_STORE = (b"Cache-Control", b"no-store")

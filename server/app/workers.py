@@ -22,10 +22,10 @@ from typing import NoReturn
 
 import click
 
-from server.app.config import LoadedConfig
-from server.app.fleet import FleetPlan
-from server.app.listeners import OpenListener
-from server.cluster.common_memory import CommonMemory
+from ..cluster.common_memory import CommonMemory
+from .config import LoadedConfig
+from .fleet import FleetPlan
+from .listeners import OpenListener
 
 #: A child that lived for less than this twice in a row is started again after a pause, in seconds.
 _YOUNG_S, _PAUSE_S = 3.0, 1.0

@@ -16,10 +16,10 @@ from typing import Any
 from pydantic import ValidationError
 from twisted.internet.defer import Deferred, succeed
 
-from policies.contract import ELSEWHERE, TicketRow
-from policies.registry import POLICIES
-from policies.settings import PolicySettings
-from protocol.cluster import (
+from ...policies.contract import ELSEWHERE, TicketRow
+from ...policies.registry import POLICIES
+from ...policies.settings import PolicySettings
+from ...protocol.cluster import (
     FromLeader,
     FromNode,
     Terms,
@@ -27,18 +27,18 @@ from protocol.cluster import (
     decode_from_leader,
     decode_from_node,
 )
-from protocol.errors import ProtocolError
-from protocol.manifest import FileDigests
-from server.admission.gate import Gate, QueueTerms, SmallTerms
-from server.admission.line import Line
-from server.cluster.leader import Leader, Nodes
-from server.cluster.line import FleetLine
-from server.cluster.link import Link, Peer
-from server.cluster.wire import wire_ticket
-from server.files.transfer import BodyPlan, Representation, StartBody
-from server.http.clock import Clock
-from server.http.proxies import TrustedProxies
-from server.http.request import Request
+from ...protocol.errors import ProtocolError
+from ...protocol.manifest import FileDigests
+from ..admission.gate import Gate, QueueTerms, SmallTerms
+from ..admission.line import Line
+from ..files.transfer import BodyPlan, Representation, StartBody
+from ..http.clock import Clock
+from ..http.proxies import TrustedProxies
+from ..http.request import Request
+from .leader import Leader, Nodes
+from .line import FleetLine
+from .link import Link, Peer
+from .wire import wire_ticket
 
 #: Clients sent away while nobody leads come back after so long, seconds.
 RETRY_S = 2

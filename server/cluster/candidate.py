@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
-from server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
-from server.http.clock import Reactor, Repeat
-from server.store.cluster import Seat, campaign, read_seat, release, renew
-from server.store.database import Database, StoreUnavailable
+from ..http.clock import Reactor, Repeat
+from ..store.cluster import Seat, campaign, read_seat, release, renew
+from ..store.database import Database, StoreUnavailable
+from .election import MISSED, Candidacy, Standing, answered, is_sure, passed
 
 _log = Logger()
 #: A lease is renewed, and looked at, this often in its length.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
-from server.store.cluster import Seat
+from ..store.cluster import Seat
 
 #: A candidate that lost the leader's connection takes a lease that was not renewed for this part
 #: of its length; at least twice it should have been.

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from protocol.cluster import (
+from ...protocol.cluster import (
     OLDEST,
     SHARING,
     VERSION,
@@ -53,16 +53,16 @@ from protocol.cluster import (
     WireTicket,
     Write,
 )
-from protocol.errors import ProtocolError
-from protocol.manifest import FileDigests
-from server.admission.gate import QueueTerms, SmallTerms
-from server.cluster.link import Link, Peer
-from server.cluster.wire import body_plan, representation, wire_digests
-from server.files.transfer import BodyPlan, Representation, StartBody, TransferListener
-from server.http.answers import Header
-from server.http.clock import Clock, cancel, pause
-from server.http.proxies import TrustedProxies
-from server.http.request import Request
+from ...protocol.errors import ProtocolError
+from ...protocol.manifest import FileDigests
+from ..admission.gate import QueueTerms, SmallTerms
+from ..files.transfer import BodyPlan, Representation, StartBody, TransferListener
+from ..http.answers import Header
+from ..http.clock import Clock, cancel, pause
+from ..http.proxies import TrustedProxies
+from ..http.request import Request
+from .link import Link, Peer
+from .wire import body_plan, representation, wire_digests
 
 _log = Logger()
 #: How often nodes are told their terms, in seconds, and how often at least, so that they know that

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from policies.contract import LineSeen
-from server.admission.downloads import LeasedDownload
-from server.admission.line import LineKeeper, ToldSight
-from server.cluster.leader import Node, Nodes, RemoteTransfer
-from server.files.transfer import Transfer
+from ...policies.contract import LineSeen
+from ..admission.downloads import LeasedDownload
+from ..admission.line import LineKeeper, ToldSight
+from ..files.transfer import Transfer
+from .leader import Node, Nodes, RemoteTransfer
 
 
 @dataclass(slots=True)

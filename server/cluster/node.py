@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from protocol.cluster import (
+from ...protocol.cluster import (
     SHARING,
     VERSION,
     Administer,
@@ -55,22 +55,22 @@ from protocol.cluster import (
     WireRequest,
     Write,
 )
-from protocol.errors import ProtocolError
-from protocol.manifest import FileDigests
-from server.admission.downloads import unsent_most, was_shut
-from server.admission.line import LingeringBodies, Outlet
-from server.admission.rules import Rule, RuleBook
-from server.admission.small_files import admit_small
-from server.cluster.alone import RETRY_S, MakeGate, OwnQueue, no_leader
-from server.cluster.link import Link, Peer
-from server.cluster.wire import file_digests, wire_file, wire_plan, wire_request
-from server.files.pacer import Share
-from server.files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
-from server.http.clock import Clock, cancel
-from server.http.denylist import BlockList
-from server.http.proxies import TrustedProxies
-from server.http.request import Request
-from server.http.unarrived import UnarrivedAnswers
+from ...protocol.errors import ProtocolError
+from ...protocol.manifest import FileDigests
+from ..admission.downloads import unsent_most, was_shut
+from ..admission.line import LingeringBodies, Outlet
+from ..admission.rules import Rule, RuleBook
+from ..admission.small_files import admit_small
+from ..files.pacer import Share
+from ..files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
+from ..http.clock import Clock, cancel
+from ..http.denylist import BlockList
+from ..http.proxies import TrustedProxies
+from ..http.request import Request
+from ..http.unarrived import UnarrivedAnswers
+from .alone import RETRY_S, MakeGate, OwnQueue, no_leader
+from .link import Link, Peer
+from .wire import file_digests, wire_file, wire_plan, wire_request
 
 _log = Logger()
 TICK_S = 0.25

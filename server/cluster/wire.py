@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from policies.contract import TicketRow, TicketState
-from protocol.cluster import WireDigests, WireFile, WirePlan, WireRequest, WireTicket
-from protocol.manifest import FileDigests
-from server.files.transfer import BodyPlan, FileKey, Representation
-from server.http.request import Request
+from ...policies.contract import TicketRow, TicketState
+from ...protocol.cluster import WireDigests, WireFile, WirePlan, WireRequest, WireTicket
+from ...protocol.manifest import FileDigests
+from ..files.transfer import BodyPlan, FileKey, Representation
+from ..http.request import Request
 
 _PIECE_DIGEST_BYTES = 32
 

@@ -6,9 +6,9 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from server.admission.actions import QueueActions
-from server.control.key_values import KeyValues
-from server.control.problems import wrong
+from ..admission.actions import QueueActions
+from .key_values import KeyValues
+from .problems import wrong
 
 _PAPER = "blocks"
 

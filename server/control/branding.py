@@ -6,11 +6,11 @@ import base64
 import hashlib
 from dataclasses import dataclass
 
-from policies.contract import Estimate, Wait
-from server.admission.responses import Notice, RetryResponder, Wording
-from server.control.key_values import KeyValues
-from server.http.phrases import Phrases
-from server.http.request import Request
+from ...policies.contract import Estimate, Wait
+from ..admission.responses import Notice, RetryResponder, Wording
+from ..http.phrases import Phrases
+from ..http.request import Request
+from .key_values import KeyValues
 
 LOGO_ROUTE = "/-/logo"
 LOGO_MAX_BYTES = 256 * 1024

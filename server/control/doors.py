@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from server.admission.gate import Gate
-from server.control.branding import Branding
-from server.control.key_values import KeyValues
+from ..admission.gate import Gate
+from .branding import Branding
+from .key_values import KeyValues
 
 TEXT_MAX = 500
 _PAPER = "doors"

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from twisted.logger import ILogObserver, LogLevel
 from zope.interface import implementer
 
-from server.control.problems import Problem
-from server.store.queries import read_events, write_events
-from server.store.records import EventRecord
-from server.store.store import Store
+from ..store.queries import read_events, write_events
+from ..store.records import EventRecord
+from ..store.store import Store
+from .problems import Problem
 
 T = TypeVar("T")
 

@@ -11,13 +11,13 @@ from urllib.parse import unquote
 
 from twisted.logger import Logger
 
-from server.admission.gate import Gate
-from server.files.paths import url_of
-from server.files.site import Site
-from server.files.tree import NotHere
-from server.http.clock import Clock, pause
-from server.store.store import Store
-from server.store.usage import read_usage
+from ..admission.gate import Gate
+from ..files.paths import url_of
+from ..files.site import Site
+from ..files.tree import NotHere
+from ..http.clock import Clock, pause
+from ..store.store import Store
+from ..store.usage import read_usage
 
 _FRESH_S = 20.0
 _MOST_FILES = 200_000

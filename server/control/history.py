@@ -14,17 +14,17 @@ from functools import partial
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from server.admission.popularity import Popularity
-from server.control.events import ask
-from server.control.series import RECORDED, Sampler, Series
-from server.control.vitals import Vitals
-from server.http.clock import Clock, Repeat
-from server.store.history import RAW, read_binned, read_samples, thin, write_samples
-from server.store.journal import forget_tickets
-from server.store.queries import forget_digests, forget_events, read_arrivals, write_arrivals
-from server.store.records import ArrivalRecord, SampleRecord
-from server.store.store import Store
-from server.store.usage import add_usage, forget_usage
+from ..admission.popularity import Popularity
+from ..http.clock import Clock, Repeat
+from ..store.history import RAW, read_binned, read_samples, thin, write_samples
+from ..store.journal import forget_tickets
+from ..store.queries import forget_digests, forget_events, read_arrivals, write_arrivals
+from ..store.records import ArrivalRecord, SampleRecord
+from ..store.store import Store
+from ..store.usage import add_usage, forget_usage
+from .events import ask
+from .series import RECORDED, Sampler, Series
+from .vitals import Vitals
 
 SAMPLE_S = 5.0
 _RECENT_S = 3600.0

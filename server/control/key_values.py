@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from server.store.accounts import OperatorTables
+from ..store.accounts import OperatorTables
 
 
 class KeyValues:

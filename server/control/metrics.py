@@ -15,8 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from server.control.revisions import Revisions
-from server.control.vitals import Vitals
+from .revisions import Revisions
+from .vitals import Vitals
 
 #: Name, help, and the figure (`Vitals.figures`); a counter's name ends in _total there.
 _FIGURES = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from policies.settings import fault_text
-from server.http.answers import phrase
+from ...policies.settings import fault_text
+from ..http.answers import phrase
 
 #: What a status means where nothing more exact is said.
 _CODES = {

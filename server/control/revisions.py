@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from policies.registry import POLICIES
-from policies.settings import PolicySettings
-from server.admission.gate import Gate
-from server.control.events import EventLog, ask
-from server.control.problems import Problem
-from server.store.queries import keep_revision, read_revision, read_revisions
-from server.store.records import RevisionRecord
-from server.store.store import Store
+from ...policies.registry import POLICIES
+from ...policies.settings import PolicySettings
+from ..admission.gate import Gate
+from ..store.queries import keep_revision, read_revision, read_revisions
+from ..store.records import RevisionRecord
+from ..store.store import Store
+from .events import EventLog, ask
+from .problems import Problem
 
 _NUMBER_MOST = 2**62
 

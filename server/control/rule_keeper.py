@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from server.admission.draw import Prequeue
-from server.admission.gate import Gate
-from server.admission.rules import Rule, RuleBook, openings
-from server.control.key_values import KeyValues
+from ..admission.draw import Prequeue
+from ..admission.gate import Gate
+from ..admission.rules import Rule, RuleBook, openings
+from .key_values import KeyValues
 
 Source = Literal["configuration", "admin"]
 _PAPER = "rules"

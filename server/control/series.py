@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from server.control.vitals import Vitals
+from .vitals import Vitals
 
 #: What is recorded (docs/admin.md says what each is), and what of it is growth per second.
 SERIES = (

@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from protocol.units import format_duration
-from server.admission.actions import QueueActions
-from server.admission.draw import Prequeue
-from server.admission.gate import Gate
-from server.admission.passes import PassBook
-from server.control.blocks import BlockedNetworks
-from server.control.branding import Branding
-from server.control.doors import Doors
-from server.control.events import EventLog
-from server.control.file_index import FileIndex
-from server.control.history import History
-from server.control.revisions import Revisions
-from server.control.rule_keeper import RuleKeeper
-from server.control.vitals import Vitals
-from server.files.site import Site
-from server.store.store import Store
+from ...protocol.units import format_duration
+from ..admission.actions import QueueActions
+from ..admission.draw import Prequeue
+from ..admission.gate import Gate
+from ..admission.passes import PassBook
+from ..files.site import Site
+from ..store.store import Store
+from .blocks import BlockedNetworks
+from .branding import Branding
+from .doors import Doors
+from .events import EventLog
+from .file_index import FileIndex
+from .history import History
+from .revisions import Revisions
+from .rule_keeper import RuleKeeper
+from .vitals import Vitals
 
 if TYPE_CHECKING:
-    from server.mirror.registry import Registry
-    from server.multicast.service import MulticastRoom
+    from ..mirror.registry import Registry
+    from ..multicast.service import MulticastRoom
 
 
 @dataclass(frozen=True, slots=True)

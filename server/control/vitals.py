@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from policies.contract import Snapshot
-from server.admission.gate import Gate
-from server.control.events import FaultCount
-from server.store.store import Store
+from ...policies.contract import Snapshot
+from ..admission.gate import Gate
+from ..store.store import Store
+from .events import FaultCount
 
 if TYPE_CHECKING:
-    from server.multicast.service import MulticastRoom
-    from server.torrent.room import TorrentRoom
+    from ..multicast.service import MulticastRoom
+    from ..torrent.room import TorrentRoom
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from policies.contract import BRIEF_BYTES
-from server.files.disk import Disk
-from server.files.openfile import OpenFile, Unreadable
-from server.files.pacer import Pacer, Share
-from server.files.sender import BodySender, Piece
-from server.files.touched import Touched
-from server.files.transfer import BodyPlan, Transfer, TransferListener
-from server.http.answers import Header
-from server.http.request import Request
+from ...policies.contract import BRIEF_BYTES
+from ..http.answers import Header
+from ..http.request import Request
+from .disk import Disk
+from .openfile import OpenFile, Unreadable
+from .pacer import Pacer, Share
+from .sender import BodySender, Piece
+from .touched import Touched
+from .transfer import BodyPlan, Transfer, TransferListener
 
 
 class WholeTransfer:

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.files.transfer import FileKey, Representation
-from server.http.ready import Ready
+from ..http.ready import Ready
+from .transfer import FileKey, Representation
 
 #: What each holds beside its body and target: measured with twenty thousand.
 _OVERHEAD_BYTES = 2560

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocol.headers import EntityTag, parse_etag, parse_http_date, strong_match, weak_match
+from ...protocol.headers import EntityTag, parse_etag, parse_http_date, strong_match, weak_match
 
 _CONDITIONS = frozenset(
     {b"if-match", b"if-modified-since", b"if-none-match", b"if-unmodified-since"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from server.http.answers import Header
-from server.http.request import Request
+from ..http.answers import Header
+from ..http.request import Request
 
 _PARTS = [b".well-known", b"security.txt"]
 #: RFC 9116, 2.5.5: less than a year; a copy that is kept longer must be fetched again.

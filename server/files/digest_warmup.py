@@ -16,12 +16,12 @@ from twisted.internet import defer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from protocol.manifest import FileDigests
-from server.files.digests import NOT_KEPT_BYTES, DigestService, FileChanged, Stopped, digest_open
-from server.files.openfile import key_of
-from server.files.transfer import FileKey
-from server.files.tree import Folder, IsDirectory, NotHere, Overloaded, Tree
-from server.http.clock import Clock, pause
+from ...protocol.manifest import FileDigests
+from ..http.clock import Clock, pause
+from .digests import NOT_KEPT_BYTES, DigestService, FileChanged, Stopped, digest_open
+from .openfile import key_of
+from .transfer import FileKey
+from .tree import Folder, IsDirectory, NotHere, Overloaded, Tree
 
 _log = Logger()
 #: So many names are one piece, or fewer with so many bytes to hash.

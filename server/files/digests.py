@@ -21,11 +21,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from protocol.manifest import FileDigests, piece_length_for
-from server.files.disk import disk_pool, let_go
-from server.files.openfile import OpenFile
-from server.files.transfer import FileKey, Representation
-from server.http.clock import Threads, Waiters, in_pool
+from ...protocol.manifest import FileDigests, piece_length_for
+from ..http.clock import Threads, Waiters, in_pool
+from .disk import disk_pool, let_go
+from .openfile import OpenFile
+from .transfer import FileKey, Representation
 
 T = TypeVar("T")
 

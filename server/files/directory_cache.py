@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.files.paths import url_of
-from server.files.transfer import Visibility, kept_from_all
-from server.files.tree import DirectoryEntry, Tree
-from server.http.clock import Clock
+from ..http.clock import Clock
+from .paths import url_of
+from .transfer import Visibility, kept_from_all
+from .tree import DirectoryEntry, Tree
 
 #: What was read (or rendered) is used again for this many times what it cost: 5 % at the most.
 REUSE_FACTOR = 20.0

@@ -9,8 +9,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, execute
 from twisted.python.threadpool import ThreadPool
 
-from server.files.openfile import OpenFile
-from server.http.clock import Threads, in_pool
+from ..http.clock import Threads, in_pool
+from .openfile import OpenFile
 
 #: A fetch reads at least so far ahead; it is read in pieces of the second.
 AHEAD_BYTES = 1 << 20

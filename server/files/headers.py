@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from protocol.headers import (
+from ...protocol.headers import (
     format_http_date,
     format_link,
     format_repr_digest,
     parse_want_digest,
 )
-from protocol.manifest import FileDigests, Source
-from server.files.digests import DigestService
-from server.files.mediatypes import content_type_of
-from server.files.openfile import OpenFile
-from server.files.transfer import HasTorrent, Representation
-from server.http.answers import Header
-from server.http.request import Request
+from ...protocol.manifest import FileDigests, Source
+from ..http.answers import Header
+from ..http.request import Request
+from .digests import DigestService
+from .mediatypes import content_type_of
+from .openfile import OpenFile
+from .transfer import HasTorrent, Representation
 
 
 class RepresentationHeaders:

@@ -12,20 +12,20 @@ from urllib.parse import parse_qs, quote_from_bytes, urlencode
 
 from markupsafe import Markup
 
-from protocol.manifest import xml_legal
-from protocol.units import format_size, whole_number
-from server.files.digests import DigestService
-from server.files.directory_cache import REUSE_FACTOR, Coming, DirectoryCache
-from server.files.openfile import OpenFile, Unreadable
-from server.files.pages import SECURITY_HEADERS, Pages
-from server.files.paths import COMPANIONS, SIGNATURES, url_of
-from server.files.readme import MOST_README_BYTES, READMES, render_readme
-from server.files.transfer import HasTorrent, Visibility, kept_from_all
-from server.files.tree import DirectoryEntry, IsDirectory, NotHere, Tree
-from server.http.answers import HTML, Header, prefers_html
-from server.http.clock import Clock
-from server.http.phrases import Phrases, phrases_for, told_size
-from server.http.request import Request
+from ...protocol.manifest import xml_legal
+from ...protocol.units import format_size, whole_number
+from ..http.answers import HTML, Header, prefers_html
+from ..http.clock import Clock
+from ..http.phrases import Phrases, phrases_for, told_size
+from ..http.request import Request
+from .digests import DigestService
+from .directory_cache import REUSE_FACTOR, Coming, DirectoryCache
+from .openfile import OpenFile, Unreadable
+from .pages import SECURITY_HEADERS, Pages
+from .paths import COMPANIONS, SIGNATURES, url_of
+from .readme import MOST_README_BYTES, READMES, render_readme
+from .transfer import HasTorrent, Visibility, kept_from_all
+from .tree import DirectoryEntry, IsDirectory, NotHere, Tree
 
 #: What the heading calls the root.
 _SORTS = ("name", "size", "date")

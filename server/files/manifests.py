@@ -15,8 +15,8 @@ from twisted.internet import defer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from protocol.headers import EntityTag
-from protocol.manifest import (
+from ...protocol.headers import EntityTag
+from ...protocol.manifest import (
     METALINK_TYPE,
     FileDigests,
     FileManifest,
@@ -25,16 +25,16 @@ from protocol.manifest import (
     encode_metalink,
     encode_sums,
 )
-from server.files.conditions import verdict
-from server.files.digests import DigestService, FileChanged
-from server.files.directory_cache import REUSE_FACTOR, DirectoryCache
-from server.files.headers import RepresentationHeaders
-from server.files.openfile import OpenFile
-from server.files.paths import MANIFEST, METALINK, SUMS, url_of
-from server.files.transfer import Visibility, kept_from_all, kept_there
-from server.files.tree import IsDirectory, NotHere, Tree
-from server.http.clock import Clock, Waiters, cancel
-from server.http.request import Request
+from ..http.clock import Clock, Waiters, cancel
+from ..http.request import Request
+from .conditions import verdict
+from .digests import DigestService, FileChanged
+from .directory_cache import REUSE_FACTOR, DirectoryCache
+from .headers import RepresentationHeaders
+from .openfile import OpenFile
+from .paths import MANIFEST, METALINK, SUMS, url_of
+from .transfer import Visibility, kept_from_all, kept_there
+from .tree import IsDirectory, NotHere, Tree
 
 _INDEX = b"index.meta4"
 _WAIT_S = 10.0

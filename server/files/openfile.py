@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from twisted.logger import Logger
 
-from protocol.errors import ProtocolError
-from server.files.transfer import FileKey, Representation
+from ...protocol.errors import ProtocolError
+from .transfer import FileKey, Representation
 
 _log = Logger()
 _PAGE_BYTES = 4096

@@ -21,8 +21,8 @@ import math
 from collections import deque
 from typing import Any, Protocol
 
-from policies.upkeep import BACKGROUND_PART, BURST_BYTES, SIP_S, UpkeepBudget
-from server.http.clock import Clock, cancel
+from ...policies.upkeep import BACKGROUND_PART, BURST_BYTES, SIP_S, UpkeepBudget
+from ..http.clock import Clock, cancel
 
 TICK_S = 0.01
 #: What a turn is: at least this on a ring that is short, more on a fast link, where turns cost CPU.

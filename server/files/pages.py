@@ -12,11 +12,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-import templates
-from protocol import problems
-from server.files.mediatypes import content_type_of
-from server.http.answers import Header
-from server.http.request import Request
+from ... import templates
+from ...protocol import problems
+from ..http.answers import Header
+from ..http.request import Request
+from .mediatypes import content_type_of
 
 STATIC_ROUTE = "/-/static"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 
-from protocol.headers import EntityTag
-from protocol.ranges import multipart_pieces, parse_range
-from server.files.conditions import range_counts
-from server.files.sender import Piece
-from server.files.transfer import BodyPlan, Representation
-from server.http.answers import Header
-from server.http.request import Request
+from ...protocol.headers import EntityTag
+from ...protocol.ranges import multipart_pieces, parse_range
+from ..http.answers import Header
+from ..http.request import Request
+from .conditions import range_counts
+from .sender import Piece
+from .transfer import BodyPlan, Representation
 
 
 def plan_body(

@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from server.files.disk import AHEAD_BYTES, Disk
-from server.files.openfile import OpenFile, Unreadable
-from server.files.pacer import Pacer, Share
-from server.files.transfer import TransferListener
-from server.http.connection import BLOCKED
-from server.http.outbox import queued_bytes
-from server.http.request import Request
+from ..http.connection import BLOCKED
+from ..http.outbox import queued_bytes
+from ..http.request import Request
+from .disk import AHEAD_BYTES, Disk
+from .openfile import OpenFile, Unreadable
+from .pacer import Pacer, Share
+from .transfer import TransferListener
 
 #: One piece of a body: bytes as they are, or a half-open range of the file.
 Piece = bytes | tuple[int, int]

@@ -9,28 +9,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from policies.contract import BRIEF_BYTES
-from protocol import problems
-from protocol.errors import BadRange
-from protocol.headers import EntityTag
-from protocol.manifest import FileDigests, Source
-from protocol.ranges import ContentRange
-from server.files.body_start import FileStart, OnNoLease
-from server.files.cache import SmallFiles
-from server.files.conditions import verdict
-from server.files.digests import DigestService
-from server.files.directory_cache import DirectoryCache
-from server.files.disk import Disk
-from server.files.headers import RepresentationHeaders
-from server.files.listing import Listings
-from server.files.manifests import GeneratedFiles
-from server.files.openfile import OpenFile
-from server.files.pacer import Pacer
-from server.files.pages import STATIC_ROUTE, Pages
-from server.files.paths import SIGNATURES, may_be_generated, split_path, url_of
-from server.files.response_plans import plan_body
-from server.files.touched import Touched, under
-from server.files.transfer import (
+from ...policies.contract import BRIEF_BYTES
+from ...protocol import problems
+from ...protocol.errors import BadRange
+from ...protocol.headers import EntityTag
+from ...protocol.manifest import FileDigests, Source
+from ...protocol.ranges import ContentRange
+from ..http.answers import Header, header_block
+from ..http.clock import Reactor
+from ..http.ready import Plainly, Ready
+from ..http.request import Request
+from .body_start import FileStart, OnNoLease
+from .cache import SmallFiles
+from .conditions import verdict
+from .digests import DigestService
+from .directory_cache import DirectoryCache
+from .disk import Disk
+from .headers import RepresentationHeaders
+from .listing import Listings
+from .manifests import GeneratedFiles
+from .openfile import OpenFile
+from .pacer import Pacer
+from .pages import STATIC_ROUTE, Pages
+from .paths import SIGNATURES, may_be_generated, split_path, url_of
+from .response_plans import plan_body
+from .touched import Touched, under
+from .transfer import (
     Admission,
     BodyPlan,
     HasTorrent,
@@ -39,11 +43,7 @@ from server.files.transfer import (
     kept_there,
     no_torrents,
 )
-from server.files.tree import IsDirectory, NotHere, Tree
-from server.http.answers import Header, header_block
-from server.http.clock import Reactor
-from server.http.ready import Plainly, Ready
-from server.http.request import Request
+from .tree import IsDirectory, NotHere, Tree
 
 #: Fields that make an answer depend on more than the file.
 _CONDITIONAL = frozenset(

@@ -9,10 +9,10 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from protocol.manifest import FileDigests
-from server.files.transfer import FileKey, Representation
-from server.store.queries import read_digest, write_digest
-from server.store.store import Store
+from ...protocol.manifest import FileDigests
+from ..store.queries import read_digest, write_digest
+from ..store.store import Store
+from .transfer import FileKey, Representation
 
 _log = Logger()
 

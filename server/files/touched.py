@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from twisted.internet import defer
 
-from protocol.headers import parse_etag
-from protocol.manifest import FileDigests
-from server.files.digests import DigestService
-from server.files.openfile import OpenFile
-from server.files.transfer import Representation
+from ...protocol.headers import parse_etag
+from ...protocol.manifest import FileDigests
+from .digests import DigestService
+from .openfile import OpenFile
+from .transfer import Representation
 
 #: How many paths, and former contents of each, are remembered.
 _MOST_PATHS, _MOST_FORMER = 4_096, 8

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from server.files.pacer import Share
-from server.http.answers import Header
-from server.http.request import Request
+from ..http.answers import Header
+from ..http.request import Request
+from .pacer import Share
 
 #: Whether the file of this URL path and size (bytes) has a torrent.
 HasTorrent = Callable[[str, int], bool]

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
-from protocol.errors import ProtocolError
-from server.files.openfile import OpenFile, TagOf, key_of, local_tag, read_at_hand
-from server.files.paths import url_of
-from server.files.transfer import FileKey, Representation
+from ...protocol.errors import ProtocolError
+from .openfile import OpenFile, TagOf, key_of, local_tag, read_at_hand
+from .paths import url_of
+from .transfer import FileKey, Representation
 
 _MOST_LINKS = 40
 #: So many folders that were walked are kept open.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from server.http.access_entry import AccessEntry, AccessRecord
-from server.http.request import Request
+from .access_entry import AccessEntry, AccessRecord
+from .request import Request
 
 _LONGEST_TARGET, _LONGEST_FIELD = 2048, 512
 _BATCH = 512

@@ -6,8 +6,8 @@ import html
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
-from protocol import problems
-from server.http.phrases import PROBLEMS_FOR_PEOPLE, phrases_for
+from ...protocol import problems
+from .phrases import PROBLEMS_FOR_PEOPLE, phrases_for
 
 Header = tuple[bytes, bytes]
 

@@ -17,14 +17,14 @@ from typing import Any, Protocol
 
 from twisted.logger import Logger
 
-from protocol.errors import ProtocolError
-from server.http.answers import Header, header_block, status_line
-from server.http.factory import HttpFactory
-from server.http.outbox import PIECE_BYTES, Outbox, queued_bytes
-from server.http.parser import RequestParser
-from server.http.proxies import Preface, read_preface
-from server.http.ready import Plainly, Ready, ReadyTable
-from server.http.request import Request
+from ...protocol.errors import ProtocolError
+from .answers import Header, header_block, status_line
+from .factory import HttpFactory
+from .outbox import PIECE_BYTES, Outbox, queued_bytes
+from .parser import RequestParser
+from .proxies import Preface, read_preface
+from .ready import Plainly, Ready, ReadyTable
+from .request import Request
 
 _log = Logger()
 _NEVER = float("inf")

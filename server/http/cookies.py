@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from server.http.answers import Header
+from .answers import Header
 
 _MOST_OF_ONE_NAME = 8
 

@@ -10,16 +10,16 @@ from wsgiref.handlers import format_date_time
 
 from twisted.logger import Logger
 
-from protocol.errors import ProtocolError
-from server.http.accesslog import AccessLog
-from server.http.clock import Clock, pause
-from server.http.denylist import BlockList
-from server.http.large_bodies import LargeBodies
-from server.http.limits import HttpLimits
-from server.http.proxies import TrustedProxies, block_of, prefixes_of
-from server.http.ready import ReadyTable, Turns
-from server.http.request import Request
-from server.http.unarrived import UnarrivedAnswers
+from ...protocol.errors import ProtocolError
+from .accesslog import AccessLog
+from .clock import Clock, pause
+from .denylist import BlockList
+from .large_bodies import LargeBodies
+from .limits import HttpLimits
+from .proxies import TrustedProxies, block_of, prefixes_of
+from .ready import ReadyTable, Turns
+from .request import Request
+from .unarrived import UnarrivedAnswers
 
 _log = Logger()
 _SWEEP_S = 1.0

@@ -19,14 +19,14 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from server.http.clock import Reactor
-from server.http.connection import BLOCKED, HttpConnection
-from server.http.outbox import PIECE_BYTES
-from server.http.ready import Known, ReadyTable
+from .clock import Reactor
+from .connection import BLOCKED, HttpConnection
+from .outbox import PIECE_BYTES
+from .ready import Known, ReadyTable
 
 if TYPE_CHECKING:
-    from server.http.factory import HttpFactory
-    from server.http.tls import TlsServer
+    from .factory import HttpFactory
+    from .tls import TlsServer
 
 _log = Logger()
 _EVENTS = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from protocol.errors import ProtocolError
+from ...protocol.errors import ProtocolError
 
 
 class LargeBodies:

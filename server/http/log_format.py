@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import unquote_plus
 
-from server.http.access_entry import AccessEntry, AccessRecord
+from .access_entry import AccessEntry, AccessRecord
 
 #: A ticket, visitor cookie or pass (`protocol.ticket`), wherever it stands; its dots may be quoted.
 _TOKEN = re.compile(r"\b([tvp][12])(?:\.|%2[Ee])[A-Za-z0-9_-]{1,32}(?:\.|%2[Ee])[A-Za-z0-9_.%-]+")

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 from twisted.logger import Logger
 
-from server.http.access_entry import AccessEntry
-from server.http.log_format import Format
-from server.http.proxies import prefixes_of
+from .access_entry import AccessEntry
+from .log_format import Format
+from .proxies import prefixes_of
 
 _log = Logger()
 _WINDOW_S = 60.0

@@ -12,10 +12,10 @@ from typing import Any
 
 import httptools
 
-from protocol.errors import ProtocolError
-from server.http.large_bodies import LargeBodies
-from server.http.limits import HttpLimits
-from server.http.parsing import (
+from ...protocol.errors import ProtocolError
+from .large_bodies import LargeBodies
+from .limits import HttpLimits
+from .parsing import (
     fault_of,
     origin_form,
     valid_host,

@@ -6,7 +6,7 @@ import re
 
 import httptools
 
-from protocol.errors import ProtocolError
+from ...protocol.errors import ProtocolError
 
 _HOST = re.compile(
     rb"(?!.*\.\.)"

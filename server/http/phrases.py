@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import templates
-from protocol.units import format_size, split_duration
+from ... import templates
+from ...protocol.units import format_size, split_duration
 
 if TYPE_CHECKING:
     from babel import Locale

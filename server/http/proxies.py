@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from protocol.errors import BadHeader
+from ...protocol.errors import BadHeader
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

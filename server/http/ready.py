@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from server.http.access_entry import AccessRecord
-from server.http.answers import status_line
-from server.http.clock import Clock
+from .access_entry import AccessRecord
+from .answers import status_line
+from .clock import Clock
 
 _TURN_S = 0.02
 _LOOKS_PER_TURN = 16

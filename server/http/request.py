@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from protocol import problems
-from server.http.access_entry import AccessRecord
-from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html, problem_page
-from server.http.limits import HttpLimits
-from server.http.proxies import Preface, TrustedProxies
-from server.http.unarrived import UnarrivedAnswers
+from ...protocol import problems
+from .access_entry import AccessRecord
+from .answers import HTML, PROBLEM_JSON, Header, prefers_html, problem_page
+from .limits import HttpLimits
+from .proxies import Preface, TrustedProxies
+from .unarrived import UnarrivedAnswers
 
 _NO_HEADERS: Mapping[bytes, bytes] = {}
 

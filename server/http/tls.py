@@ -10,7 +10,7 @@ from typing import Literal
 
 from twisted.logger import Logger
 
-from server.http.clock import Clock, Repeat
+from .clock import Clock, Repeat
 
 TlsVersion = Literal["1.2", "1.3"]
 #: Mozilla's intermediate profile for TLS 1.2: forward secrecy, AEAD. TLS 1.3 has only such.

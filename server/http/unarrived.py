@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from typing import Protocol
 
-from server.http.outbox import queued_bytes
+from .outbox import queued_bytes
 
 #: More than so many are not watched: each costs a system call at every look.
 _MOST = 500

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from protocol.disk.durable import write_whole
-from server.mirror.registry import Admitted
-from server.mirror.repository import RepositoryProblem
+from ...protocol.disk.durable import write_whole
+from .registry import Admitted
+from .repository import RepositoryProblem
 
 
 def _path(publish: Path) -> Path:

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from protocol.disk.durable import WriteBehind
-from protocol.disk.pieces import clone, read_piece, write_piece
-from protocol.disk.scan import found_name, found_root, stamp_of
-from protocol.tree import Entry
-from protocol.tree_scan import Found, Stamp
+from ...protocol.disk.durable import WriteBehind
+from ...protocol.disk.pieces import clone, read_piece, write_piece
+from ...protocol.disk.scan import found_name, found_root, stamp_of
+from ...protocol.tree import Entry
+from ...protocol.tree_scan import Found, Stamp
 
 _SMALL_BYTES = 4 << 20
 _CHUNK_BYTES = 1 << 20

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.batch import Header
-from protocol.batch_generate import GeneratedUpdate, generate
-from protocol.channel import Edge, Index, Version, check_channel, prune
-from protocol.disk.durable import replacing
-from protocol.disk.scan import read_cache
-from protocol.errors import BadManifest
-from protocol.tree import (
+from ...protocol.batch import Header
+from ...protocol.batch_generate import GeneratedUpdate, generate
+from ...protocol.channel import Edge, Index, Version, check_channel, prune
+from ...protocol.disk.durable import replacing
+from ...protocol.disk.scan import read_cache
+from ...protocol.errors import BadManifest
+from ...protocol.tree import (
     ATTRIBUTE_PREFIX,
     ATTRIBUTES_LIMIT_BYTES,
     EMPTY_DIGEST,
@@ -35,9 +35,9 @@ from protocol.tree import (
     leads_out,
     name_some,
 )
-from protocol.tree_scan import Seen, encode_cached, scan
-from server.mirror.objects import ObjectError, ObjectStore, PublishedDisk
-from server.mirror.repository import (
+from ...protocol.tree_scan import Seen, encode_cached, scan
+from .objects import ObjectError, ObjectStore, PublishedDisk
+from .repository import (
     Repository,
     RepositoryProblem,
     check_private,

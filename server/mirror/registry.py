@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote
 
-from protocol.errors import BadToken
-from protocol.manifest import Source
-from protocol.mirror_report import MirrorReport
+from ...protocol.errors import BadToken
+from ...protocol.manifest import Source
+from ...protocol.mirror_report import MirrorReport
 
 #: A mirror reports at least every minute; three missed reports make it silent.
 FRESH_S = 180.0

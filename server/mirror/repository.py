@@ -35,8 +35,8 @@ from tuf.api.metadata import (
 )
 from tuf.api.serialization import DeserializationError
 
-from protocol.channel import Index, decode_index, encode_index, index_path
-from protocol.disk.durable import sync_filesystem, write_whole
+from ...protocol.channel import Index, decode_index, encode_index, index_path
+from ...protocol.disk.durable import sync_filesystem, write_whole
 
 ONLINE_ROLES = ("targets", "snapshot", "timestamp")
 #: How long signatures are good for. A publish renews what has run half its time.

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from protocol.channel import check_channel
-from protocol.errors import ProtocolError
-from protocol.mirror_report import SIGNATURE_HEADER, decode_report
-from server.http.clock import Clock, cancel
-from server.http.request import Request
-from server.mirror.admitted import read_admitted
-from server.mirror.registry import Registry
-from server.mirror.repository import Repository, RepositoryProblem
+from ...protocol.channel import check_channel
+from ...protocol.errors import ProtocolError
+from ...protocol.mirror_report import SIGNATURE_HEADER, decode_report
+from ..http.clock import Clock, cancel
+from ..http.request import Request
+from .admitted import read_admitted
+from .registry import Registry
+from .repository import Repository, RepositoryProblem
 
 PREFIX = "/-/mirrors"
 _JSON = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from protocol.batch_generate import GeneratedUpdate
-from protocol.channel import Edge
-from server.multicast.schedule import ScheduledSend, write_entry
+from ...protocol.batch_generate import GeneratedUpdate
+from ...protocol.channel import Edge
+from ..multicast.schedule import ScheduledSend, write_entry
 
 #: The server looks for entries once a second; by then it has opened their sessions.
 LOOK_S = 1.5

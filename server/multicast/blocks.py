@@ -14,11 +14,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults, succeed
 
-from protocol.fec import BlockLayout
-from server.files.digests import FileChanged
-from server.files.openfile import OpenFile
-from server.files.transfer import FileKey
-from server.http.clock import Threads, Waiters, in_pool
+from ...protocol.fec import BlockLayout
+from ..files.digests import FileChanged
+from ..files.openfile import OpenFile
+from ..files.transfer import FileKey
+from ..http.clock import Threads, Waiters, in_pool
 
 _KEEP = 256
 _READ_BYTES = 1 << 18

@@ -22,13 +22,13 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from protocol.fec import BlockLayout, Scheme
-from protocol.packet import PacketFlag
-from protocol.session_report import ReceiverReport
-from server.multicast.nack_aggregation import NackAggregator, Repair, wants_source
-from server.multicast.proactive_repair import RECENT_S, EndedBlocks, at_least, surely_enough
-from server.multicast.receivers import Receivers
-from server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
+from ...protocol.fec import BlockLayout, Scheme
+from ...protocol.packet import PacketFlag
+from ...protocol.session_report import ReceiverReport
+from .nack_aggregation import NackAggregator, Repair, wants_source
+from .proactive_repair import RECENT_S, EndedBlocks, at_least, surely_enough
+from .receivers import Receivers
+from .schedule_steps import CarouselSettings, Mark, Phase, Run
 
 #: How closely the times of datagrams are kept, and how many: for some seconds.
 _SENT_EVERY_S, _MOST_SENT = 0.002, 1000

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from server.multicast.hold_budget import Patience
+from .hold_budget import Patience
 
 #: Hashing a file that nobody asked for before may take longer than the brief hold; without hashes
 #: there is no session, and its first clients would be lost to it.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.fec import BlockLayout
-from protocol.marks import MarkSigner
-from protocol.packet import (
+from ...protocol.fec import BlockLayout
+from ...protocol.marks import MarkSigner
+from ...protocol.packet import (
     HEADER,
     MAGIC,
     PAYLOAD_OFFSET,
@@ -14,8 +14,8 @@ from protocol.packet import (
     PacketSealer,
     PacketType,
 )
-from protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
-from server.multicast.schedule_steps import Mark, Run
+from ...protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
+from .schedule_steps import Mark, Run
 
 _KIND = VERSION << 4
 #: A session sends one object.

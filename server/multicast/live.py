@@ -7,20 +7,20 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from protocol.fec import BlockLayout, FecParameters, scheme_for
-from protocol.marks import MarkSigner
-from protocol.packet import PAYLOAD_OFFSET
-from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
-from protocol.session import INLINE_HASHES, Offer
-from protocol.session_report import ReceiverReport, ReportAnswer
-from server.files.openfile import OpenFile
-from server.http.clock import Clock
-from server.multicast.carousel import Carousel
-from server.multicast.framing import Framer, PaperFramer
-from server.multicast.rate import RateControl
-from server.multicast.schedule_steps import CarouselSettings, Phase
-from server.multicast.symbols import Maker, ObjectChanged, SymbolSource
-from server.multicast.transmitter import Sender, Transmitter
+from ...protocol.fec import BlockLayout, FecParameters, scheme_for
+from ...protocol.marks import MarkSigner
+from ...protocol.packet import PAYLOAD_OFFSET
+from ...protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
+from ...protocol.session import INLINE_HASHES, Offer
+from ...protocol.session_report import ReceiverReport, ReportAnswer
+from ..files.openfile import OpenFile
+from ..http.clock import Clock
+from .carousel import Carousel
+from .framing import Framer, PaperFramer
+from .rate import RateControl
+from .schedule_steps import CarouselSettings, Phase
+from .symbols import Maker, ObjectChanged, SymbolSource
+from .transmitter import Sender, Transmitter
 
 #: Members up to this number say when they have joined, so that the session can start early.
 _SMALL_COHORT = 64

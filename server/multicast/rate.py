@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.session_report import ReceiverReport
-from server.multicast.fair_rate import FairRate, ceiling
+from ...protocol.session_report import ReceiverReport
+from .fair_rate import FairRate, ceiling
 
 #: What the files that wait for another one get together, beside the one that is sent.
 _TRICKLE = 0.05

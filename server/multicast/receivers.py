@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from protocol.session_report import ReceiverReport
-from server.multicast.schedule_steps import CarouselSettings
+from ...protocol.session_report import ReceiverReport
+from .schedule_steps import CarouselSettings
 
 #: Over so many offers the gaps between them are looked at.
 _GAPS = 8

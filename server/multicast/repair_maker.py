@@ -16,8 +16,8 @@ from typing import Any
 from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import Logger
 
-from server.http.clock import Reactor
-from server.multicast.repair_process import (
+from ..http.clock import Reactor
+from .repair_process import (
     ANSWER,
     ORDER,
     SLOT_BYTES,
@@ -48,7 +48,13 @@ class RepairMaker(ProcessProtocol):
     def start(self) -> None:
         """Begin; returns at once."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        words = [sys.executable, "-m", "server.multicast.repair_process", str(_MEMORY_FD)]
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            "tidegate.server.multicast.repair_process",
+            str(_MEMORY_FD),
+        ]
         try:
             with tempfile.TemporaryFile(dir=_memory_folder()) as file:
                 file.truncate(SLOTS * SLOT_BYTES)

@@ -14,7 +14,7 @@ import signal
 import struct
 import sys
 
-from protocol.fec_raptorq import RaptorQEncoder
+from ...protocol.fec_raptorq import RaptorQEncoder
 
 SOURCE_BYTES = 1 << 20
 SYMBOL_BYTES = 2 << 20

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 
-from protocol.errors import ProtocolError
-from protocol.session_report import decode_report, encode_answer
-from server.http.proxies import block_of
-from server.http.request import Request
-from server.multicast.live import LiveSession
-from server.multicast.sessions import Sessions
+from ...protocol.errors import ProtocolError
+from ...protocol.session_report import decode_report, encode_answer
+from ..http.proxies import block_of
+from ..http.request import Request
+from .live import LiveSession
+from .sessions import Sessions
 
 PREFIX = "/-/multicast"
 METHODS = ("GET", "HEAD", "POST")

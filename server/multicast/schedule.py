@@ -20,21 +20,21 @@ from pathlib import Path
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from protocol.disk.durable import write_whole
-from protocol.errors import ProtocolError
-from protocol.fec import BlockLayout
-from protocol.session import Capability
-from protocol.strict_json import get_int, get_number, get_text, load_object
-from server.files.digests import FileChanged
-from server.files.openfile import OpenFile
-from server.files.paths import split_path
-from server.files.tree import IsDirectory, NotHere, Tree
-from server.http.clock import Clock, Repeat
-from server.multicast.blocks import BlockHashes
-from server.multicast.demand import DemandDetector
-from server.multicast.live import LiveSession
-from server.multicast.sessions import Sessions
-from server.multicast.switch import object_key
+from ...protocol.disk.durable import write_whole
+from ...protocol.errors import ProtocolError
+from ...protocol.fec import BlockLayout
+from ...protocol.session import Capability
+from ...protocol.strict_json import get_int, get_number, get_text, load_object
+from ..files.digests import FileChanged
+from ..files.openfile import OpenFile
+from ..files.paths import split_path
+from ..files.tree import IsDirectory, NotHere, Tree
+from ..http.clock import Clock, Repeat
+from .blocks import BlockHashes
+from .demand import DemandDetector
+from .live import LiveSession
+from .sessions import Sessions
+from .switch import object_key
 
 FOLDER = "multicast"
 ANNOUNCE_S = 600.0

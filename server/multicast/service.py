@@ -7,22 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from protocol.fec import available_schemes
-from server.admission.gate import Gate
-from server.admission.rules import NOTHING, Verdict
-from server.files.site import Site
-from server.files.transfer import Representation
-from server.files.tree import Tree
-from server.http.clock import Reactor
-from server.http.request import Request
-from server.multicast.blocks import BlockHashes
-from server.multicast.demand import DemandDetector, DemandSettings
-from server.multicast.repair_maker import RepairMaker
-from server.multicast.routes import METHODS, PREFIX, MulticastRoutes
-from server.multicast.schedule import ScheduleWatch
-from server.multicast.sessions import Sessions
-from server.multicast.settings import MulticastSettings
-from server.multicast.switch import MulticastSwitch, hurry
+from ...protocol.fec import available_schemes
+from ..admission.gate import Gate
+from ..admission.rules import NOTHING, Verdict
+from ..files.site import Site
+from ..files.transfer import Representation
+from ..files.tree import Tree
+from ..http.clock import Reactor
+from ..http.request import Request
+from .blocks import BlockHashes
+from .demand import DemandDetector, DemandSettings
+from .repair_maker import RepairMaker
+from .routes import METHODS, PREFIX, MulticastRoutes
+from .schedule import ScheduleWatch
+from .sessions import Sessions
+from .settings import MulticastSettings
+from .switch import MulticastSwitch, hurry
 
 #: A rule that says no more than that a file may be multicast.
 _ALLOWED = Verdict(multicast=True)

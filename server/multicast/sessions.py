@@ -12,23 +12,23 @@ from urllib.parse import urlsplit
 
 from twisted.logger import Logger
 
-from protocol.errors import BadHeader, ProtocolError
-from protocol.fec import BlockLayout, FecParameters, available_schemes, block_symbols_for
-from protocol.fec_cost import PRIOR_LOSS, choose
-from protocol.packet import PAYLOAD_OFFSET
-from protocol.paper_mode import DEFAULT_K, map_url
-from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
-from protocol.session import HEADER_NAME, Capability, parse_capability
-from protocol.units import format_rate, format_size
-from server.files.openfile import OpenFile
-from server.http.clock import Clock, cancel
-from server.http.request import Request
-from server.multicast.live import LiveSession, SessionPlace
-from server.multicast.rate import RateControl, shares
-from server.multicast.schedule_steps import CarouselSettings
-from server.multicast.settings import MulticastSettings
-from server.multicast.symbols import Maker
-from server.multicast.udp import GroupSender, find_interface, interface_mtu, is_wireless
+from ...protocol.errors import BadHeader, ProtocolError
+from ...protocol.fec import BlockLayout, FecParameters, available_schemes, block_symbols_for
+from ...protocol.fec_cost import PRIOR_LOSS, choose
+from ...protocol.packet import PAYLOAD_OFFSET
+from ...protocol.paper_mode import DEFAULT_K, map_url
+from ...protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
+from ...protocol.session import HEADER_NAME, Capability, parse_capability
+from ...protocol.units import format_rate, format_size
+from ..files.openfile import OpenFile
+from ..http.clock import Clock, cancel
+from ..http.request import Request
+from .live import LiveSession, SessionPlace
+from .rate import RateControl, shares
+from .schedule_steps import CarouselSettings
+from .settings import MulticastSettings
+from .symbols import Maker
+from .udp import GroupSender, find_interface, interface_mtu, is_wireless
 
 _FIELD = HEADER_NAME.lower().encode()
 _PORTS = (49_152, 65_535)

@@ -12,23 +12,23 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from protocol.session import (
+from ...protocol.session import (
     HEADER_NAME,
     OFFER_TYPE,
     Capability,
     encode_offer,
 )
-from server.admission.client_keys import CLIENT_FIELD
-from server.files.openfile import OpenFile
-from server.files.transfer import Admission, BodyPlan, Representation, StartBody
-from server.files.tree import IsDirectory, NotHere, Tree
-from server.http.clock import Clock, cancel
-from server.http.proxies import block_of
-from server.http.request import Request
-from server.multicast.blocks import BlockHashes
-from server.multicast.demand import DemandDetector, Gather, Hold, Join, Release, StartSession
-from server.multicast.live import LiveSession
-from server.multicast.sessions import Sessions
+from ..admission.client_keys import CLIENT_FIELD
+from ..files.openfile import OpenFile
+from ..files.transfer import Admission, BodyPlan, Representation, StartBody
+from ..files.tree import IsDirectory, NotHere, Tree
+from ..http.clock import Clock, cancel
+from ..http.proxies import block_of
+from ..http.request import Request
+from .blocks import BlockHashes
+from .demand import DemandDetector, Gather, Hold, Join, Release, StartSession
+from .live import LiveSession
+from .sessions import Sessions
 
 _TICKET_FIELD = b"tidegate-ticket"
 #: A capable client that waits with a ticket asks again this soon, lest it miss a session.

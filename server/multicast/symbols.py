@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from protocol.fec import BlockLayout, Scheme
+from ...protocol.fec import BlockLayout, Scheme
 
 Read = Callable[[int, int], bytes]
 #: Blocks whose source stays in memory.

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from twisted.logger import Logger
 
-from protocol.packet import WIRE_OVERHEAD_BYTES
-from server.http.clock import Clock, cancel
-from server.multicast.carousel import Carousel
-from server.multicast.schedule_steps import Mark, Run
-from server.multicast.symbols import ObjectChanged, SymbolSource
+from ...protocol.packet import WIRE_OVERHEAD_BYTES
+from ..http.clock import Clock, cancel
+from .carousel import Carousel
+from .schedule_steps import Mark, Run
+from .symbols import ObjectChanged, SymbolSource
 
 _log = Logger()
 _TICK_S = 0.002

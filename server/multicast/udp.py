@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocol.errors import ProtocolError
+from ...protocol.errors import ProtocolError
 
 _SOL_UDP = 17
 _SIOCGIFADDR, _SIOCOUTQ = 0x8915, 0x5411

@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, delete, select
 
-from server.store.database import Database
-from server.store.models import DOCUMENTS, SESSIONS, TOKENS, USERS
-from server.store.rows import insert_of
-from server.store.store import Store
+from .database import Database
+from .models import DOCUMENTS, SESSIONS, TOKENS, USERS
+from .rows import insert_of
+from .store import Store
 
 _TABLES: dict[str, Table] = {
     "users": USERS,

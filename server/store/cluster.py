@@ -31,8 +31,8 @@ from sqlalchemy import (
     update,
 )
 
-from server.store.models import METADATA
-from server.store.rows import insert_for
+from .models import METADATA
+from .rows import insert_for
 
 #: The lease: a table with one row.
 LEASE = Table(

@@ -27,8 +27,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from server.store.cluster import check_epoch
-from server.store.models import COUNTERS, METADATA
+from .cluster import check_epoch
+from .models import COUNTERS, METADATA
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 

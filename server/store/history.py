@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, Integer, cast, delete, func, insert, literal, select
 
-from server.store.models import HISTORY
-from server.store.records import SampleRecord
+from .models import HISTORY
+from .records import SampleRecord
 
 RAW, MINUTE, HOUR = 0, 60, 3600
 #: Resolution -> how long its rows are kept, in seconds.

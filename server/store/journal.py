@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, not_, or_, select
 
-from policies.contract import ELSEWHERE, TicketRow, TicketState
-from server.store.models import COUNTERS, TICKETS
-from server.store.rows import RowInsert, insert_for
+from ...policies.contract import ELSEWHERE, TicketRow, TicketState
+from .models import COUNTERS, TICKETS
+from .rows import RowInsert, insert_for
 
 #: States of tickets that still have a place, or a download that died with the process.
 LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)

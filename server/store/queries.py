@@ -9,14 +9,14 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Table, delete, insert, or_, select, update
 
-from server.store.models import ARRIVALS, DIGESTS, EVENTS, PASSES, REVISIONS
-from server.store.records import (
+from .models import ARRIVALS, DIGESTS, EVENTS, PASSES, REVISIONS
+from .records import (
     ArrivalRecord,
     EventRecord,
     PassRecord,
     RevisionRecord,
 )
-from server.store.rows import RowInsert, insert_for
+from .rows import RowInsert, insert_for
 
 
 def read_digest(connection: Connection, key: str) -> dict[str, Any] | None:

@@ -17,11 +17,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from policies.contract import TicketRow
-from server.http.clock import Clock, DelayedCall, cancel
-from server.store.cluster import Fenced
-from server.store.database import Database
-from server.store.journal import write_tickets
+from ...policies.contract import TicketRow
+from ..http.clock import Clock, DelayedCall, cancel
+from .cluster import Fenced
+from .database import Database
+from .journal import write_tickets
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]

@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, delete, select
 
-from server.store.models import USAGE, USAGE_HOURS
-from server.store.records import UsageRecord
-from server.store.rows import insert_for
+from .models import USAGE, USAGE_HOURS
+from .records import UsageRecord
+from .rows import insert_for
 
 _READ_MOST = 200_000
 HOUR_S = 3600

@@ -10,8 +10,8 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from protocol.errors import ProtocolError
-from server.torrent.swarm import Announce, Census, PeerEvent, Place
+from ...protocol.errors import ProtocolError
+from .swarm import Announce, Census, PeerEvent, Place
 
 _HASH_BYTES = 20
 _MOST_HASHES = 16

@@ -23,11 +23,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from protocol.disk.durable import write_whole
-from server.files.disk import disk_pool, let_go
-from server.files.openfile import OpenFile
-from server.files.transfer import FileKey
-from server.http.clock import Threads, Waiters, in_pool
+from ...protocol.disk.durable import write_whole
+from ..files.disk import disk_pool, let_go
+from ..files.openfile import OpenFile
+from ..files.transfer import FileKey
+from ..http.clock import Threads, Waiters, in_pool
 
 _log = Logger()
 _MOST_QUEUED, _MOST_KEPT = 64, 2048
@@ -214,7 +214,14 @@ class _Making:
         """What the process printed, in a thread. Raises CannotMake."""
         rep = self._file.rep
         name = os.fsdecode(rep.path.rpartition(b"/")[2])
-        words = [sys.executable, "-m", "server.torrent.making", str(self._file.fd), name]
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            "tidegate.server.torrent.making",
+            str(self._file.fd),
+            name,
+        ]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with subprocess.Popen(
             [*words, str(rep.size_bytes)],

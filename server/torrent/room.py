@@ -12,20 +12,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from protocol.errors import ProtocolError
-from server.files.manifests import when_ready
-from server.files.openfile import OpenFile
-from server.files.paths import TORRENT, split_path, url_of
-from server.files.site import Site
-from server.files.transfer import HasTorrent, kept_from_all
-from server.files.tree import IsDirectory, NotHere
-from server.http.clock import Clock
-from server.http.proxies import block_of
-from server.http.request import Request
-from server.torrent.announce import peers_answer, read_announce, read_scrape, scrape_answer
-from server.torrent.metainfo import CannotMake, Metainfo, MetainfoStore, library
-from server.torrent.settings import TorrentSettings
-from server.torrent.swarm import Brake, Census, Swarm
+from ...protocol.errors import ProtocolError
+from ..files.manifests import when_ready
+from ..files.openfile import OpenFile
+from ..files.paths import TORRENT, split_path, url_of
+from ..files.site import Site
+from ..files.transfer import HasTorrent, kept_from_all
+from ..files.tree import IsDirectory, NotHere
+from ..http.clock import Clock
+from ..http.proxies import block_of
+from ..http.request import Request
+from .announce import peers_answer, read_announce, read_scrape, scrape_answer
+from .metainfo import CannotMake, Metainfo, MetainfoStore, library
+from .settings import TorrentSettings
+from .swarm import Brake, Census, Swarm
 
 ANNOUNCE = "/-/announce"
 SCRAPE = "/-/scrape"

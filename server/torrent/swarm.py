@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from heapq import nsmallest
 
-from server.http.prefix_shares import PrefixShares
-from server.http.proxies import prefixes_of
+from ..http.prefix_shares import PrefixShares
+from ..http.proxies import prefixes_of
 
 #: A peer that was silent for so many intervals is gone.
 _SILENT_INTERVALS = 2.5

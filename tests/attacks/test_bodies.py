@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from server.admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES
 from tests.admin_browser import AdminVisit
 from tests.running import make_release, serving, wait_for
+from tidegate.server.admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES
 
 pytestmark = pytest.mark.e2e
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from client.net.answers import Fields, read
-from client.net.http import Connection
-from client.net.network import Cancellable, Endpoint, Receiver
-from client.net.request_builder import RequestBuilder
-from client.net.retry import Failed, Refused, RetryAfter
-from client.net.urls import BadUrl, disposition_name, parse
-from server.files.paths import split_path
+from tidegate.client.net.answers import Fields, read
+from tidegate.client.net.http import Connection
+from tidegate.client.net.network import Cancellable, Endpoint, Receiver
+from tidegate.client.net.request_builder import RequestBuilder
+from tidegate.client.net.retry import Failed, Refused, RetryAfter
+from tidegate.client.net.urls import BadUrl, disposition_name, parse
+from tidegate.server.files.paths import split_path
 
 DEVICES = {
     "CON",

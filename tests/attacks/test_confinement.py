@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from server.app.confinement import confine
 from tests.running import make_release, serving
+from tidegate.server.app.confinement import confine
 
 pytestmark = pytest.mark.e2e
 
@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 INTRUDER = """
 import json, os, sys
 from pathlib import Path
-from server.app.confinement import confine, prepare, writable
-from server.app.settings import ServerConfig
+from tidegate.server.app.confinement import confine, prepare, writable
+from tidegate.server.app.settings import ServerConfig
 tree, state, log = map(Path, sys.argv[1:])
 config = ServerConfig(directory=tree, state=state, access_log=str(log))
 prepare(config)

@@ -12,14 +12,14 @@ import pytest
 from twisted.internet.task import Clock
 
 from bench.attacks.simulated import ATTACKERS, AttackBench
-from policies.capacity import Capacity
-from policies.contract import Admit, Job
-from policies.leases import Lease
-from server.admission.downloads import LeasedDownload
-from server.admission.line import LineKeeper
-from server.files.pacer import Pacer, Share
 from tests.attacks.server import one_slot
 from tests.running import wait_for
+from tidegate.policies.capacity import Capacity
+from tidegate.policies.contract import Admit, Job
+from tidegate.policies.leases import Lease
+from tidegate.server.admission.downloads import LeasedDownload
+from tidegate.server.admission.line import LineKeeper
+from tidegate.server.files.pacer import Pacer, Share
 
 
 @pytest.mark.timeout(600)

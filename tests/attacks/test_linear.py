@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from protocol.errors import ProtocolError
 from tests.readers import HEADS, READERS, UNITS, Reader
+from tidegate.protocol.errors import ProtocolError
 
 SIZE = 64 * 1024
 MOST_STEPS_A_BYTE = 200
@@ -58,5 +58,8 @@ def test_the_counting_sees_a_quadratic_reader() -> None:
 
 
 def test_the_readers_of_the_protocol_are_found() -> None:
-    assert {"protocol.headers.parse_links", "protocol.manifest.decode_metalink"} <= set(READERS)
+    assert {
+        "tidegate.protocol.headers.parse_links",
+        "tidegate.protocol.manifest.decode_metalink",
+    } <= set(READERS)
     assert len(READERS) > 30

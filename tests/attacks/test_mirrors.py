@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from client.mirror.problem import MirrorProblem
-from server.mirror import publish as publishing
-from server.mirror.repository import RepositoryProblem
 from tests.mirror_site import Site, fill
+from tidegate.client.mirror.problem import MirrorProblem
+from tidegate.server.mirror import publish as publishing
+from tidegate.server.mirror.repository import RepositoryProblem
 
 ESCAPES = {"abs": "/etc/passwd", "rel": "../../../../../../etc/shadow", "pkg/up": "sub/../../.."}
 

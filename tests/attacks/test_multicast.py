@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ProtocolError
-from protocol.session import decode_offer
-from protocol.session_report import ReceiverReport, decode_report, encode_report
-from server.multicast import sessions as sessions_module
 from tests.test_server_multicast_switch import FakeSender, House
+from tidegate.protocol.errors import ProtocolError
+from tidegate.protocol.session import decode_offer
+from tidegate.protocol.session_report import ReceiverReport, decode_report, encode_report
+from tidegate.server.multicast import sessions as sessions_module
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from client.fetch.findings import read_findings
-from client.net.answers import Fields
-from client.net.urls import parse
-from protocol.units import whole_number
 from tests.running import RunningServer, make_release, serving
+from tidegate.client.fetch.findings import read_findings
+from tidegate.client.net.answers import Fields
+from tidegate.client.net.urls import parse
+from tidegate.protocol.units import whole_number
 
 
 def test_a_whole_number_is_one_in_ascii_and_of_a_bounded_length() -> None:

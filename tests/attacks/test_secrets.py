@@ -12,9 +12,9 @@ import pytest
 import requests
 from click.testing import CliRunner
 
-from server.app.cli.config import config as config_command
-from server.http.log_format import without_tokens
 from tests.running import make_release, serving
+from tidegate.server.app.cli.config import config as config_command
+from tidegate.server.http.log_format import without_tokens
 
 pytestmark = pytest.mark.e2e
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from twisted.internet.task import Clock
 
-from server.http.tls import BadCertificate, CertificateWatch, TlsServer
 from tests.running import RunningServer, make_release, serving, wait_for
+from tidegate.server.http.tls import BadCertificate, CertificateWatch, TlsServer
 
 pytestmark = pytest.mark.e2e
 

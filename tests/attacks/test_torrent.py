@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from server.torrent.swarm import Announce, Brake, Swarm
+from tidegate.server.torrent.swarm import Announce, Brake, Swarm
 
 RNG = random.Random(5)
 

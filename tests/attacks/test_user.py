@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from server.app.config import CannotStart
-from server.app.rights import become
 from tests.running import ROOT, make_release
+from tidegate.server.app.config import CannotStart
+from tidegate.server.app.rights import become
 
 NOBODY = "nobody"
 #: Where only root may listen.

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
 from tests.readers import HEADS, READERS, UNITS
+from tidegate.protocol.errors import ProtocolError
 
 #: Examples for each reader.
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))

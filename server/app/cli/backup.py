@@ -14,10 +14,10 @@ from typing import NoReturn
 
 import click
 
-from server.app.bootstrap import keep_mark, read_mark
-from server.app.config import CannotStart, ConfigError, Flag, load_config
-from server.app.settings import ServerConfig
-from server.app.state_lock import lock_state
+from ..bootstrap import keep_mark, read_mark
+from ..config import CannotStart, ConfigError, Flag, load_config
+from ..settings import ServerConfig
+from ..state_lock import lock_state
 
 _DATABASE = "tidegate.db"
 #: Parts of SQLite's own journal, the lock and sockets: they mean nothing elsewhere.

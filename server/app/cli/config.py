@@ -13,9 +13,9 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from server.admission.client_programs import ToolRule
-from server.admission.rules import Rule
-from server.app.config import (
+from ...admission.client_programs import ToolRule
+from ...admission.rules import Rule
+from ..config import (
     CannotStart,
     ConfigError,
     LoadedConfig,
@@ -25,7 +25,7 @@ from server.app.config import (
     value_of,
     without_password,
 )
-from server.app.settings import ServerConfig, unit_of
+from ..settings import ServerConfig, unit_of
 
 _FILE = click.option(
     "--config",
@@ -108,7 +108,7 @@ class _Row:
 def _changed(loaded: LoadedConfig) -> dict[str, tuple[Any, str]]:
     """The settings that a revision of the admin page overrides: values, and the revision."""
     # The database is only needed here.
-    from server.app.bootstrap import configured_policy, stored_revision
+    from ..bootstrap import configured_policy, stored_revision
 
     current, configured = stored_revision(loaded.config), configured_policy(loaded.config)
     if current is None:

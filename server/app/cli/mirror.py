@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from platformdirs import user_data_path
 
-from protocol.errors import ProtocolError
-from protocol.tree import name_some
-from protocol.units import format_duration, format_size, parse_duration, parse_size
+from ....protocol.errors import ProtocolError
+from ....protocol.tree import name_some
+from ....protocol.units import format_duration, format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from protocol.batch_generate import GeneratedUpdate
-    from protocol.channel import Edge
-    from server.mirror.publish import Progress, Published
+    from ....protocol.batch_generate import GeneratedUpdate
+    from ....protocol.channel import Edge
+    from ...mirror.publish import Progress, Published
 
 T = TypeVar("T")
 
@@ -34,8 +34,8 @@ def _passphrase(path: Path | None) -> str | None:
 
 def _said(work: Callable[[], T]) -> T:
     """Run it; a known trouble becomes one sentence and exit status 1."""
-    from server.mirror.objects import ObjectError
-    from server.mirror.repository import RepositoryProblem
+    from ...mirror.objects import ObjectError
+    from ...mirror.repository import RepositoryProblem
 
     try:
         return work()
@@ -71,7 +71,7 @@ def init(publish_dir: Path, keys: Path, root_passphrase_file: Path | None) -> No
     Run it again, with the root key in place, to renew the root's expiry and replace the online
     keys.
     """
-    from server.mirror.repository import initialise, utc
+    from ...mirror.repository import initialise, utc
 
     root = _said(
         lambda: initialise(publish_dir, keys, utc(time.time()), _passphrase(root_passphrase_file))
@@ -134,7 +134,7 @@ def publish(
     keep: int,
 ) -> None:
     """Publish TREE as the next version of a channel, as one update for all its mirrors."""
-    from server.mirror.publish import Publisher, PublishSettings
+    from ...mirror.publish import Publisher, PublishSettings
 
     if keep < 2:
         raise click.UsageError("--keep must be at least 2: followers start from somewhere.")
@@ -143,7 +143,7 @@ def publish(
 
     def announce(updates: Iterable[tuple[Edge, GeneratedUpdate]]) -> None:
         if multicast_state is not None:
-            from server.mirror.scheduling import LOOK_S, schedule_updates
+            from ...mirror.scheduling import LOOK_S, schedule_updates
 
             at = time.time() + delay_s
             if schedule_updates(multicast_state, multicast_prefix, channel, updates, at):
@@ -212,7 +212,7 @@ def admit(
 
     Prints the secret for `mirror follow --report-key`.
     """
-    from server.mirror import admitted
+    from ...mirror import admitted
 
     if remove:
         _said(lambda: admitted.expel(publish_dir, name))

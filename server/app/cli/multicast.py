@@ -12,10 +12,10 @@ from typing import NoReturn
 
 import click
 
-from protocol.errors import ProtocolError
-from protocol.units import format_duration, parse_duration
-from server.app.config import ConfigError, Flag, load_config
-from server.multicast.schedule import ScheduledSend, write_entry
+from ....protocol.errors import ProtocolError
+from ....protocol.units import format_duration, parse_duration
+from ...multicast.schedule import ScheduledSend, write_entry
+from ..config import ConfigError, Flag, load_config
 
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?\Z")
 _EPILOG = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from server.accounts.accounts import check_password
-from server.accounts.password_reset import leave_reset
-from server.control.problems import Problem
+from ...accounts.accounts import check_password
+from ...accounts.password_reset import leave_reset
+from ...control.problems import Problem
 
 
 @click.command("reset-password")

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from server.app.config import ConfigError, Flag, LoadedConfig, load_config
+from ..config import ConfigError, Flag, LoadedConfig, load_config
 
 #: Click parameter -> dotted setting. Everything a flag can say, the file can say too.
 FLAGS: Mapping[str, tuple[str, str]] = {
@@ -111,11 +111,11 @@ def serve(file: Path | None, sample: bool, **options: Any) -> None:
     except ConfigError as fault:
         _fail(fault.faults, 2)
     if sample and not loaded.config.directory.exists():
-        from server.app.sample import make_sample
+        from ..sample import make_sample
 
         make_sample(loaded.config.directory)
     # The reactor's choice and everything heavy come after the usage errors.
-    from server.app.run import run
+    from ..run import run
 
     _fail(*run(loaded, load))
 

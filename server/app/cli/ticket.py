@@ -12,9 +12,9 @@ from typing import NoReturn
 
 import click
 
-from protocol.errors import ProtocolError
-from protocol.units import parse_duration
-from server.app.config import CannotStart, ConfigError, Flag, load_config
+from ....protocol.errors import ProtocolError
+from ....protocol.units import parse_duration
+from ..config import CannotStart, ConfigError, Flag, load_config
 
 _MOST = 1_000_000
 
@@ -63,10 +63,10 @@ def issue(
     if uses < 1:
         _fail("--uses must be at least 1.")
 
-    from server.admission.passes import PassBook
-    from server.app.keys import load_keys
-    from server.store.database import Database, StoreUnavailable, sqlite_url
-    from server.store.queries import write_passes
+    from ...admission.passes import PassBook
+    from ...store.database import Database, StoreUnavailable, sqlite_url
+    from ...store.queries import write_passes
+    from ..keys import load_keys
 
     now = time.time()
     try:

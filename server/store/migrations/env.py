@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from server.store.models import METADATA
+from tidegate.server.store.models import METADATA
 
 connection = context.config.attributes["connection"]
 context.configure(

@@ -1,0 +1,5 @@
+"""`python -m tidegate`."""
+
+from tidegate import main
+
+main()
