@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.installed import PYTHON
+
 _SPACES = Path("/run/netns")
 #: What ends with the command may take so long.
 _LEAVING_S = 10.0
@@ -43,7 +45,7 @@ def run_apart(
     with tempfile.NamedTemporaryFile("r") as report:
         apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
         done = subprocess.run(
-            [*apart, sys.executable, "-I", __file__, report.name, str(end_at), *words],
+            [*apart, PYTHON, "-I", __file__, report.name, str(end_at), *words],
             cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -78,7 +80,7 @@ def _main(report: str, end_at: int, words: list[str]) -> None:
     _SPACES.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", str(_SPACES)], check=True)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": os.getcwd()}) as command:
+    with subprocess.Popen(words) as command:
         while end_at and command.poll() is None:
             if len(_spaces()) >= end_at:
                 command.send_signal(signal.SIGTERM)

@@ -9,6 +9,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import installed
+
 # No deadline: a shared machine may stall for longer than any honest limit.
 settings.register_profile(
     "tidegate", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
@@ -19,6 +21,16 @@ settings.load_profile("tidegate")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = bool(os.environ.get("CI"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Install the checkout once, and have all processes of the suite run the installation."""
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker:
+        installed.install()
+    # The process that only starts workers of pytest-xdist must leave them the checkout.
+    if is_worker or not config.getoption("numprocesses", None):
+        installed.enter(os.environ)
 
 
 #: The files that take longest come first, or the others' processes would wait for them at the end.

@@ -13,13 +13,14 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.installed import PYTHON, TIDEGATE
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,9 +32,9 @@ class ForkServer:
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                [PYTHON, "-m", "tests.fork_server", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                cwd=ROOT,
+                cwd="/",
                 pass_fds=[theirs.fileno()],
             )
         atexit.register(self._close)
@@ -100,28 +101,35 @@ fork_server = functools.cache(ForkServer)
 class RunningServer:
     """One `tidegate serve` process; `url` is its first listener, `lines` what it printed.
 
-    It is ready when this returns, unless nobody cares whether it will be.
+    It is ready when this returns, unless `ready` is false. `program` is another installation's
+    command.
     """
 
     def __init__(
-        self, directory: Path, state: Path, *args: str, ready: bool = True, **environ: str
+        self,
+        directory: Path,
+        state: Path,
+        *args: str,
+        ready: bool = True,
+        program: Path | None = None,
+        **environ: str,
     ) -> None:
         words = ["serve", str(directory), "--listen", "127.0.0.1:0", "--admin", "off"]
         words += ["--state", str(state), *args]
         self.lines: list[str] = []
         self.errors: list[str] = []
         self.urls: list[str] = []
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+        environment = {**os.environ, **environ}
         self.process: subprocess.Popen[str] | ForkedProcess = (
             subprocess.Popen(
-                [sys.executable, "-m", "tidegate", *words],
+                [program or TIDEGATE, *words],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 cwd=state.parent,
                 env=environment,
             )
-            if any(name.startswith(BEFORE_MAIN) for name in environ)
+            if program or any(name.startswith(BEFORE_MAIN) for name in environ)
             else fork_server().start(words, state.parent, environment)
         )
         self._readers = [

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.installed import PYTHON
+
 #: What `/-/long` answers from memory, as a long listing is.
 LONG = bytes(range(256)) * 16384
 
@@ -32,8 +34,7 @@ class Running:
 def running(root: Path, **options: Any) -> Generator[Running, None, None]:
     """Start a server over `root` and stop it afterwards."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.socket_server", str(root), json.dumps(options)],
-        cwd=Path(__file__).parent.parent,
+        [PYTHON, "-m", "tests.socket_server", str(root), json.dumps(options)],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench import http_peers
+from tests.installed import PYTHON
 
 
 def test_servers_end_when_one_of_them_does_not_start(
@@ -47,7 +47,7 @@ try:
 finally:
     Path(sys.argv[1]).touch()
 """
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "clean")], check=False)
+    done = subprocess.run([PYTHON, "-c", program, str(tmp_path / "clean")], check=False)
     assert done.returncode == 128 + signal.SIGTERM
     assert (tmp_path / "clean").exists()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.installed import TIDEGATE
 from tidegate import COMMANDS, cli
 from tidegate.client.cli.completion import manual_page
 from tidegate.client.cli.get import get
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def tidegate(*words: str, **environ: str) -> str:
-    command = [sys.executable, str(ROOT / "tidegate.py"), *words]
+    command = [TIDEGATE, *words]
     env = {**os.environ, **environ}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60)
     return done.stdout

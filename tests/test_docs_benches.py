@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.apart import ApartRun, run_apart
+from tests.installed import PYTHON
 from tests.test_docs import DOCUMENTS, ROOT
 
 #: What stands for something of the reader's own, or may be left out.
@@ -95,7 +95,7 @@ SMALLEST = {
     "bench.sim --clients 20 --policy ps": "clients, http",
     "bench.survey --files 2500": "Small files meanwhile",
     "bench.upgrade --program . --count 1 --clients 1 --slots 1 --pause 0": "restarts 1",
-    "tidegate multicast lab --mib 0.25 --receivers 2 --loss 5 --rounds 1 --tools ours,tcp": "5 % |",
+    "bench.multicast.lab --mib 0.25 --receivers 2 --loss 5 --rounds 1 --tools ours,tcp": "5 % |",
 }
 #: What other tests run to its end, and where.
 ELSEWHERE = {
@@ -105,8 +105,6 @@ ELSEWHERE = {
     "loadtest.pictures": "test_loadtest_pictures",
     # The clients of the two labs of policies.
     "bench.policies.crowd": "test_docs_benches",
-    # The same command by its other name.
-    "bench.multicast.lab": "test_docs_benches",
 }
 #: Those that are ended from outside, once they have so many network namespaces.
 ENDED = {
@@ -117,7 +115,7 @@ ENDED = {
     "bench.policies.follow": 2,
     "bench.policies.held": 2,
     "bench.policies.lab": 2,
-    "tidegate multicast lab --trials": 10,
+    "bench.multicast.lab --trials": 10,
 }
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
@@ -159,9 +157,9 @@ def test_every_bench_that_is_told_of_reads_its_options() -> None:
     commands = {tuple(words) for words in all_told()}
     assert len(commands) > 40
     done = subprocess.run(
-        [sys.executable, "-c", _CHILD],
+        [PYTHON, "-c", _CHILD],
         input=json.dumps(sorted(commands)),
-        cwd=ROOT,
+        cwd="/",
         capture_output=True,
         text=True,
         timeout=100,
@@ -199,7 +197,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[
         found = {
             line: pool.submit(
                 run_apart,
-                [sys.executable, "-m", *shlex.split(line.replace("PAIR", str(folder)))],
+                [PYTHON, "-m", *shlex.split(line.replace("PAIR", str(folder)))],
                 ROOT,
                 end_at=ENDED.get(line, 0),
             )

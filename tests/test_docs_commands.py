@@ -11,7 +11,6 @@ import shlex
 import shutil
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ import tidegate
 from tests import test_e2e_loadtest_cli as loadtest_cli
 from tests import test_loadtest_sim_cli as sim_cli
 from tests.admin_browser import AdminVisit
+from tests.installed import TIDEGATE
 from tests.running import make_release, serving, sha256, wait_for
 from tests.test_docs import DOCUMENTS, ROOT
 from tidegate.server.app.keys import load_keys
@@ -97,10 +97,9 @@ def run(
     words = shlex.split(line)
     assert words[0] == "tidegate"
     done = subprocess.run(
-        [sys.executable, "-m", "tidegate", *words[1:]],
+        [TIDEGATE, *words[1:]],
         cwd=folder,
         env={
-            "PYTHONPATH": str(ROOT),
             "PATH": "/usr/bin:/bin",
             "HOME": str(folder),
             **(environ or {}),
@@ -123,10 +122,9 @@ def started(line: str, folder: Path, **changed: str) -> Iterator[str]:
     here = {"LISTEN": "127.0.0.1:0", "ADMIN": "off", "STATE": str(folder / "state")}
     folder.mkdir(exist_ok=True)
     with subprocess.Popen(
-        [sys.executable, "-m", "tidegate", *shlex.split(line)[1:]],
+        [TIDEGATE, *shlex.split(line)[1:]],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
-        | {f"TIDEGATE_{name}": value for name, value in here.items()},
+        env={"PATH": "/usr/bin:/bin"} | {f"TIDEGATE_{name}": value for name, value in here.items()},
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
@@ -198,8 +196,8 @@ def test_backup_and_restore_as_the_manual_has_it(tmp_path: Path) -> None:
         assert kept.status_code in (200, 503)
         assert number(kept) == number(two)
         server.kill()
-    again = [sys.executable, "-m", "tidegate", "restore", "--state", str(state), str(archive)]
-    done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, check=False)
+    again = [TIDEGATE, "restore", "--state", str(state), str(archive)]
+    done = subprocess.run(again, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "is not empty" in done.stderr
 

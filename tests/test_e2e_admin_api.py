@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,8 @@ import pytest
 import requests
 
 from tests.admin_browser import PASSWORD, AdminVisit, From
-from tests.running import ROOT, RunningServer, make_release, wait_for
+from tests.installed import TIDEGATE
+from tests.running import RunningServer, make_release, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -55,9 +55,9 @@ def tidegate(site: tuple[RunningServer, AdminVisit], token: str) -> Any:
     """Runs `tidegate admin`."""
 
     def run(*words: str, status: int = 0, given: str | None = None) -> str:
-        environ = {**os.environ, "PYTHONPATH": str(ROOT), "TIDEGATE_ADMIN_URL": site[1].url}
+        environ = {**os.environ, "TIDEGATE_ADMIN_URL": site[1].url}
         environ["TIDEGATE_ADMIN_TOKEN"] = token if given is None else given
-        command = [sys.executable, "-m", "tidegate", "admin", *words]
+        command = [TIDEGATE, "admin", *words]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr

@@ -31,7 +31,8 @@ from pathlib import Path
 import pytest
 
 from tests.faulty_disk import FaultyDisk
-from tests.running import ROOT, RunningServer, make_release, wait_for
+from tests.installed import TIDEGATE
+from tests.running import RunningServer, make_release, wait_for
 from tests.test_e2e_clock import faketime_library
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(0)]
@@ -72,7 +73,6 @@ class Chaos:
         self.renew_certificate()
         self.environ = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
             "TIDEGATE_DATA": str(folder / "data"),
             "SSL_CERT_FILE": str(self.trusted),
             "CURL_CA_BUNDLE": str(self.trusted),
@@ -129,7 +129,7 @@ class Chaos:
             self.curls[to] = subprocess.Popen(command, env=self.environ)
 
     def get(self, to: Path, name: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tidegate", "get", "--quiet", "-o", to]
+        command = [TIDEGATE, "get", "--quiet", "-o", to]
         with self.said(to).open("wb") as said:
             return subprocess.Popen([*command, f"{self.url}/{name}"], env=self.environ, stderr=said)
 

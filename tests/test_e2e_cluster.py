@@ -11,7 +11,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -22,8 +21,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from tests.installed import PYTHON
 from tests.postgres import postgres_running
-from tests.running import ROOT, RunningServer, make_release, wait_for
+from tests.running import RunningServer, make_release, wait_for
 from tests.test_e2e_workers import Asking, children
 from tidegate.server.cluster.identity import make_identity
 from tidegate.server.store.cluster import (
@@ -427,9 +427,9 @@ def test_any_machines_admin_page_is_the_leaders(tmp_path: Path, url: str) -> Non
 def test_faults_at_random_break_no_promise() -> None:
     """`make cluster-faults` goes on for longer."""
     pytest.importorskip("psycopg")
-    command = [sys.executable, "-m", "bench.machines", "faults", "--seconds", "12"]
+    command = [PYTHON, "-m", "bench.machines", "faults", "--seconds", "12"]
     done = subprocess.run(
-        [*command, "--clients", "20"], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, "--clients", "20"], capture_output=True, text=True, check=False
     )
     if "PostgreSQL is not installed" in done.stderr:
         pytest.skip("PostgreSQL is not installed")

@@ -11,7 +11,6 @@ import select
 import shlex
 import signal
 import subprocess
-import sys
 import tarfile
 import time
 import urllib.request
@@ -23,13 +22,14 @@ import pytest
 from faulty_mirrors import Behaviour, Mirror, running, wait_for
 from running import RunningServer
 
+from tests.installed import PYTHON, TIDEGATE
 from tidegate.client.net.errors import LocalProblem
 from tidegate.client.storage.output import FileOutput, is_outlet
 
 ROOT = Path(__file__).parent.parent
 DATA = Random(9).randbytes(3_000_000)
 SHA = hashlib.sha256(DATA).hexdigest()
-COMMAND = [sys.executable, str(ROOT / "tidegate.py"), "get"]
+COMMAND = [TIDEGATE, "get"]
 
 pytestmark = pytest.mark.e2e
 
@@ -279,7 +279,7 @@ def test_a_folder_of_the_real_server_arrives_whole(tmp_path: Path) -> None:
 
 def test_the_progress_view_shows_each_mirror_and_cleans_up(tmp_path: Path) -> None:
     with running(*(Behaviour(DATA, rate=2e6) for _ in range(2))) as mirrors:
-        words = [sys.executable, str(ROOT / "tidegate.py"), "get", "-o", "out.bin"]
+        words = [TIDEGATE, "get", "-o", "out.bin"]
         main, side = pty.openpty()
         env = {**environ(tmp_path), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
         process = subprocess.Popen(
@@ -350,8 +350,8 @@ def test_the_program_of_the_library_guide_works(tmp_path: Path) -> None:
     program.write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
     queued = Behaviour(DATA, ticket_first=True)
     with running(queued, Behaviour(DATA)) as (first, second):
-        command = [sys.executable, str(program), "x.iso", first.url, second.url]
-        env = {**environ(tmp_path), "PYTHONPATH": str(ROOT)}
+        command = [PYTHON, str(program), "x.iso", first.url, second.url]
+        env = {**environ(tmp_path)}
         done = subprocess.run(
             command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False
         )

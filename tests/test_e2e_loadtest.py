@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from bench.shared.ports import free_port
+from tests.installed import PACKAGE, PYTHON
 from tidegate.loadtest.population import scaled
 from tidegate.loadtest.workloads import make_workload
 
@@ -58,7 +58,7 @@ def started(command: list[str]) -> subprocess.Popen[str]:
     """A process whose output is kept."""
     return subprocess.Popen(
         command,
-        cwd=ROOT,
+        cwd=PACKAGE,
         env=os.environ | FAST,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,7 +75,7 @@ class Site:
     def command(self, profile: str, *locust: str) -> list[str]:
         """The command that runs one profile here; its figures go into the site's folder."""
         (self.folder / "figures.json").unlink(missing_ok=True)
-        command = [sys.executable, "-m", "locust", "--config", f"loadtest/{profile}.conf"]
+        command = [PYTHON, "-m", "locust", "--config", f"loadtest/{profile}.conf"]
         command += ["--host", self._origin, "--workload", "exp2", *QUICK]
         return [*command, "--figures-json", str(self.folder / "figures.json"), *locust]
 
@@ -87,7 +87,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "bench.staging", str(folder), "--workload", "exp2"]
+    command = [PYTHON, "-m", "bench.staging", str(folder), "--workload", "exp2"]
     with started([*command, "--", *SITE]) as staging:
         try:
             assert staging.stdout is not None
@@ -120,8 +120,8 @@ def test_a_run_reports_in_json_csv_and_html_and_keeps_its_objectives(
     report = page.read_text()
     assert report.rindex('id="tidegate-admission"') > report.rindex("</script>")
     assert "told to wait large" in report
-    summary = [sys.executable, "-m", "tidegate.loadtest.summary", str(site.folder)]
-    subprocess.run(summary, cwd=ROOT, check=True, capture_output=True)
+    summary = [PYTHON, "-m", "tidegate.loadtest.summary", str(site.folder)]
+    subprocess.run(summary, cwd=PACKAGE, check=True, capture_output=True)
     text = (site.folder / "summary.html").read_text()
     assert "Load test: ci" in text
     assert "verified_bytes" in text
@@ -152,7 +152,7 @@ def test_a_worker_that_dies_takes_few_arrivals_with_it_and_a_missed_objective_is
 def test_one_command_sets_up_a_site_on_postgresql_and_browsers_get_their_files(
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, "-m", "bench.staging", str(tmp_path), "--workload", "exp2"]
+    command = [PYTHON, "-m", "bench.staging", str(tmp_path), "--workload", "exp2"]
     command += ["--profile", "loadtest/browser.conf", "--database", "postgres"]
     command += [f"--locust={option}" for option in ("--workload", "exp2", *QUICK)]
     done = finished([*command, "--", *FULL])

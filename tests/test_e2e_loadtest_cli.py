@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bench.shared.ports import free_port
+from tests.installed import PACKAGE, PYTHON, TIDEGATE
 from tests.running import make_release, serving, wait_for
 from tests.test_e2e_staging import admission
 
@@ -28,9 +28,9 @@ PROXY = ("--trusted-proxy", "127.0.0.0/8")
 def tidegate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run to the end, in a folder that is not the project's."""
     return subprocess.run(
-        [sys.executable, "-m", "tidegate", *words],
+        [TIDEGATE, *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ},
         capture_output=True,
         text=True,
         timeout=400,
@@ -70,7 +70,7 @@ def test_it_lays_out_runs_and_ends_in_one_page(tmp_path: Path) -> None:
 @contextlib.contextmanager
 def locust(folder: Path, url: str) -> Iterator[int]:
     port = free_port()
-    command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "release_day.py")]
+    command = [PYTHON, "-m", "locust", "-f", str(PACKAGE / "loadtest" / "release_day.py")]
     command += ["--host", url, "--web-host", "127.0.0.1", "--web-port", str(port), *QUICK]
     with subprocess.Popen(
         [*command, "--workload", "exp2"], cwd=folder, stderr=subprocess.DEVNULL
@@ -108,8 +108,8 @@ def state(port: int) -> str:
 def test_a_second_start_on_locusts_page_begins_anew(tmp_path: Path) -> None:
     release = tmp_path / "release"
     make_release(release, a_txt=100)
-    laid = [sys.executable, "-m", "tidegate.loadtest.content", "exp2", str(release)]
-    subprocess.run(laid, cwd=ROOT, check=True)
+    laid = [PYTHON, "-m", "tidegate.loadtest.content", "exp2", str(release)]
+    subprocess.run(laid, check=True)
     log = tmp_path / "log"
     log.touch()
     arguments = ("--access-log", str(log))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import select
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -21,12 +19,11 @@ import pytest
 from click.testing import CliRunner, Result
 from mirror_site import described, edit, fill
 
+from tests.installed import TIDEGATE
 from tidegate import cli
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parent.parent
-TIDEGATE = [sys.executable, "-m", "tidegate"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def run(*words: object) -> Result:
@@ -50,13 +47,12 @@ def eventually(holds: Callable[[], object], limit_s: float = 20.0) -> None:
 @contextmanager
 def serving(directory: Path, state: Path, *words: object) -> Iterator[str]:
     """`tidegate serve` on a port of the kernel's choice; its URL."""
-    command = [*TIDEGATE, "serve", directory, "--listen", "127.0.0.1:0", "--admin", "off"]
+    command = [TIDEGATE, "serve", directory, "--listen", "127.0.0.1:0", "--admin", "off"]
     server = subprocess.Popen(
         [*map(str, command), "--state", str(state), *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=ENVIRONMENT,
     )
     try:
         assert server.stdout is not None
@@ -74,9 +70,7 @@ def serving(directory: Path, state: Path, *words: object) -> Iterator[str]:
 
 @contextmanager
 def following(*words: object) -> Iterator[subprocess.Popen[str]]:
-    follower = subprocess.Popen(
-        [*TIDEGATE, "mirror", "follow", *map(str, words)], text=True, env=ENVIRONMENT
-    )
+    follower = subprocess.Popen([TIDEGATE, "mirror", "follow", *map(str, words)], text=True)
     try:
         yield follower
     finally:
@@ -236,10 +230,9 @@ def test_mirrors_fetch_from_mirrors_and_a_liar_among_them_does_no_harm(tmp_path:
 
 def with_all_of_them(mirrors: Sequence[Path], origin: str, *words: object) -> None:
     """One round of several followers at once."""
-    command = [*TIDEGATE, "mirror", "follow", origin]
+    command = [TIDEGATE, "mirror", "follow", origin]
     running = [
-        subprocess.Popen([*command, str(mirror), *map(str, words), "--once"], env=ENVIRONMENT)
-        for mirror in mirrors
+        subprocess.Popen([*command, str(mirror), *map(str, words), "--once"]) for mirror in mirrors
     ]
     assert [process.wait(60) for process in running] == [0] * len(mirrors)
 

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -20,7 +19,8 @@ import pytest
 from bench.multicast.bench import MulticastBench, NotReady
 from bench.multicast.network import MulticastLab
 from bench.shared.namespaces import LabFailed
-from tests.running import ROOT, RunningServer, make_release, serving, sha256, wait_for
+from tests.installed import PYTHON, TIDEGATE
+from tests.running import RunningServer, make_release, serving, sha256, wait_for
 
 pytestmark = pytest.mark.e2e
 GATHERING = ("--multicast", "--multicast-interface", "127.0.0.1", "--multicast-window", "20s")
@@ -33,12 +33,12 @@ class Get:
 
     def __init__(self, out: Path, *urls: str, home: Path, more: tuple[str, ...] = ()) -> None:
         self.out = out
-        words = [sys.executable, "-m", "tidegate", "get", *urls, "--multicast", "--json", *more]
+        words = [TIDEGATE, "get", *urls, "--multicast", "--json", *more]
         self.process = subprocess.Popen(
             [*words, "-o", str(out)],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(home)},
+            env={**os.environ, "HOME": str(home)},
         )
 
     def end(self) -> list[dict[str, Any]]:
@@ -166,11 +166,9 @@ def test_a_scheduled_send_waits_for_its_hour(tmp_path: Path, release: tuple[Path
     directory, digest = release
     state = tmp_path / "state"
     with serving(directory, state, *LOOPBACK, "--multicast-rate", "60Mbit") as server:
-        words = [sys.executable, "-m", "tidegate", "multicast", "send", "/obj.bin", "--at", "+4s"]
+        words = [TIDEGATE, "multicast", "send", "/obj.bin", "--at", "+4s"]
         words += ["--directory", str(directory), "--state", str(state)]
-        said = subprocess.run(
-            words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
-        ).stdout
+        said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout
         assert said.startswith("/obj.bin will be sent at ")
         wait_for(lambda: sessions(server))
         (row,) = sessions(server)
@@ -246,7 +244,7 @@ def test_a_client_that_hears_nothing_takes_the_file_by_unicast(
     directory, digest = release
     with serving(directory, tmp_path / "state", *LOOPBACK) as server:
         url = f"{server.url}/obj.bin"
-        deaf = [sys.executable, "-c", _DEAF, "get", url, "--multicast", "--json", "-o"]
+        deaf = [PYTHON, "-c", _DEAF, "get", url, "--multicast", "--json", "-o"]
         outs = [tmp_path / f"{i}.bin" for i in range(3)]
         began = time.monotonic()
         processes = [
@@ -254,7 +252,7 @@ def test_a_client_that_hears_nothing_takes_the_file_by_unicast(
                 [*deaf, str(out)],
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+                env={**os.environ, "HOME": str(tmp_path)},
             )
             for out in outs
         ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from bench.multicast.network import MulticastLab
 from bench.shared.namespaces import LabFailed, run
-from tests.running import ROOT, make_release, serving, sha256, wait_for
+from tests.installed import TIDEGATE
+from tests.running import make_release, serving, sha256, wait_for
 from tests.test_e2e_multicast import Get, states
 
 pytestmark = pytest.mark.e2e
@@ -44,9 +44,9 @@ def test_ipv6_receivers_get_one_transmission_through_loss(tmp_path: Path, named:
     except (LabFailed, FileNotFoundError):
         _over_loopback(tmp_path, digest)
         return
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    env = {**os.environ, "HOME": str(tmp_path)}
     interface = f"{_address(1)}%eth0" if named else _address(1)
-    command = [sys.executable, "-m", "tidegate"]
+    command = [TIDEGATE]
     serve = [*command, "serve", str(tmp_path / "release"), "--admin", "off"]
     serve += ["--listen", f"[{_address(1)}]:8080", "--state", str(tmp_path / "state")]
     serve += ["--multicast", "--multicast-interface", interface, "--multicast-rate", "90Mbit"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ import pytest
 
 from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 from bench.shared.namespaces import LabFailed, run
-from tests.running import ROOT, make_release, sha256, wait_for
+from tests.installed import TIDEGATE
+from tests.running import make_release, sha256, wait_for
 from tests.test_e2e_multicast import states
 
 pytestmark = [pytest.mark.e2e, pytest.mark.root]
@@ -26,7 +26,7 @@ class House:
 
     def __init__(self, network: MulticastLab, folder: Path) -> None:
         self.network, self.folder = network, folder
-        self.env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
+        self.env = {**os.environ, "HOME": str(folder)}
         self.log = folder / "server.log"
         self.digest = make_release(folder / "release", obj_bin=3_000_000)["obj.bin"]
 
@@ -34,7 +34,7 @@ class House:
         run("ip", "-n", self.network.sender(), "link", "set", "eth0", "mtu", str(mtu))
 
     def serve(self, rate: str) -> None:
-        words = [sys.executable, "-m", "tidegate", "serve", str(self.folder / "release")]
+        words = [TIDEGATE, "serve", str(self.folder / "release")]
         words += ["--admin", "off", "--listen", f"{SENDER_ADDRESS}:8080"]
         words += ["--state", str(self.folder / "state"), "--multicast"]
         words += ["--multicast-interface", SENDER_ADDRESS, "--multicast-rate", rate]
@@ -43,7 +43,7 @@ class House:
         wait_for(lambda: "ready http" in self.log.read_text(), 60)
 
     def get(self, number: int) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "tidegate", "get", f"http://{SENDER_ADDRESS}:8080/obj.bin"]
+        words = [TIDEGATE, "get", f"http://{SENDER_ADDRESS}:8080/obj.bin"]
         words += ["--multicast", "--json", "-o", str(self.folder / f"{number}.bin")]
         log = self.folder / f"{number}.log"
         name = self.network.receiver(number)

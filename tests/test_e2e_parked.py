@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT, make_release, serving, sha256, wait_for
+from tests.installed import TIDEGATE
+from tests.running import make_release, serving, sha256, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -27,10 +27,8 @@ def test_twelve_curls_and_four_clients_of_one_machine_all_get_their_files(tmp_pa
                 running[to] = subprocess.Popen(["curl", "-sSf", "-o", to, f"{s.url}/{name}"])
         for number, name in enumerate([*names, "a.bin"]):
             to = tmp_path / f"get{number}-{name}"
-            command = [sys.executable, "-m", "tidegate", "get", "--quiet", "-o", to]
-            running[to] = subprocess.Popen(
-                [*command, f"{s.url}/{name}"], env={**os.environ, "PYTHONPATH": str(ROOT)}
-            )
+            command = [TIDEGATE, "get", "--quiet", "-o", to]
+            running[to] = subprocess.Popen([*command, f"{s.url}/{name}"], env={**os.environ})
         wait_for(lambda: all(one.poll() is not None for one in running.values()), 60)
         late = [to.name for to, one in running.items() if one.poll() is None]
         for one in running.values():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 import requests
 
+from tests.installed import PYTHON, TIDEGATE
 from tests.running import ROOT, make_release
 
 pytestmark = pytest.mark.e2e
@@ -28,7 +28,7 @@ for number in range(len(given)):
     os.close(100 + number)
 names = ":".join(pair.partition("=")[2] or "tidegate.socket" for pair in given)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(given)), LISTEN_FDNAMES=names)
-os.execv(sys.executable, [sys.executable, "-m", "tidegate", "serve", *sys.argv[2:]])
+os.execvp("tidegate", ["tidegate", "serve", *sys.argv[2:]])
 """
 
 
@@ -39,11 +39,11 @@ def command(tmp_path: Path, *more: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    return {**os.environ}
 
 
 def run(tmp_path: Path, sock: socket.socket, *more: str) -> subprocess.Popen[str]:
-    start = [sys.executable, "-c", LAUNCHER, str(sock.fileno())]
+    start = [PYTHON, "-c", LAUNCHER, str(sock.fileno())]
     return subprocess.Popen(
         [*start, *command(tmp_path, *more)],
         pass_fds=[sock.fileno()],
@@ -105,7 +105,7 @@ def test_a_unix_socket_stays_where_systemd_put_it(tmp_path: Path) -> None:
 def test_without_a_socket_it_says_what_to_do(tmp_path: Path) -> None:
     make_release(tmp_path / "release", a_txt=10)
     ended = subprocess.run(
-        [sys.executable, "-m", "tidegate", "serve", *command(tmp_path)],
+        [TIDEGATE, "serve", *command(tmp_path)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -141,7 +141,7 @@ def test_the_admin_page_has_a_socket_of_its_own(tmp_path: Path, workers: str) ->
         socket.create_server(("127.0.0.1", 0)) as admin,
     ):
         given = f"{admin.fileno()}=admin,{files.fileno()}"
-        start = [sys.executable, "-c", LAUNCHER, given]
+        start = [PYTHON, "-c", LAUNCHER, given]
         process = subprocess.Popen(
             [*start, *command(tmp_path, "--admin", "systemd:", "--workers", workers)],
             pass_fds=[files.fileno(), admin.fileno()],

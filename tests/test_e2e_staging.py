@@ -7,7 +7,6 @@ import itertools
 import json
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,27 +14,28 @@ from pathlib import Path
 import pytest
 
 from bench.shared.ports import free_port
+from tests.installed import PACKAGE, PYTHON
 from tests.running import wait_for
-from tests.test_e2e_loadtest import ROOT, finished
+from tests.test_e2e_loadtest import finished
 
 pytestmark = pytest.mark.e2e
 
 
 def test_a_server_that_is_not_there_is_named_before_the_run() -> None:
-    command = [sys.executable, "-m", "locust", "--config", "loadtest/ci.conf"]
+    command = [PYTHON, "-m", "locust", "--config", "loadtest/ci.conf"]
     done = finished([*command, "--host", "ftp://127.0.0.1"])
     assert done.returncode == 1
     assert "'ftp://127.0.0.1' is no address of a server" in done.stderr
     program = (
         "from tidegate.loadtest.presence import why_not; print(why_not('http://127.0.0.1:1', 0.0))"
     )
-    done = finished([sys.executable, "-c", program])
+    done = finished([PYTHON, "-c", program])
     assert "http://127.0.0.1:1 does not answer" in done.stdout
     assert "Connection refused" in done.stdout
 
 
 def test_an_objective_that_no_run_can_meet_is_refused_before_the_run() -> None:
-    command = [sys.executable, "-m", "locust", "--config", "loadtest/ci.conf"]
+    command = [PYTHON, "-m", "locust", "--config", "loadtest/ci.conf"]
     done = finished([*command, "--slo", "p95_wait_smal<2s"])
     assert done.returncode == 2
     assert "'p95_wait_smal' is no figure of a run" in done.stderr
@@ -44,8 +44,8 @@ def test_an_objective_that_no_run_can_meet_is_refused_before_the_run() -> None:
 def test_a_staging_site_is_the_only_one_in_its_folder_and_ends_all_it_started(
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, "-m", "bench.staging", str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as site:
+    command = [PYTHON, "-m", "bench.staging", str(tmp_path)]
+    with subprocess.Popen(command, cwd=PACKAGE, stdout=subprocess.PIPE, text=True) as site:
         assert site.stdout is not None
         try:
             for line in site.stdout:
@@ -72,11 +72,11 @@ def names(cmdline: Path, text: str) -> bool:
 
 def test_locusts_page_has_a_tab_with_the_figures_of_all_workers(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        site = stack.enter_context(ended([sys.executable, "-m", "bench.staging", str(tmp_path)]))
+        site = stack.enter_context(ended([PYTHON, "-m", "bench.staging", str(tmp_path)]))
         assert site.stdout is not None
         origin = next(line for line in site.stdout if line.startswith("origin")).split()[-1]
         port, inner = free_port(), free_port()
-        locust = [sys.executable, "-m", "locust", "-f", "loadtest/release_day.py", "--host", origin]
+        locust = [PYTHON, "-m", "locust", "-f", "loadtest/release_day.py", "--host", origin]
         master = ["--master", f"--master-bind-port={inner}", f"--web-port={port}", "--autostart"]
         master += ["--web-host=127.0.0.1", "--expect-workers=1", "--users=50", "--workload=exp2"]
         stack.enter_context(ended([*locust, *master, "--time-scale=120", "--thin=8"]))
@@ -97,7 +97,7 @@ def test_locusts_page_has_a_tab_with_the_figures_of_all_workers(tmp_path: Path) 
 def ended(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     """Runs for as long as it is needed."""
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, cwd=PACKAGE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as running:
         try:
             yield running

@@ -7,11 +7,12 @@ import http.client
 import os
 import re
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from tests.installed import PYTHON
 
 #: Each is needed by an option that is off, by another database, or by the admin's pages.
 ABSENT = (
@@ -45,7 +46,7 @@ def release(tmp_path: Path) -> Path:
 
 
 def begin(release: Path, *options: str) -> tuple[subprocess.Popen[str], list[str]]:
-    command = [sys.executable, *options, "-m", "tidegate", "serve", str(release)]
+    command = [PYTHON, *options, "-m", "tidegate", "serve", str(release)]
     command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     command += ["--state", str(release.parent / "state")]
     server = subprocess.Popen(
@@ -53,7 +54,6 @@ def begin(release: Path, *options: str) -> tuple[subprocess.Popen[str], list[str
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[1],
         env={name: value for name, value in os.environ.items() if not name.startswith("COV")},
     )
     assert server.stdout is not None

@@ -8,12 +8,12 @@ import os
 import socket
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.installed import PYTHON
 from tidegate.server.app.config import CannotStart, ConfigError, start_fault
 
 pytestmark = pytest.mark.e2e
@@ -162,8 +162,7 @@ def told(folder: Path, flags: Sequence[str], patch: str = "") -> str:
         if flag not in flags:
             words += [flag, value]
     done = subprocess.run(
-        [sys.executable, "-c", program, *words, *flags],
-        cwd=Path(__file__).parent.parent,
+        [PYTHON, "-c", program, *words, *flags],
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         capture_output=True,
         text=True,
@@ -236,8 +235,7 @@ def served(folder: Path, words: Sequence[str], before: Sequence[str] = (), patch
     program = f"{patch}\nimport sys, tidegate\ntidegate.main()"
     start = ["serve", str(folder / "release"), "--state", str(folder / "state"), "--admin", "off"]
     with subprocess.Popen(
-        [*before, sys.executable, "-c", program, *start, *words],
-        cwd=Path(__file__).parent.parent,
+        [*before, PYTHON, "-c", program, *start, *words],
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

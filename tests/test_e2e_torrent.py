@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import os
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ from urllib.parse import quote_from_bytes, urlsplit
 import libtorrent
 import pytest
 from running import RunningServer, wait_for
+
+from tests.installed import TIDEGATE
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.e2e
@@ -168,7 +169,7 @@ def test_downloads_exchange_pieces(server: RunningServer, tmp_path: Path) -> Non
         words = ["get", "--peers", "--json", "--limit-rate", "1MB/s", url]
         running.append(
             subprocess.Popen(
-                [sys.executable, str(ROOT / "tidegate.py"), *words],
+                [TIDEGATE, *words],
                 cwd=folder,
                 env={**os.environ, "TIDEGATE_DATA": str(folder / "data"), "HOME": str(folder)},
                 stderr=subprocess.PIPE,
@@ -190,7 +191,7 @@ def test_without_a_torrent_the_download_goes_on(tmp_path: Path) -> None:
     server = RunningServer(tree, tmp_path / "state")
     try:
         done = subprocess.run(
-            [sys.executable, str(ROOT / "tidegate.py"), "get", "--peers", server.url + "/a.bin"],
+            [TIDEGATE, "get", "--peers", server.url + "/a.bin"],
             cwd=tmp_path,
             env={**os.environ, "TIDEGATE_DATA": str(tmp_path / "data"), "HOME": str(tmp_path)},
             capture_output=True,

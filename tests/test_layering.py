@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.installed import PYTHON
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -143,9 +145,7 @@ def test_the_command_line_loads_only_the_room_it_needs() -> None:
         "bad = {'sqlalchemy', *rooms} & set(sys.modules)\n"
         "assert not bad, bad\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([PYTHON, "-c", probe], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -164,10 +164,10 @@ def test_a_server_loads_nothing_that_a_setting_or_a_request_switches_on() -> Non
         "alembic",
         "babel",
         "backports.zstd",
-        "client",
+        "tidegate.client",
         "cryptography",
         "difflib",
-        "loadtest",
+        "tidegate.loadtest",
         "markdown_it",
         "numpy",
         "prometheus_client",
@@ -186,8 +186,7 @@ def test_a_server_loads_nothing_that_a_setting_or_a_request_switches_on() -> Non
         "zfec",
     ]
     result = subprocess.run(
-        [sys.executable, "-c", probe, *switched_on],
-        cwd=ROOT,
+        [PYTHON, "-c", probe, *switched_on],
         capture_output=True,
         text=True,
         check=False,
@@ -203,7 +202,5 @@ def test_every_command_of_the_table_can_be_loaded() -> None:
         "    r = click.testing.CliRunner().invoke(tidegate.cli, [*words.split(), '--help'])\n"
         "    assert r.exit_code == 0, (words, r.output, r.exception)\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([PYTHON, "-c", probe], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
+
+from tests.installed import PYTHON
 
 PROGRAM = """
 import json, sys
@@ -17,7 +18,7 @@ print(json.dumps([told, by_multicast(told)]))
 def read(output: str) -> list[object]:
     """In a process of its own: Locust changes sockets and threads for all that run beside it."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], input=output, capture_output=True, text=True, check=True
+        [PYTHON, "-c", PROGRAM], input=output, capture_output=True, text=True, check=True
     )
     found: list[object] = json.loads(done.stdout)
     return found

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.installed import PYTHON
 from tidegate.loadtest.slo import Objective
 from tidegate.loadtest.tally import is_figure
 
@@ -38,7 +38,7 @@ def test_a_profile_has_one_shape_of_its_own_and_users(profile: str) -> None:
     file = setting(profile, "locustfile")
     assert file is not None
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(LOADTEST.parent / file)],
+        [PYTHON, "-c", PROGRAM, str(LOADTEST.parent / file)],
         capture_output=True,
         text=True,
         check=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.apart import run_apart
+from tests.installed import PYTHON
 from tidegate.loadtest.report import study_report
 from tidegate.loadtest.sim import Scenario, run
 from tidegate.loadtest.sim.cli import simulate
@@ -204,5 +204,5 @@ with worker_processes(2) as pool:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(600)
 """
-    done = run_apart([sys.executable, "-c", program], ROOT)
+    done = run_apart([PYTHON, "-c", program], ROOT)
     assert (done.code, done.programs) == (143 if cleanly else -15, []), done.said

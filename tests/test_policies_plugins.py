@@ -6,13 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import textwrap
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from tests.installed import PYTHON
 from tidegate.policies.registry import GROUP, find_policies
 
 ROOT = Path(__file__).parent.parent
@@ -30,13 +30,13 @@ def installed(tmp_path: Path) -> dict[str, str]:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shortest\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[{GROUP}]\nshortest = shortest:ShortestPolicy\n")
-    return {**os.environ, "PYTHONPATH": str(tmp_path)}
+    paths = [str(tmp_path), os.environ["PYTHONPATH"]]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def python(environment: dict[str, str], *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
+        [PYTHON, *arguments],
         env=environment,
         capture_output=True,
         text=True,

@@ -8,7 +8,6 @@ import random
 import select
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from bench.shared.ports import free_port
-from tests.running import ROOT
+from tests.installed import PYTHON
 from tidegate.client.multicast.batch import BatchReader
 from tidegate.client.multicast.socket import GroupSocket
 from tidegate.client.net.errors import LocalProblem
@@ -106,8 +105,8 @@ def test_what_waits_here_is_counted_right_however_the_kernel_splits_it() -> None
     """It takes 1.04 to 1.57 bytes for each; stamps were up to 13 ms early before a full queue."""
     slow = "tc qdisc add dev lo root tbf rate 64kbit burst 32kb limit 50mb"
     shell = f'ip link set lo up && ip route add 224.0.0.0/4 dev lo && {slow} && exec "$@"'
-    words = ["unshare", "--net", "sh", "-c", shell, "sh", sys.executable, "-c", _WAITING]
-    found = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    words = ["unshare", "--net", "sh", "-c", shell, "sh", PYTHON, "-c", _WAITING]
+    found = subprocess.run(words, capture_output=True, text=True, check=True)
     assert json.loads(found.stdout) == pytest.approx([1.0] * 4, rel=0.03)
 
 

@@ -8,13 +8,13 @@ import shutil
 import signal
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from twisted.logger import capturedLogs
 
 from tests.fakes import Clock
+from tests.installed import PYTHON
 from tests.running import make_release, serving, wait_for
 from tidegate.server.app.config import CannotStart
 from tidegate.server.app.state_lock import LockKeeper, lock_state
@@ -33,8 +33,7 @@ def test_a_process_that_was_killed_leaves_the_folder_free(tmp_path: Path) -> Non
         "import os, sys; from tidegate.server.app.state_lock import *; "
         "lock_state(Path(sys.argv[1])); os._exit(9)"
     )
-    root = Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=root, check=False)
+    done = subprocess.run([PYTHON, "-c", code, str(tmp_path)], check=False)
     assert done.returncode == 9
     os.close(lock_state(tmp_path))
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
+from tests.installed import PYTHON
 from tidegate.policies.contract import TicketRow, TicketState
 from tidegate.server.store import history
 from tidegate.server.store import queries as ledger
@@ -615,7 +615,7 @@ def test_tables_are_made_and_opened_without_alembic(tmp_path: Path) -> None:
     )
     said = [
         subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path / "state.db")],
+            [PYTHON, "-c", script, str(tmp_path / "state.db")],
             check=True,
             capture_output=True,
             text=True,
@@ -789,8 +789,8 @@ for later_s in (4_000, 9_000):
 
 def test_a_confined_server_thins_more_history_than_sqlite_undoes_in_memory(tmp_path: Path) -> None:
     """It may make no files where SQLite would lay the rest."""
-    command = [sys.executable, "-c", CONFINED, str(tmp_path)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    command = [PYTHON, "-c", CONFINED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]
 
 

@@ -1,4 +1,4 @@
-"""`python -m bench.multicast.lab`: one sender at 100 Mb/s, N receivers, losses; ours beside the peers.
+"""`python -m bench.multicast.lab`: one sender at 100 Mb/s, N receivers, losses, beside the peers.
 
 Each cell is bytes on the sender's wire (all headers, both protocols) divided by the file's size,
 and seconds until the last receiver holds the right file. The interpreter's start is not counted:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import requests
 
+from tests.installed import PYTHON
 from tests.running import make_release, serving
 from tidegate.server.app.confinement import confine
 
@@ -57,11 +57,11 @@ def test_nothing_but_state_and_log_can_be_written(tmp_path: Path) -> None:
     make_release(tmp_path / "release", a_txt=10)
     arguments = [str(tmp_path / name) for name in ("release", "state", "access.log")]
     run = subprocess.run(
-        [sys.executable, "-c", INTRUDER, *arguments],
+        [PYTHON, "-c", INTRUDER, *arguments],
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ},
     )
     found = json.loads(run.stdout)
     allowed = {"confined", "read", "state", "state folder", "replace", "log"}
@@ -115,9 +115,9 @@ def test_the_server_runs_under_what_the_unit_forbids(tmp_path: Path) -> None:
     make_release(tmp_path / "release", a_txt=10)
     launcher = (
         "import ctypes, os, sys; ctypes.CDLL(None).prctl(65, 1, 0, 0, 0); "
-        "os.execv(sys.executable, [sys.executable, '-m', 'tidegate', *sys.argv[1:]])"
+        "os.execvp('tidegate', ['tidegate', *sys.argv[1:]])"
     )
-    command = [sys.executable, "-c", launcher, "serve", str(tmp_path / "release")]
+    command = [PYTHON, "-c", launcher, "serve", str(tmp_path / "release")]
     command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     command += ["--state", str(tmp_path / "state")]
     if os.geteuid() == 0:
@@ -129,7 +129,7 @@ def test_the_server_runs_under_what_the_unit_forbids(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ},
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import requests
 from click.testing import CliRunner
 
+from tests.installed import TIDEGATE
 from tests.running import make_release, serving
 from tidegate.server.app.cli.config import config as config_command
 from tidegate.server.http.log_format import without_tokens
@@ -68,8 +68,7 @@ def test_a_database_that_does_not_answer_shows_no_password(tmp_path: Path) -> No
     (tmp_path / "release").mkdir()
     address = "postgresql://me:SECRET@127.0.0.1:1/x?sslpassword=SECRET"
     done = subprocess.run(
-        [sys.executable, "-m", "tidegate", "serve", str(tmp_path / "release")],
-        cwd=Path(__file__).parent.parent.parent,
+        [TIDEGATE, "serve", str(tmp_path / "release")],
         env={
             **os.environ,
             "TIDEGATE_DATABASE": address,

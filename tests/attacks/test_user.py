@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.running import ROOT, make_release
+from tests.installed import TIDEGATE
+from tests.running import make_release
 from tidegate.server.app.config import CannotStart
 from tidegate.server.app.rights import become
 
@@ -73,7 +74,7 @@ def test_nothing_of_root_is_left(open_folder: Path, workers: str) -> None:
     (open_folder / "release").chmod(0o755)
     (open_folder / "release" / "a.txt").chmod(0o644)
     state = open_folder / "state"
-    command = [sys.executable, "-m", "tidegate", "serve", str(open_folder / "release")]
+    command = [TIDEGATE, "serve", str(open_folder / "release")]
     command += ["--listen", "127.0.0.1:0", "--admin", LOW, "--state", str(state)]
     command += ["--user", NOBODY, "--workers", workers]
     with subprocess.Popen(
@@ -81,7 +82,7 @@ def test_nothing_of_root_is_left(open_folder: Path, workers: str) -> None:
         stdout=subprocess.PIPE,
         cwd=open_folder,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ},
     ) as process:
         try:
             assert process.stdout is not None

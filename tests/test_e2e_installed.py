@@ -1,0 +1,165 @@
+"""An installation as users make it: the wheel and its requirements, in a fresh environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.installed import APART, PACKAGE, PYTHON, ROOT, TIDEGATE, build
+from tests.running import RunningServer, make_release, serving
+from tidegate import COMMANDS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+#: Of everything that `serve`, `get`, `plan` and `simulate` need, with compiled modules.
+MOST_INSTALLED_BYTES = 150_000_000
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `bin` of an environment with the wheel and the locked requirements only."""
+    folder = tmp_path_factory.mktemp("fresh")
+    home = folder / "env"
+    pip = (sys.executable, "-m", "pip", "-q", "--disable-pip-version-check")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    install = (*pip, "--python", str(home / "bin" / "python"), "install")
+    locked = ROOT / "requirements" / "run.txt"
+    subprocess.run([*install, "--require-hashes", "-r", locked], check=True)
+    wheel = build(folder)
+    # Without --no-deps: pip fails here if the lock lacks a requirement of the wheel.
+    subprocess.run([*install, "--no-index", wheel], check=True)
+    return home / "bin"
+
+
+def run(words: list[str | Path], folder: Path) -> str:
+    """What a command prints; PYTHONPATH is that of a user, who has none."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        words, cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_a_wheel_puts_one_package_into_site_packages(tmp_path: Path) -> None:
+    wheel = build(tmp_path)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"tidegate"}
+    assert {"tidegate/__init__.py", "tidegate/__main__.py", "tidegate/py.typed"} <= set(names)
+    assert not [name for name in names if "/tests/" in name or "/bench/" in name]
+
+
+def test_every_command_runs_without_what_only_tests_need(fresh: Path, tmp_path: Path) -> None:
+    for words in COMMANDS:
+        shown = run([fresh / "tidegate", *words.split(), "--help"], tmp_path)
+        assert shown.startswith("Usage: tidegate"), words
+
+
+def test_the_version_says_which_program_this_is(fresh: Path, tmp_path: Path) -> None:
+    shown = run([fresh / "tidegate", "--version"], tmp_path)
+    assert shown.startswith("tidegate 0.")
+    assert "Python {}.{}.{},".format(*sys.version_info) in shown
+    assert f"from {fresh.parent}" in shown
+    assert run([fresh / "python", "-m", "tidegate", "--version"], tmp_path) == shown
+
+
+def test_an_installation_is_small(fresh: Path) -> None:
+    files = [path for path in fresh.parent.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert sum(path.stat().st_size for path in files) < MOST_INSTALLED_BYTES
+
+
+def test_it_serves_and_fetches_and_plans_and_simulates(fresh: Path, tmp_path: Path) -> None:
+    make_release(tmp_path / "release", tool_iso=3_000_000)
+    with serving(tmp_path / "release", tmp_path / "state", program=fresh / "tidegate") as server:
+        run([fresh / "tidegate", "get", "-q", f"{server.url}/tool.iso"], tmp_path)
+    assert (tmp_path / "tool.iso").read_bytes() == (tmp_path / "release/tool.iso").read_bytes()
+    words = ("plan", "release", "--bandwidth", "8Mbit", "--visitors", "40", "--within", "10min")
+    assert run([fresh / "tidegate", *words], tmp_path)
+    words = ("simulate", "run", "--policy", "fair", "--workload", "exp2", "--bandwidth", "2")
+    assert json.loads(run([fresh / "tidegate", *words, "--seeds", "1", "--json"], tmp_path))
+
+
+def test_it_works_beside_a_project_with_modules_of_the_same_names(
+    fresh: Path, tmp_path: Path
+) -> None:
+    rooms = ("server", "client", "policies", "protocol", "loadtest", "templates", "bench", "tests")
+    for room in rooms:
+        (tmp_path / f"{room}.py").write_text("WHOSE = 'the project'\n")
+    program = tmp_path / "project.py"
+    program.write_text(
+        textwrap.dedent(f"""
+            import importlib, pathlib, sys
+            from tidegate import fetch_blocking
+            fetch_blocking([sys.argv[1]], pathlib.Path("fetched.iso"))
+            for room in {rooms}:
+                assert importlib.import_module(room).WHOSE == "the project"
+        """)
+    )
+    make_release(tmp_path / "release", tool_iso=3_000_000)
+    # The server's current folder is the project, too.
+    with serving(tmp_path / "release", tmp_path / "state", program=fresh / "tidegate") as server:
+        run([fresh / "python", program, f"{server.url}/tool.iso"], tmp_path)
+        run([fresh / "python", "-m", "tidegate", "get", f"{server.url}/tool.iso"], tmp_path)
+    whole = (tmp_path / "release" / "tool.iso").read_bytes()
+    assert (tmp_path / "fetched.iso").read_bytes() == whole
+    assert (tmp_path / "tool.iso").read_bytes() == whole
+
+
+def test_the_api_describes_itself(tmp_path: Path) -> None:
+    with serving(tmp_path, tmp_path / "state", "--admin", "127.0.0.1:0") as server:
+        admin = next(line.split()[1] for line in server.lines if line.startswith("Admin"))
+        with urllib.request.urlopen(f"{admin}api/v1/openapi.json", timeout=20) as answer:
+            document = json.load(answer)
+    assert document["openapi"].startswith("3.")
+    assert len(document["paths"]) > 20
+
+
+def test_processes_of_the_suite_run_the_installation(tmp_path: Path) -> None:
+    shown = subprocess.run([TIDEGATE, "--version"], capture_output=True, text=True, check=True)
+    assert f"from {PACKAGE})" in shown.stdout
+    server = RunningServer(tmp_path, tmp_path / "state")
+    try:
+        loaded = Path(f"/proc/{server.process.pid}/environ").read_text()
+        assert str(APART) in loaded
+        assert (
+            str(PACKAGE)
+            in subprocess.run(
+                [PYTHON, "-c", "import tidegate.server.app.run as module; print(module.__file__)"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("words", [("-m", "tidegate", "--version"), ("-c", "import server")])
+def test_a_process_that_looks_into_the_checkout_fails(words: tuple[str, ...]) -> None:
+    done = subprocess.run([PYTHON, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "looks for modules in" in done.stderr
+
+
+def test_no_test_starts_the_interpreter_of_the_suite() -> None:
+    """Its environment may hold an editable installation, which is the checkout."""
+    allowed = {
+        "installed.py",
+        "test_e2e_deb.py",
+        "test_e2e_installed.py",
+        "test_layering.py",
+        "test_supply_chain.py",
+    }
+    found = {
+        path.name
+        for path in (ROOT / "tests").rglob("*.py")
+        if "sys.executable" in path.read_text("utf-8")
+    }
+    assert found <= allowed
