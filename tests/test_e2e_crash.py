@@ -34,6 +34,13 @@ ENVIRON = {
 }
 
 
+#: Lives of the server, and clients that ask at the same time in each life.
+KILLS = 15
+CLIENTS = 30
+#: Keeps the number of places that are asked for at the end small.
+TICKETS_PER_LIFE = 3
+
+
 def ask(
     url: str, client: str, token: str | None = None, file: str = "/big.iso"
 ) -> tuple[int, http.client.HTTPMessage | None, http.client.HTTPConnection]:
@@ -64,43 +71,53 @@ def test_no_acknowledged_ticket_loses_its_place_however_often_the_server_is_kill
     rng = random.Random(11)
     make_release(tmp_path / "release", big_iso=50_000_000)
     state = tmp_path / "state"
-    acknowledged: list[tuple[str, str]] = []
-    for life in range(4):
+    acknowledged: list[tuple[int, int, str, str]] = []
+    for life in range(KILLS):
         server = RunningServer(tmp_path / "release", state, *ARGS, **ENVIRON)
         holders = [ask(server.url, f"holder-{n}") for n in range(2)]
         stop = threading.Event()
 
-        def rush(life: int, url: str, stop: threading.Event) -> None:
+        def rush(life: int, thread: int, url: str, stop: threading.Event) -> None:
             number = 0
-            while not stop.is_set():
-                client = f"client-{life}-{number}"
+            while not stop.is_set() and number < TICKETS_PER_LIFE:
+                client = f"client-{life}-{thread}-{number}"
                 try:
                     status, headers, connection = ask(url, client)
                 except (OSError, http.client.HTTPException):
                     return
                 connection.close()
                 if status == 503 and headers is not None:
-                    acknowledged.append((client, headers["Tidegate-Ticket"]))
+                    place = int(headers["Tidegate-Place"])
+                    acknowledged.append((life, place, client, headers["Tidegate-Ticket"]))
                 number += 1
 
-        thread = threading.Thread(target=rush, args=(life, server.url, stop))
-        thread.start()
+        threads = [
+            threading.Thread(target=rush, args=(life, number, server.url, stop))
+            for number in range(CLIENTS)
+        ]
         before = len(acknowledged)
-        wait_for(lambda: len(acknowledged) > before + 20)  # noqa: B023
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(acknowledged) > before + CLIENTS)  # noqa: B023
         time.sleep(rng.random() * 0.2)
-        server.kill()
+        if life % 5 < 4:
+            server.kill()
         stop.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
         for _, _, connection in holders:
             connection.close()
-    assert len(acknowledged) > 80
+        # The others are orderly stops. They write what a kill leaves to the journal.
+        assert server.stop() == (0 if life % 5 == 4 else -signal.SIGKILL)
+    assert len(acknowledged) > KILLS * CLIENTS
+    acknowledged.sort()
     with serving(tmp_path / "release", state, *ARGS, **ENVIRON) as server:
         holders = [ask(server.url, f"holder-{n}") for n in range(2)]
         assert [status for status, _, _ in holders] == [200, 200]
         live = {number: state for number, state in journal(state).items() if state != "done"}
         assert len(live) >= len(acknowledged)
         places = []
-        for index, (client, token) in enumerate(acknowledged):
+        for index, (_, _, client, token) in enumerate(acknowledged):
             # Half of them have lost their ticket: the same client finds its place by its name.
             status, headers, connection = ask(server.url, client, token if index % 2 else None)
             connection.close()

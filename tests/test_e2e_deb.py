@@ -60,7 +60,9 @@ def test_the_package_installs_serves_and_goes(package: Path, tmp_path: Path) -> 
     program = (root / "opt/tidegate/bin/python3", root / "opt/tidegate/bin/tidegate")
     # The service may write nothing there.
     assert list(
-        (root / "opt/tidegate").glob("lib/python3*/site-packages/tidegate/server/app/__pycache__/s*")
+        (root / "opt/tidegate").glob(
+            "lib/python3*/site-packages/tidegate/server/app/__pycache__/s*"
+        )
     )
     assert (root / "usr/bin/tidegate").readlink() == Path("/opt/tidegate/bin/tidegate")
     version = run("dpkg-deb", "-f", package, "Version").strip()
