@@ -203,7 +203,7 @@ class FairPolicy(Policy):
             if known:
                 client = lease.client
                 if lease.mark == math.inf:
-                    lease.mark = self._enter(client, lease.remaining_bytes, speed)
+                    lease.mark = self._enter(client, lease.rank_bytes, speed)
                 together = together_of(client, 0.0)
                 if together < speed:
                     together = speed
@@ -212,7 +212,7 @@ class FairPolicy(Policy):
                     key += _LIMITED
                 elif together <= _NEARLY * most:
                     key += _NEARLY_LIMITED
-                elif self._slack_s(client, lease.mark, lease.remaining_bytes / speed) <= 0.0:
+                elif self._slack_s(client, lease.mark, lease.rank_bytes / speed) <= 0.0:
                     key += _URGENT
             keys.append(key)
             speeds.append(speed)
