@@ -51,7 +51,7 @@ def serving(root: Path, *args: str, **environ: str) -> Iterator[tuple[subprocess
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, **environ, "PYTHONPATH": os.getcwd()},
+            env={**os.environ, **environ},
         )
         try:
             assert process.stdout is not None

@@ -163,7 +163,6 @@ class Composition:
         script.append(f"cd /; exec setpriv --no-new-privs chroot {view} {shlex.join(words)}")
         environ = {
             "PATH": f"/opt/tidegate/bin:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             **{name: str(value) for name, value in told.get("environment", {}).items()},
         }

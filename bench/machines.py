@@ -102,7 +102,7 @@ class BenchMachine:
     environ: dict[str, str] = field(default_factory=dict)
     within: tuple[str, ...] = ()
     host: str = "127.0.0.1"
-    program: Path = field(default_factory=Path.cwd)
+    program: Path | None = None
 
     def start(self) -> None:
         """Start it and wait until it serves."""
@@ -123,7 +123,7 @@ class BenchMachine:
                     **os.environ,
                     **ENVIRON,
                     **self.environ,
-                    "PYTHONPATH": str(self.program),
+                    **({"PYTHONPATH": str(self.program)} if self.program else {}),
                     "PGAPPNAME": self.folder.name,
                 },
             )

@@ -32,11 +32,10 @@ from bench.mirror_pair import described, fetch_pair
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 
-ROOT = Path(__file__).parent.parent
 TIDEGATE = [sys.executable, "-m", "tidegate"]
 #: A fan-out is over in milliseconds, the kernel counts CPU in hundredths of a second.
 _REPEATS = 20
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+ENVIRONMENT = dict(os.environ)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import LabFailed, inside
 
-ROOT = Path(__file__).parent.parent
 _PORT = 8080
 _PATIENCE_S = 600.0
 _SHORTEST_TURN_S = 0.05
@@ -74,7 +73,7 @@ def play(
         content = random.Random(seed).randbytes(size_bytes)
         digest = hashlib.sha256(content).digest()
         (folder / "release" / "big.iso").write_bytes(content)
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        env = dict(os.environ)
         _serve(network, folder, env)
         url = f"http://{SENDER_ADDRESS}:{_PORT}/big.iso"
         # The torrent is made when the release is, not when the crowd stands at the door.

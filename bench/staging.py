@@ -30,10 +30,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import tidegate
 from bench.shared.ending import end_cleanly
 from bench.shared.ports import free_port
 
-ROOT = Path(__file__).resolve().parent.parent
+#: Profiles name their files relative to this folder.
+PACKAGE = Path(tidegate.__file__).parent
 START_S = 60.0
 
 
@@ -121,10 +123,10 @@ def profile_of(name: str | None) -> Path | None:
     """The profile's file: from here, or from the project's folder."""
     if name is None:
         return None
-    for candidate in (Path.cwd() / name, ROOT / name):
+    for candidate in (Path.cwd() / name, PACKAGE / name):
         if candidate.is_file():
             return candidate
-    raise NotStarted(f"There is no profile {name}; they are in {ROOT / 'loadtest'}")
+    raise NotStarted(f"There is no profile {name}; they are in {PACKAGE / 'loadtest'}")
 
 
 class ProcessMeter(threading.Thread):
@@ -177,7 +179,7 @@ def server(name: str, folder: Path, *options: str, metered: bool = False) -> Ite
     state = folder / f"state-{name}"
     command = [sys.executable, "-m", "tidegate", "serve", str(folder / "release")]
     command += ["--listen", "127.0.0.1:0", "--state", str(state), *options]
-    with process(command, log, cwd=ROOT) as running:
+    with process(command, log, cwd=PACKAGE) as running:
         url = wait_for(f"The server {name}", log, "ready http", running).split()[-1].rstrip("/")
         if not metered:
             yield url
@@ -225,7 +227,7 @@ def main() -> int:
                 given.workload,
                 str(release),
             ]
-            subprocess.run(command, cwd=ROOT, check=True)
+            subprocess.run(command, cwd=PACKAGE, check=True)
             mirrors = [
                 stack.enter_context(server(f"mirror-{letter}", folder, "--admin", "off"))
                 for letter in "ab"
@@ -245,7 +247,7 @@ def main() -> int:
                 # Locust's own port for its workers may be in use by another run.
                 port = str(free_port())
                 locust += ["--master-bind-port", port, "--master-port", port]
-            with subprocess.Popen([*locust, "--host", origin, *given.locust], cwd=ROOT) as load:
+            with subprocess.Popen([*locust, "--host", origin, *given.locust], cwd=PACKAGE) as load:
                 try:
                     return load.wait()
                 finally:

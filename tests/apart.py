@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.installed import PYTHON
-
 _SPACES = Path("/run/netns")
 #: What ends with the command may take so long.
 _LEAVING_S = 10.0
@@ -35,18 +33,18 @@ class ApartRun:
     cpu_s: float
 
 
-def run_apart(
-    words: Sequence[str], cwd: Path, *, end_at: int = 0, timeout_s: float = 240.0
-) -> ApartRun:
+def run_apart(words: Sequence[str], *, end_at: int = 0, timeout_s: float = 240.0) -> ApartRun:
     """Run `words`; where `end_at` is given, SIGTERM comes once so many namespaces are there.
 
     Raises subprocess.TimeoutExpired; then nothing of it runs any more, either.
     """
+    # As a program this file has no path to the other tests.
+    from tests.installed import PYTHON
+
     with tempfile.NamedTemporaryFile("r") as report:
         apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
         done = subprocess.run(
             [*apart, PYTHON, "-I", __file__, report.name, str(end_at), *words],
-            cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

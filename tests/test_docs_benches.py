@@ -102,7 +102,7 @@ ELSEWHERE = {
     "bench.machines faults": "test_e2e_cluster",
     "bench.composition": "test_e2e_compose",
     "bench.staging": "test_e2e_staging",
-    "loadtest.pictures": "test_loadtest_pictures",
+    "tidegate.loadtest.pictures": "test_loadtest_pictures",
     # The clients of the two labs of policies.
     "bench.policies.crowd": "test_docs_benches",
 }
@@ -198,7 +198,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[
             line: pool.submit(
                 run_apart,
                 [PYTHON, "-m", *shlex.split(line.replace("PAIR", str(folder)))],
-                ROOT,
                 end_at=ENDED.get(line, 0),
             )
             for line in (*SMALLEST, *ENDED)

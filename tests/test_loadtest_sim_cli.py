@@ -204,5 +204,5 @@ with worker_processes(2) as pool:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(600)
 """
-    done = run_apart([PYTHON, "-c", program], ROOT)
+    done = run_apart([PYTHON, "-c", program])
     assert (done.code, done.programs) == (143 if cleanly else -15, []), done.said

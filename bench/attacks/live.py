@@ -32,7 +32,6 @@ from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
 
 Manner = Literal["ghost", "idle", "half", "real"]
-_ROOT = Path(__file__).parents[2]
 _SERVER, _CLIENTS = "tga-s", "tga-c"
 _PORT = 8080
 _HOST, _HOST6 = "192.0.2.1", "fd5a::1"
@@ -222,7 +221,6 @@ def _serving(policy: str) -> Iterator[None]:
         with Path(folder, "log").open("wb") as log:
             process = subprocess.Popen(
                 inside(_SERVER, *command),
-                cwd=_ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "TIDEGATE_DRAIN_S": "0"},
@@ -245,7 +243,7 @@ def _client(*words: str) -> list[str]:
 
 def _sessions_s(people: int, *words: str) -> list[float]:
     command = _client("people", f"{people}", *words)
-    done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return [float(one) for one in json.loads(done.stdout)]
 
 
@@ -255,7 +253,7 @@ def day(policy: str, title: str = "", manner: Manner = "idle", people: int = PEO
         attack = None
         try:
             if title:
-                attack = subprocess.Popen(_client("attack", title, manner), cwd=_ROOT)
+                attack = subprocess.Popen(_client("attack", title, manner))
                 time.sleep(_AHEAD_S)
             return statistics.fmean(_sessions_s(people))
         finally:

@@ -143,7 +143,7 @@ class MulticastBench:
         urls: Sequence[str],
         late_s: dict[int, float],
     ) -> Ours:
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         log = scratch / "server.log"
         words = self.serve_words(network.receivers, scratch / "state")
         server = network.start(network.sender(), words, log, scratch, env)

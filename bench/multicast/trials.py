@@ -56,7 +56,7 @@ def kill_sender(ours: Ours) -> None:
 def forge(ours: Ours) -> None:
     """Somebody in the network who knows group, port and session sends what looks right."""
     script = Path(__file__).with_name("forger.py")
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = dict(os.environ)
     words = [sys.executable, str(script), f"http://{SENDER_ADDRESS}:{PORT}/-/multicast"]
     words += [ours.network.address(7)]
     ours.network.start(ours.network.receiver(7), words, ours.scratch / "forger.log", ROOT, env)

@@ -18,7 +18,6 @@ import os
 import random
 import resource
 import shlex
-import site
 import statistics
 import subprocess
 import sys
@@ -34,12 +33,8 @@ from bench.parallel.table import table
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
 
-ROOT = Path(__file__).resolve().parents[2]
-#: Without what a checkout's environment loads into every program (an editable install's finder,
-#: coverage): 11 ms that an installed program does not have.
-TIDEGATE = f"{shlex.quote(sys.executable)} -S {shlex.quote(str(ROOT / 'tidegate.py'))} get -q"
-#: Where a program that is started so finds what it imports.
-PYTHONPATH = os.pathsep.join([str(ROOT), *site.getsitepackages()])
+#: The installed command beside this interpreter.
+TIDEGATE = f"{shlex.quote(str(Path(sys.executable).parent / 'tidegate'))} get -q"
 #: What each tool is told; {urls}, {meta} and {sha} are filled in, the file must be out.bin.
 TOOLS = {
     "tidegate": TIDEGATE + " -o out.bin {urls}",
@@ -215,11 +210,7 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         timer.start()
         spent_s = _spent_s()
         began = time.monotonic()
-        environ = {
-            **os.environ,
-            "HOME": folder,
-            "PYTHONPATH": PYTHONPATH,
-        }
+        environ = {**os.environ, "HOME": folder}
         # Modules are compiled once, as on an installed machine.
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         status = subprocess.run(

@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.parallel.lab import PYTHONPATH, TIDEGATE
+from bench.parallel.lab import TIDEGATE
 from bench.parallel.mirrors import PAYLOAD, Mirrors
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
@@ -64,7 +64,7 @@ def one_run(lab: Mirrors, folder: str, options: str, count: int, data: bytes) ->
     out = Path(folder) / "out.bin"
     out.unlink(missing_ok=True)
     words = shlex.split(f"{TIDEGATE} {options} -o {out} {urls}")
-    environ = {**os.environ, "HOME": folder, "PYTHONPATH": PYTHONPATH}
+    environ = {**os.environ, "HOME": folder}
     began = time.monotonic()
     subprocess.run(inside(lab.client, "timeout", "240", *words), env=environ, check=True)
     seconds = time.monotonic() - began

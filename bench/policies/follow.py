@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.policies.lab import PAYLOAD, PREFIX, ROOT, SERVER, TOLD, lay_out, line, serving
+from bench.policies.lab import PAYLOAD, PREFIX, SERVER, TOLD, lay_out, line, serving
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
@@ -81,7 +81,7 @@ def sample(seconds: float) -> Iterator[LineReading]:
 @contextmanager
 def _running(space: str, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     silent = subprocess.DEVNULL
-    process = subprocess.Popen(inside(space, *command), cwd=ROOT, stdout=silent, stderr=silent)
+    process = subprocess.Popen(inside(space, *command), stdout=silent, stderr=silent)
     try:
         yield process
     finally:
@@ -109,7 +109,7 @@ def watched(
     timers = [threading.Timer(at_s, step) for at_s, step in steps]
     with (
         serving(folder, "fair", told_bytes_s, 1, prefix, _ADMIN),
-        subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as sampler,
+        subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as sampler,
     ):
         assert sampler.stdout is not None
         rows.append(LineReading(**json.loads(sampler.stdout.readline())))

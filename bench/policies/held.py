@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.policies.crowd import ClientOutcome
-from bench.policies.lab import PREFIX, ROOT, SERVER, line, serving
+from bench.policies.lab import PREFIX, SERVER, line, serving
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
 
@@ -197,7 +197,6 @@ def main() -> int:
                     *(*command, "--inside", "--agent", given.agent),
                     *("--clients", str(given.clients), "--seconds", str(given.seconds)),
                 ],
-                cwd=ROOT,
                 capture_output=True,
                 text=True,
                 timeout=400,

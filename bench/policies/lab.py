@@ -40,7 +40,6 @@ from tidegate.loadtest.trace import to_trace
 from tidegate.loadtest.workloads import MB, File, Visitor, Workload
 from tidegate.policies.settings import SMALL_BELOW_BYTES
 
-ROOT = Path(__file__).resolve().parents[2]
 #: What the token bucket lets through in Mbit/s, and the part of it that is payload: 1 448 bytes of
 #: 1 514 on the wire.
 RATE_MBIT, PAYLOAD = 33.5, 1448 / 1514
@@ -162,7 +161,7 @@ def serving(
             command += ["--bandwidth", f"{int(told_bytes_s * 8)}bit"]
     with (folder / "server.log").open("ab") as log:
         space = f"{prefix}-s"
-        server = subprocess.Popen(inside(space, *command), cwd=ROOT, stdout=log, stderr=log)
+        server = subprocess.Popen(inside(space, *command), stdout=log, stderr=log)
         try:
             _await(server, space)
             yield
@@ -193,7 +192,6 @@ def replay(
     command += [f"http://{SERVER}:8080", str(trace), "--bind", "10.91.0.0"]
     done = subprocess.run(
         [*command, *(["--poll"] if poll else [])],
-        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
