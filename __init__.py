@@ -226,16 +226,8 @@ def main() -> None:
 def _run() -> None:
     if sys.argv[1:2] != ["get"]:
         sys.exit(cli(prog_name="tidegate"))
-    # Connections come about, and first answers arrive, while the rest of the program is loaded.
-    from tidegate.client.net.dialling import HeadStart
-
-    words = sys.argv[2:]
-    begun = HeadStart(words, os.environ)
-    from tidegate.client.cli.early import ask
-
-    ask(begun, words, os.environ)
     try:
-        cli(prog_name="tidegate", obj=begun)
+        cli(prog_name="tidegate")
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             raise

@@ -21,7 +21,6 @@ from pathlib import Path
 from .fetch.download import Download
 from .fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
 from .fetch.options import Emit, Options, Result
-from .net.dialling import HeadStart
 from .net.errors import UsageProblem
 from .net.network import Network
 from .net.sockets import AsyncioNetwork, CertificateTrust, run_blocking
@@ -55,12 +54,9 @@ def read_urls(urls: Sequence[str]) -> list[Url]:
         raise UsageProblem(str(error)) from None
 
 
-def open_network(options: Options, begun: HeadStart | None = None) -> AsyncioNetwork:
-    """The network of one or more downloads, in the running event loop; to be closed by `close`.
-
-    `begun`: connections that may be used first; those that are not are closed.
-    """
-    return AsyncioNetwork(CertificateTrust(options.ca_file, options.insecure), begun)
+def open_network(options: Options) -> AsyncioNetwork:
+    """The network of one or more downloads, in the running event loop; to be closed by `close`."""
+    return AsyncioNetwork(CertificateTrust(options.ca_file, options.insecure))
 
 
 def build(

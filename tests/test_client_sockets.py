@@ -9,20 +9,15 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from faulty_mirrors import Behaviour, running
-from hypothesis import given
-from hypothesis import strategies as st
 from test_client_download import DATA, Run, one
 
-from tidegate.client.api import Options, build, finish, open_network, read_urls
-from tidegate.client.net.dialling import HeadStart, plain_place
 from tidegate.client.net.errors import Interrupted, NetworkProblem
-from tidegate.client.net.sockets import run_blocking
-from tidegate.client.net.urls import BadUrl, parse
+from tidegate.client.net.network import Endpoint, Transport
+from tidegate.client.net.sockets import AsyncioNetwork, run_blocking
 
 __all__ = ["one"]
 
@@ -72,46 +67,47 @@ def test_where_no_address_answers_the_reason_is_told(
         one.get("http://dual.example:9/file.bin", max_failures=1)
 
 
-def test_a_connection_begun_beforehand_serves_and_one_that_nobody_takes_is_closed(
-    tmp_path: Path,
+def test_addresses_that_fail_for_different_reasons_are_told_in_one_sentence(
+    one: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(Behaviour(DATA), Behaviour(DATA)) as (used, other):
-        begun = HeadStart(["-o", used.url, used.url, other.url], {})
-        options = Options(environ={}, data_folder=tmp_path)
-
-        async def fetch() -> None:
-            network = open_network(options, begun)
-            try:
-                await finish(build(network, read_urls([used.url]), tmp_path / "f", options))
-            finally:
-                await network.close()
-
-        run_blocking(fetch)
-        assert (tmp_path / "f").read_bytes() == DATA
-        assert used.connections == 1
-        places = [parse(mirror.url) for mirror in (used, other)]
-        assert all(begun.take(url.host, url.port) is None for url in places)
+    # A TCP connection to a multicast address: the network is unreachable.
+    known_as(monkeypatch, "dual.example", "224.0.0.1", "127.0.0.3")
+    with pytest.raises(NetworkProblem, match=r"dual\.example:9: no address could be"):
+        one.get("http://dual.example:9/file.bin", max_failures=1)
 
 
-def test_nothing_is_begun_where_a_proxy_is_named() -> None:
-    with running(Behaviour(DATA)) as (mirror,):
-        begun = HeadStart([mirror.url], {"HTTPS_PROXY": "http://127.0.0.1:1"})
-        assert begun.take("127.0.0.1", mirror.port) is None
-        assert mirror.connections == 0
+class Unconcerned:
+    """A receiver whose connection never comes about."""
+
+    def connected(self, transport: Transport) -> None:
+        raise AssertionError
+
+    def secured(self) -> None:
+        raise AssertionError
+
+    def received(self, data: memoryview) -> None:
+        raise AssertionError
+
+    def lost(self, text: str, permanent: bool) -> None:
+        raise AssertionError
 
 
-@given(
-    st.sampled_from(["http", "https", "HTTP", "ftp", "-Hhttp"]),
-    st.text("aZ9.-:@[]%/\\?#é 0", max_size=12),
-)
-def test_what_is_begun_for_a_url_goes_to_where_that_url_leads(scheme: str, rest: str) -> None:
-    word = f"{scheme}://{rest}"
-    place = plain_place(word)
-    try:
-        url = parse(word)
-    except BadUrl:
-        return
-    assert place in (None, (url.host, url.port))
+def test_a_connection_that_is_given_up_leaves_nothing_open() -> None:
+    """Whether its name is being looked up or its addresses are being tried."""
+
+    async def give_up(host: str, port: int, after_s: float) -> None:
+        network = AsyncioNetwork()
+        attempt = network.connect(Endpoint(host, port), Unconcerned(), 20.0)
+        await asyncio.sleep(after_s)
+        attempt.cancel()
+        await network.close()
+        await asyncio.sleep(0.05)
+
+    with running(Behaviour(DATA)) as (mirror,), black_hole(mirror.port) as hole:
+        before = os.listdir("/proc/self/fd")
+        for after_s in (0.0, 0.05):
+            run_blocking(lambda after_s=after_s: give_up(hole, mirror.port, after_s))
+        assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -416,3 +416,27 @@ def test_a_file_from_a_real_server_keeps_its_name(tmp_path: Path) -> None:
     assert code == 0, err
     assert "digest right" in err
     assert (folder / "big.bin").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_command_asks_no_mirror_twice(tmp_path: Path, count: int) -> None:
+    with running(*(Behaviour(DATA) for _ in range(count))) as mirrors:
+        assert get(tmp_path, "-q", *(mirror.url for mirror in mirrors))[0] == 0
+        for mirror in mirrors:
+            assert mirror.requests.count(mirror.requests[0]) == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "/", ".", "..", "none/x", "\udcff"])
+def test_no_name_of_a_file_ends_in_a_traceback(tmp_path: Path, name: str) -> None:
+    with running(Behaviour(DATA)) as (mirror,):
+        _, _, err = get(tmp_path, "-o", name, mirror.url)
+    assert "Traceback" not in err
+
+
+def test_an_unusable_proxy_is_told_in_a_sentence(tmp_path: Path) -> None:
+    env = {**environ(tmp_path), "http_proxy": "http://["}
+    done = subprocess.run(
+        [*COMMAND, "http://127.0.0.1:9/x"], env=env, cwd=tmp_path, capture_output=True, check=False
+    )
+    assert b"Traceback" not in done.stderr
+    assert b"proxy" in done.stderr

@@ -5,12 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from ..net.dialling import HeadStart
 
 _EXIT_CODES = """\b
 Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt,
@@ -123,8 +120,7 @@ def _headers(
 )
 @click.option("--wait/--no-wait", default=True, help="Wait when the server is busy.")
 @click.option("--max-wait", type=_Unit("duration"), help="Give up rather than wait longer.")
-@click.pass_obj
-def get(begun: HeadStart | None, /, **given: Any) -> None:
+def get(**given: Any) -> None:
     """Fetch a file, politely: waits its turn, uses all mirrors, resumes, verifies.
 
     Several URLs are mirrors of one file. A FILE.meta4 (here or a URL) names mirrors and digests.
@@ -137,4 +133,4 @@ def get(begun: HeadStart | None, /, **given: Any) -> None:
     gc.enable()
     if not given["urls"] and not given["forget"]:
         raise click.UsageError("Name at least one URL, or a FILE.meta4.")
-    sys.exit(run_get(given, begun))
+    sys.exit(run_get(given))

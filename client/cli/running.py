@@ -12,7 +12,6 @@ from typing import Any
 
 from ..api import Options, Result, build, finish, open_network, read_urls
 from ..fetch.metalink import Metalink
-from ..net.dialling import HeadStart
 from ..net.errors import DownloadFailed, LocalProblem, UsageProblem
 from ..net.identity import data_folder, forget
 from ..net.sockets import run_blocking
@@ -24,8 +23,8 @@ _META = (".meta4", ".metalink")
 STOPPED_BY = (signal.SIGINT, signal.SIGTERM)
 
 
-def options_from(given: Mapping[str, Any], seed: int | None = None) -> Options:
-    """The command line's wishes as library options; `seed` as in these."""
+def options_from(given: Mapping[str, Any]) -> Options:
+    """The command line's wishes as library options."""
     limit = given["max_wait"]
     max_wait_s = 0.0 if not given["wait"] else math.inf if limit is None else float(limit)
     return Options(
@@ -45,19 +44,14 @@ def options_from(given: Mapping[str, Any], seed: int | None = None) -> Options:
         ca_file=given["ca"],
         insecure=given["insecure"],
         max_wait_s=max_wait_s,
-        seed=seed,
     )
 
 
-def run_get(given: Mapping[str, Any], head_start: HeadStart | None = None) -> int:
-    """Fetch; returns the exit status. Everything that goes wrong is one sentence.
-
-    `head_start`: connections to some of the URLs, to be used or closed.
-    """
-    begun = head_start or HeadStart()
+def run_get(given: Mapping[str, Any]) -> int:
+    """Fetch; returns the exit status. Everything that goes wrong is one sentence."""
     show = _show(given)
     try:
-        options = options_from(given, begun.seed)
+        options = options_from(given)
         if given["forget"]:
             _forget(show)
             if not given["urls"]:
@@ -65,9 +59,8 @@ def run_get(given: Mapping[str, Any], head_start: HeadStart | None = None) -> in
         if given["recursive"]:
             from .folder import fetch_folder
 
-            begun.close()
             return fetch_folder(given["urls"], given["output"], options, show, STOPPED_BY)
-        for result in _files(given, options, show, begun):
+        for result in _files(given, options, show):
             show.done(result)
         return 0
     except DownloadFailed as problem:
@@ -75,8 +68,6 @@ def run_get(given: Mapping[str, Any], head_start: HeadStart | None = None) -> in
         return problem.code
     except KeyboardInterrupt:
         return 130
-    finally:
-        begun.close()
 
 
 def _forget(show: Show) -> None:
@@ -101,9 +92,7 @@ def _show(given: Mapping[str, Any]) -> Show:
     return Plain(explain)
 
 
-def _files(
-    given: Mapping[str, Any], options: Options, show: Show, begun: HeadStart
-) -> list[Result]:
+def _files(given: Mapping[str, Any], options: Options, show: Show) -> list[Result]:
     words = list(given["urls"])
     output = given["output"]
     found = []
@@ -111,7 +100,6 @@ def _files(
         if word.lower().endswith(_META):
             if len(words) > 1:
                 raise UsageProblem("give a Metalink alone: it names its mirrors itself")
-            begun.close()
             documents = _read_meta(word, options)
             if output is not None and len(documents) > 1:
                 raise UsageProblem("this Metalink names several files; leave -o away")
@@ -120,7 +108,7 @@ def _files(
                     raise UsageProblem(f"the Metalink names no http or https URL for {one.name}")
                 found.append(_one([u.text for u in one.urls], output, one, options, show))
             return found
-    return [_one(words, output, None, options, show, begun)]
+    return [_one(words, output, None, options, show)]
 
 
 def _read_meta(word: str, options: Options) -> list[Metalink]:
@@ -141,7 +129,6 @@ def _one(
     metalink: Metalink | None,
     options: Options,
     show: Show,
-    begun: HeadStart | None = None,
 ) -> Result:
     urls = read_urls(words)
     place: Path | int
@@ -169,7 +156,7 @@ def _one(
             return ready
 
     async def fetch() -> Result:
-        network = open_network(options, begun)
+        network = open_network(options)
         download = build(network, urls, place, options, show.event, metalink, chosen=chosen)
         download.rename_freely = not named and metalink is None
         show.begin(download)

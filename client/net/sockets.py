@@ -18,8 +18,10 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .dialling import Dialling, HeadStart, TooNear
+import aiohappyeyeballs
+
 from .errors import Interrupted, UsageProblem
+from .near import is_near
 from .network import Cancellable, Endpoint, Readable, Receiver
 from .read_threshold import ReadThreshold
 
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     import ssl
 
 _BUFFER_BYTES = 256 << 10
-#: A connection begun before the network was made is closed if nobody takes it for so long.
-_UNTAKEN_S = 1.0
+#: How long one address of a name is tried before the next one (RFC 8305, section 5: 100 ms to 2 s).
+_NEXT_ADDRESS_S = 0.2
 #: How long bytes may lie unread where a line has become slower, and TLS may hold back of a record.
 _SWEEP_S = 0.012
 _TLS_RECORD_BYTES = 17 << 10
@@ -37,6 +39,10 @@ _COUNTED_BY_KERNEL = sys.platform == "linux"
 _TCP_INFO_RTT = 68
 
 Value = TypeVar("Value")
+
+
+class TooNear(OSError):
+    """Another machine named a place that only this one can reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +76,9 @@ class CertificateTrust:
 
 
 class AsyncioNetwork:
-    """See `client.net.network.Network`. Made and used inside a running loop; `close` at the end.
+    """See `client.net.network.Network`. Made and used inside a running loop; `close` at the end."""
 
-    The first connections are those of `begun`, to wherever it has some.
-    """
-
-    def __init__(
-        self, trust: CertificateTrust | None = None, begun: HeadStart | None = None
-    ) -> None:
+    def __init__(self, trust: CertificateTrust | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._trust = trust or CertificateTrust()
@@ -86,8 +87,6 @@ class AsyncioNetwork:
         self._streams: set[Stream] = set()
         self._gathering: set[Stream] = set()
         self._sweeping = False
-        self._begun = begun or HeadStart()
-        self._loop.call_later(_UNTAKEN_S, self._begun.close)
 
     def now(self) -> float:
         return self._loop.time()
@@ -117,19 +116,13 @@ class AsyncioNetwork:
         threading.Thread(target=run, daemon=True).start()
 
     def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> Cancellable:
-        host, port = endpoint.host, endpoint.port
-        begun = self._begun.take(host, port)
-        dialling = begun or Dialling(host, port, foreign=endpoint.foreign)
-        task = self._loop.create_task(self._connect(endpoint, dialling, receiver, timeout_s))
+        task = self._loop.create_task(self._connect(endpoint, receiver, timeout_s))
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
-        # Not left to the task: one that is cancelled in time does not begin.
-        task.add_done_callback(lambda _: dialling.give_up())
         return task
 
     async def close(self) -> None:
         """Close every connection; nobody is told."""
-        self._begun.close()
         for task in list(self._attempts):
             task.cancel()
         for stream in list(self._streams):
@@ -171,24 +164,37 @@ class AsyncioNetwork:
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
 
-    async def _connect(
-        self, endpoint: Endpoint, dialling: Dialling, receiver: Receiver, timeout_s: float
-    ) -> None:
+    async def _addresses(self, endpoint: Endpoint) -> list[Any]:
+        """What `socket.getaddrinfo` finds; raises OSError (TooNear) or UnicodeError."""
+        looked_up: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(found: Any) -> None:
+            # A look-up cannot be stopped; its attempt may have been.
+            if not looked_up.done():
+                looked_up.set_result(found)
+
         host, port = endpoint.host, endpoint.port
-        over = asyncio.Event()
+        self.in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), settle)
+        found = await looked_up
+        if isinstance(found, Exception):
+            raise found
+        if endpoint.foreign:
+            found = [one for one in found if not is_near(one[-1][0])]
+            if not found:
+                raise TooNear("another server may not lead to services of this machine")
+        return list(found)
 
-        def tell() -> None:
-            # The loop may have been closed meanwhile.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(over.set)
-
+    async def _connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> None:
+        host, port = endpoint.host, endpoint.port
         try:
             async with asyncio.timeout(timeout_s):
-                dialling.when_over(tell)
-                await over.wait()
-                sock = dialling.take()
+                sock = await aiohappyeyeballs.start_connection(
+                    await self._addresses(endpoint),
+                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                    loop=self._loop,
+                )
                 _, stream = await self._loop.create_connection(
-                    lambda: Stream(self, receiver, dialling.said), sock=sock
+                    lambda: Stream(self, receiver), sock=sock
                 )
         except TimeoutError:
             receiver.lost(f"{host} does not answer", False)
@@ -200,7 +206,9 @@ class AsyncioNetwork:
         except TooNear as error:
             receiver.lost(f"{host}:{port}: {error}", True)
         except OSError as error:
-            receiver.lost(f"{host}:{port}: {_words(error)}", False)
+            # Addresses that fail for different reasons leave no number of an error.
+            text = _words(error) if error.errno else "no address could be connected to"
+            receiver.lost(f"{host}:{port}: {text}", False)
         else:
             receiver.connected(stream)
             if endpoint.tls_name is not None:
@@ -213,15 +221,10 @@ def _words(error: OSError) -> str:
 
 
 class Stream(asyncio.BufferedProtocol):
-    """A connection as `client.net.network.Transport`.
+    """A connection as `client.net.network.Transport`."""
 
-    `said` was sent over it before it was handed over: what is written first must begin with that,
-    and is not sent again.
-    """
-
-    def __init__(self, network: AsyncioNetwork, receiver: Receiver, said: bytes = b"") -> None:
+    def __init__(self, network: AsyncioNetwork, receiver: Receiver) -> None:
         self._network = network
-        self._said = said
         self._receiver: Receiver | None = receiver
         self._transport: Any = None
         self._threshold = ReadThreshold()
@@ -259,15 +262,7 @@ class Stream(asyncio.BufferedProtocol):
     # -- Transport -----------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        if self._said:
-            both = min(len(data), len(self._said))
-            if data[:both] != self._said[:both]:
-                # The answers would be to other questions; who writes hears that it broke.
-                self._transport.abort()
-                return
-            data, self._said = data[both:], self._said[both:]
-        if data:
-            self._transport.write(data)
+        self._transport.write(data)
 
     def abort(self) -> None:
         self._receiver = None
