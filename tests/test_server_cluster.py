@@ -13,6 +13,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 import tests.test_server_gate as gate_tests
 from tests.cluster_house import FleetHouse, MemoryTransport, Outlet, join
+from tests.databases import in_memory, journal_makers, journals, postgres
 from tests.fakes import BIG, FakeConnection, House, admits, representation
 from tidegate.policies.contract import ELSEWHERE, TicketState
 from tidegate.protocol.cluster import (
@@ -37,6 +38,8 @@ from tidegate.server.app.unled import Unled, answer_unled
 from tidegate.server.cluster.link import Link
 from tidegate.server.cluster.node import PATIENCE_S, TICK_S, RemoteAdmission, RemoteDigests
 from tidegate.server.http.request import Request
+
+__all__ = ["journal_makers", "journals", "postgres"]
 
 CURL = "curl/8.0"
 
@@ -72,6 +75,7 @@ def test_the_gate_keeps_its_word_through_nodes(
     test()
 
 
+@in_memory("the versions differ in their messages alone")
 @pytest.mark.parametrize("upgraded", ["leader", "node"])
 @pytest.mark.parametrize("test", _GATE_TESTS, ids=lambda test: str(test.__name__))
 def test_the_gate_keeps_its_word_while_a_cluster_is_upgraded(

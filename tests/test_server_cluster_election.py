@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from sqlalchemy import Connection, create_engine, insert
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import Connection, insert
 
+from tests.databases import SQLITE, database, postgres
 from tidegate.server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
 from tidegate.server.store.cluster import (
     LEASE,
@@ -24,38 +33,50 @@ from tidegate.server.store.cluster import (
     renew,
     write_secrets,
 )
+from tidegate.server.store.database import Database
 from tidegate.server.store.models import METADATA
+
+__all__ = ["database", "postgres"]
 
 LEASE_S = 2.0
 MACHINES = ("a", "b", "c")
 machines = st.sampled_from(MACHINES)
 
 
-def open_table() -> Connection:
-    engine = create_engine("sqlite://")
-    METADATA.create_all(engine)
-    connection = engine.connect()
-    connection.execute(insert(LEASE).values(id=1, epoch=0, holder="", place="", expires_s=0.0))
-    connection.commit()
-    return connection
+@pytest.fixture
+def new_table(database: Database) -> Iterator[Callable[[], Connection]]:
+    """Makes a connection to a lease table in which nobody leads."""
+    connection = database.engine.connect()
+
+    def clear() -> Connection:
+        connection.rollback()
+        for table in reversed(METADATA.sorted_tables):
+            connection.execute(table.delete())
+        connection.execute(insert(LEASE).values(id=1, epoch=0, holder="", place="", expires_s=0.0))
+        connection.commit()
+        return connection
+
+    yield clear
+    connection.close()
+
+
+@pytest.fixture
+def table(new_table: Callable[[], Connection]) -> Connection:
+    return new_table()
 
 
 class Cluster(RuleBasedStateMachine):
     """Three machines, one table; every machine has a clock of its own, which may stand still."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: Connection) -> None:
         super().__init__()
-        self.table = open_table()
+        self.table = table
         self.now = 1000.0
         self.states = dict.fromkeys(MACHINES, Candidacy())
         self.cut: set[str] = set()
         #: Machines whose nodes are with the machine.
         self.commits: list[tuple[int, str]] = []
         self.leaders: dict[int, str] = {}
-
-    def teardown(self) -> None:
-        self.table.close()
-        self.table.engine.dispose()
 
     def company(self, name: str) -> int:
         """Machines that have heard of no later leader than this one stay with it."""
@@ -143,23 +164,27 @@ class Cluster(RuleBasedStateMachine):
         assert len(sure) <= 1, sure
 
 
-TestCluster = Cluster.TestCase
-TestCluster.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+def test_machines_never_have_two_leaders(
+    database: Database, new_table: Callable[[], Connection]
+) -> None:
+    examples = 150 if database.dialect == SQLITE else 40
+    run_state_machine_as_test(
+        lambda: Cluster(new_table()),
+        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None),
+    )
 
 
 def lead(state: Candidacy, belong: int | None) -> Candidacy:
     return answered(state, "a", state.leader, 10.0, LEASE_S, belong)
 
 
-def test_a_leader_goes_on_without_the_database_while_it_has_company() -> None:
-    table = open_table()
+def test_a_leader_goes_on_without_the_database_while_it_has_company(table: Connection) -> None:
     seat = campaign(table, "a", "a:1", LEASE_S, 10.0)
     state = lead(answered(Candidacy(), "a", seat, 10.0, LEASE_S), 3)
     assert passed(state, 11.1, 1).standing is Standing.LEADS
     assert passed(state, 50.0, 2).standing is Standing.LEADS
     assert not is_sure(passed(state, 50.0, 2), 50.0)
     assert passed(state, 50.0, 1).standing is Standing.RETIRED
-    table.close()
 
 
 def test_one_of_two_machines_is_not_more_than_half() -> None:
@@ -169,17 +194,16 @@ def test_one_of_two_machines_is_not_more_than_half() -> None:
     assert passed(alone, 50.0, 1).standing is Standing.LEADS
 
 
-def test_a_leader_that_has_counted_nobody_yet_does_not_go_on_by_itself() -> None:
-    table = open_table()
+def test_a_leader_that_has_counted_nobody_yet_does_not_go_on_by_itself(table: Connection) -> None:
     elected = answered(Candidacy(), "a", campaign(table, "a", "a:1", LEASE_S, 10.0), 10.0, LEASE_S)
     for state in (elected, lead(elected, None)):
         assert passed(state, 11.1, 1).standing is Standing.LEADS
         assert passed(state, 11.3, 1).standing is Standing.RETIRED
-    table.close()
 
 
-def test_the_lease_is_taken_when_it_has_run_out_or_was_ours_or_was_given_back() -> None:
-    table = open_table()
+def test_the_lease_is_taken_when_it_has_run_out_or_was_ours_or_was_given_back(
+    table: Connection,
+) -> None:
     assert campaign(table, "a", "a:1", LEASE_S, 10.0).epoch == 1
     assert campaign(table, "b", "b:1", LEASE_S, 11.9).holder == "a"
     again = campaign(table, "a", "a:2", LEASE_S, 11.0)
@@ -198,11 +222,9 @@ def test_the_lease_is_taken_when_it_has_run_out_or_was_ours_or_was_given_back() 
     with pytest.raises(Fenced, match="epoch 5 instead of 4"):
         check_epoch(table, 4)
     check_epoch(table, 5)
-    table.close()
 
 
-def test_secrets_and_nodes_are_kept() -> None:
-    table = open_table()
+def test_secrets_and_nodes_are_kept(table: Connection) -> None:
     write_secrets(table, "ticket", [Secret("new", "n", 2.0), Secret("old", "o", 1.0)])
     write_secrets(table, "link", [Secret("only", "x", 1.0)])
     assert [one.name for one in read_secrets(table, "ticket")] == ["new", "old"]
@@ -214,4 +236,3 @@ def test_secrets_and_nodes_are_kept() -> None:
     keep_node(table, "b/node-0", "b", 2.0)
     drop_node(table, "b/node-0")
     assert read_nodes(table) == {"a/node-0": "a"}
-    table.close()

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
+from tests.databases import journal_makers, journals, postgres
 from tests.fakes import BIG, START_S, Asked, House, admits, representation
 from tidegate.policies.contract import TicketState
 from tidegate.policies.settings import PolicySettings
@@ -21,6 +22,8 @@ from tidegate.server.admission.actions import QueueActions
 from tidegate.server.admission.client_programs import ToolRule
 from tidegate.server.admission.rules import Rule
 from tidegate.server.http.request import Request
+
+__all__ = ["journal_makers", "journals", "postgres"]
 
 COMES_BACK = ToolRule(agent="^wrk", manner="come-back")
 CURL = "curl/8.0"

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.databases import database, postgres
 from tidegate.server.control.history import Recent
 from tidegate.server.store import history
-from tidegate.server.store.database import Database, sqlite_url
+from tidegate.server.store.database import Database
 from tidegate.server.store.records import SampleRecord
+
+__all__ = ["database", "postgres"]
 
 NAMES = ("waiting", "ready")
 #: Quarters: sums are exact, so the two ways may be compared for equality.
 VALUES = st.dictionaries(st.sampled_from(NAMES), st.integers(-40, 4000).map(lambda n: n / 4))
 MOMENTS = st.dictionaries(st.integers(0, 3700), VALUES, max_size=60)
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    folder: Path = tmp_path_factory.mktemp("recent")
-    found = Database(sqlite_url(folder / "tidegate.db"))
-    found.migrate()
-    yield found
-    found.close()
 
 
 def samples_of(moments: dict[int, dict[str, float]]) -> list[SampleRecord]:

@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,11 +24,12 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
+from tests.databases import DIALECTS, SQLITE, database, new_database, only_sqlite, postgres
 from tests.installed import PYTHON
 from tidegate.policies.contract import TicketRow, TicketState
 from tidegate.server.store import history
 from tidegate.server.store import queries as ledger
-from tidegate.server.store.database import FITS, MIGRATIONS, Database, StoreUnavailable, sqlite_url
+from tidegate.server.store.database import FITS, MIGRATIONS, Database, StoreUnavailable
 from tidegate.server.store.journal import (
     forget_tickets,
     read_journal,
@@ -60,6 +61,7 @@ from tidegate.server.store.store import (
 from tidegate.server.store.usage import add_usage, forget_usage, read_hours, read_usage
 
 T = TypeVar("T")
+__all__ = ["database", "postgres"]
 
 
 def ticket(number: int, state: TicketState = TicketState.WAITING, **more: Any) -> TicketRow:
@@ -76,14 +78,6 @@ def ticket(number: int, state: TicketState = TicketState.WAITING, **more: Any) -
         priority_class="gold",
     )
     return row._replace(**more)
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    found = Database(sqlite_url(tmp_path / "tidegate.db"))
-    found.migrate()
-    yield found
-    found.close()
 
 
 class Threads:
@@ -131,32 +125,48 @@ def live(database: Database) -> list[int]:
         return [row.number for row in read_journal(connection).live]
 
 
-def shape(file: Path) -> dict[str, Any]:
-    """What SQLite makes of each table's columns and of each index."""
-    with contextlib.closing(sqlite3.connect(file)) as found:
-        names = found.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
-        return {
-            name: found.execute(f'PRAGMA index_info("{name}")').fetchall()
-            if kind == "index"
-            else {
-                row[1]: ("REAL" if row[2] in ("FLOAT", "DOUBLE") else row[2], *row[3:])
-                for row in found.execute(f'PRAGMA table_info("{name}")')
-            }
-            for kind, name in names
-        }
+def shape(database: Database) -> dict[str, Any]:
+    """The columns, indexes and keys of each table."""
+    found = inspect(database.engine)
+
+    def column(one: Any) -> tuple[Any, ...]:
+        kind = str(one["type"])
+        is_float = kind.startswith(("FLOAT", "DOUBLE", "REAL"))
+        return ("FLOAT" if is_float else kind), one["nullable"], one["default"]
+
+    return {
+        table: (
+            {one["name"]: column(one) for one in found.get_columns(table)},
+            sorted(found.get_indexes(table), key=lambda one: str(one["name"])),
+            found.get_pk_constraint(table)["constrained_columns"],
+            found.get_unique_constraints(table),
+        )
+        for table in found.get_table_names()
+        if table != "alembic_version"
+    }
 
 
-def test_migrations_make_the_tables_that_a_new_database_gets(tmp_path: Path) -> None:
-    made, migrated = (Database(sqlite_url(tmp_path / name)) for name in ("made", "migrated"))
-    assert made._make_tables()
-    migrated._upgrade()
-    assert shape(tmp_path / "made") == shape(tmp_path / "migrated")
-    assert set(METADATA.tables) < set(shape(tmp_path / "made"))
-    with made.begin() as one, migrated.begin() as other:
-        version = text("SELECT version_num FROM alembic_version")
-        assert one.scalars(version).all() == other.scalars(version).all()
-    made.close()
-    migrated.close()
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_migrations_make_the_tables_of_the_models(
+    dialect: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A new SQLite file gets the tables of the models without Alembic."""
+    for name in ("made", "migrated"):
+        (tmp_path / name).mkdir()
+    with (
+        new_database(dialect, tmp_path / "made", request, migrated=False) as made,
+        new_database(dialect, tmp_path / "migrated", request, migrated=False) as migrated,
+    ):
+        migrated._upgrade()
+        if dialect == SQLITE:
+            assert made._make_tables()
+            with made.begin() as one, migrated.begin() as other:
+                version = text("SELECT version_num FROM alembic_version")
+                assert one.scalars(version).all() == other.scalars(version).all()
+        else:
+            METADATA.create_all(made.engine)
+        assert shape(made) == shape(migrated)
+        assert shape(made).keys() == METADATA.tables.keys()
 
 
 def _columns(database: Database) -> dict[tuple[str, str], tuple[str, bool]]:
@@ -173,10 +183,9 @@ def _columns(database: Database) -> dict[tuple[str, str], tuple[str, bool]]:
 
 
 def test_programs_that_are_said_to_fit_find_all_their_columns_and_need_no_others(
-    tmp_path: Path,
+    database: Database,
 ) -> None:
-    of_an_old_version(tmp_path / "old.db", f"{FITS:04}")
-    database = Database(sqlite_url(tmp_path / "old.db"))
+    make_old(database, f"{FITS:04}")
     before = _columns(database)
     database.migrate()
     now = _columns(database)
@@ -186,7 +195,6 @@ def test_programs_that_are_said_to_fit_find_all_their_columns_and_need_no_others
     assert [
         name for name in now if name not in before and name[0] in tables and not now[name][1]
     ] == []
-    database.close()
 
 
 def test_migrating_twice_changes_nothing(database: Database) -> None:
@@ -293,54 +301,49 @@ def test_finished_tickets_are_forgotten_once_their_tokens_have_expired(
     assert live(database) == [1]
 
 
-def of_an_old_version(path: Path, revision: str = "0001") -> None:
-    """A database as the first version, or a later one, left it, with a ticket."""
-    database = Database(sqlite_url(path))
+def make_old(database: Database, revision: str = "0001") -> None:
+    """Leave a database as the first version, or a later one, left it, with a ticket."""
     database.migrate()
     with database.engine.begin() as connection:
         write_tickets(connection, [ticket(7)])
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with database.engine.begin() as connection:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        if database.dialect == SQLITE:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
         config.attributes["connection"] = connection
         command.downgrade(config, revision)
-    database.close()
 
 
 @pytest.mark.parametrize("how", ["makes", "changes"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("last", [3, 7, 12, 20, 30, 10_000])
 def test_a_server_killed_while_it_makes_or_changes_its_database_starts_again(
-    tmp_path: Path, how: str
+    dialect: str, how: str, last: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """After any number of statements: all are there or none."""
     statements = 0
-    old = tmp_path / "old.db"
-    if how == "changes":
-        of_an_old_version(old)
-    for last in (3, 7, 12, 20, 30, 10_000):
+
+    def count(*_: object) -> None:
+        nonlocal statements
+        statements += 1
+        if statements > last:
+            raise KeyboardInterrupt
+
+    with new_database(dialect, tmp_path, request, migrated=False) as database:
         if how == "changes":
-            shutil.copyfile(old, tmp_path / f"{last}.db")
-        database = Database(sqlite_url(tmp_path / f"{last}.db"))
-        statements = 0
-
-        def count(*_: object) -> None:
-            nonlocal statements
-            statements += 1
-            if statements > last:  # noqa: B023
-                raise KeyboardInterrupt
-
+            make_old(database)
+        database.engine.dispose()
         event.listen(database.engine, "before_cursor_execute", count)
         with contextlib.suppress(KeyboardInterrupt):
             database.migrate()
         event.remove(database.engine, "before_cursor_execute", count)
-        database.close()
-        again = Database(sqlite_url(tmp_path / f"{last}.db"))
-        again.migrate()
-        with again.engine.begin() as connection:
+        assert statements > min(last, 30)
+        database.engine.dispose()
+        database.migrate()
+        with database.engine.begin() as connection:
             write_tickets(connection, [ticket(1)])
-        assert live(again) == ([1, 7] if how == "changes" else [1])
-        again.close()
-    assert statements > 30
+        assert live(database) == ([1, 7] if how == "changes" else [1])
 
 
 def test_a_ticket_of_which_nothing_is_wanted_any_more_is_used(database: Database) -> None:
@@ -529,6 +532,7 @@ def test_a_write_without_an_answer_is_cut_off_said_and_tried_again(
     assert live(database) == [1]
 
 
+@only_sqlite("it is a file")
 @pytest.mark.parametrize("how", ["removed", "replaced", "emptied", "overwritten"])
 def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
     database: Database, clock: Clock, threads: Threads, tmp_path: Path, how: str
@@ -575,6 +579,7 @@ def _refused(path: Path, mode: int = 0o777, *, exist_ok: bool = False) -> None:
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
+@only_sqlite("it is a file")
 def test_a_state_folder_that_is_gone_is_said_and_made_again_where_that_is_allowed(
     database: Database,
     clock: Clock,

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from sqlalchemy import insert
 
+from tests.databases import database, postgres
 from tidegate.policies.contract import TicketState
 from tidegate.server.store import history, journal
-from tidegate.server.store.database import Database, sqlite_url
+from tidegate.server.store.database import Database
 from tidegate.server.store.models import HISTORY, TICKETS
+
+__all__ = ["database", "postgres"]
 
 DAY = 86_400.0
 NOW = 100 * DAY + 1234.0
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    found = Database(sqlite_url(tmp_path / "tidegate.db"))
-    found.migrate()
-    yield found
-    found.close()
 
 
 @pytest.fixture
