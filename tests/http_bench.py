@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import socket
+import ssl
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -23,6 +24,7 @@ from tidegate.server.http.factory import HttpFactory
 from tidegate.server.http.front import Front
 from tidegate.server.http.limits import HttpLimits
 from tidegate.server.http.proxies import TrustedProxies
+from tidegate.server.http.tls import TlsServer
 
 OLD_S = 1_700_000_000
 #: Some events come again and again as long as nobody deals with them.
@@ -172,14 +174,20 @@ class Client:
 class Dialled:
     """A client on a real socket of the server's loop, which turns when the client says so.
 
-    What it says `first` is there when its connection is taken.
+    What it says `first` is there when its connection is taken. With `tls` it speaks TLS, and
+    believes any certificate.
     """
 
     #: All of them, for `hang_up`.
     open: ClassVar[list[Dialled]] = []
 
     def __init__(
-        self, bench: Bench, address: str = "192.0.2.1", send_buffer: int = 0, first: bytes = b""
+        self,
+        bench: Bench,
+        address: str = "192.0.2.1",
+        send_buffer: int = 0,
+        first: bytes = b"",
+        tls: TlsServer | None = None,
     ) -> None:
         self._bench = bench
         self.open.append(self)
@@ -189,7 +197,9 @@ class Dialled:
         self.sock.setblocking(False)
         self.closed = False
         self.sock.sendall(first)
-        bench.front.adopt(theirs, address)
+        bench.front.adopt(theirs, address, tls)
+        if tls is not None:
+            self._shake_hands()
 
     @classmethod
     def hang_up(cls) -> None:
@@ -201,9 +211,21 @@ class Dialled:
             for connection in tuple(one._bench.factory.connections):
                 connection.lost()
 
+    def _shake_hands(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        secured = context.wrap_socket(self.sock, do_handshake_on_connect=False)
+        self.sock = secured
+        for _ in range(_TURNS):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                secured.do_handshake()
+                break
+            self.turn()
+        self.turn()
+
     def send(self, data: bytes) -> None:
         """Bytes to the server, which deals with them at once."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError):
             self.sock.sendall(data)
         self.turn()
 
@@ -228,10 +250,10 @@ class Dialled:
         patience = 2
         while not self.closed:
             piece: bytes | None = None
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
                 try:
                     piece = self.sock.recv(1 << 20)
-                except ConnectionResetError:
+                except (ConnectionResetError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
                     piece = b""
             if piece:
                 pieces.append(piece)
@@ -257,8 +279,8 @@ class Bench:
 
     def __init__(self, root: Path, **options: Any) -> None:
         self.root = root
-        self.clock = Clock()
-        self.clock.advance(OLD_S + 1_000_000)
+        self.clock = options.get("clock") or Clock()
+        self.clock.advance(OLD_S + 1_000_000 - self.clock.seconds())
         # No thread and no descriptor is asked for: time is all it needs of a reactor.
         reactor: Any = self.clock
         self.tree = Tree(str(root), show_hidden=options.get("show_hidden", False))
@@ -271,7 +293,7 @@ class Bench:
             self.tree,
             self.catalog,
             admission,
-            self.visible,
+            options.get("visibility", self.visible),
             self.pacer,
             Pages(),
             reactor,
@@ -284,7 +306,9 @@ class Bench:
             options.get("handler", self.site),
             self.clock,
             limits=options.get("limits", HttpLimits()),
-            proxies=TrustedProxies(options.get("proxies", ())),
+            proxies=TrustedProxies(
+                options.get("proxies", ()), preface=options.get("preface", False)
+            ),
             access_log=options.get("access_log"),
             charge=options.get("charge"),
             denylist=options.get("denylist"),
