@@ -8,10 +8,15 @@ reads (`policies.hooks.Policy.reads`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
+from types import UnionType
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
+
+from ..protocol.units import parse_duration, parse_rate, parse_size
 
 #: Pages, sums, signatures and most wheels. More than that would no longer be small to Fair, which
 #: ranks by bytes: a flash crowd of downloads that all count as small shares the line as on a plain
@@ -58,6 +63,13 @@ RETIRED = frozenset(
 )
 
 
+#: What stands for "none" where a value may be absent: TOML and forms know no null.
+_ABSENT = frozenset({"", "none", "auto"})
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "bytes": parse_size,
+    "bytes/s": parse_rate,
+    "s": parse_duration,
+}
 _BOUNDS = {
     "greater_than_equal": "must be at least {ge:,}",
     "greater_than": "must be above {gt:,}",
@@ -93,6 +105,30 @@ def fault_text(fault: Mapping[str, Any], form: str = "") -> str:
         return _KINDS[what]
     # Messages of our own validators come prefixed; the reader does not care whose fault it is.
     return str(fault["msg"]).removeprefix("Value error, ")
+
+
+def unit_of(extra: Any) -> str | None:
+    """The unit that a field declares in its `json_schema_extra`."""
+    return extra.get("unit") if isinstance(extra, dict) else None
+
+
+def read_text(name: str, field: FieldInfo, text: str) -> Any:
+    """The value of a setting as people write it: `90s`, `20KB`, `none`.
+
+    The one reading for files, variables, flags and forms. What has no unit comes back as text, for
+    the schema to judge. Raises BadUnit.
+    """
+    annotation: Any = field.annotation
+    is_optional = isinstance(annotation, UnionType) and type(None) in annotation.__args__
+    if is_optional and text.lower() in _ABSENT:
+        return None
+    unit = unit_of(field.json_schema_extra)
+    if unit == "bytes/s" and name.endswith("_bytes_s"):
+        # The name says the unit, so a bare number is clear.
+        with contextlib.suppress(ValueError):
+            return float(text)
+    reader = _READERS.get(unit or "")
+    return reader(text) if reader is not None else text
 
 
 def _about(unit: str) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ...policies.registry import readers_of
-from ...policies.settings import PolicySettings
-from ..control.problems import invalid, wrong
+from ...policies.settings import PolicySettings, read_text
+from ...protocol.units import BadUnit
+from ..control.problems import Problem, invalid, wrong
 from .web import Call
 
 PREFIX = "s."
@@ -87,21 +88,34 @@ def read(call: Call, base: Mapping[str, Any]) -> PolicySettings:
     Raises Problem 422.
     """
     values = dict(base)
+    unreadable: list[Problem] = []
     for setting in settings_of():
-        if PREFIX + setting.name in call.form:
-            text = call.field(PREFIX + setting.name)
-            values[setting.name] = _mapping(setting.name, text) if setting.mapping else text or None
+        if PREFIX + setting.name not in call.form:
+            continue
+        name, text = setting.name, call.field(PREFIX + setting.name)
+        try:
+            if setting.mapping:
+                values[name] = _mapping(text)
+            else:
+                values[name] = read_text(name, PolicySettings.model_fields[name], text)
+        except BadUnit as fault:
+            unreadable.append(wrong(name, str(fault)))
     try:
-        return PolicySettings.model_validate(values)
+        found = PolicySettings.model_validate(values)
     except ValidationError as error:
         problem = invalid(error, PolicySettings)
         for fault in problem.errors:
             # A rule between fields has no place of its own; its sentence begins with one of them.
             fault["field"] = fault["field"] or fault["message"].partition(" ")[0]
-        raise problem from None
+        unreadable.append(problem)
+    if unreadable:
+        first = unreadable[0]
+        first.errors = [fault for one in unreadable for fault in one.errors]
+        raise first
+    return found
 
 
-def _mapping(setting: str, text: str) -> dict[str, float]:
+def _mapping(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, sign, number = line.partition("=")
@@ -110,5 +124,5 @@ def _mapping(setting: str, text: str) -> dict[str, float]:
         except ValueError:
             sign = ""
         if not sign or not name.strip():
-            raise wrong(setting, "Write one line for each: name = number.")
+            raise BadUnit("Write one line for each: name = number.")
     return found

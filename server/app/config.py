@@ -7,10 +7,8 @@ names the setting, its origin and the remedy.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import tomllib
-import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,19 +19,16 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from ...policies.settings import PolicySettings, fault_text
+from ...policies.settings import PolicySettings, fault_text, read_text, unit_of
 from ...protocol.errors import ProtocolError
-from ...protocol.units import parse_duration, parse_rate, parse_size
-from .settings import ServerConfig, unit_of
+from ...protocol.units import parse_rate
+from .settings import ServerConfig
 
 PREFIX = "TIDEGATE_"
 DEFAULT_FILE = Path("tidegate.toml")
 #: Environment names that are short for a setting of a section, as the flags are.
 SHORT = {name: f"admission.{name}" for name in PolicySettings.model_fields}
 SHORT["small_below"] = "admission.small_below_bytes"
-#: What stands for "none" where a value may be absent; TOML knows no null.
-_NONE = frozenset({"", "none", "auto"})
-_READERS = {"bytes": parse_size, "bytes/s": parse_rate, "s": parse_duration}
 
 
 class CannotStart(Exception):
@@ -234,23 +229,13 @@ def _with_units(name: str, value: Any) -> Any:
     field = field_of(name)
     if field is None:
         return value
-    unit = unit_of(field.json_schema_extra)
-    if unit == "bytes/s":
-        bare = isinstance(value, int | float) and not isinstance(value, bool)
-        if name.endswith("_bytes_s"):
-            # The name says the unit.
-            with contextlib.suppress(ValueError):
-                return float(value)
-        elif bare:
-            return parse_rate(f"{value:g}")
-    if not isinstance(value, str):
-        return value
-    annotation: Any = field.annotation
-    optional = isinstance(annotation, types.UnionType) and type(None) in annotation.__args__
-    if optional and value.lower() in _NONE:
-        return None
-    reader = _READERS.get(unit or "")
-    return reader(value) if reader is not None else value
+    if isinstance(value, str):
+        return read_text(name, field, value)
+    is_rate = unit_of(field.json_schema_extra) == "bytes/s" and not name.endswith("_bytes_s")
+    if is_rate and isinstance(value, int | float) and not isinstance(value, bool):
+        # Refused, as half the world means bits.
+        return parse_rate(f"{value:g}")
+    return value
 
 
 def _sentence(fault: Any, origins: Mapping[str, str]) -> str:

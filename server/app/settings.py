@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -415,12 +416,16 @@ class ServerConfig(_Section):
             raise ValueError("tls_cert and tls_key belong together: give both or neither")
         return self
 
-    @field_validator("workers")
+    @field_validator("workers", mode="before")
     @classmethod
-    def _workers(cls, workers: int | str) -> int | str:
-        if isinstance(workers, int) and not 1 <= workers <= 256:
-            raise ValueError("workers is 1 to 256, or auto")
-        return workers
+    def _workers(cls, workers: Any) -> Any:
+        # Before the schema, which would name both of its kinds in a fault.
+        if workers == "auto":
+            return workers
+        with contextlib.suppress(TypeError, ValueError):
+            if str(int(workers)) == str(workers).strip() and 1 <= int(workers) <= 256:
+                return int(workers)
+        raise ValueError("must be 1 to 256, or auto")
 
     def worker_count(self) -> int:
         """How many processes serve; one has the queue in it."""
@@ -481,8 +486,3 @@ def split_address(text: str) -> tuple[str, int]:
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT (or [IPv6]:PORT)")
     return host or "0.0.0.0", int(port)
-
-
-def unit_of(extra: Any) -> str | None:
-    """The unit that a field declares."""
-    return extra.get("unit") if isinstance(extra, dict) else None

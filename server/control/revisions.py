@@ -125,7 +125,7 @@ def shown(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        return "\n".join(f"{name} = {number:g}" for name, number in value.items())
+        return "\n".join(f"{name} = {number:.12g}" for name, number in value.items())
     if isinstance(value, float):
         return f"{value:.12g}"
     return str(value)

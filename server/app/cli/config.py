@@ -13,6 +13,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from ....policies.settings import unit_of
 from ...admission.client_programs import ToolRule
 from ...admission.rules import Rule
 from ..config import (
@@ -25,7 +26,7 @@ from ..config import (
     value_of,
     without_password,
 )
-from ..settings import ServerConfig, unit_of
+from ..settings import ServerConfig
 
 _FILE = click.option(
     "--config",
