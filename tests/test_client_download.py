@@ -32,7 +32,7 @@ from tidegate.client.net.errors import (
     UsageProblem,
     WaitedTooLong,
 )
-from tidegate.client.net.near import is_near
+from tidegate.client.net.near import is_near, may_lead
 from tidegate.client.net.urls import parse
 from tidegate.client.storage.piece_writer import Pieces
 
@@ -641,8 +641,8 @@ def test_a_server_elsewhere_leads_to_no_service_of_this_machine(one: Run, host: 
 )
 def test_who_named_a_place_is_remembered(base: str, aim: str, foreign: bool) -> None:
     found = parse(base).join(aim)
-    assert found.foreign is foreign
-    assert found.join("/z").foreign is foreign
+    assert bool(found.led_by) is foreign
+    assert bool(found.join("/z").led_by) is foreign
 
 
 @pytest.mark.usefixtures("_examples_here")
@@ -784,3 +784,48 @@ def test_short_forms_of_addresses_are_read_as_a_look_up_reads_them(parts: list[s
     except OSError:
         full = "no address"
     assert is_near(text) == is_near(full) == full.startswith(("0.", "127.", "169.254."))
+
+
+@pytest.mark.parametrize(
+    "aim",
+    [
+        "fd00:ec2::254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "169.254.169.254",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+    ],
+)
+@pytest.mark.parametrize("leader", ["8.8.8.8", "10.0.0.1"])
+def test_no_server_leads_to_what_a_cloud_tells_its_machines(leader: str, aim: str) -> None:
+    assert not may_lead([leader], aim)
+
+
+def test_only_a_private_network_leads_to_a_private_network() -> None:
+    for aim in ("10.1.2.3", "192.168.1.1", "172.16.0.1", "100.64.0.1", "fd12::1", "224.0.0.1"):
+        assert may_lead(["192.168.7.7"], aim)
+        assert not may_lead(["8.8.8.8"], aim)
+        assert not may_lead(["192.168.7.7", "8.8.8.8"], aim)
+    assert may_lead(["10.0.0.1"], "8.8.8.8")
+    assert may_lead(["8.8.8.8"], "2606:4700::1")
+
+
+def test_a_public_server_leads_to_no_private_one_live(
+    one: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of the leader means this machine first, and a public address afterwards."""
+    look_up = socket.getaddrinfo
+    asked: list[str] = []
+
+    def found(name: str, *rest: Any, **named: Any) -> Any:
+        asked.append(name)
+        here = {"public.example": "8.8.8.8" if "inner.example" in asked else "127.0.0.1"}
+        return look_up(here.get(name, "10.9.8.7" if name == "inner.example" else name), *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    with running(Behaviour(DATA, redirect="http://inner.example:9/x")) as (outer,):
+        with pytest.raises(NetworkProblem, match="private network"):
+            one.get(outer.url.replace("127.0.0.1", "public.example"))

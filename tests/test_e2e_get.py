@@ -90,6 +90,37 @@ def test_every_end_has_its_own_status(
         assert err.count("\n") <= 3
 
 
+def test_urls_that_end_in_other_names_are_files_of_their_own(tmp_path: Path) -> None:
+    names = {"a.iso": b"a" * 200_000, "b.iso": b"b" * 300_000}
+    with release(tmp_path) as server:
+        for name, content in names.items():
+            (tmp_path / "release" / name).write_bytes(content)
+        urls = [f"{server.url}/a.iso", f"{server.url}/gone.iso", f"{server.url}/b.iso"]
+        code, _, said = get(tmp_path, *urls)
+        assert code == 3, said
+        assert "gone.iso" in said
+        for name, content in names.items():
+            assert (tmp_path / name).read_bytes() == content
+            (tmp_path / name).unlink()
+        # One name for all: the second is a mirror with another copy, and is dropped.
+        code, _, said = get(tmp_path, "-o", "one.iso", urls[0], urls[2])
+    assert (code, (tmp_path / "one.iso").read_bytes()) == (0, names["a.iso"]), said
+    assert [path.name for path in tmp_path.glob("*.iso")] == ["one.iso"]
+
+
+def test_each_file_of_a_command_line_may_have_mirrors_and_a_login(tmp_path: Path) -> None:
+    with release(tmp_path) as server:
+        for name in ("a.iso", "b.iso"):
+            (tmp_path / "release" / name).write_bytes(name.encode() * 100_000)
+        with_login = server.url.replace("//", "//user:word@")
+        code, _, said = get(
+            tmp_path, f"{server.url}/a.iso", f"{with_login}/b.iso", f"{server.url}/b.iso?2"
+        )
+    assert code == 0, said
+    for name in ("a.iso", "b.iso"):
+        assert (tmp_path / name).read_bytes() == name.encode() * 100_000
+
+
 def test_json_tells_what_happens_a_line_at_a_time(tmp_path: Path) -> None:
     with running(Behaviour(DATA, busy_times=1, retry_after="0"), Behaviour(DATA)) as mirrors:
         code, out, err = get(tmp_path, "--json", "--explain", *(m.url for m in mirrors))

@@ -123,7 +123,9 @@ def _headers(
 def get(**given: Any) -> None:
     """Fetch a file, politely: waits its turn, uses all mirrors, resumes, verifies.
 
-    Several URLs are mirrors of one file. A FILE.meta4 (here or a URL) names mirrors and digests.
+    URLs that end in the same name are mirrors of one file; others are files of their own, fetched
+    one after the other. With -o FILE or --checksum all are mirrors of one file. A FILE.meta4 (here
+    or a URL) names mirrors and digests.
     """
     # Nothing of what is loaded becomes garbage, and a twentieth of the start was looking for it.
     gc.disable()

@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..api import Options, Result, build, finish, open_network, read_urls
 from ..fetch.metalink import Metalink
-from ..net.errors import DownloadFailed, LocalProblem, UsageProblem
+from ..net.errors import DownloadFailed, Interrupted, LocalProblem, UsageProblem
 from ..net.identity import data_folder, forget
 from ..net.sockets import run_blocking
 from ..storage.output import followed, is_outlet
@@ -60,9 +61,7 @@ def run_get(given: Mapping[str, Any]) -> int:
             from .folder import fetch_folder
 
             return fetch_folder(given["urls"], given["output"], options, show, STOPPED_BY)
-        for result in _files(given, options, show):
-            show.done(result)
-        return 0
+        return max(_fetch(job, options, show) for job in _jobs(given, options))
     except DownloadFailed as problem:
         show.failed(problem)
         return problem.code
@@ -92,23 +91,59 @@ def _show(given: Mapping[str, Any]) -> Show:
     return Plain(explain)
 
 
-def _files(given: Mapping[str, Any], options: Options, show: Show) -> list[Result]:
-    words = list(given["urls"])
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One file: the URLs of its mirrors, and where it goes; None: the current folder."""
+
+    urls: list[str]
+    output: str | None
+    metalink: Metalink | None = None
+
+
+def _jobs(given: Mapping[str, Any], options: Options) -> list[_Job]:
+    """The files that the command line names, one after the other."""
+    words: list[str] = list(given["urls"])
     output = given["output"]
-    found = []
+    metalinks = [word for word in words if word.lower().endswith(_META)]
+    if not metalinks:
+        # One name or one digest for all URLs says that they are mirrors of one file.
+        is_one_file = options.checksum is not None or _names_a_file(output)
+        groups = {"": words} if is_one_file else _by_file_name(words)
+        return [_Job(urls, output) for urls in groups.values()]
+    if len(words) > 1:
+        raise UsageProblem("give a Metalink alone: it names its mirrors itself")
+    documents = _read_meta(words[0], options)
+    if output is not None and len(documents) > 1:
+        raise UsageProblem("this Metalink names several files; leave -o away")
+    for one in documents:
+        if not one.urls:
+            raise UsageProblem(f"the Metalink names no http or https URL for {one.name}")
+    return [_Job([url.text for url in one.urls], output, one) for one in documents]
+
+
+def _names_a_file(output: str | None) -> bool:
+    return output is not None and not output.endswith("/") and not os.path.isdir(output)
+
+
+def _by_file_name(words: list[str]) -> dict[str, list[str]]:
+    """URLs whose last parts are the same are mirrors of one file."""
+    groups: dict[str, list[str]] = {}
     for word in words:
-        if word.lower().endswith(_META):
-            if len(words) > 1:
-                raise UsageProblem("give a Metalink alone: it names its mirrors itself")
-            documents = _read_meta(word, options)
-            if output is not None and len(documents) > 1:
-                raise UsageProblem("this Metalink names several files; leave -o away")
-            for one in documents:
-                if not one.urls:
-                    raise UsageProblem(f"the Metalink names no http or https URL for {one.name}")
-                found.append(_one([u.text for u in one.urls], output, one, options, show))
-            return found
-    return [_one(words, output, None, options, show)]
+        (url,) = read_urls([word])
+        groups.setdefault(url.file_name(), []).append(word)
+    return groups
+
+
+def _fetch(job: _Job, options: Options, show: Show) -> int:
+    """Fetch one file; a file that fails does not stop those after it. Returns the exit status."""
+    try:
+        show.done(_one(job.urls, job.output, job.metalink, options, show))
+    except Interrupted:
+        raise
+    except DownloadFailed as problem:
+        show.failed(problem)
+        return problem.code
+    return 0
 
 
 def _read_meta(word: str, options: Options) -> list[Metalink]:

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 class Endpoint:
     """Where to connect; `tls_name` asks for TLS with a certificate for that name.
 
-    `foreign`: never to this machine itself or to its own link, whatever the name means.
+    `led_by`: the host that led there, unless the user named the place. See `near.may_lead`.
     """
 
     host: str
     port: int
     tls_name: str | None = None
-    foreign: bool = False
+    led_by: str = ""
 
 
 class Transport(Protocol):

@@ -68,7 +68,7 @@ class RequestBuilder:
         proxy = self.proxy(url)
         if proxy is None:
             tls_name = url.bare_host if url.scheme == "https" else None
-            return Endpoint(url.host, url.port, tls_name, url.foreign), None
+            return Endpoint(url.host, url.port, tls_name, url.led_by), None
         secure = proxy.bare_host if proxy.scheme == "https" else None
         endpoint = Endpoint(proxy.host, proxy.port, secure)
         if url.scheme != "https":

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import aiohappyeyeballs
 
 from .errors import Interrupted, UsageProblem
-from .near import is_near
+from .near import may_lead
 from .network import Cancellable, Endpoint, Readable, Receiver
 from .read_threshold import ReadThreshold
 
@@ -166,6 +166,17 @@ class AsyncioNetwork:
 
     async def _addresses(self, endpoint: Endpoint) -> list[Any]:
         """What `socket.getaddrinfo` finds; raises OSError (TooNear) or UnicodeError."""
+        found = await self._look_up(endpoint.host, endpoint.port)
+        if endpoint.led_by:
+            leader = [one[-1][0] for one in await self._look_up(endpoint.led_by, endpoint.port)]
+            found = [one for one in found if may_lead(leader, one[-1][0])]
+            if not found:
+                raise TooNear(
+                    "another server may not lead to services of this machine or a private network"
+                )
+        return found
+
+    async def _look_up(self, host: str, port: int) -> list[Any]:
         looked_up: asyncio.Future[Any] = self._loop.create_future()
 
         def settle(found: Any) -> None:
@@ -173,15 +184,10 @@ class AsyncioNetwork:
             if not looked_up.done():
                 looked_up.set_result(found)
 
-        host, port = endpoint.host, endpoint.port
         self.in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), settle)
         found = await looked_up
         if isinstance(found, Exception):
             raise found
-        if endpoint.foreign:
-            found = [one for one in found if not is_near(one[-1][0])]
-            if not found:
-                raise TooNear("another server may not lead to services of this machine")
         return list(found)
 
     async def _connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> None:

@@ -36,8 +36,8 @@ class Url:
     target: str
     user: str | None = None
     password: str | None = field(default=None, repr=False)
-    #: Another machine named this place, so it must not be one that only this machine can reach.
-    foreign: bool = field(default=False, compare=False)
+    #: The host that named this URL in a redirect or a Link, see `near.may_lead`; empty: the user.
+    led_by: str = field(default="", compare=False)
 
     @property
     def authority(self) -> str:
@@ -72,7 +72,7 @@ class Url:
             raise BadUrl(f"{reference!r} is not a URL: {error}") from None
         aim = parse(joined)
         elsewhere = aim.host != self.host and not self._is_near
-        return replace(aim, foreign=self.foreign or elsewhere)
+        return replace(aim, led_by=self.host if elsewhere else self.led_by)
 
     @property
     def _is_near(self) -> bool:

@@ -98,8 +98,8 @@ def read(call: Call, base: Mapping[str, Any]) -> PolicySettings:
                 values[name] = _mapping(text)
             else:
                 values[name] = read_text(name, PolicySettings.model_fields[name], text)
-        except BadUnit as fault:
-            unreadable.append(wrong(name, str(fault)))
+        except BadUnit as error:
+            unreadable.append(wrong(name, str(error)))
     try:
         found = PolicySettings.model_validate(values)
     except ValidationError as error:
