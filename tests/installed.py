@@ -40,7 +40,11 @@ _SDIST = "import sys; from hatchling import build; print(build.build_sdist(sys.a
 def _fingerprint() -> str:
     """Changes with any file that the wheel holds, and with the environment that lends to it."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    names = ["pyproject.toml", *config["tool"]["hatch"]["build"]["only-include"]]
+    names = [
+        "pyproject.toml",
+        "tests/installed.py",
+        *config["tool"]["hatch"]["build"]["only-include"],
+    ]
     digest = hashlib.sha256(sys.prefix.encode())
     for top in names:
         path = ROOT / top
@@ -52,7 +56,13 @@ def _fingerprint() -> str:
     return digest.hexdigest()
 
 
-def build(folder: Path) -> Path:
+def wheel() -> Path:
+    """The wheel that is installed."""
+    (found,) = HOME.glob("*.whl")
+    return found
+
+
+def _build(folder: Path) -> Path:
     """The wheel of this checkout, built from its sdist alone."""
     made = subprocess.run(
         [sys.executable, "-c", _SDIST, str(folder)],
@@ -62,8 +72,8 @@ def build(folder: Path) -> Path:
         check=True,
     )
     sdist = folder / made.stdout.strip()
-    wheel = ("wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(sdist))
-    subprocess.run([*_PIP, *wheel], check=True)
+    words = ("wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(sdist))
+    subprocess.run([*_PIP, *words], check=True)
     (found,) = folder.glob("*.whl")
     return found
 
@@ -78,11 +88,8 @@ def install() -> None:
             return
         shutil.rmtree(HOME, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", HOME], check=True)
-        with tempfile.TemporaryDirectory() as scratch:
-            wheel = build(Path(scratch))
-            subprocess.run(
-                [*_PIP, "--python", PYTHON, "install", "--no-deps", str(wheel)], check=True
-            )
+        built = _build(HOME)
+        subprocess.run([*_PIP, "--python", PYTHON, "install", "--no-deps", str(built)], check=True)
         # A line of a .pth adds one folder. An editable installation in that folder does not count.
         (PACKAGE.parent / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
         APART.mkdir(exist_ok=True)

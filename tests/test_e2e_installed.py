@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed import APART, PACKAGE, PYTHON, ROOT, TIDEGATE, build
+from tests.installed import APART, PACKAGE, PYTHON, ROOT, TIDEGATE, wheel
 from tests.running import RunningServer, make_release, serving
 from tidegate import COMMANDS
 
@@ -32,9 +32,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install = (*pip, "--python", str(home / "bin" / "python"), "install")
     locked = ROOT / "requirements" / "run.txt"
     subprocess.run([*install, "--require-hashes", "-r", locked], check=True)
-    wheel = build(folder)
     # Without --no-deps: pip fails here if the lock lacks a requirement of the wheel.
-    subprocess.run([*install, "--no-index", wheel], check=True)
+    subprocess.run([*install, "--no-index", wheel()], check=True)
     return home / "bin"
 
 
@@ -48,9 +47,8 @@ def run(words: list[str | Path], folder: Path) -> str:
     return done.stdout
 
 
-def test_a_wheel_puts_one_package_into_site_packages(tmp_path: Path) -> None:
-    wheel = build(tmp_path)
-    names = zipfile.ZipFile(wheel).namelist()
+def test_a_wheel_puts_one_package_into_site_packages() -> None:
+    names = zipfile.ZipFile(wheel()).namelist()
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"tidegate"}
     assert {"tidegate/__init__.py", "tidegate/__main__.py", "tidegate/py.typed"} <= set(names)
     assert not [name for name in names if "/tests/" in name or "/bench/" in name]
