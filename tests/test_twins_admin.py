@@ -17,9 +17,12 @@ from typing import Any
 import pytest
 
 from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
+from tests.databases import DIALECTS, POSTGRESQL, postgres
 from tests.test_server_admin_operations import router
 from tidegate.server.admin.router import API_ROOT
 from tidegate.server.admin.web import Answer
+
+__all__ = ["postgres"]
 
 #: Forms of a person's own session. A program has a token instead, and no session.
 OF_A_SESSION = {
@@ -266,12 +269,19 @@ class Side:
         return text
 
 
-@pytest.fixture
-def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Side, Side]]:
+@pytest.fixture(params=DIALECTS)
+def sides(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Side, Side]]:
+    """The server with the forms has SQLite; the one with the API each database in turn."""
+    url = None
+    if request.param == POSTGRESQL:
+        url = request.getfixturevalue("postgres").make(migrated=False)
     made = []
-    for name in ("forms", "api"):
+    for name, database in (("forms", None), ("api", url)):
         (tmp_path / name).mkdir()
-        site = make_site(tmp_path / name, monkeypatch, admission={"class_weights": {"gold": 8.0}})
+        weights = {"class_weights": {"gold": 8.0}}
+        site = make_site(tmp_path / name, monkeypatch, admission=weights, database=database)
         for number in range(8):
             site.download(f"203.0.113.{number + 1}")
         made.append(Side(site, operator(site)))
@@ -318,6 +328,47 @@ def test_a_form_does_what_the_api_does(sides: tuple[Side, Side]) -> None:
         if len(differences) > 9:
             break
     assert differences == [], "\n".join(map(str, differences))
+
+
+#: What is asked of lists, some of it by mistake or by malice.
+SEARCHES = (
+    *("", "BIG", "Changed", "203.0.113.3", "%", "_", "big", "\\", "'", "é"),
+    *("%00", "a%00b", "%ff", "%ed%a0%80"),
+)
+
+
+LISTS = (
+    *("/tickets?q={}", "/downloads?q={}", "/events?q={}", "/events?kind={}", "/files?q={}"),
+    *("/passes?q={}", "/files/statistics.csv?path={}"),
+)
+
+
+def test_a_search_finds_the_same_whatever_it_is(sides: tuple[Side, Side]) -> None:
+    for target in (path.format(search) for path in LISTS for search in SEARCHES):
+        found, other = (side.api("GET", target) for side in sides)
+        assert found.status == other.status < 500, (target, found.body, other.body)
+        assert found.status == 422 or _same(found) == _same(other), target
+
+
+def _same(answer: Answer) -> Any:
+    """An answer without guesses and clocks."""
+    text = re.sub(r'"expected_s":\s*[\d.]+', '"by chance": 0', answer.body.decode())
+    is_json = dict(answer.headers)["content-type"].startswith("application/json")
+    return json.loads(text, parse_float=_about) if is_json else text
+
+
+NAMES = ("admin", "Admin", "no\x00body", "\ud800", "é", "x" * 2000)
+
+
+def test_a_stranger_with_an_odd_name_is_told_the_same(sides: tuple[Side, Side]) -> None:
+    for name in NAMES:
+        said = []
+        for side in sides:
+            stranger = Browser(side.site, peer=f"198.51.100.{NAMES.index(name)}")
+            stranger.get("/login")
+            form = {"name": name.encode("utf-8", "surrogatepass"), "password": "wrong", "code": ""}
+            said.append(stranger.post("/login", form).status)
+        assert said[0] == said[1] < 500, (name, said)
 
 
 def test_every_form_has_its_operation() -> None:

@@ -41,7 +41,7 @@ class FileQuery(ListQuery):
 class StatisticsQuery(Shape):
     since_s: float = Field(0, ge=0, le=4e9, description="From this time.")
     until_s: float = Field(4e9, ge=0, le=4e9, description="To this time.")
-    path: str = Field("", max_length=1024, description="Only this file.")
+    path: Text = Field("", max_length=1024, description="Only this file.")
 
 
 class FilesOut(Shape):

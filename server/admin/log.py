@@ -7,7 +7,7 @@ from pydantic import Field
 from ..control.server import StatusLine
 from .app import HandlerCall
 from .router import Operations, PageRoutes
-from .shapes import Before, Limit, Search, Shape
+from .shapes import Before, Limit, Search, Shape, Text
 from .web import Answer
 
 api = Operations("server")
@@ -17,7 +17,7 @@ pages = PageRoutes()
 class EventQuery(Shape):
     before: Before = None
     limit: Limit = 50
-    kind: str = Field("", max_length=64, description="Only of this kind.")
+    kind: Text = Field("", max_length=64, description="Only of this kind.")
     q: Search = ""
 
 

@@ -54,7 +54,7 @@ Lines = Annotated[
     Field(json_schema_extra={"pattern": r"^[^\x00-\x08\x0b-\x1f\x7f]*$"}),
 ]
 
-Search = Annotated[str, Field(max_length=128, description="Only entries that contain this text.")]
+Search = Annotated[Text, Field(max_length=128, description="Only entries that contain this text.")]
 Offset = Annotated[int, Field(ge=0, le=10_000_000, description="Skip this many.")]
 Limit = Annotated[int, Field(ge=1, le=500, description="At most this many.")]
 Before = Annotated[int | None, Field(ge=0, le=_BIG, description="Only older than this number.")]

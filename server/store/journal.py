@@ -130,11 +130,11 @@ def search_tickets(
     """Numbers of the tickets whose number, client or file fits, by state and number; and how many.
 
     A state is one walk along its index that ends when the page is full; of a long list no more
-    than `COUNTED_MOST` + 1 are counted.
+    than `COUNTED_MOST` + 1 are counted. Capitals do not matter.
     """
     fits: list[ColumnElement[bool]] = [
-        TICKETS.c.client.contains(text, autoescape=True),
-        TICKETS.c.file.contains(text, autoescape=True),
+        TICKETS.c.client.icontains(text, autoescape=True),
+        TICKETS.c.file.icontains(text, autoescape=True),
     ]
     if text.isascii() and text.isdigit() and len(text) < 19:
         fits.append(TICKETS.c.number == int(text))

@@ -104,7 +104,7 @@ def read_events(
     if kind is not None:
         wanted.append(EVENTS.c.kind == kind)
     if text:
-        wanted.append(or_(EVENTS.c.text.contains(text, autoescape=True), EVENTS.c.kind == text))
+        wanted.append(or_(EVENTS.c.text.icontains(text, autoescape=True), EVENTS.c.kind == text))
     query = select(*_columns(EVENTS, EventRecord)).where(*wanted)
     query = query.order_by(EVENTS.c.number.desc()).limit(limit)
     return [EventRecord(*row) for row in connection.execute(query)]
