@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs, quote_from_bytes, urlencode
 
@@ -25,7 +27,7 @@ from .pages import SECURITY_HEADERS, Pages
 from .paths import COMPANIONS, SIGNATURES, url_of
 from .readme import MOST_README_BYTES, READMES, render_readme
 from .transfer import HasTorrent, Visibility, kept_from_all
-from .tree import DirectoryEntry, IsDirectory, NotHere, Tree
+from .tree import DirectoryEntry, IsDirectory, NotHere, Overloaded, Tree
 
 #: What the heading calls the root.
 _SORTS = ("name", "size", "date")
@@ -34,6 +36,8 @@ _COMPANIONS = (*COMPANIONS, "sha256sums", "sha512sums", "md5sums")
 ATOM = b"application/atom+xml"
 _FEED_ROWS = 50
 _LONGEST_SEARCH = 100
+#: Each is opened, which takes 10 to 50 µs.
+_DIGESTS_PER_LISTING = 32
 #: Searching may take so much time at once, in seconds; who comes too often is told to come back.
 _BURST_S, _AGAIN_S = 2.0, 2
 #: pip checks the digest that an address carries behind `#` when the file is one it installs.
@@ -208,6 +212,17 @@ class Listings:
         accept = (request.header(b"accept") or b"").lower()
         return "json" if b"application/json" in accept and b"text/html" not in accept else "html"
 
+    def _ask_for_digests(self, parts: list[bytes], entries: Iterable[DirectoryEntry]) -> None:
+        """Have what a listing lacks for a later one.
+
+        A worker walks no tree (`digest_warmup`): it would know only files that it has sent.
+        """
+        files = (entry for entry in entries if not entry.is_directory)
+        unknown = (entry for entry in files if self._catalog.known(entry.key) is None)
+        for entry in islice(unknown, _DIGESTS_PER_LISTING):
+            with suppress(NotHere, IsDirectory, Overloaded):
+                self._catalog.ask(self._tree.open([*parts, entry.name]), hits=0)
+
     def _described(self, parts: list[bytes], entry: DirectoryEntry) -> dict[str, Any]:
         slash = "/" if entry.is_directory else ""
         known = None if entry.is_directory else self._catalog.known(entry.key)
@@ -225,6 +240,7 @@ class Listings:
     ) -> bytes:
         path = url_of(b"/".join(parts)) + ("/" if parts else "")
         described = [self._described(parts, entry) for entry in entries]
+        self._ask_for_digests(parts, entries)
         for one in coming:
             hidden = self._described(parts, one.entry)
             described.append({**hidden, "sha256": None, "opens_in_s": round(one.opens_in_s)})
@@ -267,10 +283,9 @@ class Listings:
         number = min(max(1, look.number), pages)
         ordered = self._ordered(found, look.sort, look.falling)
         names = {entry.name for entry in entries}
-        rows = [
-            self._row(parts, entry, names, phrases)
-            for entry in ordered[(number - 1) * _ROWS : number * _ROWS]
-        ]
+        shown = ordered[(number - 1) * _ROWS : number * _ROWS]
+        rows = [self._row(parts, entry, names, phrases) for entry in shown]
+        self._ask_for_digests(parts, shown)
         expected = [
             {
                 "name": one.entry.name.decode("utf-8", "replace"),
