@@ -29,6 +29,7 @@ from tidegate.server.admission.rules import Rule, RuleBook
 from tidegate.server.http.denylist import BlockList
 from tidegate.server.http.tls import TlsServer
 
+CRLF = "\r\n"
 BODY = bytes(range(256)) * 20
 NOON_S = OLD_S + 1_000_000
 RELEASE_S = NOON_S + 600
@@ -313,3 +314,23 @@ def test_each_condition_is_answered_the_same_to_everybody(
     ]
     steps = [*asks, ("rule", 1), *asks]
     assert live_through(steps, way == "preface", tls if way == "tls" else None) > 0
+
+
+@pytest.mark.parametrize("condition", ["", "Range: bytes=1-", "Range: bytes=70000-1500000"])
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_body_is_the_same_by_sendfile_and_encrypted(
+    name: str, condition: str, tls: TlsServer, tmp_path: Path
+) -> None:
+    """Bodies go out by `sendfile`, from memory, or in pieces through TLS."""
+    plain, encrypted = World(tmp_path, True, False, None), World(tmp_path, True, False, tls)
+    for file, versions in FILES.items():
+        plain.bench.write(file, versions[0])
+    raw = f"GET /{name} HTTP/1.1\r\nHost: h\r\n{condition}{condition and CRLF}\r\n".encode()
+    for _ in range(3):
+        said = [world.ask(0, raw)[0] for world in (plain, encrypted)]
+        answers = [Answer(one) for one in said]
+        assert answers[0].whole
+        assert answers[0].body == answers[1].body
+        assert answers[0].status == answers[1].status
+    if not condition:
+        assert answers[0].body == FILES[name][0]
