@@ -21,24 +21,11 @@ from tests.postgres import postgres_running
 from tests.running import make_release, serving, wait_for
 from tests.test_e2e_crash import ARGS, ENVIRON, ask
 from tidegate.policies.contract import TicketRow, TicketState
-from tidegate.server.store import history
-from tidegate.server.store import queries as ledger
 from tidegate.server.store.database import MIGRATIONS, Database, StoreUnavailable
 from tidegate.server.store.journal import (
-    forget_tickets,
     read_journal,
-    reserve_numbers,
     write_tickets,
 )
-from tidegate.server.store.records import (
-    ArrivalRecord,
-    EventRecord,
-    PassRecord,
-    RevisionRecord,
-    SampleRecord,
-    UsageRecord,
-)
-from tidegate.server.store.usage import add_usage, read_usage
 
 pytestmark = pytest.mark.e2e
 
@@ -47,55 +34,6 @@ pytestmark = pytest.mark.e2e
 def url() -> Iterator[str]:
     with postgres_running() as found:
         yield found
-
-
-def test_the_store_says_the_same_in_postgresql(url: str) -> None:
-    database = Database(url)
-    database.migrate()
-    database.migrate()
-    rows = [
-        TicketRow(
-            *(n, f'"c\\{n}é', "/f\n", 9, 2**52 + n, 0.1, 1e9 + n / 7, TicketState.WAITING, 1e9),
-            *(n % 3, 0, "staff", "2001:db8::/48" if n % 2 else "", n % 4 == 1),
-        )
-        for n in range(1, 1200)
-    ]
-    with database.engine.begin() as connection:
-        write_tickets(connection, rows)
-        write_tickets(connection, [rows[0], *rows[5:9]])
-        reserve_numbers(connection, 5000)
-        reserve_numbers(connection, 6000)
-        found = read_journal(connection)
-        assert found.live == tuple(rows)
-        assert found.next_number == 6000
-        forget_tickets(connection, 1e12)
-        for step in range(0, 7200, 60):
-            history.write_samples(connection, [SampleRecord(7200.0 + step, "waiting", 5, 6)])
-        history.thin(connection, 14400.0)
-        hours = history.read_samples(connection, ["waiting"], history.HOUR, 0, 30 * 86400, 100)
-        assert [(sample.at_s, sample.mean, sample.peak) for sample in hours] == [
-            (10800.0, 5.0, 6.0),
-            (7200.0, 5.0, 6.0),
-        ]
-        add_usage(connection, [UsageRecord("/a", 1, 5, 5.0), UsageRecord("/b", 2, 900, 5.0)])
-        add_usage(connection, [UsageRecord("/a", 1, 4_000_000_000_000, 50.0)])
-        assert read_usage(connection) == {"/a": (2, 4_000_000_000_005), "/b": (2, 900)}
-        ledger.write_digest(connection, "k", {"a": 1}, 1.0)
-        ledger.write_digest(connection, "k", {"a": 2}, 1.0)
-        assert ledger.read_digest(connection, "k") == {"a": 2}
-        ledger.count_pass_use(connection, PassRecord("s", "gold", 4, "/*", 1, 1, 9, 3, 1))
-        ledger.count_pass_use(connection, PassRecord("s", "gold", 4, "/*", 1, 1, 9, 3, 2))
-        assert ledger.read_passes(connection)[0].uses == 2
-        assert ledger.add_revision(connection, RevisionRecord(1.0, "ann", "fcfs", {})).number > 0
-        ledger.write_events(connection, [EventRecord(1.0, "a", "b")])
-        assert ledger.read_events(connection, 1, text="b")[0].kind == "a"
-        arrivals = [ArrivalRecord(n / 7, f'"c\\{n}é', "/f\n", 2**52 + n) for n in range(300)]
-        ledger.write_arrivals(connection, arrivals)
-        assert ledger.read_arrivals(connection, 0.0, 999) == arrivals
-    with database.engine.begin() as connection:
-        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
-        connection.exec_driver_sql("CREATE SCHEMA public")
-    database.close()
 
 
 def test_a_database_in_sql_ascii_is_good_enough(url: str) -> None:

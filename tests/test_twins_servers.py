@@ -114,7 +114,7 @@ class Caller:
 
 
 def wait_for_digests(url: str) -> None:
-    """Read the listings until they show the digests of all files, whoever answers."""
+    """Read the listings until they show the digests of all files, at each worker."""
     in_a_row = 0
     end_s = time.monotonic() + 30
     while in_a_row < 12:
