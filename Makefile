@@ -78,6 +78,11 @@ lock: $(VENV)/bin/python
 	$(BIN)/$(COMPILE) --extra test --extra loadtest --extra postgres --extra peers \
 		pyproject.toml requirements/build.in -o requirements/test.txt
 
+# Written anew after a change of a .po file or of Babel; a test fails while they differ.
+.PHONY: catalogues
+catalogues: $(VENV)/.test
+	$(BIN)/python tools/build-catalogues
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 

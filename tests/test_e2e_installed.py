@@ -77,6 +77,10 @@ def test_it_serves_and_fetches_and_plans_and_simulates(fresh: Path, tmp_path: Pa
     make_release(tmp_path / "release", tool_iso=3_000_000)
     with serving(tmp_path / "release", tmp_path / "state", program=fresh / "tidegate") as server:
         run([fresh / "tidegate", "get", "-q", f"{server.url}/tool.iso"], tmp_path)
+        headers = {"Accept": "text/html", "Accept-Language": "pl"}
+        asked = urllib.request.Request(f"{server.url}/", headers=headers)
+        with urllib.request.urlopen(asked, timeout=60) as page:
+            assert b'<html lang="pl"' in page.read()
     assert (tmp_path / "tool.iso").read_bytes() == (tmp_path / "release/tool.iso").read_bytes()
     words = ("plan", "release", "--bandwidth", "8Mbit", "--visitors", "40", "--within", "10min")
     assert run([fresh / "tidegate", *words], tmp_path)

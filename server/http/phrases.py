@@ -1,8 +1,8 @@
 """The words of the pages that visitors read, by language.
 
-English stands here; other languages are gettext catalogues in `templates/locales` (LANGUAGE.po),
-found by its file and read when it is first asked for. A phrase that a catalogue lacks falls back to
-English. `Accept-Language` picks (RFC 9110, 12.5.4; RFC 4647, 3.4).
+English stands here. Other languages are gettext catalogues, `templates/locales/LANGUAGE.po`, which
+`make catalogues` compiles for `catalogues`. A phrase that a catalogue lacks falls back to English.
+`Accept-Language` picks (RFC 9110, 12.5.4; RFC 4647, 3.4).
 """
 
 from __future__ import annotations
@@ -10,16 +10,9 @@ from __future__ import annotations
 import datetime
 import functools
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ... import templates
 from ...protocol.units import format_size, split_duration
-
-if TYPE_CHECKING:
-    from babel import Locale
-
-_FOLDER = Path(templates.__file__).parent / "locales"
+from .catalogues import FOLDER, load_language
 
 ENGLISH: Mapping[str, str] = {
     "title_place": "You are number {place} in the queue",
@@ -143,15 +136,11 @@ PROBLEMS_FOR_PEOPLE: Mapping[str, str] = {
 _LIST_MOST = 200
 #: Around what has a direction of its own (Unicode UAX 9, 2.3).
 _ISOLATE, _END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
-#: Units of `split_duration` as CLDR names them.
-_UNITS = {
-    "s": "duration-second",
-    "min": "duration-minute",
-    "h": "duration-hour",
-    "d": "duration-day",
-}
 #: Languages that pages are written in, as gettext names them (`de`, `zh_TW`).
-LANGUAGES: tuple[str, ...] = ("en", *sorted(path.stem for path in _FOLDER.glob("*.po")))
+LANGUAGES: tuple[str, ...] = (
+    "en",
+    *sorted(path.stem for path in FOLDER.glob("*.json") if path.stem != "en"),
+)
 _BY_TAG: Mapping[str, str] = {name.lower().replace("_", "-"): name for name in LANGUAGES} | {
     # Scripts and regions that Traditional Chinese goes by.
     **dict.fromkeys(("zh-hant", "zh-hk", "zh-mo"), "zh_TW"),
@@ -165,17 +154,17 @@ class Phrases:
         self.language = language
         #: As HTML and HTTP name the language (RFC 5646).
         self.tag = language.replace("_", "-")
-        self._table = _catalogue(language)
+        self._data = load_language(language)
 
     @property
     def name(self) -> str:
         """What the language calls itself."""
-        return str(_locale(self.language).get_display_name() or self.tag)
+        return self._data.name
 
-    @functools.cached_property
+    @property
     def direction(self) -> str:
         """How the language is written: `ltr` or `rtl`."""
-        return str(_locale(self.language).text_direction)
+        return self._data.direction
 
     def __call__(self, key: str, **values: object) -> str:
         """A phrase with its blanks filled.
@@ -188,26 +177,15 @@ class Phrases:
 
     def plain(self, key: str) -> str:
         """A phrase with its blanks open, for a script to fill."""
-        return self._table.get(key) or ENGLISH[key]
+        return self._data.phrases.get(key) or ENGLISH[key]
 
     def number(self, value: int) -> str:
         """A whole number as this language groups it: 1,234 or 1.234."""
-        if value < 1000:
-            return _number(self.language, value)
-        # Babel looks its pattern up for each number, which costs more than using it.
-        rest = value % 1000
-        return f"{_number(self.language, value - rest)[:-3]}{rest:03}"
+        return self._data.number(value)
 
     def date(self, unix_s: float) -> str:
         """A day as this language writes it: 22 Nov 2026."""
-        from babel.dates import format_date
-
-        day = datetime.datetime.fromtimestamp(unix_s, datetime.UTC).date()
-        return str(
-            format_date(day, "d MMM y", _locale("en_GB"))
-            if self.language == "en"
-            else format_date(day, "medium", _locale(self.language))
-        )
+        return self._data.date(datetime.datetime.fromtimestamp(unix_s, datetime.UTC).date())
 
     def moment(self, unix_s: float) -> str:
         """A day and time of day, UTC, as this language writes it: 22 Nov 2026, 14:05 UTC."""
@@ -216,7 +194,10 @@ class Phrases:
 
     def time(self, duration_s: float) -> str:
         """A duration as this language writes it: 45 sec, 14 min, 2 hr 5 min."""
-        return _duration(self.language, split_duration(duration_s))
+        return " ".join(
+            _keep_together(self._data.duration(count, unit))
+            for unit, count in split_duration(duration_s)
+        )
 
 
 # Of a few files, again and again.
@@ -229,48 +210,6 @@ def told_size(size_bytes: float) -> str:
 def _keep_together(text: str) -> str:
     """A figure and its unit on one line."""
     return text.replace(" ", "\N{NO-BREAK SPACE}")
-
-
-@functools.cache
-def _locale(language: str) -> Locale:
-    # Loaded where a page is rendered: a server without waiting browsers needs none of it.
-    from babel import Locale
-
-    return Locale.parse(language)
-
-
-@functools.lru_cache(4096)
-def _number(language: str, value: int) -> str:
-    # Places in a queue, again and again: finding the pattern costs more than using it.
-    from babel.numbers import format_decimal
-
-    return str(format_decimal(value, locale=_locale(language)))
-
-
-@functools.lru_cache(4096)
-def _duration(language: str, parts: tuple[tuple[str, int], ...]) -> str:
-    from babel.units import format_unit
-
-    return " ".join(
-        _keep_together(format_unit(count, _UNITS[unit], "short", locale=_locale(language)))
-        for unit, count in parts
-    )
-
-
-@functools.cache
-def _catalogue(language: str) -> Mapping[str, str]:
-    if language == "en":
-        return ENGLISH
-    from babel.messages.pofile import read_po
-
-    with (_FOLDER / f"{language}.po").open("rb") as file:
-        catalogue = read_po(file)
-    found = {}
-    for key, english in ENGLISH.items():
-        message = catalogue.get(english)
-        if message is not None and isinstance(message.string, str) and message.string:
-            found[key] = message.string
-    return found
 
 
 def phrases_for(accept_language: bytes | None) -> Phrases:
