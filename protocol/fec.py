@@ -118,8 +118,8 @@ def block_symbols_for(symbol_bytes: int) -> int:
     return max(1, MAX_BLOCK_BYTES // symbol_bytes)
 
 
-#: What each rung needs beside us: looked for, not imported (numpy alone starts threads).
-_LIBRARIES: Mapping[str, str] = {"raptorq": "raptorq", "rs": "zfec", "xor": "numpy"}
+#: Scheme -> its library. `available_schemes` looks for libraries but imports none.
+_LIBRARIES: Mapping[str, str] = {"raptorq": "raptorq", "rs": "zfec"}
 _MODULES: Mapping[str, tuple[str, str]] = {
     "none": ("tidegate.protocol.fec_none", "NoScheme"),
     "xor": ("tidegate.protocol.fec_xor", "XorScheme"),

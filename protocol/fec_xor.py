@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from .fec import BlockDecoder, BlockEncoder
 from .fec_none import SourceBuffer
 
@@ -24,20 +21,18 @@ def groups_of(k: int, group: int) -> int:
     return -(-k // group)
 
 
-def _rows(source: bytes | memoryview, k: int, symbol_bytes: int) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(source, dtype=np.uint8).reshape(k, symbol_bytes)
-
-
 class XorEncoder:
-    """All parities of a block at once: a strided reduction."""
+    """All parities of a block at once."""
 
     def __init__(self, source: bytes, k: int, symbol_bytes: int, groups: int) -> None:
-        rows = _rows(source, k, symbol_bytes)
-        # Whole layers of `groups` symbols are folded onto each other; the ragged rest is added.
-        whole = k // groups * groups
-        parity = np.bitwise_xor.reduce(rows[:whole].reshape(-1, groups, symbol_bytes), axis=0)
-        parity[: k - whole] ^= rows[whole:]
-        self._parity = [row.tobytes() for row in parity]
+        # One layer holds the next symbol of every group. A short last layer is right as well:
+        # little-endian numbers begin at the same byte.
+        layer_bytes = groups * symbol_bytes
+        parity = 0
+        for at in range(0, k * symbol_bytes, layer_bytes):
+            parity ^= int.from_bytes(source[at : at + layer_bytes], "little")
+        rows = parity.to_bytes(layer_bytes, "little")
+        self._parity = [rows[at : at + symbol_bytes] for at in range(0, layer_bytes, symbol_bytes)]
 
     def repair(self, first: int, count: int) -> Sequence[bytes]:
         return self._parity[first : first + count]
@@ -90,11 +85,11 @@ class XorDecoder:
         lost = buffer.known.index(0, group)
         while lost % self._groups != group:
             lost = buffer.known.index(0, lost + 1)
-        total = np.frombuffer(self._parity.pop(group), dtype=np.uint8).copy()
-        rows = _rows(buffer.data, buffer.k, buffer.symbol_bytes)[group :: self._groups]
-        # The lost row still holds zeros, so folding in the whole group is right.
-        total ^= np.bitwise_xor.reduce(rows, axis=0)
-        buffer.put(lost, total.tobytes())
+        # The lost symbol still holds zeros, so the whole group may be folded in.
+        restored = int.from_bytes(self._parity.pop(group), "little")
+        for symbol in range(group, buffer.k, self._groups):
+            restored ^= int.from_bytes(buffer.get(symbol), "little")
+        buffer.put(lost, restored.to_bytes(buffer.symbol_bytes, "little"))
         self._lost[group] = 0
 
     def block(self) -> memoryview:

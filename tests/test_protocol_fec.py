@@ -84,6 +84,19 @@ def test_xor_survives_a_burst_as_long_as_it_has_groups(k, group, lost):
     assert bytes(decoder.block()) == source
 
 
+@pytest.mark.parametrize(("k", "group"), [(1, 1), (7, 16), (64, 8), (65, 8), (100, 33)])
+def test_an_xor_parity_is_the_sum_of_every_gth_symbol(k: int, group: int) -> None:
+    scheme = _scheme("xor", group)
+    source = random.Random(k).randbytes(k * 64)
+    groups = scheme.max_repair(k)
+    for number, parity in enumerate(scheme.encoder(source, k, 64).repair(0, groups)):
+        expected = bytearray(64)
+        for symbol in range(number, k, groups):
+            for at in range(64):
+                expected[at] ^= source[symbol * 64 + at]
+        assert parity == expected
+
+
 def test_repair_symbols_do_not_depend_on_how_they_are_asked_for():
     for name in ("rs", "raptorq"):
         source = random.Random(name).randbytes(100 * 64)
