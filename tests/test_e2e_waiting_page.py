@@ -22,6 +22,7 @@ from tidegate.server.admission.responses import paragraphs_of
 pytestmark = pytest.mark.e2e
 
 SIZE = 3_000_000
+QUICK_SIZE = 400_000
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -142,6 +143,49 @@ def test_with_scripts_the_page_follows_its_ticket_and_says_how_to_check(tmp_path
             assert early == 0
             assert sha256(finished) == digests["big.iso"]
             assert first.wait() == 0
+    finally:
+        driver.quit()
+
+
+@pytest.mark.timeout(180)
+def test_a_download_that_is_over_before_the_page_asks_is_told_complete(tmp_path: Path) -> None:
+    need_browser()
+    # Large enough to need a slot, and done within a second.
+    digests = make_release(tmp_path / "release", big_iso=SIZE, quick_iso=QUICK_SIZE)
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    driver = browser(downloads, scripts=True, language="en")
+    try:
+        with full_server(tmp_path) as (url, first):
+            driver.get(url.replace("big.iso", "quick.iso"))
+            told = "return (document.querySelector('h1') || {}).textContent"
+            heading = "Your download is complete"
+            wait_for(lambda: driver.execute_script(told) == heading, 60)
+            page = driver.find_element(By.TAG_NAME, "main").text
+            assert digests["quick.iso"] in page
+            assert "has been delivered" in page
+            assert "asks again" not in page
+            driver.save_screenshot(str(tmp_path / "done.png"))
+            assert sha256(downloads / "quick.iso") == digests["quick.iso"]
+            assert first.wait() == 0
+    finally:
+        driver.quit()
+
+
+@pytest.mark.timeout(180)
+def test_a_page_whose_ticket_is_over_loads_anew(tmp_path: Path) -> None:
+    need_browser()
+    make_release(tmp_path / "release", big_iso=2 * SIZE)
+    driver = browser(tmp_path, scripts=True, language="en")
+    try:
+        with full_server(tmp_path) as (url, _first):
+            driver.get(url)
+            driver.execute_script(
+                "window.old = true;"
+                "window.fetch = async () => new Response(JSON.stringify({state: 'over'}));"
+            )
+            wait_for(lambda: driver.execute_script("return window.old !== true"), 30)
+            wait_for(lambda: driver.find_elements(By.CSS_SELECTOR, "[data-queue]"), 20)
     finally:
         driver.quit()
 

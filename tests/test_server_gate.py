@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
 from tests.databases import journal_makers, journals, postgres
-from tests.fakes import BIG, START_S, Asked, House, admits, representation
+from tests.fakes import BIG, DIGEST, START_S, Asked, House, admits, representation
 from tidegate.policies.contract import TicketState
 from tidegate.policies.settings import PolicySettings
 from tidegate.protocol.ticket import Key, KeyRing, Ticket
@@ -965,6 +965,37 @@ def test_a_page_that_watches_hears_of_its_turn_at_once_and_finds_its_slot(policy
     mine.transfer.finish()
     house.clock.advance(0.1)
     assert later.started
+
+
+def test_a_page_hears_that_its_download_is_done_and_how_to_check_it() -> None:
+    house = House()
+    first = house.ask("192.0.2.1")
+    page = house.ask("192.0.2.2", **BROWSER)
+    first.transfer.finish()
+    house.clock.advance(0.1)
+    mine = house.ask("192.0.2.2", **BROWSER, token=page.token)
+    known = {"size_bytes": BIG, "sha256": DIGEST.hex()}
+    assert stands(house, page) == {"state": "started", **known}
+    mine.transfer.finish()
+    house.clock.advance(0.1)
+    assert stands(house, page) == {"state": "done", **known}
+
+
+def test_a_ticket_that_was_withdrawn_is_over_and_not_done() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    page = house.ask("192.0.2.2", **BROWSER)
+    number = house.keys.read_ticket(
+        page.token, "192.0.2.2", "/big.iso", house.clock.seconds()
+    ).number
+    house.gate.leases.withdraw(number)
+    assert stands(house, page) == {"state": "over"}
+
+
+def stands(house: House, page: Asked) -> object:
+    """How the ticket of this page stands, asked without waiting."""
+    assert page.token is not None
+    return json.loads(house.watch("192.0.2.2", page.token, wait_s=0).connection.body)
 
 
 def test_a_page_that_watches_and_goes_keeps_the_return_that_it_was_told() -> None:

@@ -217,6 +217,7 @@ class RetryResponder:
             of_file = {
                 "name": name,
                 "lead": phrases(lead, file=name, size=told_size(notice.size_bytes)),
+                "done": phrases("lead_done", file=name, size=told_size(notice.size_bytes)),
                 "magnet_url": magnet_url,
                 "metalink_url": metalink_url,
                 "path": notice.file,
@@ -261,6 +262,7 @@ class RetryResponder:
                 "waited_s": blank("waited_s"),
                 "expected_s": blank("expected_s") if estimate else "",
                 "words": _words(phrases.language),
+                "done": blank("done"),
                 "soon_s": round(SOON_S),
             }
             if live
@@ -336,7 +338,7 @@ class RetryResponder:
 
 #: What the page's script writes by itself.
 _SCRIPTED = (
-    *("title_next", "title_ready", "title_place", "title_started"),
+    *("title_next", "title_ready", "title_place", "title_started", "title_done", "check_done"),
     *("expected_value", "latest", "next_visit"),
 )
 #: "You are next" stands beside no longer wait than this, seconds.

@@ -1,9 +1,11 @@
 """Where a waiting page asks how its ticket stands; asking costs nothing and is never early.
 
 `GET /-/queue/PATH` with the ticket (query, cookie or field, as for the file itself) answers JSON:
-`state` (`waiting`, `ready`, `called`, `started`, `over`), and while it waits `place`,
+`state` (`waiting`, `ready`, `called`, `started`, `done`, `over`), and while it waits `place`,
 `expected_wait_s` and `p90_wait_s`; when it is ready `free`, whether a visit before its time would
-start it. `called` says that its slot is kept for it: fetch the file now.
+start it. `called` says that its slot is kept for it: fetch the file now. `done` says that every
+byte was delivered. `started` and `done` carry `size_bytes`, and `sha256` if the server knows it.
+`over` says that the ticket ended without a complete download, or that the server forgot it.
 
 With `Prefer: wait=SECONDS` (RFC 7240, 4.3) the answer is held until the ticket's turn has come or
 it is over, but not for longer. Its client counts as present meanwhile, and its slot is kept for it
@@ -31,6 +33,7 @@ _STATES = {
     TicketState.WAITING: "waiting",
     TicketState.READY: "ready",
     TicketState.STARTED: "started",
+    TicketState.DONE: "done",
 }
 _WAIT = re.compile(rb"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,9})\b", re.IGNORECASE)
 #: No answer is held longer; every proxy and browser bears this much silence, seconds.
@@ -38,12 +41,23 @@ LONGEST_HELD_S = 25
 
 
 class WaitStatus:
-    """Answers for tickets of this gate. `wall` is Unix time in seconds."""
+    """Answers for tickets of this gate.
 
-    def __init__(self, gate: Gate, keys: Callable[[], KeyRing], wall: Callable[[], float]) -> None:
+    `wall` is Unix time in seconds. `digest_of` returns the SHA-256 of a file by URL path and size,
+    or None while the server does not know it.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        keys: Callable[[], KeyRing],
+        wall: Callable[[], float],
+        digest_of: Callable[[str, int], bytes | None],
+    ) -> None:
         self._gate = gate
         self._keys = keys
         self._wall = wall
+        self._digest_of = digest_of
 
     def answer(self, request: Request) -> None:
         """Handler for `STATUS_PREFIX` and all below it."""
@@ -77,6 +91,11 @@ class WaitStatus:
             download = self._gate.leases.find(row.client, row.file)
             if download is not None and download.unclaimed:
                 found["state"] = "called"
+        if row is not None and found["state"] in ("started", "done"):
+            found["size_bytes"] = row.size_bytes
+            digest = self._digest_of(row.file, row.size_bytes)
+            if digest is not None:
+                found["sha256"] = digest.hex()
         if found["state"] in ("waiting", "ready"):
             found["place"] = self._gate.policy.place(number)
             if found["state"] == "ready":

@@ -246,7 +246,8 @@ class Service:
         )
         site.add_maker(security_txt(config.security_contact, now))
         site.add_route(PREQUEUE_ROUTE, lambda request: self._prequeue.answer(request, now()))
-        site.add_route(STATUS_PREFIX, WaitStatus(gate, lambda: parts.keys, now).answer)
+        status = WaitStatus(gate, lambda: parts.keys, now, site.digest_of)
+        site.add_route(STATUS_PREFIX, status.answer)
         if self.multicast is not None:
             self.multicast.add_routes(site)
         self._mirror_origin: MirrorOrigin | None = None

@@ -28,7 +28,7 @@ from .disk import Disk
 from .headers import RepresentationHeaders
 from .listing import Listings
 from .manifests import GeneratedFiles
-from .openfile import OpenFile
+from .openfile import OpenFile, key_of
 from .pacer import Pacer
 from .pages import STATIC_ROUTE, Pages
 from .paths import SIGNATURES, may_be_generated, split_path, url_of
@@ -452,6 +452,15 @@ class Site:
             and not look.hidden(url_path + ending.decode())
             and not look.secret(url_path + ending.decode())
         ]
+
+    def digest_of(self, url_path: str, size_bytes: int) -> bytes | None:
+        """The SHA-256 of the file at this path, if it has this size and the digest is known."""
+        parts = split_path(url_path.encode("ascii"))
+        status = self.tree.status_of(b"/".join(parts)) if parts is not None else None
+        if status is None or status.st_size != size_bytes:
+            return None
+        digests = self.catalog.known(key_of(status))
+        return digests.sha256 if digests is not None else None
 
     def use_mirrors(self, mirrors: Sequence[Source]) -> None:
         """Name these with every file from now on."""

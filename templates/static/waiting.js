@@ -1,5 +1,6 @@
 // Makes the waiting page live: counts down, asks how the ticket stands (which is never early) and
-// hears when its turn has come, starts the download in place and then says how to check it.
+// hears when its turn has come, starts the download in place, says how to check it and when it is
+// complete.
 // Without it the page works by Refresh.
 "use strict";
 (() => {
@@ -45,6 +46,7 @@
   let starts = page.dataset.expected ? clock() + Number(page.dataset.expected) : null;
   let visit = clock() + Number(page.dataset.visit);
   let started = false;
+  let done = false;
   let asked = clock();
   let asking = false;
   let fetched = -Infinity;
@@ -71,26 +73,29 @@
   };
 
   const tick = () => {
-    if (started) return;
     const now = clock();
+    if (now - asked >= interval() && !done && !document.hidden) ask();
+    if (started) return;
     show("waited", time(now - began));
     if (starts !== null) {
       show("expected", fill(words.expected_value, { time: time(Math.max(1, starts - now)) }));
       advance((100 * (now - began)) / Math.max(1, starts - began));
     }
+    // After the visit the next answer says how the ticket stands: no time is known until then.
+    at("visit").hidden = visit - now < 1;
     show("visit", fill(words.next_visit, { time: time(visit - now) }));
-    if (now - asked >= interval() && !document.hidden) ask();
   };
 
   // How often the numbers are to be of now, seconds.
   const interval = () => {
+    if (started) return 20;
     const left = starts === null ? 60 : starts - clock();
     return Math.min(20, Math.max(4, left / 4));
   };
 
   // The server holds its answer until the turn has come, or until the numbers are to be renewed.
   const ask = async () => {
-    if (asking || started) return;
+    if (asking || done) return;
     asking = true;
     let held = false;
     try {
@@ -113,7 +118,15 @@
 
   const take = (status) => {
     const now = clock();
-    if (status.state === "started") return begun();
+    if (status.state === "done") return completed(status);
+    if (status.state === "started") return begun(status);
+    if (status.state === "over") {
+      // A second visit after a fetch could download the file twice.
+      if (started || fetched > 0) return begun(status);
+      done = true;
+      window.location.replace(page.dataset.path);
+      return;
+    }
     // Its slot is kept for it, so no visit is early now.
     if (status.state === "called") return start();
     if (status.expected_wait_s !== undefined) starts = now + status.expected_wait_s;
@@ -139,24 +152,27 @@
     window.setTimeout(ask, 2000);
   };
 
-  const begun = async () => {
-    started = true;
-    // Ends the Refresh of this page, once the answer has become a download of its own.
-    window.setTimeout(() => window.stop(), 1500);
-    show("title", words.title_started);
-    for (const node of page.querySelectorAll("[data-while='waiting']")) node.hidden = true;
-    for (const node of page.querySelectorAll("[data-while='started']")) node.hidden = false;
-    try {
-      const head = await fetch(page.dataset.path, { method: "HEAD", cache: "no-store" });
-      const digest = /sha-256=:([^:]+):/.exec(head.headers.get("Repr-Digest") ?? "");
-      if (!digest) return;
-      const bytes = Uint8Array.from(atob(digest[1]), (letter) => letter.charCodeAt(0));
-      const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-      show("digest", hex);
-      at("digest-row").hidden = false;
-    } catch {
-      // Without a digest the commands on the page still check the file.
+  const begun = (status) => {
+    if (!started) {
+      started = true;
+      // Ends the Refresh of this page, once the answer has become a download of its own.
+      window.setTimeout(() => window.stop(), 1500);
+      show("title", words.title_started);
+      for (const node of page.querySelectorAll("[data-while='waiting']")) node.hidden = true;
+      for (const node of page.querySelectorAll("[data-while='started']")) node.hidden = false;
     }
+    // Without a digest the commands on the page still check the file.
+    if (!status.sha256) return;
+    show("digest", status.sha256);
+    at("digest-row").hidden = false;
+  };
+
+  const completed = (status) => {
+    begun(status);
+    done = true;
+    show("title", words.title_done);
+    show("lead", page.dataset.done);
+    show("check", words.check_done);
   };
 
   window.setInterval(tick, 1000);
