@@ -23,13 +23,15 @@ from pathlib import Path
 
 import click
 
+import tidegate
 from bench.shared.ending import end_cleanly
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.sim.study import run_one
 from tidegate.loadtest.sim.workers import worker_processes
 from tidegate.loadtest.workloads import Workload, make_workload
 
-ROOT = Path(__file__).resolve().parent.parent
+#: The sources that are measured: those of the installed program.
+PACKAGE = Path(tidegate.__file__).parent
 EXPERIMENTS = ("exp1", "exp2")
 LOADS = (1.0, 0.75, 0.5, 0.3)
 DAYS = ("release-pareto", "release-artefacts")
@@ -180,9 +182,9 @@ _SHOWS = ("cli", "study", "chronology", "tables")
 
 def digest() -> str:
     """Of the sources that a run depends on."""
-    files = [ROOT / "loadtest/workloads.py", ROOT / "client/net/retry.py"]
-    files += sorted((ROOT / "loadtest/sim").glob("*.py"))
-    files += sorted((ROOT / "policies").rglob("*.py"))
+    files = [PACKAGE / "loadtest/workloads.py", PACKAGE / "client/net/retry.py"]
+    files += sorted((PACKAGE / "loadtest/sim").glob("*.py"))
+    files += sorted((PACKAGE / "policies").rglob("*.py"))
     whole = hashlib.sha256()
     for path in files:
         if path.stem not in _SHOWS:

@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tidegate
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from tidegate.loadtest.population import scaled
@@ -40,8 +39,6 @@ from tidegate.loadtest.workloads import make_workload
 from tidegate.policies.registry import POLICIES
 from tidegate.policies.settings import PolicySettings
 
-#: Profiles name their files relative to this folder.
-PACKAGE = Path(tidegate.__file__).parent
 #: Policy -> mean of paper A's figure 19 in seconds.
 PAPER: Mapping[str, float] = {"fcfs": 1265.0, "reserve": 355.0, "ticket": 353.0}
 LARGE_SLOTS, SMALL_SLOTS, LOAD = 30, 6, 0.5
@@ -172,7 +169,7 @@ def figures_of(
         rate = int(workload.bandwidth_bytes_s * LOAD)
         command += ["--policy", policy, "--bandwidth", f"{rate}B/s"]
         done = subprocess.run(
-            command, cwd=PACKAGE, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+            command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
         )
         figures = folder / "figures.json"
         if not figures.exists():

@@ -26,9 +26,11 @@ from typing import Any
 
 import click
 
+import tidegate
 from bench.postgres import tool
 from bench.shared.namespaces import inside, remove, run
 
+#: Where the composition lies.
 ROOT = Path(__file__).resolve().parent.parent
 FILE = "docker-compose.cluster.yml"
 _START_S = 120.0
@@ -152,7 +154,7 @@ class Composition:
             script.append(f"mkdir -p {view}{target}; mount -t tmpfs none {view}{target}")
             script.append(f"chmod 1777 {view}{target}")
         # What stands for the image lies below /tmp here.
-        for program in {str(ROOT), sys.prefix, sys.base_prefix}:
+        for program in _program_folders():
             script.append(f"mkdir -p {view}{program}; mount --rbind {program} {view}{program}")
         if told.get("read_only"):
             script.append(f"mount -o remount,ro {view}")
@@ -261,6 +263,12 @@ factory = server.DNSServerFactory(clients=[Zone()])
 reactor.listenUDP(53, dns.DNSDatagramProtocol(factory), interface=sys.argv[2])
 reactor.run()
 """
+
+
+def _program_folders() -> list[str]:
+    """The folders that hold the interpreter, the installed program and its dependencies."""
+    folders = {sys.prefix, sys.base_prefix, str(Path(tidegate.__file__).parent)}
+    return sorted(folders | {path for path in sys.path if path.endswith("-packages")})
 
 
 def downloads(composition: Composition, content: bytes, count: int, name: str) -> int:

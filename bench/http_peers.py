@@ -195,7 +195,7 @@ def start_all(
         with (scratch / "peers.log").open("wb") as log:
             for name, command in commands.items():
                 process = subprocess.Popen(
-                    command, stdout=log, stderr=log, cwd=HERE.parent, start_new_session=True
+                    command, stdout=log, stderr=log, cwd=scratch, start_new_session=True
                 )
                 peers[name] = BenchedServer(name, host, {**ports, **others}[name], process)
         for peer in peers.values():

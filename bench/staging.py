@@ -179,7 +179,7 @@ def server(name: str, folder: Path, *options: str, metered: bool = False) -> Ite
     state = folder / f"state-{name}"
     command = [sys.executable, "-m", "tidegate", "serve", str(folder / "release")]
     command += ["--listen", "127.0.0.1:0", "--state", str(state), *options]
-    with process(command, log, cwd=PACKAGE) as running:
+    with process(command, log, cwd="/") as running:
         url = wait_for(f"The server {name}", log, "ready http", running).split()[-1].rstrip("/")
         if not metered:
             yield url
@@ -227,7 +227,7 @@ def main() -> int:
                 given.workload,
                 str(release),
             ]
-            subprocess.run(command, cwd=PACKAGE, check=True)
+            subprocess.run(command, cwd="/", check=True)
             mirrors = [
                 stack.enter_context(server(f"mirror-{letter}", folder, "--admin", "off"))
                 for letter in "ab"

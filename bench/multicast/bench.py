@@ -16,7 +16,6 @@ from pathlib import Path
 from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 from bench.multicast.peers import PEERS
 
-ROOT = Path(__file__).parents[2]
 PORT = 8080
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from bench.multicast.bench import PORT, ROOT, MulticastBench, Ours
+from bench.multicast.bench import PORT, MulticastBench, Ours
 from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 from bench.shared import markdown
 
@@ -59,7 +59,9 @@ def forge(ours: Ours) -> None:
     env = dict(os.environ)
     words = [sys.executable, str(script), f"http://{SENDER_ADDRESS}:{PORT}/-/multicast"]
     words += [ours.network.address(7)]
-    ours.network.start(ours.network.receiver(7), words, ours.scratch / "forger.log", ROOT, env)
+    ours.network.start(
+        ours.network.receiver(7), words, ours.scratch / "forger.log", ours.scratch, env
+    )
 
 
 TRIALS = (
