@@ -95,11 +95,10 @@ loadtest-paper: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/python -m bench.http_peers
 
-# Mirrors on a real pair of trees and a large one, beside peers (Debian: rsync zstd zsync casync).
+# Mirrors on a real pair of trees, beside peers (Debian: rsync zstd).
 .PHONY: bench-mirror
 bench-mirror: $(VENV)/.test
 	$(BIN)/python -m bench.mirror
-	$(BIN)/python -m bench.mirror_large
 
 # Leaders, nodes, machines and database connections killed and stopped at random, under clients
 # (Debian: postgresql).

@@ -91,8 +91,7 @@ _LEASE_S = 1.5
 class BenchMachine:
     """One server of the cluster; its port stays its own over restarts.
 
-    `within` is the command that runs another one at its place, `host` where it listens, `program`
-    the folder of the program that it runs.
+    `within` is the command that runs another one at its place, `host` where it listens.
     """
 
     folder: Path
@@ -102,7 +101,6 @@ class BenchMachine:
     environ: dict[str, str] = field(default_factory=dict)
     within: tuple[str, ...] = ()
     host: str = "127.0.0.1"
-    program: Path | None = None
 
     def start(self) -> None:
         """Start it and wait until it serves."""
@@ -115,7 +113,6 @@ class BenchMachine:
         with self.log_file.open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 command,
-                cwd=self.program,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -123,7 +120,6 @@ class BenchMachine:
                     **os.environ,
                     **ENVIRON,
                     **self.environ,
-                    **({"PYTHONPATH": str(self.program)} if self.program else {}),
                     "PGAPPNAME": self.folder.name,
                 },
             )
@@ -193,14 +189,12 @@ def machines(
     *args: str,
     lease_s: float = _LEASE_S,
     spaces: Spaces | None = None,
-    program: Path | None = None,
 ) -> Iterator[list[BenchMachine]]:
     """`count` servers with one queue."""
     found = []
     try:
         for index in range(count):
             one = BenchMachine(root / f"m{index}", ["--cluster", url, *args])
-            one.program = program or one.program
             if spaces is not None:
                 one.within, one.host = spaces.within(index), spaces.address(index)
             one.environ["TIDEGATE_CLUSTER_LEASE_S"] = f"{lease_s}"

@@ -65,36 +65,22 @@ print(json.dumps(faults))
 #: What each program runs as to its end, and what it says then. Exit status 1 is a bar that such a
 #: short run misses, or a shared machine.
 SMALLEST = {
-    "bench.admin pages --tickets 100 --samples 500 --times 1": '"history_rows"',
-    "bench.admin switches --turns 3 --guests 3": '"admitted_total": 3',
     "bench.attacks.table --policy fair --attacker '16 people who always download' --days 1 "
     "--people 4 --no-simulated --no-mirrors": "nobody: ",
     "bench.bars --seeds 1 --only 'ticket exp2 0.5: to HTTP'": "of 1 bars held",
-    "bench.book --restart --tickets 1000": "taken_up_s",
     "bench.clients --only curl --full ticket": "| curl | 200 |",
     "bench.cluster faults --seconds 3 --clients 4 --workers 2": "processes at the end: 3 of 3",
     "bench.cluster speed --rounds 1 --mib 2 --streams 2": "| 2 |",
     "bench.compare --policy reserve --time-scale 60": "| reserve | 355 |",
-    "bench.crowd_kill --clients 10": "10 of 10 have their file",
     "bench.gate --turns 2": "| start and end of a lease |",
     "bench.http_peers --pair --rounds 1 --seconds 1 --stalled 0 --warm-up 0 --only 304": "| 304 |",
     "bench.machines decisions --seconds 1 --testers 1 --flights 4 --rate 50": "| 50 cycles/s |",
     "bench.machines failover --tickets 10 --rounds 1 --count 2 --way 'process killed'": "kept",
     "bench.manners --seeds 1": "| all of them |",
     "bench.mirror --folder PAIR --followers 1 --rounds 1": "| 1 |",
-    "bench.mirror_large --files 20 --image-mb 1 --only tidegate": "tidegate: identical",
-    "bench.multicast.beside --receivers 1 --seconds 3": "TCP's share",
-    "bench.order --clients 4 --nodes 1": "| 1 | ",
     "bench.parallel.lab --only '1 MiB' --runs 1 --tools tidegate": "| 1 MiB |",
-    "bench.parallel.paper --only '10 kB'": "history-based",
     "bench.peers --clients 2 --mib 0.25": "of that without peers",
-    "bench.policies.follow --scale 0.05": "falls to 30 %",
-    "bench.policies.held --clients 4 --seconds 6": "curl --speed-limit 1000",
     "bench.policies.lab --policy fair --trace mixed --told right --part 0.05": "| mixed | fair",
-    "bench.policies.table --seeds 1 --only 'behind one' --policy fair": "behind one address (1)",
-    "bench.sim --clients 20 --policy ps": "clients, http",
-    "bench.survey --files 2500": "Small files meanwhile",
-    "bench.upgrade --program . --count 1 --clients 1 --slots 1 --pause 0": "restarts 1",
     "bench.multicast.lab --mib 0.25 --receivers 2 --loss 5 --rounds 1 --tools ours,tcp": "5 % |",
 }
 #: What other tests run to its end, and where.
@@ -110,10 +96,7 @@ ELSEWHERE = {
 ENDED = {
     "bench.attacks.table --policy fair --no-simulated --no-mirrors": 2,
     "bench.machines failover": 3,
-    "bench.multicast.beside --receivers 2": 5,
     "bench.parallel.lab --only stall": 6,
-    "bench.policies.follow": 2,
-    "bench.policies.held": 2,
     "bench.policies.lab": 2,
     "bench.multicast.lab --trials": 10,
 }

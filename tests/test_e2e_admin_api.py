@@ -69,7 +69,6 @@ def tidegate(site: tuple[RunningServer, AdminVisit], token: str) -> Any:
 def test_switching_the_policy_costs_nobody_a_place_or_a_download(
     site: tuple[RunningServer, AdminVisit], token: str, release: Path
 ) -> None:
-    """In short what `python -m bench.admin` does a hundred times under load."""
     server, visit = site
     wanted = hashlib.sha256((release / "mid.iso").read_bytes()).hexdigest()
     with ThreadPoolExecutor(2) as crowd:

@@ -8,10 +8,8 @@ from random import Random
 import pytest
 
 from bench.multicast.bench import TrialRow
-from bench.multicast.beside import Lines
-from bench.multicast.beside import table as beside_table
 from bench.multicast.lab import table
-from bench.multicast.network import MulticastLab, bursts_of_loss
+from bench.multicast.network import bursts_of_loss
 from bench.multicast.paper_table import CLIENTS, mean, multicast_bytes
 from bench.multicast.sender_cpu import measure
 
@@ -56,13 +54,6 @@ def test_bursts_are_as_long_and_as_frequent_as_asked_for(share: float, mean: flo
     assert sum(lengths) / len(lengths) == pytest.approx(mean, rel=0.15)
     for spans in found:
         assert all(one[1] < two[0] for one, two in pairwise(spans))
-
-
-def test_the_share_of_a_download_counts_while_the_session_sends() -> None:
-    lines = Lines(MulticastLab(1), 8, "")
-    lines.carried = [[(9, 1)] * 4 + [(3, 1), (1, 1), (4, 0), (4, 0)]]
-    assert lines.shares(0) == [0.75, 0.5]
-    assert "| 0 | 62% | 50% to 75% | 2 |" in beside_table([lines.shares(0)])
 
 
 def test_a_run_that_failed_is_said_in_the_table() -> None:

@@ -21,13 +21,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.policies.conditions import ONE_ADDRESS, one_address
 from tidegate.loadtest.sim.conditions import Conditions, Starved
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import columns
 from tidegate.loadtest.sim.outcome import SESSION_FIELDS, SimClient
 from tidegate.loadtest.sim.scenario import Scenario
-from tidegate.loadtest.workloads import File, ReleaseDay, Visitor, Workload
+from tidegate.loadtest.workloads import (
+    RELEASE_DAY,
+    File,
+    ReleaseDay,
+    Visitor,
+    Workload,
+    release_artefacts,
+)
 from tidegate.policies.contract import AdmissionPolicy
 from tidegate.policies.settings import PolicySettings
 from tidegate.server.admission.client_keys import client_key
@@ -41,6 +47,24 @@ _IDLE_BYTES_S = 250.0
 _GHOST_PATIENCE_S = 0.45
 #: The largest files, of which each name may want one at a time.
 _PREY = 4
+#: Where many honest people come from.
+_ONE_ADDRESS = "198.51.100.1"
+
+
+def one_address(seed: int, people: int = 500, shape: ReleaseDay = RELEASE_DAY) -> Workload:
+    """A release day. Every other visitor, up to `people`, comes from one address.
+
+    A cookie tells these visitors apart. Each other visitor comes from a network of its own.
+    """
+    workload = release_artefacts(seed, shape=shape)
+    visitors = []
+    for number, visitor in enumerate(workload.visitors):
+        address = f"172.{16 + number // 250}.{number % 250}.1"
+        if number % 2 and number // 2 < people:
+            address = _ONE_ADDRESS
+        key = client_key(block_of(address), f"v{number}")
+        visitors.append(replace(visitor, key=key, network=prefixes_of(address)))
+    return replace(workload, visitors=tuple(visitors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +255,7 @@ class AttackBench:
             found, _ = _sessions_s(_run(self._policy, seed, crowd))
             calm, _ = _sessions_s(_run(self._policy, seed, one_address(seed, 0)))
             nat = np.array(
-                [visitor.network == prefixes_of(ONE_ADDRESS) for visitor in crowd.visitors]
+                [visitor.network == prefixes_of(_ONE_ADDRESS) for visitor in crowd.visitors]
             )
             inside.append(float(found[nat].mean() / calm[nat].mean()))
             outside.append(float(found[~nat].mean() / calm[~nat].mean()))

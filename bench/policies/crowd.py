@@ -41,8 +41,6 @@ class ClientOutcome:
     done_s: float | None = None
     silence_s: float = 0.0
     asked: int = 0
-    #: Bytes within the time that is looked at (`bench.policies.held`).
-    middle_bytes: int = 0
     fault: str = ""
 
 

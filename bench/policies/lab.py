@@ -139,7 +139,6 @@ def serving(
     told_bytes_s: float | None,
     workers: int = 1,
     prefix: str = PREFIX,
-    admin: str = "off",
 ) -> Iterator[None]:
     """nginx, or our server under a policy, in the server's namespace."""
     files = folder / "files"
@@ -155,7 +154,7 @@ def serving(
     else:
         state = Path(tempfile.mkdtemp(dir=folder))
         command = [sys.executable, "-m", "tidegate", "serve", str(files)]
-        command += ["--listen", f"{SERVER}:8080", "--admin", admin, "--state", str(state)]
+        command += ["--listen", f"{SERVER}:8080", "--admin", "off", "--state", str(state)]
         command += ["--policy", policy, "--workers", str(workers)]
         if told_bytes_s is not None:
             command += ["--bandwidth", f"{int(told_bytes_s * 8)}bit"]
