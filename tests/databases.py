@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select, text
-from twisted.internet.defer import succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from tests import fakes
@@ -106,6 +106,11 @@ def only_sqlite(reason: str) -> pytest.MarkDecorator:
     )
 
 
+def _at_once(work: Callable[[], Any]) -> Deferred[Any]:
+    """Stands for a thread."""
+    return succeed(work())
+
+
 class StoredJournal:
     """A `FakeJournal` that the real store keeps in a database."""
 
@@ -118,13 +123,7 @@ class StoredJournal:
         self._kept: dict[int, TicketRow] = {}
         # The clock of the house stands still while a batch is written.
         self._clock = Clock()
-        self._store = Store(
-            database,
-            self._clock,
-            lambda work: succeed(work()),
-            lambda work: succeed(work()),
-            self._clock.seconds,
-        )
+        self._store = Store(database, self._clock, _at_once, _at_once, self._clock.seconds)
 
     @property
     def rows(self) -> dict[int, TicketRow]:

@@ -129,7 +129,7 @@ def test_every_module_stands_in_the_map() -> None:
         if (ROOT / path).exists():
             rooms.setdefault(str(path.parent), set()).add(path.stem)
     assert {room: set(re.findall(r"`(\w+)`", row)) for room, row in rows.items()} == rooms
-    assert len(text.split()) <= 1800
+    assert len(text.split()) <= 1850
 
 
 @pytest.mark.parametrize("name", [n for n in TRACKED if n.endswith(".md")])

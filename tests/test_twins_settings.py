@@ -8,12 +8,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tidegate.policies.settings import PolicySettings
+from tidegate.loadtest.sim import preview
+from tidegate.loadtest.sim.arguments import read_settings
+from tidegate.loadtest.sim.cli import _scenario
+from tidegate.loadtest.sim.scenario import Scenario
+from tidegate.loadtest.workloads import make_workload
+from tidegate.policies.registry import POLICIES
+from tidegate.policies.settings import PolicySettings, fault_text
 from tidegate.server.admin import forms
 from tidegate.server.admin.policy import SettingsIn
 from tidegate.server.app.config import (
@@ -97,6 +104,17 @@ def by_page(name: str, text: str) -> Any:
     return getattr(found, key)
 
 
+def by_simulator(name: str, text: str) -> Any:
+    key = name.removeprefix("admission.")
+    try:
+        found = PolicySettings(**{**BASE, **read_settings([f"{key}={text}"])})
+    except click.BadParameter as error:
+        return refusal(error.message.removeprefix(f"{key}: "))
+    except ValidationError as error:
+        return refusal(fault_text(error.errors()[0]))
+    return getattr(found, key)
+
+
 def by_api(name: str, number: Any) -> Any:
     key = name.removeprefix("admission.")
     body = json.dumps({"policy": "fair", "settings": {**BASE, key: number}})
@@ -129,12 +147,13 @@ def is_same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("name", SCALARS)
 def test_a_text_means_the_same_wherever_it_is_written(name: str, file: Path) -> None:
-    """In the file as a string, in a variable, on the command line, and in the admin page's form."""
+    """In the file, a variable, a flag, the admin page's form, and `simulate --setting`."""
     for text in TEXTS:
         said = by_flag(name, text, file)
         found = {"file": by_file(name, text, file), "variable": by_variable(name, text, file)}
         if name in POLICY:
             found["page"] = by_page(name, text)
+            found["simulator"] = by_simulator(name, text.strip())
         wrong = {way: value for way, value in found.items() if not is_same(value, said)}
         assert not wrong, (name, text, said)
 
@@ -170,3 +189,43 @@ def test_a_form_that_is_sent_back_as_it_was_shown_changes_nothing(name: str) -> 
         values += [{"gold": 1.23456789}, {"gold": 0.01, "iron": 1000.0}]
     for value in values:
         assert by_page(name, shown(value)) == value, value
+
+
+class _Asked(Exception):
+    """The scenario is made; it need not be played."""
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_a_preview_plays_what_the_simulator_does(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same settings the admin page and `simulate run` have the same policy and line."""
+    made: list[Scenario] = []
+
+    def simulate(scenario: Scenario, *of: Any) -> None:
+        made.append(scenario)
+        raise _Asked
+
+    monkeypatch.setattr(Scenario, "simulate", simulate)
+    settings = PolicySettings(slots=12, reserve_small=2, lease_idle_s=7.0)
+    workload = make_workload("release-artefacts", 1)
+    with pytest.raises(_Asked):
+        preview.play(workload, policy, settings.model_dump(), 1e6)
+    told = settings.model_dump(exclude={"slots", "reserve_small", "class_weights"})
+    simulated = _scenario(
+        "http" if policy == "fcfs" else policy,
+        1e6,
+        bandwidth=1.0,
+        slots=10,
+        reserve_small=2,
+        come_back="eta",
+        hold=None,
+        rude=0.0,
+        peers=0.0,
+        manners="polite",
+        measure_bandwidth=True,
+        overrides=[f"{name}={shown(value)}" for name, value in told.items()],
+    )
+    for found in (made[0].policy_settings(workload), made[0].conditions(workload)):
+        assert found in (simulated.policy_settings(workload), simulated.conditions(workload))
+    assert made[0].policy == simulated.policy

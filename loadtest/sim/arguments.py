@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ...policies.settings import PolicySettings
+from ...policies.settings import PolicySettings, read_text
 from ...protocol.errors import ProtocolError
 from ...protocol.units import parse_rate
 
@@ -47,7 +47,10 @@ def read_settings(overrides: Sequence[str]) -> Mapping[str, Any]:
                 param_hint="--setting",
             )
         try:
-            values[name] = json.loads(text)
-        except ValueError:
-            values[name] = text
+            # A table has no unit, and JSON is how a command line writes one.
+            is_table = text[:1] == "{"
+            field = PolicySettings.model_fields[name]
+            values[name] = json.loads(text) if is_table else read_text(name, field, text)
+        except (ValueError, ProtocolError) as fault:
+            raise click.BadParameter(f"{name}: {fault}", param_hint="--setting") from None
     return values
