@@ -109,7 +109,10 @@ def run(
     engine = MannersEngine(
         attackers, seed, workload, scenario.make_policy(workload, seed), conditions
     )
-    downloads = columns(engine.run().downloads, DOWNLOAD_FIELDS)
+    downloads = {
+        name: np.asarray(column)
+        for name, column in columns(engine.run().downloads, DOWNLOAD_FIELDS).items()
+    }
     large = downloads["size_bytes"] >= workload.small_below_bytes
     wait = (downloads["first_byte_s"] - downloads["asked_s"]) * time_scale
     is_rude = np.array([visitor.rude for visitor in marked.visitors])

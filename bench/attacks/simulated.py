@@ -197,7 +197,10 @@ def _run(policy: str, seed: int, workload: Workload, *attack: Any) -> Engine:
 
 def _sessions_s(engine: Engine) -> tuple[FloatVector, float]:
     """The session time of each honest visitor, by its number, and the part of them not done."""
-    sessions = columns(engine.tally.sessions, SESSION_FIELDS)
+    sessions = {
+        name: np.asarray(column)
+        for name, column in columns(engine.tally.sessions, SESSION_FIELDS).items()
+    }
     arrived_s = np.array([visitor.arrival_s for visitor in engine.workload.visitors])
     ended_s = np.full(len(arrived_s), _LONGEST_S)
     ended_s[sessions["client"].astype(int)] = sessions["ended_s"]

@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import pairwise
 
 from ...policies.max_min import Flow, SharedLink
 from ..workloads import Workload
-
-_Vector = NDArray[np.float64]
+from .arithmetic import mean, quantile
 
 _FEWEST_BINS, _MOST_BINS = 150, 500
 _STEPS = 24
@@ -34,8 +33,21 @@ _BRIEF_S = 0.02
 _NEWTON = 18
 #: Jobs x bins in all: populations too large for the finest bins get coarser ones.
 _CELLS = 1_000_000
-#: Jobs x bins at once in the dual; bounds its memory.
-_CHUNK = 2_000_000
+
+
+@dataclass(slots=True)
+class _Job:
+    """What one client wants, in the dual."""
+
+    release_s: float
+    size_bytes: float
+    cap_bytes_s: float
+    #: From the last prices: the next are near, so the search for theirs starts here.
+    limit_s: float = 0.0
+
+    @property
+    def is_brief(self) -> bool:
+        return self.size_bytes < _BRIEF_S * self.cap_bytes_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +66,13 @@ class Bounds:
 
 def alone_s(
     workload: Workload, bandwidth_bytes_s: float, connect_s: float = 0.5, *, joint: bool = False
-) -> _Vector:
+) -> list[float]:
     """Session time of every client if it had the server for itself, in workload order."""
-    return np.array(
-        [
-            connect_s * (1 if joint else len(visitor.files))
-            + visitor.total_bytes / min(visitor.rate_bytes_s, bandwidth_bytes_s)
-            for visitor in workload.visitors
-        ]
-    )
+    return [
+        connect_s * (1 if joint else len(visitor.files))
+        + visitor.total_bytes / min(visitor.rate_bytes_s, bandwidth_bytes_s)
+        for visitor in workload.visitors
+    ]
 
 
 def lower_bounds(workload: Workload, bandwidth_bytes_s: float, connect_s: float = 0.5) -> Bounds:
@@ -74,7 +84,7 @@ def lower_bounds(workload: Workload, bandwidth_bytes_s: float, connect_s: float 
         return Bounds(0.0, 0.0, 0.0)
     alone = alone_s(workload, bandwidth_bytes_s, connect_s)
     return Bounds(
-        cap_s=float(alone.mean()),
+        cap_s=mean(alone),
         srpt_s=_srpt(workload, bandwidth_bytes_s, connect_s),
         combined_s=_combined(workload, bandwidth_bytes_s, connect_s),
     )
@@ -120,31 +130,39 @@ def _gap_s(sizes: list[int], connect_s: float) -> float:
 def _combined(workload: Workload, bandwidth_bytes_s: float, connect_s: float) -> float:
     visitors = workload.visitors
     fixed = 0.0
-    rows: list[tuple[float, float, float]] = []
+    jobs: list[_Job] = []
     for visitor in visitors:
         size = visitor.total_bytes
         cap = min(visitor.rate_bytes_s, bandwidth_bytes_s)
         fixed += connect_s + size / (2.0 * cap)
         fixed += _gap_s([file.size_bytes for file in visitor.files], connect_s)
         if size:
-            rows.append((visitor.arrival_s + connect_s, float(size), cap))
-    if not rows:
+            jobs.append(_Job(visitor.arrival_s + connect_s, float(size), cap))
+    if not jobs:
         return fixed / len(visitors)
-    jobs = np.array(rows)
+    jobs.sort(key=lambda job: job.release_s)
     edges, prices = _greedy_prices(jobs, bandwidth_bytes_s)
-    widths = np.diff(edges)
+    widths = [after - before for before, after in pairwise(edges)]
     best, usage = _dual(jobs, bandwidth_bytes_s, edges, prices)
     # Polyak's step towards a hoped-for value; hope less each time it was not met.
     hope = 0.1 * abs(fixed + best)
     candidate, value = prices, best
     for _ in range(_STEPS):
-        excess = usage / widths - bandwidth_bytes_s
+        excess = [
+            used / width - bandwidth_bytes_s for used, width in zip(usage, widths, strict=True)
+        ]
         # Price 0 cannot fall; only what can move counts.
-        excess[(candidate <= 0.0) & (excess < 0.0)] = 0.0
-        norm = float(np.dot(widths, excess * excess))
+        excess = [
+            0.0 if price <= 0.0 and over < 0.0 else over
+            for price, over in zip(candidate, excess, strict=True)
+        ]
+        norm = sum(width * over * over for width, over in zip(widths, excess, strict=True))
         if norm <= 0.0:
             break
-        candidate = np.maximum(0.0, candidate + (best + hope - value) / norm * excess)
+        step = (best + hope - value) / norm
+        candidate = [
+            max(0.0, price + step * over) for price, over in zip(candidate, excess, strict=True)
+        ]
         value, usage = _dual(jobs, bandwidth_bytes_s, edges, candidate)
         if value > best:
             best = value
@@ -153,7 +171,9 @@ def _combined(workload: Workload, bandwidth_bytes_s: float, connect_s: float) ->
     return (fixed + best) / len(visitors)
 
 
-def _greedy_prices(jobs: _Vector, bandwidth_bytes_s: float) -> tuple[_Vector, _Vector]:
+def _greedy_prices(
+    jobs: Sequence[_Job], bandwidth_bytes_s: float
+) -> tuple[list[float], list[float]]:
     """Bins of time, and what link time is worth in them when the smallest job always goes first.
 
     While the link is full its price falls by 1/p a second, p being the size of the job that gets
@@ -164,7 +184,6 @@ def _greedy_prices(jobs: _Vector, bandwidth_bytes_s: float) -> tuple[_Vector, _V
     running: list[tuple[float, int, Flow]] = []
     slopes: list[tuple[float, float]] = []
     carried = 0.0
-    arrivals = np.argsort(jobs[:, 0], kind="stable")
     index, now = 0, 0.0
 
     def choose() -> None:
@@ -191,97 +210,142 @@ def _greedy_prices(jobs: _Vector, bandwidth_bytes_s: float) -> tuple[_Vector, _V
     while index < len(jobs) or len(link) or waiting:
         until = link.next_end()
         if index < len(jobs):
-            until = min(until, float(jobs[arrivals[index], 0]))
+            until = min(until, jobs[index].release_s)
         full = carried >= bandwidth_bytes_s and bool(running)
         slopes.append((now, 1.0 / -running[0][0] if full else 0.0))
         now = until
         link.run_to(now)
         while (flow := link.pop_ended()) is not None:
             carried -= flow.cap_bytes_s
-        while index < len(jobs) and jobs[arrivals[index], 0] <= now:
-            number = int(arrivals[index])
-            heapq.heappush(
-                waiting, (jobs[number, 1], number, Flow(jobs[number, 2], jobs[number, 1]))
-            )
+        while index < len(jobs) and jobs[index].release_s <= now:
+            job = jobs[index]
+            flow = Flow(job.cap_bytes_s, job.size_bytes)
+            heapq.heappush(waiting, (job.size_bytes, index, flow))
             index += 1
         while running and not running[0][2].running:
             heapq.heappop(running)
         choose()
     # The latest useful instant of any job lies within the greedy schedule plus the longest job.
-    start = float(jobs[:, 0].min())
-    times = np.array([at for at, _ in slopes] + [now])
-    falls = np.array([slope for _, slope in slopes])
-    price_at = np.zeros(len(times))
-    for position in range(len(falls) - 1, -1, -1):
-        fall = falls[position] * (times[position + 1] - times[position])
-        price_at[position] = price_at[position + 1] + fall if falls[position] > 0.0 else 0.0
-    long = int((jobs[:, 1] >= _BRIEF_S * jobs[:, 2]).sum())
-    bins = max(_FEWEST_BINS, min(_MOST_BINS, _CELLS // max(1, long)))
+    start = jobs[0].release_s
+    times = [at for at, _ in slopes] + [now]
+    price_at = [0.0] * len(times)
+    for position in range(len(slopes) - 1, -1, -1):
+        slope = slopes[position][1]
+        fall = slope * (times[position + 1] - times[position])
+        price_at[position] = price_at[position + 1] + fall if slope > 0.0 else 0.0
+    long = sum(not job.is_brief for job in jobs)
+    half = max(_FEWEST_BINS, min(_MOST_BINS, _CELLS // max(1, long))) // 2
     # Equal shares of the events in each bin: fine where much happens.
-    edges = np.unique(
-        np.concatenate(
-            [np.quantile(times, np.linspace(0, 1, bins // 2)), np.linspace(start, now, bins // 2)]
-        )
-    )
-    edges = edges[edges >= start]
-    middles = (edges[:-1] + edges[1:]) / 2.0
-    prices = np.interp(middles, times, price_at)
+    parts = [number / (half - 1) for number in range(half)]
+    cuts = {quantile(times, part) for part in parts} | {
+        start + part * (now - start) for part in parts
+    }
+    edges = sorted(cut for cut in cuts if cut >= start)
+    prices = [_between(times, price_at, (low + high) / 2.0) for low, high in pairwise(edges)]
     return edges, prices
 
 
+def _between(places: Sequence[float], values: Sequence[float], at: float) -> float:
+    """Linear interpolation between values at ascending places."""
+    after = bisect_right(places, at)
+    if not 0 < after < len(places):
+        return values[0 if after == 0 else -1]
+    part = (at - places[after - 1]) / (places[after] - places[after - 1])
+    return values[after - 1] + part * (values[after] - values[after - 1])
+
+
 def _dual(
-    jobs: _Vector, bandwidth_bytes_s: float, edges: _Vector, prices: _Vector
-) -> tuple[float, _Vector]:
+    jobs: Sequence[_Job],
+    bandwidth_bytes_s: float,
+    edges: Sequence[float],
+    prices: Sequence[float],
+) -> tuple[float, list[float]]:
     """The dual value at these prices, and how much link time of each bin the jobs would buy.
 
     A job buys the cheapest instants: it pays (t - release)/p + price(t) for each byte and needs
     p / cap seconds. The bought part of a bin is its beginning, as cost grows within a bin. Time
     after the last bin is free of charge and unlimited, so no job is cut off.
+
+    Costs are compared as times, t + p * price(t): the job buys every instant below a limit.
     """
-    starts, widths = edges[:-1], np.diff(edges)
-    starts = np.append(starts, edges[-1])
-    widths = np.append(widths, math.inf)
-    price = np.append(prices, 0.0)
-    used = np.zeros(len(starts))
-    value = -bandwidth_bytes_s * float(np.dot(prices, np.diff(edges)))
-    rows = max(1, _CHUNK // len(starts))
-    brief = jobs[:, 1] < _BRIEF_S * jobs[:, 2]
-    for first in range(0, int(brief.sum()), rows):
-        # So short that its bytes may as well flow in one instant, the cheapest.
-        part = jobs[brief][first : first + rows]
-        release, size = part[:, 0:1], part[:, 1:2]
-        begin = np.maximum(starts, release)
-        entry = np.where(starts + widths > release, (begin - release) / size + price, math.inf)
-        chosen = entry.argmin(axis=1)
-        value += float((size[:, 0] * entry[np.arange(len(part)), chosen]).sum())
-        np.add.at(used, chosen, size[:, 0])
-    jobs = jobs[~brief]
-    for first in range(0, len(jobs), rows):
-        release = jobs[first : first + rows, 0:1]
-        size = jobs[first : first + rows, 1:2]
-        cap = jobs[first : first + rows, 2:3]
+    starts = list(edges)
+    ends = [*edges[1:], math.inf]
+    bin_prices = [*prices, 0.0]
+    widths = [end - start for start, end in zip(starts, ends, strict=True)]
+    #: From here on nothing costs anything.
+    free_s = max(
+        (end for end, price in zip(ends, prices, strict=False) if price > 0.0), default=0.0
+    )
+    used = [0.0] * len(starts)
+    value = -bandwidth_bytes_s * sum(
+        price * width for price, width in zip(prices, widths, strict=False)
+    )
+    for job in jobs:
+        release, size, cap = job.release_s, job.size_bytes, job.cap_bytes_s
         need = size / cap
-        begin = np.maximum(starts, release)
-        room = np.maximum(0.0, starts + widths - begin)
-        entry = (begin - release) / size + price  # cost at the beginning of each bin
-        # The price limit at which a job has bought enough: Newton's method, kept in a bracket.
-        # Weak duality holds at any limit, so stopping early costs tightness, never truth.
-        low = entry.min(axis=1, keepdims=True)
-        # At this limit it has bought the whole interval right after its release, at least.
-        high = np.max(price) + need / size
-        limit = np.minimum(high, low + need / size)
-        for _ in range(_NEWTON):
-            time = np.clip((limit - entry) * size, 0.0, room)
-            short = need - time.sum(axis=1, keepdims=True)
-            low = np.where(short >= 0.0, limit, low)
-            high = np.where(short >= 0.0, high, limit)
-            slope = size * ((time > 0.0) & (time < room)).sum(axis=1, keepdims=True)
-            newton = limit + short / np.maximum(slope, 1e-300)
-            inside = (slope > 0.0) & (newton > low) & (newton < high)
-            limit = np.where(inside, newton, (low + high) / 2.0)
-        time = np.clip((limit - entry) * size, 0.0, room)
-        short = need - time.sum(axis=1, keepdims=True)
-        cost = time * entry + time * time / (2.0 * size)
-        value += float((cap * cost).sum() + (cap * short * limit).sum())
-        used += (cap * time).sum(axis=0)
+        first = bisect_right(ends, release)
+        # The interval right after the release, or after all prices, bounds the limit.
+        dearest = max(bin_prices[first : bisect_left(starts, release + need, first + 1)])
+        high = min(release + size * dearest, max(release, free_s)) + need
+        last = bisect_left(starts, high, first + 1)
+        costs = [
+            start + size * price
+            for start, price in zip(starts[first:last], bin_prices[first:last], strict=True)
+        ]
+        costs[0] = release + size * bin_prices[first]
+        low = min(costs)
+        if job.is_brief:
+            # So short that its bytes may as well flow in one instant, the cheapest.
+            value += low - release
+            used[first + costs.index(low)] += size
+            continue
+        rooms = widths[first:last]
+        rooms[0] = ends[first] - release
+        offers = [
+            (cost, room, number)
+            for number, (cost, room) in enumerate(zip(costs, rooms, strict=True), first)
+            if cost < high
+        ]
+        limit = job.limit_s = _limit(offers, need, low, high, job.limit_s)
+        bought = paid = 0.0
+        for cost, room, number in offers:
+            time = limit - cost
+            if time <= 0.0:
+                continue
+            if time > room:
+                time = room
+            bought += time
+            paid += time * (cost - release + time / 2.0)
+            used[number] += cap * time
+        # Weak duality holds at any limit: what is short is paid for at the limit.
+        value += (paid + (need - bought) * (limit - release)) / need
     return value, used[:-1]
+
+
+def _limit(
+    offers: Sequence[tuple[float, float, int]],
+    need: float,
+    low: float,
+    high: float,
+    guess: float,
+) -> float:
+    """The cost at which a job has bought enough: Newton's method, kept in a bracket."""
+    limit = guess if low < guess < high else min(high, low + need)
+    for _ in range(_NEWTON):
+        short, slope = need, 0
+        for cost, room, _ in offers:
+            time = limit - cost
+            if time >= room:
+                short -= room
+            elif time > 0.0:
+                short -= time
+                slope += 1
+        if -1e-9 * need <= short <= 1e-9 * need:
+            break
+        if short > 0.0:
+            low = limit
+        else:
+            high = limit
+        newton = limit + short / slope if slope else low
+        limit = newton if low < newton < high else (low + high) / 2.0
+    return limit

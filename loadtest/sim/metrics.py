@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import compress
 
 from ..workloads import Workload
+from .arithmetic import mean, quantile
 from .bounds import alone_s
 from .conditions import Conditions
 from .outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
-
-_Vector = NDArray[np.float64]
 
 #: The paper counts a difference between two runs of one client only beyond both of these.
 SIGNIFICANT_FRACTION, SIGNIFICANT_S = 0.05, 5.0
@@ -55,120 +53,158 @@ MEANING: Mapping[str, str] = {
 }
 
 
-def columns(data: Sequence[float], fields: Sequence[str]) -> dict[str, _Vector]:
-    """The flat rows of a tally as one vector a field."""
-    table = np.asarray(data, dtype=np.float64).reshape(-1, len(fields))
-    return {name: table[:, index] for index, name in enumerate(fields)}
+def columns(data: array[float], fields: Sequence[str]) -> dict[str, array[float]]:
+    """The flat rows of a tally as one column a field."""
+    return {name: data[index :: len(fields)] for index, name in enumerate(fields)}
 
 
-def session_times(tally: RunRecord, clients: int) -> _Vector:
+def session_times(tally: RunRecord, clients: int) -> list[float]:
     """Session time by client number; nan for those who gave up."""
+    times = [math.nan] * clients
     sessions = columns(tally.sessions, SESSION_FIELDS)
-    times = np.full(clients, math.nan)
-    whole = sessions["gave_up"] == 0.0
-    numbers = sessions["client"][whole].astype(int)
-    times[numbers] = (sessions["ended_s"] - sessions["arrived_s"])[whole]
+    for client, arrived_s, ended_s, gave_up in zip(
+        sessions["client"],
+        sessions["arrived_s"],
+        sessions["ended_s"],
+        sessions["gave_up"],
+        strict=True,
+    ):
+        if gave_up == 0.0:
+            times[int(client)] = ended_s - arrived_s
     return times
-
-
-def _quantile(values: _Vector, q: float) -> float:
-    return float(np.quantile(values, q)) if len(values) else math.nan
-
-
-def _mean(values: _Vector) -> float:
-    return float(values.mean()) if len(values) else math.nan
 
 
 def measure(workload: Workload, conditions: Conditions, tally: RunRecord) -> dict[str, float]:
     """All figures of one run that need no other run beside it."""
     times = session_times(tally, len(workload.visitors))
-    done = ~np.isnan(times)
     connect_s = conditions.attempt_s + conditions.accept_s
     alone = alone_s(
         workload, conditions.bandwidth_bytes_s, connect_s, joint=conditions.one_connection
     )
-    slowdown = times[done] / alone[done]
+    slowdown = [
+        time / least for time, least in zip(times, alone, strict=True) if not math.isnan(time)
+    ]
+    done = sorted(time for time in times if not math.isnan(time))
     downloads = columns(tally.downloads, DOWNLOAD_FIELDS)
-    small = downloads["size_bytes"] < workload.small_below_bytes
-    served = ~np.isnan(downloads["first_byte_s"])
-    wait = downloads["first_byte_s"] - downloads["asked_s"]
-    taken = downloads["ended_s"] - downloads["asked_s"]
-    complete = downloads["gave_up"] == 0.0
     attempts = downloads["attempts"]
-    speed = 1.0 / slowdown
+    speed = [1.0 / one for one in slowdown]
     span = max(tally.ended_s, 1e-9)
     figures = {
-        "mean_session_s": _mean(times[done]),
-        "p50_session_s": _quantile(times[done], 0.5),
-        "p95_session_s": _quantile(times[done], 0.95),
-        "p99_session_s": _quantile(times[done], 0.99),
-        "mean_slowdown": _mean(slowdown),
-        "max_slowdown": float(slowdown.max()) if len(slowdown) else math.nan,
-        "jain": float(speed.sum() ** 2 / (len(speed) * (speed**2).sum()))
-        if len(speed)
+        "mean_session_s": mean(done),
+        "p50_session_s": quantile(done, 0.5),
+        "p95_session_s": quantile(done, 0.95),
+        "p99_session_s": quantile(done, 0.99),
+        "mean_slowdown": mean(slowdown),
+        "max_slowdown": max(slowdown, default=math.nan),
+        "jain": math.fsum(speed) ** 2 / (len(speed) * math.fsum(one * one for one in speed))
+        if speed
         else math.nan,
-        "wait_small_s": _mean(wait[small & served]),
-        "wait_small_p95_s": _quantile(wait[small & served], 0.95),
-        "wait_large_s": _mean(wait[~small & served]),
-        "wait_large_p95_s": _quantile(wait[~small & served], 0.95),
-        "small_p99_s": _quantile(taken[small & complete], 0.99),
-        "large_p99_s": _quantile(taken[~small & complete], 0.99),
-        "attempts": _mean(attempts),
-        "attempts_total": float(attempts.sum()),
-        "wasted_polls": _mean(np.maximum(0.0, attempts - 2.0)),
-        "gave_up": float(1.0 - done.mean()) if len(done) else 0.0,
+        "attempts": mean(attempts),
+        "attempts_total": math.fsum(attempts),
+        "wasted_polls": mean([max(0.0, count - 2.0) for count in attempts]),
+        "gave_up": 1.0 - len(done) / len(times) if times else 0.0,
         "utilisation": tally.delivered_bytes / (conditions.bandwidth_bytes_s * span),
     }
-    return figures | _eta(downloads)
+    return figures | _by_size(downloads, workload.small_below_bytes) | _eta(downloads)
 
 
-def _eta(downloads: Mapping[str, _Vector]) -> dict[str, float]:
-    promised = ~np.isnan(downloads["promised_s"])
-    start = downloads["admitted_s"] - downloads["promised_at_s"]
-    started = promised & ~np.isnan(start)
-    left_after = downloads["ended_s"] - downloads["promised_at_s"]
-    too_late = promised & ~started & (left_after > downloads["promised_p90_s"])
-    judged = int(started.sum() + too_late.sum())
-    within = started & (start <= downloads["promised_p90_s"] + 1e-6)
-    long = started & (start > ETA_WAIT_S)
-    error = np.abs(downloads["promised_s"] - start)[long] / start[long]
+def _by_size(
+    downloads: Mapping[str, Sequence[float]], small_below_bytes: float
+) -> dict[str, float]:
+    """Waits and whole times of small and of large files."""
+    waits: dict[str, list[float]] = {"small": [], "large": []}
+    taken: dict[str, list[float]] = {"small": [], "large": []}
+    for size_bytes, asked_s, first_byte_s, ended_s, gave_up in zip(
+        downloads["size_bytes"],
+        downloads["asked_s"],
+        downloads["first_byte_s"],
+        downloads["ended_s"],
+        downloads["gave_up"],
+        strict=True,
+    ):
+        kind = "small" if size_bytes < small_below_bytes else "large"
+        if not math.isnan(first_byte_s):
+            waits[kind].append(first_byte_s - asked_s)
+        if gave_up == 0.0:
+            taken[kind].append(ended_s - asked_s)
+    figures = {}
+    for kind in ("small", "large"):
+        figures[f"wait_{kind}_s"] = mean(waits[kind])
+        figures[f"wait_{kind}_p95_s"] = quantile(sorted(waits[kind]), 0.95)
+        figures[f"{kind}_p99_s"] = quantile(sorted(taken[kind]), 0.99)
+    return figures
+
+
+def _eta(downloads: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    judged = within = 0
+    errors = []
+    for promised_s, p90_s, told_at_s, admitted_s, ended_s in zip(
+        downloads["promised_s"],
+        downloads["promised_p90_s"],
+        downloads["promised_at_s"],
+        downloads["admitted_s"],
+        downloads["ended_s"],
+        strict=True,
+    ):
+        if math.isnan(promised_s):
+            continue
+        start_s = admitted_s - told_at_s
+        if math.isnan(start_s):
+            # A client that left before its bound had passed cannot be judged.
+            judged += ended_s - told_at_s > p90_s
+            continue
+        judged += 1
+        within += start_s <= p90_s + 1e-6
+        if start_s > ETA_WAIT_S:
+            errors.append(abs(promised_s - start_s) / start_s)
     return {
         "eta_told": float(judged),
-        "eta_within_p90": float(within.sum() / judged) if judged else math.nan,
-        "eta_median_error": _quantile(error, 0.5),
+        "eta_within_p90": within / judged if judged else math.nan,
+        "eta_median_error": quantile(sorted(errors), 0.5),
     }
 
 
-def rude_gain(workload: Workload, times: _Vector, calm: _Vector) -> float:
+def _both(times: Sequence[float], others: Sequence[float]) -> list[tuple[float, float]]:
+    """The times of those clients that have one in both runs."""
+    return [
+        pair
+        for pair in zip(times, others, strict=True)
+        if not math.isnan(pair[0]) and not math.isnan(pair[1])
+    ]
+
+
+def rude_gain(workload: Workload, times: Sequence[float], calm: Sequence[float]) -> float:
     """What rudeness pays: `calm` are the session times of the same clients when all were polite.
 
     Comparing the same clients, the few who are rude need not be like the others.
     """
-    rude = np.array([visitor.rude for visitor in workload.visitors], dtype=bool)
-    done = ~np.isnan(times) & ~np.isnan(calm)
-    if not (rude & done).any() or not (~rude & done).any():
-        return math.nan
-    changes = [times[who].mean() / calm[who].mean() for who in (rude & done, ~rude & done)]
-    return float(1.0 - changes[0] / changes[1])
+    changes = []
+    for rude in (True, False):
+        members = [visitor.rude == rude for visitor in workload.visitors]
+        pairs = _both(list(compress(times, members)), list(compress(calm, members)))
+        if not pairs:
+            return math.nan
+        changes.append(mean([time for time, _ in pairs]) / mean([time for _, time in pairs]))
+    return 1.0 - changes[0] / changes[1]
 
 
-def later(times: _Vector, control: _Vector) -> float:
+def _significant_s(control_s: float) -> float:
+    return max(SIGNIFICANT_FRACTION * control_s, SIGNIFICANT_S)
+
+
+def later(times: Sequence[float], control: Sequence[float]) -> float:
     """The part of the clients that are done significantly later than in the control run."""
-    both = ~np.isnan(times) & ~np.isnan(control)
-    if not both.any():
-        return math.nan
-    loss = times[both] - control[both]
-    return float((loss > np.maximum(SIGNIFICANT_FRACTION * control[both], SIGNIFICANT_S)).mean())
+    return mean([one - other > _significant_s(other) for one, other in _both(times, control)])
 
 
-def net_faster(times: _Vector, control: _Vector) -> float:
+def net_faster(times: Sequence[float], control: Sequence[float]) -> float:
     """The paper's net proportion of clients faster than in the control run, -1 to 1."""
-    both = ~np.isnan(times) & ~np.isnan(control)
-    if not both.any():
-        return math.nan
-    gain = control[both] - times[both]
-    counted = np.abs(gain) > np.maximum(SIGNIFICANT_FRACTION * control[both], SIGNIFICANT_S)
-    return float(np.sign(gain[counted]).sum() / both.sum())
+    return mean(
+        [
+            math.copysign(abs(other - one) > _significant_s(other), other - one)
+            for one, other in _both(times, control)
+        ]
+    )
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -176,8 +212,8 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return math.nan, math.nan
-    mean = math.fsum(known) / len(known)
+    center = mean(known)
     if len(known) == 1:
-        return mean, math.nan
-    variance = math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)
-    return mean, math.sqrt(variance / len(known))
+        return center, math.nan
+    variance = math.fsum((value - center) ** 2 for value in known) / (len(known) - 1)
+    return center, math.sqrt(variance / len(known))

@@ -17,6 +17,7 @@ from pathlib import Path
 from ...protocol.units import format_duration, format_rate, format_size
 from ..population import scaled
 from ..workloads import RELEASE_DAY, File, Visitor, Workload
+from .arithmetic import mean
 from .bounds import alone_s
 from .engine import Engine
 from .metrics import measure
@@ -173,7 +174,7 @@ def feel(workload: Workload, each: float, policy: str, bandwidth_bytes_s: float)
     )
     tally = Engine(played, scenario.make_policy(played, 0), conditions, 0).run()
     figures = measure(played, conditions, tally)
-    alone = float(alone_s(workload, line).mean())
+    alone = mean(alone_s(workload, line))
     return Felt(
         policy,
         bandwidth_bytes_s,

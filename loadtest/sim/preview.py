@@ -94,8 +94,12 @@ def play(
     tally = scenario.simulate(workload, 1, chronicle)
     figures = measure(workload, scenario.conditions(workload), tally)
     table = columns(tally.downloads, DOWNLOAD_FIELDS)
-    held_s = table["ended_s"] - table["admitted_s"]
-    busy_s = float(held_s[held_s >= 0].sum())
+    # Without a start the difference is nan, which is not above 0.
+    busy_s = math.fsum(
+        ended_s - admitted_s
+        for ended_s, admitted_s in zip(table["ended_s"], table["admitted_s"], strict=True)
+        if ended_s - admitted_s >= 0
+    )
     large = [
         bar.paused_s(tally.ended_s)
         for client, bar in chronicle.bars.items()

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..workloads import Workload, make_workload, with_rude
+from .arithmetic import mean
 from .bounds import lower_bounds
 from .metrics import mean_and_error, measure, net_faster, rude_gain, session_times
 from .scenario import Scenario
@@ -47,7 +45,7 @@ def run_one(
     calm = replace(scenario, rude=0.0)
     tally = calm.simulate(played, seed)
     figures = measure(played, calm.conditions(played), tally)
-    times = session_times(tally, len(played.visitors))
+    times: Sequence[float] = session_times(tally, len(played.visitors))
     figures["rude_gain"] = math.nan
     if scenario.rude > 0.0:
         polite = session_times(calm.simulate(workload, seed), len(played.visitors))
@@ -61,22 +59,25 @@ def run_one(
         if scenario != scenario.control():
             other = _control_times(played, scenario.control(), seed)
         figures["net_faster"] = net_faster(times, other)
-        http = float(np.nanmean(other)) if not np.isnan(other).all() else math.nan
+        http = mean([time for time in other if not math.isnan(time)])
         figures["http_mean_session_s"] = http
         figures["ratio_to_http"] = figures["mean_session_s"] / http
     return figures
 
 
 def _bound(
-    workload: Workload, played: Workload, scenario: Scenario, times: NDArray[np.float64]
+    workload: Workload, played: Workload, scenario: Scenario, times: Sequence[float]
 ) -> float:
     conditions = scenario.conditions(played)
     connect_s = conditions.attempt_s + conditions.accept_s
-    finished = ~np.isnan(times)
-    if finished.all():
+    if not any(map(math.isnan, times)):
         return _bound_of_all(workload, conditions.bandwidth_bytes_s, connect_s)
     # Those who left took nothing; a bound for those who stayed is a bound for their mean.
-    stayed = tuple(v for v, done in zip(played.visitors, finished, strict=True) if done)
+    stayed = tuple(
+        visitor
+        for visitor, time in zip(played.visitors, times, strict=True)
+        if not math.isnan(time)
+    )
     remaining = replace(played, visitors=stayed)
     return lower_bounds(remaining, conditions.bandwidth_bytes_s, connect_s).best_s
 
@@ -87,11 +88,11 @@ def _bound_of_all(workload: Workload, bandwidth_bytes_s: float, connect_s: float
 
 
 #: Session times of HTTP by what it was run on; the same control stands beside many scenarios.
-_controls: dict[tuple[Workload, str, int], NDArray[np.float64]] = {}
+_controls: dict[tuple[Workload, str, int], Sequence[float]] = {}
 _MOST_CONTROLS = 64
 
 
-def _control_times(workload: Workload, control: Scenario, seed: int) -> NDArray[np.float64]:
+def _control_times(workload: Workload, control: Scenario, seed: int) -> Sequence[float]:
     key = (workload, repr(control), seed)
     times = _controls.get(key)
     if times is None:
@@ -155,8 +156,8 @@ def gather(
 
     A ratio is the mean of the runs' ratios: runs are paired by their seed, so its error is small.
     """
-    mean: dict[str, float] = {}
+    means: dict[str, float] = {}
     error: dict[str, float] = {}
     for name in runs[0] if runs else ():
-        mean[name], error[name] = mean_and_error([run[name] for run in runs])
-    return StudyResult(scenario, workload, tuple(seeds), mean, error, tuple(runs))
+        means[name], error[name] = mean_and_error([run[name] for run in runs])
+    return StudyResult(scenario, workload, tuple(seeds), means, error, tuple(runs))
