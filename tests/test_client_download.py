@@ -5,9 +5,11 @@ import base64
 import hashlib
 import os
 import socket
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +19,7 @@ from faulty_mirrors import Behaviour, certificate, running
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.multicast_link import make_offer
 from tidegate.client.api import Options, Result, fetch, fetch_blocking, fetch_bytes
 from tidegate.client.fetch.download import Download
 from tidegate.client.fetch.metalink import Metalink
@@ -35,6 +38,14 @@ from tidegate.client.net.errors import (
 from tidegate.client.net.near import is_near, may_lead
 from tidegate.client.net.urls import parse
 from tidegate.client.storage.piece_writer import Pieces
+from tidegate.protocol.fec import FecParameters
+from tidegate.protocol.session import (
+    HASH_BYTES,
+    HEADER_NAME,
+    INLINE_HASHES,
+    OFFER_TYPE,
+    encode_offer,
+)
 
 DATA = Random(3).randbytes(2_000_000)
 WRONG = bytes(255 - byte for byte in DATA)
@@ -829,3 +840,48 @@ def test_a_public_server_leads_to_no_private_one_live(
     with running(Behaviour(DATA, redirect="http://inner.example:9/x")) as (outer,):
         with pytest.raises(NetworkProblem, match="private network"):
             one.get(outer.url.replace("127.0.0.1", "public.example"))
+
+
+@pytest.mark.parametrize(
+    ("version", "blocks", "reason"),
+    [
+        (9, 1, "a version this client does not speak"),
+    ],
+)
+def test_a_file_is_fetched_after_an_offer_that_cannot_be_used(
+    one: Run, version: int, blocks: int, reason: str
+) -> None:
+    """The download asked for nothing more, and never ended."""
+    data = DATA[: 800 * blocks]
+    fec = FecParameters("rs", 800, 1, 64)
+    offer = make_offer(data, fec, report_window_s=0.0)
+    if blocks > INLINE_HASHES:
+        offer = replace(offer, hashes=(), hashes_url="/hashes")
+
+    class Older(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            fields, body = {"Content-Type": "application/octet-stream", "ETag": '"e"'}, data
+            if self.path == "/hashes":
+                body = b"h" * (HASH_BYTES * blocks)
+            elif HEADER_NAME in self.headers:
+                fields = {"Content-Type": OFFER_TYPE}
+                body = encode_offer(offer).replace(b'"v":1', b'"v":%d' % version)
+            self.send_response(200)
+            for name, value in (fields | {"Content-Length": str(len(body))}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Older) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        one.get(f"http://127.0.0.1:{server.server_port}/x", multicast=True)
+        server.shutdown()
+    assert one.path.read_bytes() == data
+    told = [str(detail) for event, detail in one.events if event == "multicast"]
+    assert len(told) == 1
+    assert reason in told[0]

@@ -161,7 +161,7 @@ class MulticastJoin:
     def _decline(self, worker: Worker, text: str) -> None:
         self.give_up()
         self._tell("declined", f"not used, {text}")
-        worker.pump()
+        worker.ask_anew()
 
     def _join(self, worker: Worker, offer: Offer) -> None:
         from ..multicast.channel import HttpChannel

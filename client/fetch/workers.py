@@ -230,6 +230,11 @@ class Worker:
         self._first_asked = True
         self._request(taker, [field])
 
+    def ask_anew(self) -> None:
+        """Ask for the file: the first answer was an offer that is not taken."""
+        self._first_asked = False
+        self.pump()
+
     def _send(self, taker: AnswerTaker) -> None:
         fields = []
         if taker.start is not None:
