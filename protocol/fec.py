@@ -1,4 +1,4 @@
-"""Erasure codes behind one interface: the ladder none, xor, rs, raptorq.
+"""Erasure codes behind one interface: the ladder none, xor, raptorq.
 
 Laws all rungs keep:
 
@@ -23,7 +23,7 @@ from typing import Protocol
 from .errors import ProtocolError
 
 #: Best first where the receivers' reports say nothing.
-SCHEMES = ("raptorq", "rs", "xor", "none")
+SCHEMES = ("raptorq", "xor", "none")
 MAX_BLOCK_BYTES = 1 << 20
 
 
@@ -73,7 +73,7 @@ class Scheme(Protocol):
 class FecParameters:
     """What both ends must agree on; travels in the offer.
 
-    `group` is the k of an XOR group or the number of source symbols of one Reed–Solomon stripe;
+    `group` is the k of an XOR group (0 in other codes);
     `parity` is the number of repair symbols a first pass carries for each block (0: on demand).
     """
 
@@ -119,11 +119,10 @@ def block_symbols_for(symbol_bytes: int) -> int:
 
 
 #: Scheme -> its library. `available_schemes` looks for libraries but imports none.
-_LIBRARIES: Mapping[str, str] = {"raptorq": "raptorq", "rs": "zfec"}
+_LIBRARIES: Mapping[str, str] = {"raptorq": "raptorq"}
 _MODULES: Mapping[str, tuple[str, str]] = {
     "none": ("tidegate.protocol.fec_none", "NoScheme"),
     "xor": ("tidegate.protocol.fec_xor", "XorScheme"),
-    "rs": ("tidegate.protocol.fec_rs", "ReedSolomonScheme"),
     "raptorq": ("tidegate.protocol.fec_raptorq", "RaptorQScheme"),
 }
 

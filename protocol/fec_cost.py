@@ -21,12 +21,15 @@ from statistics import NormalDist
 XOR_GROUPS = (4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
 #: Losses taken when nothing was ever reported: a quiet wired network with one weak receiver.
 PRIOR_LOSS = 0.01
-_STRIPE_PARITY_MOST = 128
+#: The most repair symbols an offer can name for a block.
+_PARITY_MOST = 1 << 16
+#: RaptorQ decodes K symbols 99 times in 100, and K + 2 all but once in a million (RFC 6330, 1).
+_SURPLUS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A rung, its group (XOR's k, Reed-Solomon's stripe), proactive parity, predicted cost."""
+    """A rung, its group (XOR's k), proactive parity, predicted cost."""
 
     scheme: str
     group: int
@@ -81,12 +84,12 @@ def fixed_parity(loss: float, k: int) -> int:
     """
     loss = min(max(loss, 1e-4), 0.9)
     z = NormalDist().inv_cdf(1 - 1e-4)
-    for parity in range(1, _STRIPE_PARITY_MOST):
+    for parity in range(1, _PARITY_MOST):
         sent = k + parity
         lost = sent * loss + z * math.sqrt(sent * loss * (1 - loss)) + 0.5
         if lost <= parity:
             return parity
-    return _STRIPE_PARITY_MOST
+    return _PARITY_MOST
 
 
 def choose(
@@ -94,18 +97,12 @@ def choose(
 ) -> Choice:
     """The rung of least predicted cost among `allowed`; ties go to the first named.
 
-    Without a return channel nothing can be asked again: Reed-Solomon with fixed parity (every
-    receiver runs it at line rate), RaptorQ with fixed parity else, XOR else.
+    Without a return channel nothing can be asked again: RaptorQ gets fixed parity.
     """
     losses = [min(max(p, 0.0), 0.95) for p in receivers] or [PRIOR_LOSS]
-    worst = max(losses)
-    if not return_channel:
-        for name, size in (("rs", 64), ("raptorq", k)):
-            if name in allowed:
-                parity = fixed_parity(worst, size)
-                whole = parity * -(-k // size)
-                group = size if name == "rs" else 0
-                return Choice(name, group, whole, 1 + parity / size)
+    if not return_channel and "raptorq" in allowed:
+        parity = fixed_parity(max(losses), k) + _SURPLUS
+        return Choice("raptorq", 0, parity, 1 + parity / k)
     choices: list[Choice] = []
     for name in allowed:
         if name == "none":
@@ -114,9 +111,6 @@ def choose(
             group = best_xor_group(losses)
             cost = cost_of_xor(losses, group, lossy_repair=True)
             choices.append(Choice(name, group, -(-k // group), cost))
-        elif name == "rs":
-            # A stripe of 64 behaves like a block of 64 symbols.
-            choices.append(Choice(name, 64, 0, cost_of_counting(losses, 64)))
         elif name == "raptorq":
             choices.append(Choice(name, 0, 0, cost_of_counting(losses, k)))
     if not choices:

@@ -165,9 +165,7 @@ def test_blocks_already_held_are_neither_wanted_nor_written():
     assert not any(desk.output[:start])
 
 
-@pytest.mark.parametrize(
-    ("scheme", "group"), [("raptorq", 0), ("xor", 10), ("rs", 20), ("none", 0)]
-)
+@pytest.mark.parametrize(("scheme", "group"), [("raptorq", 0), ("xor", 10), ("none", 0)])
 def test_repair_ranges_and_patch_make_the_file_whole(scheme, group):
     desk = Desk(scheme, group)
     rng = random.Random(2)

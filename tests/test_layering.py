@@ -183,7 +183,6 @@ def test_a_server_loads_nothing_that_a_setting_or_a_request_switches_on() -> Non
         "sqlalchemy.dialects.postgresql",
         "tuf",
         "xml",
-        "zfec",
     ]
     result = subprocess.run(
         [PYTHON, "-c", probe, *switched_on],

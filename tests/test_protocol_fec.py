@@ -23,7 +23,7 @@ def _scheme(name: str, group: int = 0):
 
 
 def test_all_rungs_are_installed():
-    assert available_schemes() == ("raptorq", "rs", "xor", "none")
+    assert available_schemes() == ("raptorq", "xor", "none")
 
 
 def test_unknown_rung_is_a_protocol_error():
@@ -32,7 +32,7 @@ def test_unknown_rung_is_a_protocol_error():
 
 
 @given(
-    name=st.sampled_from(["none", "xor", "rs", "raptorq"]),
+    name=st.sampled_from(["none", "xor", "raptorq"]),
     k=st.integers(1, 150),
     group=st.sampled_from([0, 2, 8, 33]),
     loss=st.floats(0, 0.6),
@@ -98,13 +98,12 @@ def test_an_xor_parity_is_the_sum_of_every_gth_symbol(k: int, group: int) -> Non
 
 
 def test_repair_symbols_do_not_depend_on_how_they_are_asked_for():
-    for name in ("rs", "raptorq"):
-        source = random.Random(name).randbytes(100 * 64)
-        one = _scheme(name).encoder(source, 100, 64)
-        two = _scheme(name).encoder(source, 100, 64)
-        whole = list(one.repair(0, 90))
-        assert [*two.repair(0, 7), *two.repair(7, 60), *two.repair(67, 23)] == whole
-        assert len(set(whole)) == 90
+    source = random.Random(1).randbytes(100 * 64)
+    one = _scheme("raptorq").encoder(source, 100, 64)
+    two = _scheme("raptorq").encoder(source, 100, 64)
+    whole = list(one.repair(0, 90))
+    assert [*two.repair(0, 7), *two.repair(7, 60), *two.repair(67, 23)] == whole
+    assert len(set(whole)) == 90
 
 
 def test_layout_cuts_every_byte_once():

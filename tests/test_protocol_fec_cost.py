@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tidegate.protocol.fec_cost import (
@@ -13,7 +15,7 @@ from tidegate.protocol.fec_cost import (
     fixed_parity,
 )
 
-ALL = ("raptorq", "rs", "xor", "none")
+ALL = ("raptorq", "xor", "none")
 
 
 @pytest.mark.parametrize(
@@ -50,9 +52,18 @@ def test_without_loss_nothing_is_added():
 
 def test_without_a_return_channel_parity_is_fixed_ahead():
     choice = choose([0.05], ALL, 736, return_channel=False)
-    assert (choice.scheme, choice.group) == ("rs", 64)
-    assert choice.parity == 12 * fixed_parity(0.05, 64)
+    assert (choice.scheme, choice.group) == ("raptorq", 0)
+    assert choice.parity == fixed_parity(0.05, 736) + 2
     assert fixed_parity(0.01, 64) < fixed_parity(0.1, 64) < fixed_parity(0.3, 64)
+
+
+@pytest.mark.parametrize("loss", [0.05, 0.3, 0.6])
+def test_fixed_parity_covers_the_losses_of_a_whole_block(loss):
+    """It ended at 128 symbols, which a block of 736 needs at a loss of 14 %."""
+    parity = fixed_parity(loss, 736)
+    rng = random.Random(1)
+    lost = [sum(rng.random() < loss for _ in range(736 + parity)) for _ in range(300)]
+    assert max(lost) <= parity
 
 
 def test_one_receiver_nobody_can_reach_does_not_break_the_sums():

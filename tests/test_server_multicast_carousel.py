@@ -39,7 +39,6 @@ links = st.builds(
     fec=st.sampled_from(
         [
             small("raptorq"),
-            small("rs", 16),
             small("xor", 8, 8),
             small("none"),
             small("raptorq", 0, 4),
@@ -130,7 +129,7 @@ def last_on_time(peers: list[Link], on_time: int, name: str = "raptorq", group: 
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.05])
-@pytest.mark.parametrize(("name", "group"), [("raptorq", 0), ("rs", 16), ("none", 0)])
+@pytest.mark.parametrize(("name", "group"), [("raptorq", 0), ("none", 0)])
 def test_those_on_time_are_not_held_up_by_those_who_come_late(loss, name, group):
     on_time = [Link(loss=loss)] * 4
     alone = last_on_time(on_time, 4, name, group)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ...protocol.errors import ProtocolError
-from ...protocol.fec import available_schemes
+from ...protocol.fec import available_schemes, scheme_for
 from ...protocol.intervals import IntervalSet, Span
 from ...protocol.session import HEADER_NAME, Capability, Offer, decode_offer, format_capability
 from ..net import answers as session
@@ -153,6 +153,9 @@ class MulticastJoin:
             host.fail(problem)
 
     def _check(self, offer: Offer) -> None:
+        if offer.fec.scheme != "paper":
+            # Raises before a group is joined: block hashes may come by URL, after that.
+            scheme_for(offer.fec)
         if self._host.state.size_bytes not in (UNKNOWN_SIZE, offer.size_bytes):
             raise ProtocolError("the multicast offer is for a file of another size")
         if self._mirror.validator is not None and self._mirror.validator != offer.etag:

@@ -58,7 +58,7 @@ class MulticastSettings(BaseModel):
         description="How often cohorts are looked at (paper E: 3s); 0 is at once.",
         json_schema_extra=_SECONDS,
     )
-    fec: Literal["auto", "raptorq", "rs", "xor", "none", "paper"] = Field(
+    fec: Literal["auto", "raptorq", "xor", "none", "paper"] = Field(
         "auto", description="Erasure code; auto takes the cheapest for the losses reported."
     )
     least_bytes: int = Field(
