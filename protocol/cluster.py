@@ -199,6 +199,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     """Told four times a second: the bodies that moved, and what left the node.
 
     `small` counts what was served without asking since the last time: URL path, times, bytes.
+    `small_whole` says of each how many were whole files; an older node leaves it out.
     `flying_bytes` of `sent_bytes_total` have not arrived yet, those of bodies that are over
     included; None from a node that does not tell. `at_s` is when all this was so by the machine's
     clock, which is good for differences only; 0: as it is heard.
@@ -213,6 +214,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     sent_bytes_total: int = 0
     flying_bytes: int | None = None
     at_s: float = 0.0
+    small_whole: tuple[int, ...] = ()
 
 
 class Parting(msgspec.Struct, frozen=True, array_like=True, tag="parting"):

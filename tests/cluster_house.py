@@ -193,8 +193,8 @@ class Home:
     def small_terms(self) -> SmallTerms:
         return self.house.gate.small_terms()
 
-    def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
-        self.house.gate.served_elsewhere(url_path, times, size_bytes)
+    def served_small(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
+        self.house.gate.served_elsewhere(url_path, times, whole, size_bytes)
 
     def serve_with(self, machines: int) -> None:
         self.house.gate.serve_with(machines)

@@ -246,11 +246,11 @@ def test_popularity_counts_small_files_too_and_survives_a_restart(tmp_path: Path
     release, state = tmp_path / "release", tmp_path / "state"
     make_release(release, README_txt=500, mid_iso=400_000)
     options = ("--admin", "127.0.0.1:0", "--policy", "ticket")
-    wanted = {"/README.txt": (3, 1500), "/mid.iso": (1, 400_000)}
+    wanted = {"/README.txt": (3, 3, 1500), "/mid.iso": (1, 1, 400_000)}
 
-    def counted(visit: AdminVisit) -> dict[str, tuple[int, int]]:
+    def counted(visit: AdminVisit) -> dict[str, tuple[int, int, int]]:
         rows = visit.get("/api/v1/files").json()["files"]
-        return {row["path"]: (row["downloads"], row["sent_bytes"]) for row in rows}
+        return {row["path"]: (row["begun"], row["complete"], row["sent_bytes"]) for row in rows}
 
     server = RunningServer(release, state, *options)
     try:

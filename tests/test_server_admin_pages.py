@@ -718,13 +718,13 @@ def test_statistics_by_file_and_hour_leave_as_csv(site: Site, browser: Browser) 
     site.settle()
     answer = browser.get("/files/statistics.csv")
     rows = list(csv.DictReader(io.StringIO(answer.body.decode())))
-    assert [(row["file"], row["downloads"], row["sent_bytes"]) for row in rows] == [
-        ("/big.iso", "1", "1000"),
-        ("/big.iso", "1", "2000"),
+    assert [(row["file"], row["begun"], row["complete"], row["sent_bytes"]) for row in rows] == [
+        ("/big.iso", "1", "0", "1000"),
+        ("/big.iso", "1", "0", "2000"),
     ]
     assert rows[0]["hour"].endswith("00:00+00:00")
     only = browser.get("/api/v1/files/statistics.csv?path=/nothing").body.decode()
-    assert only.strip() == "hour,file,downloads,sent_bytes"
+    assert only.strip() == "hour,file,begun,complete,sent_bytes"
     assert browser.get("/api/v1/files/statistics.csv?since_s=9&until_s=3").status == 422
 
 

@@ -98,7 +98,7 @@ def test_a_preview_right_after_the_first_download_knows_of_it(site: Site) -> Non
 
     assert arrived() == []
     site.download("203.0.113.1")
-    site.server.gate.served_elsewhere("/README.txt", 2, 2_000)
+    site.server.gate.served_elsewhere("/README.txt", 2, 2, 2_000)
     assert arrived() == ["/big.iso", "small", "small"]
     site.wait(20.0)
     site.settle()

@@ -538,7 +538,32 @@ def test_a_part_needs_no_lease_while_nobody_is_held_back_for_others() -> None:
     asked.transfer.finish()
     house.wait(0.5)
     assert admits(house.gate, asked.request, other, 4096)
-    assert house.gate.parts.popularity.pending("/big") == (0, 2 * 4096), "a part is no download"
+    assert house.gate.parts.popularity.pending("/big") == (0, 0, 2 * 4096), "a part is no download"
+
+
+def test_a_download_is_complete_when_its_lease_delivered_the_whole_file() -> None:
+    house = House()
+    counts = house.gate.parts.popularity
+    broken = house.ask()
+    broken.transfer.send(BIG // 2)
+    broken.transfer.end(False)
+    assert counts.pending("/big.iso")[:2] == (1, 0), "half of it is no download"
+    resumed = house.ask(ranges=(BIG // 2, BIG))
+    resumed.transfer.finish()
+    house.wait(0.5)
+    assert counts.pending("/big.iso")[:2] == (1, 1), "a resume of the same lease is summed"
+    part = house.ask(ranges=(0, BIG // 2))
+    part.transfer.finish()
+    house.wait(0.5)
+    assert counts.pending("/big.iso")[:2] == (2, 1), "a part that was all one asked for"
+
+
+def test_a_file_that_leaves_in_one_write_is_begun_and_complete_at_once() -> None:
+    house = House(slots=3, reserve_small=1)
+    asked, wheel = house.ask(file="/other"), representation("/wheel.whl", 9_000)
+    assert admits(house.gate, asked.request, wheel)
+    assert admits(house.gate, asked.request, wheel, 4_000)
+    assert house.gate.parts.popularity.pending("/wheel.whl") == (1, 1, 13_000)
 
 
 def test_only_the_blocked_are_judged_and_nobody_else_is_slower() -> None:

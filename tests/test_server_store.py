@@ -823,13 +823,13 @@ def test_records_come_back_as_they_were_written(database: Database) -> None:
         assert [event.kind for event in ledger.read_events(connection, 9)] == ["store", "login"]
         assert ledger.read_events(connection, 9, kind="login")[0].level == "info"
 
-        add_usage(connection, [UsageRecord("/a", 1, 0, 5.0), UsageRecord("/b", 2, 900, 5.0)])
-        add_usage(connection, [UsageRecord("/a", 0, 4_000_000_000_000, 50.0)])
+        add_usage(connection, [UsageRecord("/a", 1, 0, 0, 5.0), UsageRecord("/b", 2, 1, 900, 5.0)])
+        add_usage(connection, [UsageRecord("/a", 0, 1, 4_000_000_000_000, 50.0)])
         add_usage(connection, [])
-        assert read_usage(connection) == {"/a": (1, 4_000_000_000_000), "/b": (2, 900)}
+        assert read_usage(connection) == {"/a": (1, 1, 4_000_000_000_000), "/b": (2, 1, 900)}
         assert read_hours(connection, 0.0, 9_999.0, "", 9) == [
-            (0, "/a", 1, 4_000_000_000_000),
-            (0, "/b", 2, 900),
+            (0, "/a", 1, 1, 4_000_000_000_000),
+            (0, "/b", 2, 1, 900),
         ]
         assert [row[1] for row in read_hours(connection, 0.0, 9_999.0, "/b", 9)] == ["/b"]
         forget_usage(connection, 10.0, 3_600.0)

@@ -24,7 +24,8 @@ def files(s: Steering, search: str, limit: int, offset: int, sort: str) -> None:
         {
             "path": "path",
             "size": ("size_bytes", show.size),
-            "downloads": "downloads",
+            "begun": "begun",
+            "complete": "complete",
             "sent": ("sent_bytes", show.size),
             "sha256": lambda row: (row["sha256"] or row["digest_state"])[:16],
         },

@@ -141,7 +141,7 @@ async def list_files(ask: HandlerCall, query: FileQuery) -> FilesOut:
 
 @api.get("/files/statistics.csv", media="text/csv")
 async def export_statistics(ask: HandlerCall, query: StatisticsQuery) -> Answer:
-    """Downloads and bytes of every file by hour (the last 90 days) as CSV."""
+    """Begun and complete downloads and bytes of every file by hour (90 days) as CSV."""
     if query.until_s <= query.since_s:
         raise wrong("until_s", "The end must be after the start.")
     first_s, url = query.since_s // HOUR_S * HOUR_S, quote(query.path, safe="/~!$&'()*+,;=:@")
@@ -150,7 +150,7 @@ async def export_statistics(ask: HandlerCall, query: StatisticsQuery) -> Answer:
     )
     return csv_answer(
         "downloads.csv",
-        ["hour", "file", "downloads", "sent_bytes"],
+        ["hour", "file", "begun", "complete", "sent_bytes"],
         ((stamp(row[0]), *row[1:]) for row in rows),
     )
 

@@ -168,6 +168,7 @@ class LeasedDownload:
         "_looked_s",
         "_standing_bytes",
         "_still_s",
+        "_was_complete",
         "address",
         "client",
         "coverage",
@@ -241,6 +242,7 @@ class LeasedDownload:
         #: What had not arrived yet at the last `look`.
         self.flying_bytes = 0
         self.coverage = IntervalSet()
+        self._was_complete = False
         self.deliveries: set[Delivery] = set()
         #: What these bring in all, each counted by itself.
         self.planned_bytes = 0
@@ -344,6 +346,16 @@ class LeasedDownload:
     def complete(self) -> bool:
         """Whether everything wanted was delivered."""
         return not self.deliveries and self.coverage.total >= self.wanted_bytes
+
+    def became_complete(self) -> bool:
+        """Whether the whole file is delivered under this lease; true at the first such call only.
+
+        What the client wanted does not matter here: a lease for a range is no complete download.
+        """
+        if self._was_complete or self.coverage.total < self.size_bytes:
+            return False
+        self._was_complete = True
+        return True
 
     def about_to_complete(self) -> bool:
         """Whether the bodies that were let go to their end are all that is wanted."""

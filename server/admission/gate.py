@@ -232,8 +232,8 @@ class Gate:
 
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """See `transfer.Admission`; a part is no download."""
-        begun = times if body_bytes == rep.size_bytes else 0
-        self.parts.popularity.count(rep.url_path, begun, times * body_bytes)
+        whole = times if body_bytes == rep.size_bytes else 0
+        self.parts.popularity.count(rep.url_path, whole, whole, times * body_bytes)
 
     def small_terms(self) -> SmallTerms:
         """What may be served elsewhere without asking here, as things are now."""
@@ -253,12 +253,15 @@ class Gate:
             self._settings_text = settings.model_dump_json().encode()
         return QueueTerms(self.parts.keys.derived(), self.policy.name, self._settings_text)
 
-    def served_elsewhere(self, url_path: str, times: int, size_bytes: int) -> None:
-        """Count files that were served on these terms; `size_bytes` is the sum."""
+    def served_elsewhere(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
+        """Count bodies that were served on these terms.
+
+        `whole` of them were whole files; `size_bytes` is the sum.
+        """
         now = self.now()
         for _ in range(times):
             self.leases.admit_small(now)
-        self.parts.popularity.count(url_path, times, size_bytes)
+        self.parts.popularity.count(url_path, whole, whole, size_bytes)
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody

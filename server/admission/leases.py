@@ -192,7 +192,7 @@ class LeaseManager:
         self._rounds.add(download)
         self._of_file[download.file] = self._of_file.get(download.file, 0) + 1
         self._by_job[download.client, download.file] = download
-        self._parts.popularity.count(download.file, 1, 0)
+        self._parts.popularity.count(download.file, 1, 0, 0)
         return download
 
     def left(self, download: LeasedDownload) -> None:
@@ -230,8 +230,10 @@ class LeaseManager:
     def delivered(self, delivery: Delivery) -> None:
         """A body has ended: its lease is done, or idles for a while."""
         download, parts, now = delivery.download, self._parts, self.now()
-        parts.popularity.count(download.file, 0, delivery.delivered_bytes)
-        if self.downloads.get(download.lease) is not download:
+        running = self.downloads.get(download.lease) is download
+        complete = running and download.became_complete()
+        parts.popularity.count(download.file, 0, complete, delivery.delivered_bytes)
+        if not running:
             return
         # Asking the kernel for each of its other connections would cost the more, the more it has.
         left = download.left_when_seen()

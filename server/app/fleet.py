@@ -201,9 +201,9 @@ class LeaderHome:
         """See `leader.Home`."""
         return self._gate.queue_terms()
 
-    def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
+    def served_small(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
         """See `leader.Home`."""
-        self._gate.served_elsewhere(url_path, times, size_bytes)
+        self._gate.served_elsewhere(url_path, times, whole, size_bytes)
 
     def serve_with(self, machines: int) -> None:
         """See `leader.Home`."""

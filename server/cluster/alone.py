@@ -149,7 +149,7 @@ class _Home:
         """See `leader.Home`."""
         return self._gate.queue_terms()
 
-    def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
+    def served_small(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
         """See `leader.Home`."""
 
     def serve_with(self, machines: int) -> None:

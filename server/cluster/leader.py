@@ -128,8 +128,8 @@ class Home(Protocol):
         """What a node decides with that has no leader."""
         ...
 
-    def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
-        """Count what was served on these terms."""
+    def served_small(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
+        """Count what was served on these terms; `whole` of the `times` were whole files."""
         ...
 
     def serve_with(self, machines: int) -> None:
@@ -761,8 +761,10 @@ class Leader:
                 remote.transfer.moved(
                     body.sent_bytes, body.delivered_bytes, body.blocked, shut=body.shut
                 )
-        for url_path, times, size_bytes in message.small:
-            self._home.served_small(url_path, times, size_bytes)
+        # An older node does not tell how many were whole files: nearly all are.
+        whole_files = message.small_whole or [times for _, times, _ in message.small]
+        for (url_path, times, size_bytes), whole in zip(message.small, whole_files, strict=False):
+            self._home.served_small(url_path, times, whole, size_bytes)
 
     def _find_digests(self, node: Node, message: FindDigests) -> None:
         def found(digests: FileDigests | None) -> None:

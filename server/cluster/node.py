@@ -319,9 +319,10 @@ class RemoteAdmission:
 
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """See `transfer.Admission`."""
-        count = self._small.setdefault(rep.url_path, [0, 0])
+        count = self._small.setdefault(rep.url_path, [0, 0, 0])
         count[0] += times
-        count[1] += times * body_bytes
+        count[1] += times if body_bytes == rep.size_bytes else 0
+        count[2] += times * body_bytes
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
@@ -490,12 +491,13 @@ class RemoteAdmission:
                 tuple(bodies),
                 goodput,
                 self._outlet.link_busy,
-                tuple((path, count, size) for path, (count, size) in small.items()),
+                tuple((path, count, size) for path, (count, _, size) in small.items()),
                 here,
                 total,
                 self._outlet.sent_bytes_total,
                 flying,
                 now_s,
+                tuple(whole for _, whole, _ in small.values()),
             )
         )
 

@@ -28,14 +28,18 @@ log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class FileView:
-    """One served file. `digest_state` is one of none, computing, known."""
+    """One served file. `digest_state` is one of none, computing, known.
+
+    `begun` and `complete` count downloads (`admission.popularity`).
+    """
 
     path: str
     size_bytes: int
     modified_s: float
     sha256: str | None
     digest_state: str
-    downloads: int
+    begun: int
+    complete: int
     sent_bytes: int
 
 
@@ -59,7 +63,7 @@ class FileIndex:
         self._now = now
         self._files: list[_Known] = []
         self._walked_s = -1e9
-        self._usage: dict[str, tuple[int, int]] = {}
+        self._usage: dict[str, tuple[int, int, int]] = {}
 
     @property
     def busy(self) -> int:
@@ -76,7 +80,7 @@ class FileIndex:
         if sort == "size":
             found.sort(key=lambda file: -file.entry.size_bytes)
         elif sort in ("popular", "bytes"):
-            column = 0 if sort == "popular" else 1
+            column = 0 if sort == "popular" else 2
             sending = self._sending()
             found.sort(key=lambda file: -self._wanted(file.url, sending)[column])
         sending = self._sending()
@@ -90,22 +94,24 @@ class FileIndex:
                 found[download.file] += delivery.in_flight_bytes()
         return found
 
-    def _wanted(self, url: str, sending: Counter[str]) -> tuple[int, int]:
-        downloads, sent_bytes = self._usage.get(url, (0, 0))
-        fresh, fresh_bytes = self._gate.parts.popularity.pending(url)
-        return downloads + fresh, sent_bytes + fresh_bytes + sending[url]
+    def _wanted(self, url: str, sending: Counter[str]) -> tuple[int, int, int]:
+        """(begun, complete, bytes), what runs now included."""
+        begun, complete, sent_bytes = self._usage.get(url, (0, 0, 0))
+        fresh = self._gate.parts.popularity.pending(url)
+        return begun + fresh[0], complete + fresh[1], sent_bytes + fresh[2] + sending[url]
 
     def _view(self, file: _Known, sending: Counter[str]) -> FileView:
         catalog = self._site.catalog
         digests = catalog.known(file.entry.key)
-        downloads, sent_bytes = self._wanted(file.url, sending)
+        begun, complete, sent_bytes = self._wanted(file.url, sending)
         return FileView(
             path=file.path,
             size_bytes=file.entry.size_bytes,
             modified_s=file.entry.mtime_s,
             sha256=digests.sha256.hex() if digests is not None else None,
             digest_state="known" if digests else "computing" if catalog.pending else "none",
-            downloads=downloads,
+            begun=begun,
+            complete=complete,
             sent_bytes=sent_bytes,
         )
 

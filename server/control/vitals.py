@@ -116,6 +116,8 @@ class Vitals:
             **totals,
             **asdict(snapshot),
             "admitted_total": snapshot.admitted_small_total + snapshot.admitted_large_total,
+            "begun_downloads_total": self.gate.parts.popularity.begun_total,
+            "complete_downloads_total": self.gate.parts.popularity.complete_total,
             "last_wait_s": wait.expected_s if wait else None,
             "last_wait_p90_s": wait.p90_s if wait else None,
         }

@@ -133,18 +133,20 @@ USAGE = Table(
     "usage",
     METADATA,
     _key("file", Text),
-    _column("downloads", BigInteger),
+    _column("downloads", BigInteger, key="begun"),
+    _column("complete", BigInteger, server_default="0"),
     _column("sent_bytes", BigInteger),
     _column("at_s", Double),
 )
 
-#: How often a file was begun within an hour, and what was delivered in it.
+#: A file's begun and complete downloads within an hour, and the bytes delivered in it.
 USAGE_HOURS = Table(
     "usage_hours",
     METADATA,
     _key("hour_s", BigInteger),
     _key("file", Text),
-    _column("downloads", BigInteger),
+    _column("downloads", BigInteger, key="begun"),
+    _column("complete", BigInteger, server_default="0"),
     _column("sent_bytes", BigInteger),
 )
 

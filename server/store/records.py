@@ -22,10 +22,11 @@ class RevisionRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """How often a file was begun and how much of it was delivered, up to `at_s`."""
+    """A file's begun and complete downloads and its delivered bytes, up to `at_s`."""
 
     file: str
-    downloads: int
+    begun: int
+    complete: int
     sent_bytes: int
     at_s: float
 

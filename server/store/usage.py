@@ -13,6 +13,7 @@ from .rows import insert_for
 
 _READ_MOST = 200_000
 HOUR_S = 3600
+_COUNTS = ("begun", "complete", "sent_bytes")
 
 
 def add_usage(connection: Connection, records: Iterable[UsageRecord]) -> None:
@@ -21,21 +22,15 @@ def add_usage(connection: Connection, records: Iterable[UsageRecord]) -> None:
     if not rows:
         return
     statement = insert_for(connection)(USAGE)
-    added = {
-        "downloads": USAGE.c.downloads + statement.excluded.downloads,
-        "sent_bytes": USAGE.c.sent_bytes + statement.excluded.sent_bytes,
-        "at_s": statement.excluded.at_s,
-    }
+    added = {name: USAGE.c[name] + statement.excluded[name] for name in _COUNTS}
+    added["at_s"] = statement.excluded.at_s
     upsert = statement.on_conflict_do_update(index_elements=[USAGE.c.file], set_=added)
     connection.execute(upsert, rows)
     hours = insert_for(connection)(USAGE_HOURS)
-    also = {
-        "downloads": USAGE_HOURS.c.downloads + hours.excluded.downloads,
-        "sent_bytes": USAGE_HOURS.c.sent_bytes + hours.excluded.sent_bytes,
-    }
+    also = {name: USAGE_HOURS.c[name] + hours.excluded[name] for name in _COUNTS}
     by_hour = [
         {"hour_s": int(row["at_s"] // HOUR_S * HOUR_S)}
-        | {name: row[name] for name in ("file", "downloads", "sent_bytes")}
+        | {name: row[name] for name in ("file", *_COUNTS)}
         for row in rows
     ]
     connection.execute(
@@ -46,30 +41,31 @@ def add_usage(connection: Connection, records: Iterable[UsageRecord]) -> None:
     )
 
 
-def read_usage(connection: Connection) -> dict[str, tuple[int, int]]:
-    """(downloads, bytes) by file; of very many files the most wanted."""
+def read_usage(connection: Connection) -> dict[str, tuple[int, int, int]]:
+    """(begun, complete, bytes) by file; of very many files the most wanted."""
     query = (
-        select(USAGE.c.file, USAGE.c.downloads, USAGE.c.sent_bytes)
-        .order_by(USAGE.c.downloads.desc())
+        select(USAGE.c.file, *(USAGE.c[name] for name in _COUNTS))
+        .order_by(USAGE.c.begun.desc())
         .limit(_READ_MOST)
     )
-    return {
-        file: (downloads, sent_bytes) for file, downloads, sent_bytes in connection.execute(query)
-    }
+    return {file: (begun, done, size) for file, begun, done, size in connection.execute(query)}
 
 
 def read_hours(
     connection: Connection, since_s: float, until_s: float, file: str, most: int
-) -> list[tuple[int, str, int, int]]:
-    """(hour, file, downloads, bytes) of a period, oldest first; `file` narrows it to one."""
+) -> list[tuple[int, str, int, int, int]]:
+    """(hour, file, begun, complete, bytes) of a period, oldest first; `file` narrows it to one."""
     query = select(
-        USAGE_HOURS.c.hour_s, USAGE_HOURS.c.file, USAGE_HOURS.c.downloads, USAGE_HOURS.c.sent_bytes
+        USAGE_HOURS.c.hour_s, USAGE_HOURS.c.file, *(USAGE_HOURS.c[name] for name in _COUNTS)
     )
     query = query.where(USAGE_HOURS.c.hour_s >= since_s, USAGE_HOURS.c.hour_s < until_s)
     if file:
         query = query.where(USAGE_HOURS.c.file == file)
     query = query.order_by(USAGE_HOURS.c.hour_s, USAGE_HOURS.c.file).limit(most)
-    return [(hour, name, count, size) for hour, name, count, size in connection.execute(query)]
+    return [
+        (hour, name, begun, done, size)
+        for hour, name, begun, done, size in connection.execute(query)
+    ]
 
 
 def forget_usage(connection: Connection, before_s: float, hours_before_s: float) -> None:
