@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import sys
+import sysconfig
 from pathlib import Path
 
 from .config import CannotStart
@@ -37,3 +39,17 @@ def become(name: str, state: Path) -> None:
     os.initgroups(name, entry.pw_gid)
     os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
     os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+    # Modules that are imported from here on would be missing, with words about something else.
+    for path in _program_paths():
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise CannotStart(
+                f"The user {name} cannot read the program at {path}: install Python and Tidegate "
+                "where every user can read them, such as /opt or /usr/local and not below /root."
+            )
+
+
+def _program_paths() -> list[str]:
+    """What the process reads and runs while it serves: Python, its library and Tidegate."""
+    library = sysconfig.get_paths()
+    package = Path(__file__).resolve().parents[2]
+    return [sys.executable, library["stdlib"], library["platlib"], str(package)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.installed import TIDEGATE
+from tests.installed import PYTHON, TIDEGATE
 from tests.running import make_release
 from tidegate.server.app.config import CannotStart
 from tidegate.server.app.rights import become
@@ -113,3 +113,26 @@ def test_a_user_that_cannot_be_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="another user than root"):
         become("root", tmp_path / "state")
     assert not (tmp_path / "state").exists()
+
+
+def test_a_user_that_cannot_read_the_program_is_told_so(open_folder: Path) -> None:
+    """As with a Python of pyenv, uv or pipx below /root."""
+    script = (
+        "import sys; from pathlib import Path; from tidegate.server.app import rights\n"
+        "from tidegate.server.app.config import CannotStart\n"
+        "rights._program_paths = lambda: [sys.argv[1]]\n"
+        "try: rights.become(sys.argv[2], Path(sys.argv[3]))\n"
+        "except CannotStart as fault: print(fault)\n"
+        "else: print('became')\n"
+    )
+    private = open_folder / "private"
+    private.mkdir(mode=0o700)
+
+    def told(program: Path) -> str:
+        words = [PYTHON, "-c", script, str(program), NOBODY, str(open_folder / "state")]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert told(open_folder) == "became"
+    fault = told(private / "bin")
+    assert fault.startswith(f"The user {NOBODY} cannot read the program at {private / 'bin'}: ")
+    assert "/opt or /usr/local" in fault
