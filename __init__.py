@@ -163,6 +163,19 @@ class LazyGroup(click.Group):
             return LazyGroup(cmd_name, key + " ", GROUPS[key])
         return None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as fault:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], self._words(), 1)
+            if close:
+                fault.message += f" Did you mean {close[0]}?"
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []
         for word in self._words():

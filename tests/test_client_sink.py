@@ -146,6 +146,11 @@ def test_a_folder_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
         FileStorage(tmp_path / "no" / "file")
 
 
+def test_a_folder_that_takes_no_files_is_not_said_to_be_missing() -> None:
+    with pytest.raises(LocalProblem, match="takes no new files"):
+        FileStorage(Path("/proc/x"))
+
+
 @pytest.mark.parametrize("name", ["x" * 234, "x" * 255, "ü" * 127])
 def test_a_file_may_have_as_long_a_name_as_any(tmp_path: Path, name: str) -> None:
     """What stands beside it while it is fetched has a longer one."""

@@ -27,8 +27,9 @@ def _roff(text: str) -> str:
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None:
-            yield from (".TP", f"\\fB{_roff(record[0])}\\fR", _roff(record[1] or "\\&"))
+        # The synopsis names an argument without a help text.
+        if record is not None and (record[1] or isinstance(parameter, click.Option)):
+            yield from (".TP", f"\\fB{_roff(record[0])}\\fR", _roff(record[1]) or "\\&")
 
 
 def manual_page(group: click.Group, name: str) -> str:

@@ -78,6 +78,9 @@ class LocalProblem(DownloadFailed):
             errno.ENAMETOOLONG: "the name is too long",
             errno.EBADF: "it is closed",
         }.get(error.errno or 0, error.strerror or str(error))
+        if error.errno == errno.ENOENT and os.path.isdir(os.path.dirname(path) or "."):
+            # Such as /proc, whose files only the kernel makes.
+            text = "the file system takes no new files there"
         return cls(f"cannot write {os.fspath(path)}: {text}")
 
 

@@ -110,6 +110,9 @@ def serve(file: Path | None, sample: bool, **options: Any) -> None:
         loaded = load()
     except ConfigError as fault:
         _fail(fault.faults, 2)
+    ignored = [words for key, words in FLAGS.values() if key in flags and _of_multicast(key)]
+    if ignored and not loaded.config.multicast.enabled:
+        _fail([f"{ignored[0]} has no effect without --multicast: add it, or leave this out."], 2)
     if sample and not loaded.config.directory.exists():
         from ..sample import make_sample
 
@@ -118,6 +121,10 @@ def serve(file: Path | None, sample: bool, **options: Any) -> None:
     from ..run import run
 
     _fail(*run(loaded, load))
+
+
+def _of_multicast(key: str) -> bool:
+    return key.startswith("multicast.") and key != "multicast.enabled"
 
 
 def _fail(faults: list[str], status: int) -> NoReturn:
