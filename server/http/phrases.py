@@ -36,7 +36,7 @@ ENGLISH: Mapping[str, str] = {
     "progress": "Progress since you got your number",
     # Without a full stop: units end with one in some languages.
     "next_visit": "This page asks again in {time}",
-    "keep": "Keep this page open; it needs no JavaScript. Reloading it sooner does not help.",
+    "keep": "Keep this page open. Reloading it sooner does not help.",
     "elsewhere": "These mirrors start at once:",
     "title_started": "Your download has started",
     "lead_started": "{file} is being downloaded. You may close this page.",
