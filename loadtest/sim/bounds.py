@@ -36,7 +36,7 @@ _CELLS = 1_000_000
 
 
 @dataclass(slots=True)
-class _Job:
+class _Demand:
     """What one client wants, in the dual."""
 
     release_s: float
@@ -130,14 +130,14 @@ def _gap_s(sizes: list[int], connect_s: float) -> float:
 def _combined(workload: Workload, bandwidth_bytes_s: float, connect_s: float) -> float:
     visitors = workload.visitors
     fixed = 0.0
-    jobs: list[_Job] = []
+    jobs: list[_Demand] = []
     for visitor in visitors:
         size = visitor.total_bytes
         cap = min(visitor.rate_bytes_s, bandwidth_bytes_s)
         fixed += connect_s + size / (2.0 * cap)
         fixed += _gap_s([file.size_bytes for file in visitor.files], connect_s)
         if size:
-            jobs.append(_Job(visitor.arrival_s + connect_s, float(size), cap))
+            jobs.append(_Demand(visitor.arrival_s + connect_s, float(size), cap))
     if not jobs:
         return fixed / len(visitors)
     jobs.sort(key=lambda job: job.release_s)
@@ -172,7 +172,7 @@ def _combined(workload: Workload, bandwidth_bytes_s: float, connect_s: float) ->
 
 
 def _greedy_prices(
-    jobs: Sequence[_Job], bandwidth_bytes_s: float
+    jobs: Sequence[_Demand], bandwidth_bytes_s: float
 ) -> tuple[list[float], list[float]]:
     """Bins of time, and what link time is worth in them when the smallest job always goes first.
 
@@ -255,7 +255,7 @@ def _between(places: Sequence[float], values: Sequence[float], at: float) -> flo
 
 
 def _dual(
-    jobs: Sequence[_Job],
+    jobs: Sequence[_Demand],
     bandwidth_bytes_s: float,
     edges: Sequence[float],
     prices: Sequence[float],
