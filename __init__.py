@@ -172,9 +172,9 @@ class LazyGroup(click.Group):
             import difflib
 
             close = difflib.get_close_matches(args[0], self._words(), 1)
-            if close:
-                fault.message += f" Did you mean {close[0]}?"
-            raise
+            if not close:
+                raise
+            raise click.UsageError(f"{fault.message} Did you mean {close[0]}?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []
