@@ -39,8 +39,9 @@ WAIT_FIELD = b"tidegate-wait"
 REMAINING_FIELD = b"tidegate-remaining"
 VISITOR_COOKIE = b"tidegate-visitor"
 
-#: The longest time for which browsers keep a cookie (RFC 6265bis, 5.5).
-_COOKIE_AGE_S = 400 * 86_400
+#: Each answer to a browser renews it. A month covers the visits around one release; a browser that
+#: stays away longer is a new visitor.
+_COOKIE_AGE_S = 30 * 86_400
 #: A name that was not used for so long makes room for another one of its address.
 _UNUSED_S = 3600.0
 #: Names that are remembered in all; whole addresses are forgotten first that were idle longest.
@@ -105,20 +106,20 @@ class Clients:
         return Client(client_key(block, self._within_bounds(block, name)), network, since_s, cookie)
 
     def greet(self, request: Request, keys: KeyRing) -> list[Header]:
-        """The fields that make a browser known from its first page on."""
+        """The fields that make a browser known from its first page on, and keep it known."""
         _, cookie = self._visitor(request, keys, True)
         return [visitor_cookie(request, cookie)] if cookie is not None else []
 
     def _visitor(
         self, request: Request, keys: KeyRing, browser: bool
     ) -> tuple[ReturningVisitor | None, str | None]:
-        """The visitor, made if it is a new browser, and the cookie that it lacks."""
+        """The visitor, made if it is a new browser, and the cookie that renews or makes it."""
         visitor: ReturningVisitor | None = None
         token = read_cookie(request.headers, VISITOR_COOKIE)
         if token is not None:
             visitor = self._read_visitor(_text(token), keys)
             if visitor is not None and keys.is_newest(_text(token)):
-                return visitor, None
+                return visitor, _text(token) if browser else None
         if not browser:
             return visitor, None
         visitor = visitor or ReturningVisitor(secrets.token_bytes(8), self._now())
