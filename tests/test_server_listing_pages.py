@@ -228,3 +228,8 @@ def test_names_and_sizes_keep_their_own_order_where_the_page_runs_from_right_to_
         isolated = f"\N{FIRST STRONG ISOLATE}{whole}\N{POP DIRECTIONAL ISOLATE}"
         assert isolated in said
     assert "\N{FIRST STRONG ISOLATE}" not in Phrases("de")("lead", file="a.iso", size="3 MB")
+
+
+def test_no_shared_cache_keeps_a_page_that_may_carry_a_cookie(bench: Bench) -> None:
+    answer = bench.connect().get("/r/", {"Accept": "text/html"})
+    assert answer.text("cache-control") == "private, no-cache"

@@ -190,6 +190,8 @@ class Listings:
             safe = origin if _SHELL_SAFE.fullmatch(origin) else b"http://SERVER"
             body = body.replace(_SOME_ORIGIN, safe)
         if form == "html":
+            # It may carry a visitor cookie, so no shared cache may keep it.
+            fields[1] = (b"Cache-Control", b"private, no-cache")
             fields.append((b"Content-Language", Phrases(look.language).tag.encode("ascii")))
             if prefers_html(request.header(b"accept")):
                 fields += self._greet(request)
