@@ -60,6 +60,11 @@ def test_the_document_describes_every_operation_and_resolves() -> None:
     assert [p["name"] for p in settings["put"]["parameters"]] == ["If-Match"]
     assert "Needs the scope policy." in settings["put"]["description"]
     assert document["paths"]["/api/v1/openapi.json"]["get"]["security"] == []
+    own = document["paths"]["/api/v1/openapi.json"]["get"]["responses"]
+    assert own["200"]["content"]["application/json"]["schema"] == {"type": "object"}
+    assert "414" in own
+    patch = document["paths"]["/api/v1/settings"]["patch"]["responses"]
+    assert {"412", "413", "414"} <= set(patch)
     path = document["paths"]["/api/v1/tickets/{number}"]["delete"]["parameters"][0]
     assert (path["in"], path["required"]) == ("path", True)
     assert path["schema"]["maximum"] == NumberPath.model_fields["number"].metadata[1].le

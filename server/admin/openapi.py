@@ -86,7 +86,8 @@ def _described(route: Route) -> dict[str, Any]:
     if operation.answer is not None:
         good["content"] = {operation.media: {"schema": _reference(operation.answer)}}
     elif operation.status != 204:
-        good["content"] = {operation.media: {"schema": {"type": "string"}}}
+        kind = "object" if operation.media == "application/json" else "string"
+        good["content"] = {operation.media: {"schema": {"type": kind}}}
     needs = "" if route.public else f" Needs the scope {route.scope}."
     found: dict[str, Any] = {
         "operationId": operation.name,
@@ -97,9 +98,10 @@ def _described(route: Route) -> dict[str, Any]:
             *_parameters(route.takes("path"), "path"),
             *_parameters(route.takes("query"), "query"),
         ],
-        "responses": {str(operation.status): good, "4XX": problem, "503": problem},
+        "responses": {str(operation.status): good, "414": problem, "4XX": problem, "503": problem},
     }
     if operation.if_match:
+        found["responses"]["412"] = problem
         found["parameters"].append(
             {
                 "name": "If-Match",
@@ -111,6 +113,7 @@ def _described(route: Route) -> dict[str, Any]:
         )
     body = route.takes("body")
     if body is not Nothing:
+        found["responses"]["413"] = problem
         found["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": _reference(body)}},
