@@ -54,6 +54,15 @@ def test_a_wheel_puts_one_package_into_site_packages() -> None:
     assert not [name for name in names if "/tests/" in name or "/bench/" in name]
 
 
+def test_the_wheel_has_each_module_of_the_checkout_and_no_other() -> None:
+    with zipfile.ZipFile(wheel()) as packed:
+        modules = {name: packed.read(name) for name in packed.namelist() if name.endswith(".py")}
+    rooms = ("policies", "protocol", "server", "client", "loadtest", "templates")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    files += [ROOT / "__init__.py", ROOT / "__main__.py"]
+    assert modules == {f"tidegate/{path.relative_to(ROOT)}": path.read_bytes() for path in files}
+
+
 def test_every_command_runs_without_what_only_tests_need(fresh: Path, tmp_path: Path) -> None:
     for words in COMMANDS:
         shown = run([fresh / "tidegate", *words.split(), "--help"], tmp_path)
