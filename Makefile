@@ -142,6 +142,11 @@ staging: $(VENV)/.test
 attacks: $(VENV)/.test
 	$(BIN)/python -m bench.attacks.table --results build/attacks.jsonl --write
 
+# The pictures of the documents, taken from a running server (Debian: chromium chromium-driver).
+.PHONY: pictures
+pictures: $(VENV)/.test
+	$(BIN)/python -m tests.pictures docs/pictures
+
 # Wheel and sdist of HEAD, the same bytes for everybody, their sums and what they are made of.
 RELEASE_TOOLS := cyclonedx-bom==7.5.0 pip-audit==2.10.1
 build/tools: $(VENV)/.test
