@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 4
 UV := uv==0.13.9
 COMPILE := uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links \
-	--python-version 3.11 --no-header
+	--universal --python-version 3.11 --no-header
 
 .PHONY: run test lint types layers unit lock clean
 
@@ -159,7 +159,7 @@ dist: build/tools
 	build/tools/bin/cyclonedx-py requirements requirements/run.txt --output-reproducible \
 		--of JSON -o dist/sbom.cdx.json
 
-# A Debian package with units, settings, manual page and completion: dist/tidegate_*.deb.
+# A Debian package for Debian 12 and 13: dist/tidegate_*.deb.
 .PHONY: deb
 deb: $(VENV)/.run
 	$(BIN)/python tools/build-deb dist
