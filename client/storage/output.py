@@ -91,10 +91,13 @@ class FileOutput:
 
     def resumable(self) -> Identity | None:
         """What an earlier, broken-off download left, if its bytes can be trusted."""
+        # Path.is_dir would hide a name that is too long from Python 3.14 on.
         try:
-            folder = self._final.is_dir()
+            folder = stat.S_ISDIR(self._final.stat().st_mode)
         except OSError as error:
-            raise LocalProblem.of(error, self._final) from None
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise LocalProblem.of(error, self._final) from None
+            folder = False
         if folder:
             raise LocalProblem(f"cannot write {self._final}: a folder has that name")
         if is_outlet(self._final):

@@ -10,12 +10,14 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 _PR_SET_PDEATHSIG = 1
+#: The default of Python 3.14 puts a server between the processes: `_begin` would watch the server.
+_FORK = multiprocessing.get_context("fork")
 
 
 @contextmanager
 def worker_processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """So many processes; what is still to do when an exception leaves the block is not done."""
-    pool = ProcessPoolExecutor(jobs, initializer=_begin)
+    pool = ProcessPoolExecutor(jobs, mp_context=_FORK, initializer=_begin)
     try:
         yield pool
     except BaseException:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import struct
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -11,7 +13,9 @@ from jinja2.runtime import Context
 from ...protocol.units import format_duration, format_rate, format_size
 from ..files.pages import Pages
 
-UTC_ZONE = ZoneInfo("UTC")
+#: The file of a zone with one kind of time. A machine without a time zone database has UTC, too.
+_UTC_FILE = b"TZif" + bytes(16) + struct.pack(">6I", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\0"
+UTC_ZONE = ZoneInfo.from_file(io.BytesIO(_UTC_FILE), key="UTC")
 
 
 def zone_of(name: str) -> ZoneInfo:
