@@ -15,17 +15,12 @@ import pytest
 from tests.running import wait_for
 
 _SYSTEMD = Path("/lib/systemd/systemd")
-#: Everything it writes lies in memory and goes with it.
-_BOOT = """
-set -e
-mount --make-rprivate /
-mount -t tmpfs tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+#: Mounts a copy-on-write view of the folders "$2" at "$1/root", and goes there. Nothing is synced.
+MOUNT_VIEW = """
+mkdir -p "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "volatile,lowerdir=$2,upperdir=$1/upper,workdir=$1/work" "$1/root"
 cd "$1/root"
-mount -t proc proc proc
 mount -t sysfs sysfs sys
-mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=755 tmpfs dev
 for device in null zero full random urandom tty; do
@@ -36,8 +31,17 @@ mkdir dev/shm dev/pts
 mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
 ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
+"""
+#: All writes are in memory and end with the machine.
+_BOOT = f"""
+set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$1"
+{MOUNT_VIEW}
+mount -t proc proc proc
+mount -t cgroup2 cgroup2 sys/fs/cgroup
 mkdir -p root/brought
-mount --bind "$2" root/brought
+mount --bind "$3" root/brought
 ip link set lo up
 pivot_root . mnt
 umount -l /mnt
@@ -95,7 +99,7 @@ def booted(scratch: Path, brought: Path) -> Iterator[Machine]:
     log = scratch.with_suffix(".log")
     with log.open("w") as out:
         outer = subprocess.Popen(
-            [*words, str(scratch), str(brought)],
+            [*words, str(scratch), "/", str(brought)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -102,7 +102,7 @@ class RunningServer:
     """One `tidegate serve` process; `url` is its first listener, `lines` what it printed.
 
     It is ready when this returns, unless `ready` is false. `program` is another installation's
-    command.
+    command, which may have words of its own.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class RunningServer:
         state: Path,
         *args: str,
         ready: bool = True,
-        program: Path | None = None,
+        program: Path | Sequence[str] | None = None,
         **environ: str,
     ) -> None:
         words = ["serve", str(directory), "--listen", "127.0.0.1:0", "--admin", "off"]
@@ -120,13 +120,14 @@ class RunningServer:
         self.errors: list[str] = []
         self.urls: list[str] = []
         environment = {**os.environ, **environ}
+        command = [program] if isinstance(program, Path) else program or [TIDEGATE]
         self.process: subprocess.Popen[str] | ForkedProcess = (
             subprocess.Popen(
-                [program or TIDEGATE, *words],
+                [*command, *words],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                cwd=state.parent,
+                cwd=state.parent if state.parent.is_dir() else None,
                 env=environment,
             )
             if program or any(name.startswith(BEFORE_MAIN) for name in environ)

@@ -1,103 +1,173 @@
-"""The Debian package: installed into a root of its own, what it brings serves and is removed."""
+"""The Debian package, from its installation to its purge, in each Debian that it supports."""
 
 from __future__ import annotations
 
 import gzip
 import os
+import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.admin_browser import AdminVisit
 from tests.booted import booted
-from tests.running import ROOT, wait_for
+from tests.roots import RELEASES, ROOT, View, debian, entered
+from tests.running import RunningServer, wait_for
 from tests.test_docs_commands import blocks
+from tests.test_e2e_crash import ask
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-
-
-def run(*command: str | Path, **more: str) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", **more},
-    )
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout
+SETTINGS = "/etc/tidegate/tidegate.toml"
+RELEASE, STATE = Path("/srv/release"), Path("/var/lib/tidegate")
+#: The operator's lines that make the next client wait.
+ONE_AT_A_TIME = """
+policy = "ticket"
+bandwidth = "1MB"
+clients_per_address = 65536
+admission = {slots = 1, reserve_small = 0}
+"""
+UNATTENDED = {"DEBIAN_FRONTEND": "noninteractive"}
+CONTENT = b"tide" * 5_000_000
+#: What installing and purging any package changes: dpkg takes /opt with the last package in it. The
+#: account stays, because its number may own files.
+TRACES = re.compile(
+    r"/var/(lib/(dpkg|apt)|cache/(apt|debconf)|log/(apt|dpkg))|/root/tidegate\.deb|/opt$"
+    r"|/etc/(passwd|group|shadow|gshadow|\.pwd\.lock)"
+)
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the working folder; dependencies are those of this environment."""
-    if shutil.which("dpkg-deb") is None:
-        pytest.skip("dpkg-deb is not installed: this is no Debian")
-    debian = run("/usr/bin/python3", "-c", "import sys; print(sys.version_info[:2])").strip()
-    if debian != str(sys.version_info[:2]):
-        pytest.skip(f"dependencies of this Python cannot be lent to Debian's, {debian}")
+    """Built from the working folder as `make deb` builds it."""
     folder = tmp_path_factory.mktemp("deb")
-    built = run(sys.executable, ROOT / "tools" / "build-deb", folder, "--lend")
-    return Path(built.strip())
-
-
-def test_the_package_installs_serves_and_goes(package: Path, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("dpkg installs for root only")
-    root = tmp_path / "root"
-    admin = root / "var" / "lib" / "dpkg"
-    for folder in ("info", "updates", "triggers"):
-        (admin / folder).mkdir(parents=True)
-    for file in ("status", "available"):
-        (admin / file).touch()
-    # An empty root has no dependencies to be found, and no shell to run scripts with.
-    dpkg = ("dpkg", f"--root={root}", "--force-depends", "--force-script-chrootless")
-    run(*dpkg, "--install", package, PYTHONDONTWRITEBYTECODE="")
-    program = (root / "opt/tidegate/bin/python3", root / "opt/tidegate/bin/tidegate")
-    # The service may write nothing there.
-    assert list(
-        (root / "opt/tidegate").glob(
-            "lib/python3*/site-packages/tidegate/server/app/__pycache__/s*"
-        )
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    built = subprocess.run(
+        [sys.executable, ROOT / "tools" / "build-deb", folder],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (root / "usr/bin/tidegate").readlink() == Path("/opt/tidegate/bin/tidegate")
-    version = run("dpkg-deb", "-f", package, "Version").strip()
-    assert f"version {version} " in run(*program, "--version")
-    manual = gzip.decompress((root / "usr/share/man/man1/tidegate.1.gz").read_bytes())
-    assert b"tidegate serve" in manual
-    run("bash", "-n", root / "usr/share/bash-completion/completions/tidegate")
-    settings = root / "etc/tidegate/tidegate.toml"
-    # What the unit starts, with this root's places and another port.
-    unit = (root / "lib/systemd/system/tidegate.service").read_text()
+    assert built.returncode == 0, built.stderr
+    return Path(built.stdout.strip())
+
+
+def files_of_the_unit(view: View) -> list[str]:
+    """The words of the unit's ExecStart, after making what the unit has systemd make."""
+    unit = view.run("cat", "/lib/systemd/system/tidegate.service")
+    for key, place in (("StateDirectory", "/var/lib"), ("LogsDirectory", "/var/log")):
+        assert f"{key}=tidegate\n" in unit
+        view.run("install", "-d", "-m", "700", "-o", "tidegate", f"{place}/tidegate")
     (line,) = (text for text in unit.splitlines() if text.startswith("ExecStart="))
-    words = shlex.split(line.removeprefix("ExecStart="))
-    assert words[0] == "/usr/bin/tidegate"
-    (root / "srv/release/image.iso").write_bytes(b"tide" * 100_000)
-    (root / "var/log/tidegate").mkdir(parents=True)
-    settings.write_text(settings.read_text().replace("/var/log", f"{root}/var/log"))
-    run(*program, "config", "check", "--config", settings)
-    placed = [f"{root}{word}" if word.startswith("/") else word for word in words[1:]]
-    (root / "var/lib/tidegate").mkdir(parents=True)
-    start = [*map(str, program), *placed, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-    told = tmp_path / "told"
-    with told.open("w") as out, subprocess.Popen(start, stdout=out, cwd=tmp_path) as server:
+    return shlex.split(line.removeprefix("ExecStart="))
+
+
+def start(view: View) -> RunningServer:
+    """The server of the unit, by its user, on ports of its own."""
+    program = view.words("/usr/bin/tidegate", user="tidegate")
+    words = ("--config", SETTINGS, "--admin", "127.0.0.1:0")
+    return RunningServer(RELEASE, STATE, *words, program=program)
+
+
+def places(url: str, tokens: dict[str, str]) -> list[str]:
+    """Where the tickets stand, while another client downloads."""
+    status, _, holder = ask(url, "holder", file="/image.iso")
+    assert status == 200
+    found = []
+    for client, token in tokens.items():
+        status, fields, connection = ask(url, client, token or None, file="/image.iso")
+        assert (status, fields is not None) == (503, True)
+        assert fields is not None
+        tokens[client] = fields["Tidegate-Ticket"]
+        found.append(fields["Tidegate-Place"])
+        connection.close()
+    holder.close()
+    return found
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_package_from_installation_to_purge(
+    release: str, package: Path, tmp_path: Path
+) -> None:
+    with entered(tmp_path / "view", debian(release)) as view:
+        view.put(package, "/root/tidegate.deb")
+        view.run("apt-get", "update")
+        needed = view.run("dpkg-deb", "-f", "/root/tidegate.deb", "Depends")
+        view.run("apt-get", "satisfy", "-y", needed, environ=UNATTENDED)
+        before = view.changed_files()
+        view.run("apt-get", "install", "-y", "./tidegate.deb", folder="/root", environ=UNATTENDED)
+        assert f" (Python {RELEASES[release]}." in view.run("tidegate", "--version")
+        site = f"/opt/tidegate/lib/python{RELEASES[release]}/site-packages/tidegate"
+        assert f"from {site})" in view.run("tidegate", "--version")
+        # Where the machine has no time zones, the pages have UTC.
+        no_zones = {"PYTHONTZPATH": ""}
+        program = "import tidegate.server.admin.site"
+        view.run("/opt/tidegate/bin/python3", "-c", program, environ=no_zones)
+        # The service may not write there.
+        view.run("sh", "-c", f"ls {site}/server/app/__pycache__/service.*.pyc")
+        manual = view.changes / "usr/share/man/man1/tidegate.1.gz"
+        assert b"tidegate serve" in gzip.decompress(manual.read_bytes())
+        view.run("bash", "-n", "/usr/share/bash-completion/completions/tidegate")
+        view.put(made(tmp_path / "image.iso"), "/srv/release/image.iso")
+        words = f"/usr/bin/tidegate serve {RELEASE} --config {SETTINGS} --state {STATE}"
+        assert files_of_the_unit(view) == words.split()
+        server = start(view)
         try:
-            wait_for(lambda: "ready http" in told.read_text() or server.poll() is not None, 60)
-            (ready,) = (text for text in told.read_text().splitlines() if "ready http" in text)
-            url = ready.split()[1].rstrip("/")
-            run(*program, "get", f"{url}/image.iso", "-o", tmp_path / "got", "--quiet")
+            fetch(view, server.url)
+            visit = AdminVisit(server)
+            environ = {"TIDEGATE_ADMIN_TOKEN": visit.api_token(), "TIDEGATE_ADMIN_URL": visit.url}
+            assert "image.iso" in view.run("tidegate", "admin", "files", environ=environ)
         finally:
-            server.send_signal(signal.SIGTERM)
-    assert (tmp_path / "got").read_bytes() == b"tide" * 100_000
-    assert "image.iso" in (root / "var/log/tidegate/access.log").read_text()
-    run(*dpkg, "--remove", "tidegate")
-    assert not (root / "opt/tidegate").exists()
-    assert settings.exists(), "what the operator wrote stays until the package is purged"
-    assert (root / "srv/release/image.iso").exists()
+            assert server.stop() == 0
+        assert "image.iso" in view.run("cat", "/var/log/tidegate/access.log")
+        view.run("sh", "-c", f"printf '%s' '{ONE_AT_A_TIME}' >> {SETTINGS}")
+        view.run("tidegate", "config", "check", "--config", SETTINGS)
+        keeps_tickets(view)
+        view.run("apt-get", "remove", "-y", "tidegate")
+        view.run("test", "!", "-e", "/opt/tidegate")
+        view.run("test", "-s", SETTINGS, "-a", "-s", f"{STATE}/keys.json")
+        view.run("apt-get", "purge", "-y", "tidegate")
+        left = {name for name in view.changed_files() - before if not TRACES.match(name)}
+        assert left == {"/srv/release/image.iso"}, "the release is the operator's"
+
+
+def made(file: Path) -> Path:
+    file.write_bytes(CONTENT)
+    return file
+
+
+def fetch(view: View, url: str) -> None:
+    """Download with the command of the package."""
+    view.run("tidegate", "get", f"{url}/image.iso", "-o", "/tmp/got", "--quiet")
+    view.run("sh", "-c", "cmp /tmp/got /srv/release/image.iso && rm -r /tmp/got /root/.local")
+
+
+def keeps_tickets(view: View) -> None:
+    """Tickets live through a kill, and through a backup that is restored."""
+    tokens = dict.fromkeys(("one", "two", "three"), "")
+    state = ("--state", str(STATE))
+    server = start(view)
+    try:
+        before = places(server.url, tokens)
+        assert before == sorted(set(before))
+        view.run("tidegate", "backup", *state, "/var/lib/tidegate/backup.tar.gz", user="tidegate")
+        server.kill()
+        server = start(view)
+        assert places(server.url, tokens) == before
+    finally:
+        server.kill()
+    view.run("sh", "-c", f"mv {STATE}/backup.tar.gz /tmp && find {STATE} -mindepth 1 -delete")
+    view.run("tidegate", "restore", *state, "/tmp/backup.tar.gz", user="tidegate")
+    view.run("rm", "/tmp/backup.tar.gz")
+    server = start(view)
+    try:
+        assert places(server.url, tokens) == before
+    finally:
+        assert server.stop() == 0
 
 
 def test_a_service_in_the_four_commands_of_the_manual(package: Path, tmp_path: Path) -> None:
@@ -130,3 +200,5 @@ def test_a_service_in_the_four_commands_of_the_manual(package: Path, tmp_path: P
         assert machine.run("ps -o user= -p $(systemctl show -P MainPID tidegate)").strip() != "root"
         machine.run("systemctl reload tidegate && curl -fsS http://127.0.0.1/ >/dev/null")
         machine.run("apt remove -y tidegate && ! systemctl is-active tidegate")
+        machine.run("test -e /var/lib/private/tidegate && apt purge -y tidegate")
+        machine.run("! ls -d /var/l*/tidegate /var/l*/private/tidegate")
