@@ -1,10 +1,11 @@
-"""The cluster's composition as processes: docker-compose.cluster.yml without its images.
+"""A composition as processes: docker-compose.cluster.yml, or another file, without Docker.
 
     python -m bench.composition
 
 Each service has a network namespace on the composition's subnet, its names by DNS as in Docker, its
 secrets, volumes and read-only root, and the command that the file gives it; where it leaves that to
 the image, the image's own: HAProxy with its configuration, PostgreSQL made from its environment.
+Services of our own image run the installed tidegate in a view of this machine, or in `images`.
 Downloads go through the balancer; then a machine is lost and they go on. Needs root, docker-compose
 (to read the file), haproxy and PostgreSQL.
 """
@@ -21,8 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
@@ -38,10 +40,29 @@ _START_S = 120.0
 _TO_JSON = "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)"
 
 
-def read_composition(folder: Path) -> dict[str, Any]:
+class BuiltImage(Protocol):
+    """A target of the Dockerfile: its layers, the uppermost first, and how its container starts."""
+
+    @property
+    def layers(self) -> Sequence[Path]: ...
+    @property
+    def environ(self) -> Mapping[str, str]: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def folder(self) -> str: ...
+    @property
+    def entrypoint(self) -> Sequence[str]: ...
+    @property
+    def command(self) -> Sequence[str]: ...
+    @property
+    def volumes(self) -> Sequence[str]: ...
+
+
+def read_composition(folder: Path, file: str = FILE) -> dict[str, Any]:
     """The composition in `folder`, as docker-compose understands it. Raises CalledProcessError."""
     told = subprocess.run(
-        ["docker-compose", "-f", FILE, "config"], cwd=folder, check=True, stdout=subprocess.PIPE
+        ["docker-compose", "-f", file, "config"], cwd=folder, check=True, stdout=subprocess.PIPE
     )
     # Dollars are doubled in its output, as in the file.
     text = told.stdout.decode().replace("$$", "$")
@@ -56,16 +77,20 @@ def read_composition(folder: Path) -> dict[str, Any]:
 
 
 class Composition:
-    """The services of a composition that run; `urls` are where the host would reach them."""
+    """The services of a composition. `images` has the targets of the Dockerfile that are built."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self, root: Path, file: str = FILE, images: Mapping[str, BuiltImage] | None = None
+    ) -> None:
         self.root = root
+        self.images = images or {}
         (root / "deploy" / "proxy").mkdir(parents=True)
-        for name in (FILE, "deploy/proxy/haproxy-cluster.cfg"):
+        for name in (file, "deploy/proxy/haproxy-cluster.cfg"):
             (root / name).write_bytes((ROOT / name).read_bytes())
-        (root / "deploy" / "postgres-password").write_text(secrets.token_hex(16))
+        for name in ("postgres", "grafana"):
+            (root / "deploy" / f"{name}-password").write_text(secrets.token_hex(16))
         (root / "release").mkdir()
-        self.told = read_composition(root)
+        self.told = read_composition(root, file)
         subnet = self.told["networks"]["default"]["ipam"]["config"][0]
         self.gateway = subnet["gateway"]
         self.prefix = ipaddress.ip_network(subnet["subnet"]).prefixlen
@@ -114,9 +139,16 @@ class Composition:
             stdout=subprocess.DEVNULL,
         )
 
+    def image(self, service: str) -> BuiltImage | None:
+        """The built image of a service, if it has one."""
+        build = self.services[service].get("build")
+        return self.images.get(build["target"]) if build else None
+
     def start(self, service: str) -> None:
         """Run its command in a root of its own: read-only, with its mounts and its names."""
         told = self.services[service]
+        image = self.image(service)
+        lower = ":".join(map(str, image.layers)) if image else "/"
         base = self.root / "roots" / service
         upper, work, view = base / "upper", base / "work", base / "view"
         for one in (upper, work, view):
@@ -127,22 +159,32 @@ class Composition:
             "set -e",
             f"mount -t tmpfs none {base}",
             f"mkdir {upper} {work} {view}",
-            f"mount -t overlay overlay -o lowerdir=/,upperdir={upper},workdir={work} {view}",
-            f"mkdir -p {view}/run/secrets {view}/opt/tidegate/bin",
+            f"mount -t overlay overlay -o lowerdir={lower},upperdir={upper},workdir={work} {view}",
+            f"mkdir -p {view}/run/secrets",
             f"printf '%s\\n' 'nameserver {self.gateway}' > {view}/etc/resolv.conf",
-            f"printf '%s\\n' '#!/bin/sh' {shlex.quote(runs)} > {shlex.quote(shim)}",
-            f"chmod 755 {shim}",
         ]
+        if image is None:
+            script += [
+                f"mkdir -p {view}/opt/tidegate/bin",
+                f"printf '%s\\n' '#!/bin/sh' {shlex.quote(runs)} > {shlex.quote(shim)}",
+                f"chmod 755 {shim}",
+            ]
         mounts: list[tuple[str, str]] = []
         for secret in told.get("secrets", ()):
             source = secret["source"] if isinstance(secret, dict) else secret
             mounts.append((self.told["secrets"][source]["file"], f"/run/secrets/{source}"))
-        for volume in told.get("volumes", ()):
-            source, target = volume.split(":")[:2]
+        volumes = [volume.split(":")[:2] for volume in told.get("volumes", ())]
+        named = {target for _, target in volumes}
+        for target in image.volumes if image else ():
+            if target not in named:
+                volumes.append([f"{service}-{target.strip('/')}", target])
+        for source, target in volumes:
             if not source.startswith("/"):
                 kept = self.root / "volumes" / source
                 kept.mkdir(parents=True, exist_ok=True)
                 source = str(kept)
+                # A new volume gets the owner that its folder has in the image.
+                script.append(f"[ ! -e {view}{target} ] || chown --reference={view}{target} {kept}")
             mounts.append((source, target))
         for source, target in mounts:
             is_folder = Path(source).is_dir()
@@ -154,7 +196,7 @@ class Composition:
             script.append(f"mkdir -p {view}{target}; mount -t tmpfs none {view}{target}")
             script.append(f"chmod 1777 {view}{target}")
         # What stands for the image lies below /tmp here.
-        for program in _program_folders():
+        for program in () if image else _program_folders():
             script.append(f"mkdir -p {view}{program}; mount --rbind {program} {view}{program}")
         if told.get("read_only"):
             script.append(f"mount -o remount,ro {view}")
@@ -162,27 +204,34 @@ class Composition:
             script.append(f"mount --bind {source} {view}{target}")
         script += [f"mount --rbind /{one} {view}/{one}" for one in ("proc", "dev")]
         words = self.command(service)
-        script.append(f"cd /; exec setpriv --no-new-privs chroot {view} {shlex.join(words)}")
-        environ = {
+        user = told.get("user", image.user if image else "root")
+        variables: dict[str, object] = {
             "PATH": f"/opt/tidegate/bin:{os.environ['PATH']}",
             "PYTHONUNBUFFERED": "1",
-            **{name: str(value) for name, value in told.get("environment", {}).items()},
+            **(image.environ if image else {}),
+            **(told.get("environment") or {}),
         }
+        pairs = [f"{name}={value}" for name, value in variables.items()]
+        become = [] if user == "root" else [f"--userspec={user}:{user}"]
+        enter = ["setpriv", "--no-new-privs", "chroot", *become, str(view)]
+        enter += ["env", "-i", f"--chdir={image.folder if image else '/'}", *pairs]
+        script.append(f"cd /; exec {shlex.join([*enter, *words])}")
         with (self.root / f"{service}.log").open("ab") as log:
             self.running[service] = subprocess.Popen(
                 inside(self.name(service), "unshare", "-m", "sh", "-c", "\n".join(script)),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environ,
                 cwd="/",
             )
 
     def command(self, service: str) -> list[str]:
         """What the file says, or else what its image does."""
         told = self.services[service]
-        image = told.get("image", "")
+        image, built = told.get("image", ""), self.image(service)
         if "entrypoint" in told:
             return [*told["entrypoint"], *told["command"]]
+        if built:
+            return [*built.entrypoint, *(told.get("command") or built.command)]
         if image.startswith("haproxy:"):
             return ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]
         assert image.startswith("postgres:"), image
@@ -211,6 +260,12 @@ class Composition:
         words = ["sh", "-c", test[1]] if test[0] == "CMD-SHELL" else [*test[1:]]
         if test[0] == "CMD-SHELL":
             words = ["sh", "-c", f"{test[1]} -h {self.address[service]}"]
+        built = self.image(service)
+        if built:
+            target = f"--target={self.running[service].pid}"
+            path = f"PATH={built.environ['PATH']}"
+            words = ["nsenter", target, "--mount", "--net", "--root", "env", path, *words]
+            return not subprocess.run(words, check=False, capture_output=True).returncode
         if words[0] == "python":
             words[0] = sys.executable
         done = subprocess.run(inside(self.name(service), *words), check=False, capture_output=True)

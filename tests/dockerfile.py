@@ -1,0 +1,172 @@
+"""Builds the stages of the Dockerfile without Docker, line by line, in roots of Debian.
+
+Debian's own Python stands for the one of the base image. Each stage is one layer. An instruction
+that is not known here is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.roots import RELEASES, ROOT, View, debian, entered
+
+#: The official image has these packages beside Python, and its command is `python`.
+IMAGE_PACKAGES = ("ca-certificates", "netbase", "tzdata")
+_BASE_PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a stage leaves: layers, the uppermost first, and how its container starts."""
+
+    layers: tuple[Path, ...]
+    environ: dict[str, str] = field(default_factory=lambda: {"PATH": _BASE_PATH})
+    user: str = "root"
+    folder: str = "/"
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    healthcheck: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
+
+
+def read(text: str) -> Iterator[tuple[str, str]]:
+    """The instructions of a Dockerfile, each with its words on one line."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        if line.strip():
+            name, _, words = line.strip().partition(" ")
+            yield name.upper(), words.strip()
+
+
+def context() -> list[str]:
+    """The files that a fresh clone sends to Docker. .dockerignore names nothing that git has."""
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return sorted(name for name in listed.stdout.split("\0") if (ROOT / name).exists())
+
+
+class Builder:
+    """Builds stages of the repository's Dockerfile in `scratch`, each once."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._images: dict[str, Image] = {}
+        self._stages: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+        for name, words in read((ROOT / "Dockerfile").read_text("utf-8")):
+            if name == "FROM":
+                base, _, stage = words.split()
+                self._stages[stage] = (base, [])
+            else:
+                self._stages[stage][1].append((name, words))
+        #: What `docker build` without a target builds.
+        self.last = stage
+
+    def build(self, stage: str) -> Image:
+        """The image of a stage, or of a base image."""
+        if stage not in self._images:
+            made = self._build(stage) if stage in self._stages else self._base(stage)
+            self._images[stage] = made
+        return self._images[stage]
+
+    def _base(self, name: str) -> Image:
+        """Stands for an official image of Python."""
+        version, release = name.removeprefix("python:").split("-slim-")
+        assert RELEASES[release] == version, f"{name} does not have Debian's Python"
+        scratch = self._scratch / "python"
+        with entered(scratch, debian(release)) as view:
+            view.run("apt-get", "update", "-q")
+            view.run("apt-get", "install", "-q", "-y", *IMAGE_PACKAGES, environ=_UNATTENDED)
+            view.run("ln", "-s", "/usr/bin/python3", "/usr/local/bin/python")
+        return Image((scratch / "upper", debian(release)))
+
+    def _build(self, stage: str) -> Image:
+        base, instructions = self._stages[stage]
+        image = self.build(base)
+        scratch = self._scratch / stage
+        image = replace(image, environ=dict(image.environ))
+        with entered(scratch, *image.layers) as view:
+            for name, words in instructions:
+                image = self._step(view, image, name, words)
+        return replace(image, layers=(scratch / "upper", *image.layers))
+
+    def _step(self, view: View, image: Image, name: str, words: str) -> Image:
+        match name:
+            case "RUN":
+                view.run(
+                    *("/bin/sh", "-c", words),
+                    user=image.user,
+                    folder=image.folder,
+                    environ=image.environ,
+                )
+            case "COPY":
+                self._copy(view, image, words.split())
+            case "WORKDIR":
+                view.run("mkdir", "-p", words)
+                return replace(image, folder=words)
+            case "ENV":
+                for pair in shlex.split(words):
+                    key, _, value = pair.partition("=")
+                    image.environ[key] = value.replace("$PATH", image.environ["PATH"])
+            case "USER":
+                return replace(image, user=words)
+            case "VOLUME":
+                return replace(image, volumes=tuple(json.loads(words)))
+            case "ENTRYPOINT":
+                return replace(image, entrypoint=tuple(json.loads(words)))
+            case "CMD":
+                return replace(image, command=tuple(json.loads(words)))
+            case "HEALTHCHECK":
+                options, _, test = words.partition("CMD ")
+                assert all(word.startswith("--") for word in options.split())
+                return replace(image, healthcheck=tuple(json.loads(test)))
+            case "EXPOSE":
+                pass
+            case _:
+                raise AssertionError(f"{name} is not known here")
+        return image
+
+    def _copy(self, view: View, image: Image, words: list[str]) -> None:
+        """COPY one folder from the context or from another stage."""
+        stage = words.pop(0).partition("=")[2] if words[0].startswith("--from=") else ""
+        source, target = words
+        target = target if target.startswith("/") else f"{image.folder}/{target}"
+        view.run("mkdir", "-p", target)
+        unpack = view.words("tar", "-C", target, "-xp", "--no-same-owner")
+        if stage:
+            with entered(
+                self._scratch / f"copy-{target.strip('/').replace('/', '-')}-{stage}",
+                *self.build(stage).layers,
+            ) as other:
+                pack = other.words("tar", "-C", source, "-c", ".")
+                _pipe(pack, unpack, "")
+            return
+        folder = ROOT / source
+        inside = [ROOT / name for name in context()]
+        names = [str(one.relative_to(folder)) for one in inside if one.is_relative_to(folder)]
+        assert names, f"COPY {source} copies nothing"
+        _pipe(["tar", "-C", str(folder), "-c", "-T", "-"], unpack, "\n".join(names))
+
+
+_UNATTENDED = {"DEBIAN_FRONTEND": "noninteractive"}
+
+
+def _pipe(pack: list[str], unpack: list[str], names: str) -> None:
+    packed = subprocess.run(pack, input=names.encode(), stdout=subprocess.PIPE, check=True)
+    subprocess.run(unpack, input=packed.stdout, check=True)
+
+
+@contextmanager
+def container(scratch: Path, image: Image) -> Iterator[View]:
+    """A view of an image with a network of its own."""
+    with entered(scratch, *image.layers, own_network=True) as view:
+        yield view
