@@ -25,6 +25,7 @@ import click
 
 import tidegate
 from bench.shared.ending import end_cleanly
+from bench.shared.subject import require
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.sim.study import run_one
 from tidegate.loadtest.sim.workers import worker_processes
@@ -92,7 +93,8 @@ def between(name: str, low: float, high: float) -> Callable[..., tuple[str, bool
         told = [one for one in runs[0] if one["eta_told"] and not math.isnan(one[name])]
         weight = sum(one["eta_told"] for one in told)
         mean = sum(one[name] * one["eta_told"] for one in told) / weight if weight else math.nan
-        return f"{mean:.3f} (n = {weight:.0f})", not mean < low and not mean > high
+        # NaN is between no bounds: nobody was told a time.
+        return f"{mean:.3f} (n = {weight:.0f})", low <= mean <= high
 
     return judge
 
@@ -249,6 +251,8 @@ def main() -> int:
     parser.add_argument("--missed", action="store_true", help="print only what is missed")
     options = parser.parse_args()
     chosen = [bar for bar in bars() if all(text in bar.title for text in options.only)]
+    require(chosen, f"No bar has {options.only} in its line.")
+    require(options.seeds > 0, "No population was asked for.")
     wanted = {
         (name, load, played, seed): None
         for bar in chosen

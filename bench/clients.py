@@ -35,6 +35,7 @@ from pathlib import Path
 
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
+from bench.shared.subject import require
 
 #: Ways to be kept waiting: (seconds of silence, header lines after it, answers with 503).
 WAYS = {
@@ -541,6 +542,18 @@ def got_it(tool: str, code: int, sent_bytes: int) -> bool:
     return sent_bytes >= enough and (code == 0 or TOOLS[tool].opens)
 
 
+def require_crowd(codes: Sequence[int | None]) -> None:
+    """Raise NothingMeasured unless most of the crowd still downloads or waits (no exit code)."""
+    there = sum(code is None for code in codes)
+    require(2 * there > len(codes), f"{there} of {len(codes)} clients keep the server busy.")
+
+
+def require_tools(broken: Sequence[str], left: Sequence[str]) -> None:
+    """Raise NothingMeasured unless each program that is installed fetched a file at once."""
+    require(not broken, f"Without a wait no file was fetched by: {', '.join(broken)}.")
+    require(left, "None of these programs is installed.")
+
+
 def full_server(tools: Sequence[str], policy: str) -> int:
     """The programs at a real, full server: a row for each; 1 when one was left without its file."""
     with tempfile.TemporaryDirectory() as name:
@@ -572,6 +585,7 @@ def full_server(tools: Sequence[str], policy: str) -> int:
             ]
             try:
                 time.sleep(1)
+                require_crowd([other.poll() for other in others])
                 said = all_at_once(url, tools, work / "work")
             finally:
                 for other in others:
@@ -625,6 +639,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     os.environ["GIT_TERMINAL_PROMPT"] = "0"
     tools = [tool for tool in there() if tool in given.only]
+    require_tools([], tools)
     if given.full:
         return full_server(tools, given.full)
     # At once at first: what must be compiled is compiled then, and what does not work is told.
@@ -641,6 +656,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.write(markdown.head(*columns) + "\n")
     for tool in tools:
         sys.stdout.write(row(tool, {way: found[tool, way] for way in WAYS}) + "\n")
+    require_tools(broken, tools)
     return 0
 
 

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -31,9 +31,14 @@ import click
 from bench.history import MIB, CrowdHistory, TicketClient, fetch, most_at_once
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
+from bench.shared.subject import Suppressed, require
 
 #: What a lease may idle before its slot is another's, in seconds; as the fault run sets it.
 LEASE_IDLE_S = 2.0
+#: On two busy cores a process that was killed is back after about 3 s.
+_RESTART_S = 20.0
+_ENDED = Suppressed("processes that ended while their time was read", OSError)
+_MISSED = Suppressed("faults that hit no process", ValueError, OSError)
 
 
 # -- a server -----------------------------------------------------------------------------------
@@ -86,7 +91,7 @@ def cpu_s(pid: int) -> float:
     ticks = os.sysconf("SC_CLK_TCK")
     total = 0.0
     for one in (pid, *children(pid)):
-        with contextlib.suppress(OSError):
+        with _ENDED:
             fields = Path(f"/proc/{one}/stat").read_text("ascii").rpartition(")")[2].split()
             total += (int(fields[11]) + int(fields[12])) / ticks
     return total
@@ -119,16 +124,26 @@ def _make_certificate(root: Path) -> tuple[str, ...]:
     return ("--tls-cert", str(root / "cert.pem"), "--tls-key", str(root / "key.pem"))
 
 
-def _curl_all(url: str, streams: int) -> float:
+def _curl_all(url: str, streams: int, size_bytes: int) -> float:
     began = time.monotonic()
+    command = ["curl", "-skf", "-o", "/dev/null", "-w", "%{size_download}"]
     curls = [
-        subprocess.Popen(["curl", "-sk", "-o", "/dev/null", "-A", f"c/{n}", f"{url}/big.bin"])
+        subprocess.Popen([*command, "-A", f"c/{n}", f"{url}/big.bin"], stdout=subprocess.PIPE)
         for n in range(streams)
     ]
-    for curl in curls:
-        if curl.wait():
-            raise click.ClickException("curl failed")
-    return time.monotonic() - began
+    found = [int(curl.communicate()[0] or 0) for curl in curls]
+    took_s = time.monotonic() - began
+    require_whole(found, size_bytes)
+    return took_s
+
+
+def require_whole(found_bytes: Sequence[int], size_bytes: int) -> None:
+    """Raise NothingMeasured unless each download brought the whole file."""
+    whole = sum(one == size_bytes for one in found_bytes)
+    require(
+        found_bytes and whole == len(found_bytes),
+        f"{whole} of {len(found_bytes)} downloads brought all {size_bytes} bytes.",
+    )
 
 
 async def _small_latencies(url: str, stop: asyncio.Event) -> list[float]:
@@ -137,16 +152,17 @@ async def _small_latencies(url: str, stop: asyncio.Event) -> list[float]:
     context = ssl._create_unverified_context() if url.startswith("https") else None
     while not stop.is_set():
         began = time.monotonic()
-        await fetch(url, "/small.txt", {}, context)
+        answer = await fetch(url, "/small.txt", {}, context)
+        require(answer.status == 200, f"The small file was answered with {answer.status}.")
         found.append(time.monotonic() - began)
         await asyncio.sleep(0.01)
     return found
 
 
-async def _measure(url: str, streams: int) -> tuple[float, list[float]]:
+async def _measure(url: str, streams: int, size_bytes: int) -> tuple[float, list[float]]:
     stop = asyncio.Event()
     small = asyncio.create_task(_small_latencies(url, stop))
-    took_s = await asyncio.to_thread(_curl_all, url, streams)
+    took_s = await asyncio.to_thread(_curl_all, url, streams, size_bytes)
     stop.set()
     return took_s, await small
 
@@ -160,7 +176,7 @@ async def _torment(parent: int, state: Path, until_s: float, rng: random.Random)
     while time.monotonic() < until_s:
         await asyncio.sleep(rng.uniform(0.5, 2.5))
         processes = children(parent)
-        with contextlib.suppress(ValueError, OSError):
+        with _MISSED:
             leader = int((state / "lock").read_text("ascii"))
             victim = leader if rng.random() < 0.5 else rng.choice(processes or [leader])
             if victim not in processes:
@@ -221,7 +237,7 @@ def speed(workers: int, streams: int, mib: int, rounds: int) -> None:
                 shutil.rmtree(root / "state", ignore_errors=True)
                 with serving(root, "--workers", str(count), *tls) as (process, url):
                     before = cpu_s(process.pid)
-                    took_s, small = asyncio.run(_measure(url, streams))
+                    took_s, small = asyncio.run(_measure(url, streams, mib * MIB))
                     spent = cpu_s(process.pid) - before
                     size = streams * mib * MIB
                     p99 = sorted(small)[int(len(small) * 0.99)]
@@ -275,7 +291,7 @@ def faults(workers: int, clients: int, seconds: float, slots: int, policy: str, 
                     seed,
                 )
             )
-            alive = len(children(process.pid))
+            alive = _settled(process.pid, workers + 1)
         log = (root / "log").read_text("utf-8")
     most = most_at_once(history.bodies)
     click.echo(f"faults: {done}")
@@ -294,6 +310,21 @@ def faults(workers: int, clients: int, seconds: float, slots: int, policy: str, 
     if bad:
         click.echo(log[-5000:], err=True)
         sys.exit(1)
+    require_harmed(done, history.whole)
+
+
+def _settled(parent: int, count: int) -> int:
+    """How many processes run, once a process that was killed last had time to start again."""
+    end_s = time.monotonic() + _RESTART_S
+    while (alive := len(children(parent))) != count and time.monotonic() < end_s:
+        time.sleep(0.1)
+    return alive
+
+
+def require_harmed(done: Mapping[str, int], whole: int) -> None:
+    """Raise NothingMeasured unless faults hit processes and clients still got whole files."""
+    require(sum(done.values()), "No process was killed or stopped.")
+    require(whole, "No client got a whole file.")
 
 
 if __name__ == "__main__":

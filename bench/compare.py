@@ -31,6 +31,7 @@ from typing import Any
 
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
+from bench.shared.subject import require
 from tidegate.loadtest.population import scaled
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import measure
@@ -175,7 +176,18 @@ def figures_of(
         if not figures.exists():
             raise RuntimeError(f"{policy}: the replay ended with {done.returncode}: {done.stderr}")
         found: dict[str, float] = json.loads(figures.read_text("utf-8"))["figures"]
+    require_overload(policy, found, len(workload.visitors))
     return found
+
+
+def require_overload(policy: str, figures: Mapping[str, float], clients: int) -> None:
+    """Raise NothingMeasured unless every client came, some were told to wait, and some finished."""
+    came = figures.get("arrived", 0.0)
+    require(came >= clients, f"{policy}: {came:.0f} of {clients} clients came.")
+    require(figures.get("finished"), f"{policy}: no download finished.")
+    require(
+        figures.get("queued"), f"{policy}: no client was told to wait, so nothing was overloaded."
+    )
 
 
 def replay(

@@ -31,6 +31,7 @@ import click
 import tidegate
 from bench.postgres import tool
 from bench.shared.namespaces import inside, remove, run
+from bench.shared.subject import require
 
 #: Where the composition lies.
 ROOT = Path(__file__).resolve().parent.parent
@@ -281,7 +282,9 @@ class Composition:
 
     def lose(self, service: str) -> None:
         """Kill all of it."""
-        for pid in run("ip", "netns", "pids", self.name(service)).split():
+        pids = run("ip", "netns", "pids", self.name(service)).split()
+        require(pids, f"{service} was to be lost, but no process of it ran.")
+        for pid in pids:
             run("kill", "-KILL", pid, check=False)
         self.running.pop(service).wait()
 
@@ -369,6 +372,7 @@ def main(count: int) -> None:
         f"{len(machines)} machines and the database are healthy; {before} of {count} downloads "
         f"through the balancer are whole, and {after} of {count} after a machine was lost"
     )
+    require(count > 0, "No download was asked for.")
     if before < count or after < count or "Traceback" in logs:
         click.echo(logs[-5000:], err=True)
         sys.exit(1)

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from bench.shared import markdown
+from bench.shared.subject import require
 from tests.fakes import Asked, House
 from tidegate.policies.contract import ONE_LINE
 from tidegate.server.admission.downloads import LeasedDownload
@@ -91,18 +92,30 @@ def crowd(
     return house, tokens
 
 
-def turns(house: House, one: Callable[[], object], many: int) -> tuple[float, float]:
-    """The cost of a request, µs: a tenth of the turns is quicker, and half of them."""
-    costs = []
+def turns(
+    house: House, one: Callable[[], Asked], many: int, *, starts: bool
+) -> tuple[float, float]:
+    """The cost of a request, µs: a tenth of the turns is quicker, and half of them.
+
+    Raises NothingMeasured unless most requests start a download, or wait, as `starts` says.
+    """
+    costs, meant = [], 0
     for _ in range(many):
         began = time.thread_time_ns()
         for _ in range(REQUESTS):
-            one()
+            meant += one().started == starts
         house.clock.advance(0.02)
         costs.append((time.thread_time_ns() - began) / 1e3 / REQUESTS)
         # Journal and counts of a fake grow for ever.
         house.arrivals.clear()
+    require_meant(meant, many * REQUESTS, starts=starts)
     return statistics.quantiles(costs, n=10)[0], statistics.median(costs)
+
+
+def require_meant(meant: int, asked: int, *, starts: bool) -> None:
+    """Raise NothingMeasured unless most of the requests got the answer that is measured."""
+    what = "started a download" if starts else "were told to wait"
+    require(2 * meant > asked, f"{meant} of {asked} requests {what}.")
 
 
 def polls(fields: dict[str, Any], many: int) -> tuple[float, float]:
@@ -116,30 +129,34 @@ def polls(fields: dict[str, Any], many: int) -> tuple[float, float]:
     ]
     visits = iter(crowded * (many * REQUESTS // len(tokens) + 1))
 
-    def poll() -> None:
+    def poll() -> Asked:
         who, token, cookie, number = next(visits)
         row = table.rows.get(number)
         if row is not None:
             table.promise_s[row] = house.clock.seconds()
-        house.ask(who, token=token, **fields, **cookie)
+        return house.ask(who, token=token, **fields, **cookie)
 
-    return turns(house, poll, many)
+    return turns(house, poll, many, starts=False)
 
 
 def newcomers(fields: dict[str, Any], many: int) -> tuple[float, float]:
     """First visits that are told to wait."""
     house, _ = crowd(fields, 100, 400)
     numbers = count(10_000)
-    return turns(house, lambda: house.ask(address(next(numbers)), **fields), many)
+    return turns(house, lambda: house.ask(address(next(numbers)), **fields), many, starts=False)
 
 
 def starts(many: int) -> tuple[float, float]:
     """Downloads that begin at once and end."""
     house, _ = crowd(PROGRAM, 4000, 0)
     numbers = count(10_000)
-    return turns(
-        house, lambda: house.ask(address(next(numbers)), **PROGRAM).transfer.finish(), many
-    )
+
+    def one() -> Asked:
+        asked = house.ask(address(next(numbers)), **PROGRAM)
+        asked.transfer.finish()
+        return asked
+
+    return turns(house, one, many, starts=True)
 
 
 def lasting(many: int) -> tuple[float, float]:
@@ -148,12 +165,14 @@ def lasting(many: int) -> tuple[float, float]:
     numbers = count(10_000)
     under_way: deque[Asked] = deque()
 
-    def one() -> None:
-        under_way.append(house.ask(address(next(numbers)), **PROGRAM))
+    def one() -> Asked:
+        asked = house.ask(address(next(numbers)), **PROGRAM)
+        under_way.append(asked)
         if len(under_way) > 25 * REQUESTS:
             under_way.popleft().transfer.finish()
+        return asked
 
-    return turns(house, one, many)
+    return turns(house, one, many, starts=True)
 
 
 @click.command()

@@ -25,11 +25,13 @@ import resource
 import shutil
 import signal
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,8 +43,10 @@ from bench.shared import markdown, namespaces
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
 from bench.shared.ports import free_port
+from bench.shared.subject import Suppressed, require
 
 HERE = Path(__file__).parent
+_ENDED = Suppressed("threads that ended while their time was read", OSError)
 BIG_BYTES = 256 << 20
 
 NGINX = """
@@ -108,7 +112,7 @@ class BenchedServer:
         total_ns = 0
         for pid in self.pids():
             for task in Path(f"/proc/{pid}/task").iterdir():
-                with contextlib.suppress(OSError):  # that thread has just ended
+                with _ENDED:
                     total_ns += int((task / "schedstat").read_text().split()[0])
         return total_ns / 1e9
 
@@ -366,12 +370,14 @@ def load(
     scheme = "https" if row.tls else "http"
     path = row.nginx_path if row.nginx_path and peer.name == "nginx" else row.path
     url = f"{scheme}://{at.host}:{at.port}{path}"
+    fields = row.fields
     command = ["wrk", "-t1", f"-c{row.connections}", f"-d{seconds}s", "--timeout", "30s"]
-    for one in row.fields:
-        command += ["-H", one]
     if row.conditional:
         with urllib.request.urlopen(url) as answer:
-            command += ["-H", f"If-None-Match: {answer.headers['ETag']}"]
+            fields += (f"If-None-Match: {answer.headers['ETag']}",)
+    for one in fields:
+        command += ["-H", one]
+    require_status(peer.name, row, status_of(f"{url}/0.bin" if row.files else url, fields))
     if row.files:
         script = scratch / f"random-{row.files}.lua"
         script.write_text(RANDOM % (row.path.strip("/"), row.files - 1))
@@ -381,13 +387,41 @@ def load(
     before = at.cpu_s()
     done = subprocess.run([*command, url], check=True, capture_output=True, text=True)
     cpu_s = at.cpu_s() - before
-    match = WRK_NUMBER.search(done.stdout)
-    if not match or (WRK_BAD.search(done.stdout) and not row.rare):
-        raise SystemExit(f"{peer.name} refused requests for {row.name}:\n{done.stdout}")
+    requests, count_bytes = served(peer.name, row, done.stdout)
     if row.by_bytes:
-        gigabytes = float(match[2]) * UNITS[match[3]] / 1e9
-        return cpu_s / gigabytes, gigabytes / seconds
-    return cpu_s / int(match[1]) * 1e6, int(match[1]) / seconds
+        return cpu_s / count_bytes * 1e9, count_bytes / 1e9 / seconds
+    return cpu_s / requests * 1e6, requests / seconds
+
+
+def status_of(url: str, fields: Sequence[str]) -> int:
+    """The status of one request with these header lines."""
+    headers = dict(one.split(": ", 1) for one in fields)
+    request = urllib.request.Request(url, headers=headers)
+    context = ssl._create_unverified_context() if url.startswith("https:") else None
+    try:
+        with urllib.request.urlopen(request, context=context) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def require_status(name: str, row: Row, status: int) -> None:
+    """Raise NothingMeasured unless a server answers a row's request as the row means it."""
+    ranged = any(one.startswith("Range:") for one in row.fields)
+    wanted = 404 if row.rare else 304 if row.conditional else 206 if ranged else 200
+    require(status == wanted, f"{name} answers {status} to '{row.name}', which wants {wanted}.")
+
+
+def served(name: str, row: Row, report: str) -> tuple[int, float]:
+    """Requests and bytes that wrk's report counts. Raises NothingMeasured if there are none."""
+    match = WRK_NUMBER.search(report)
+    refused = WRK_BAD.search(report) is not None and not row.rare
+    require(match and not refused, f"{name} refused requests for '{row.name}':\n{report}")
+    assert match is not None
+    requests, count_bytes = int(match[1]), float(match[2]) * UNITS[match[3]]
+    require(requests and count_bytes, f"{name} served nothing for '{row.name}':\n{report}")
+    return requests, count_bytes
 
 
 @dataclass(frozen=True)
@@ -431,8 +465,7 @@ def stalled_downloads(peer: BenchedServer, count: int) -> Stalled:
         client = f"Tidegate-Client: {number:032x}\r\n"
         sock.sendall(f"GET /256m.bin HTTP/1.1\r\nHost: bench\r\n{client}\r\n".encode())
         answer = sock.recv(15)
-        if not answer.startswith(b"HTTP/1.1 200"):
-            raise SystemExit(f"{peer.name} refused a download: {answer!r}")
+        require(answer.startswith(b"HTTP/1.1 200"), f"{peer.name} refused a download: {answer!r}.")
         return sock
 
     warm = [begin(number) for number in range(100)]
@@ -447,9 +480,24 @@ def stalled_downloads(peer: BenchedServer, count: int) -> Stalled:
     time.sleep(5.0)
     core = (peer.cpu_s() - cpu_s) / (time.monotonic() - began)
     p99_s = small_p99_s(peer, 5.0)
+    require_held(peer.name, [*warm, *held])
     for sock in (*warm, *held):
         sock.close()
     return Stalled(each, core, p99_s)
+
+
+#: The first byte of TCP_INFO on a connection that neither side has closed.
+_ESTABLISHED = 1
+
+
+def require_held(name: str, sockets: Sequence[socket.socket]) -> None:
+    """Raise NothingMeasured if a server closed downloads that were to stand still."""
+    states = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] for one in sockets]
+    held = states.count(_ESTABLISHED)
+    require(
+        sockets and held == len(states),
+        f"{name} holds {held} of {len(states)} stalled downloads at the end.",
+    )
 
 
 def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
@@ -526,6 +574,7 @@ def main() -> None:
     line = VethLine() if os.geteuid() == 0 and shutil.which("ip") else None
     try:
         rows = chosen(options.only, line)
+        require(rows or options.stalled, f"No row here has {options.only} in its name.")
         with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
             peers = measure(Path(folder), rows, options, line)
     finally:

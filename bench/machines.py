@@ -33,7 +33,7 @@ import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -55,6 +55,7 @@ from bench.postgres import Postgres, postgres_running
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import run
+from bench.shared.subject import Suppressed, require
 from tidegate.policies.contract import ELSEWHERE, TicketRow, TicketState
 from tidegate.protocol.cluster import (
     Ended,
@@ -85,6 +86,11 @@ ENVIRON = {
 }
 _START_S = 60.0
 _LEASE_S = 1.5
+_GONE = Suppressed("processes that had ended before a signal", ProcessLookupError)
+_UNKNOWN = Suppressed("times when the database did not name a leader", StoreUnavailable)
+_BROKEN = Suppressed(
+    "requests that broke off", OSError, EOFError, asyncio.IncompleteReadError, TimeoutError
+)
 
 
 @dataclass(slots=True)
@@ -158,7 +164,7 @@ class BenchMachine:
     def lose(self) -> None:
         """Kill all of it."""
         for pid in self.pids():
-            with contextlib.suppress(ProcessLookupError):
+            with _GONE:
                 os.kill(pid, signal.SIGKILL)
         self._ended()
 
@@ -311,7 +317,7 @@ async def _places(url: str, clients: list[str]) -> dict[str, int]:
     parts = urlsplit(url)
     found = {}
     for client in clients:
-        with contextlib.suppress(OSError, EOFError, asyncio.IncompleteReadError):
+        with _BROKEN:
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
             writer.write(
                 b"GET /big.bin HTTP/1.1\r\nHost: x\r\nTidegate-Wait: ticket\r\n"
@@ -378,7 +384,7 @@ def failover(
         )
         clients = [f"probe-{n}" for n in range(20)]
         for what in [way for way in ways if not only or way in only] * rounds:
-            leader = _wait_for_leader(database, fleet)
+            leader, epoch = _wait_for_leader(database, fleet), _epoch(database)
             other = next(one for one in fleet if one is not leader)
             before = asyncio.run(_places(other.url, clients))
             began = time.monotonic()
@@ -394,8 +400,10 @@ def failover(
             untold += len(waited) - len(told)
             grew += sum(place > waited[client] for client, place in told.items())
             kept += sum(place <= waited[client] for client, place in told.items())
+            _require_lost(database, epoch, what)
             make_good()
             time.sleep(1.0)
+    require_failover(times, kept + grew + untold)
     lost = f"leader lost ({tickets} tickets)"
     lines = [
         (what, f"{statistics.median(found):.2f}", f"{max(found):.2f}")
@@ -403,6 +411,32 @@ def failover(
     ]
     click.echo(markdown.table((lost, "first answer after, s: median", "worst"), lines))
     click.echo(f"{kept} places were kept, {grew} grew, {untold} clients were told none.")
+
+
+def require_failover(times: Mapping[str, Sequence[float]], places: int) -> None:
+    """Raise NothingMeasured unless leaders were lost while clients had places to keep."""
+    require(any(times.values()), "No leader was lost: none of the chosen ways can be had here.")
+    require(places, "No client had a place in the queue when a leader was lost.")
+
+
+def _epoch(database: Database) -> int:
+    with database.begin() as session:
+        return read_seat(session).epoch
+
+
+def _require_lost(database: Database, epoch: int, what: str) -> None:
+    """Raise NothingMeasured unless another epoch begins: a signal may have hit nothing."""
+    end_s = time.monotonic() + _START_S
+    while (now := _epoch(database)) == epoch and time.monotonic() < end_s:
+        time.sleep(0.05)
+    require_new_epoch(what, epoch, now)
+
+
+def require_new_epoch(what: str, before: int, after: int) -> None:
+    """Raise NothingMeasured if the same leader still leads."""
+    require(
+        after > before, f"{what}: the leader of epoch {before} still leads, so nothing was lost."
+    )
 
 
 def _wait_for_leader(database: Database, fleet: list[BenchMachine]) -> BenchMachine:
@@ -606,7 +640,8 @@ def decisions(
         found.sort()
         p50, p99 = (found[int(len(found) * part)] * 1e3 for part in (0.5, 0.99))
         asked = f"{rate:.0f} cycles/s" if rate else f"{testers * flights} at once"
-        cpu = spent / max(1, cycles) * 1e6
+        require(cycles, f"No cycle of {asked} was decided.")
+        cpu = spent / cycles * 1e6
         figures = f"{cycles / took_s:.0f}", f"{cpu:.0f}", f"{p50:.1f}", f"{p99:.1f}"
         click.echo(markdown.row(asked, *figures))
 
@@ -661,12 +696,12 @@ class Harm:
         while time.monotonic() < until_s:
             await asyncio.sleep(self.rng.uniform(0.5, 3.0))
             leader = None
-            with contextlib.suppress(StoreUnavailable):
+            with _UNKNOWN:
                 leader = await asyncio.to_thread(leading, self.database, self.fleet)
             others = [one for one in self.fleet if one is not leader] or self.fleet
             at_leader = leader is not None and self.rng.random() < 0.5
             victim = leader if leader is not None and at_leader else self.rng.choice(others)
-            with contextlib.suppress(ProcessLookupError):
+            with _GONE:
                 await self.rng.choice(kinds)(victim, "leader" if victim is leader else "follower")
 
     def times_between(self, since_s: float, until_s: float) -> int:
@@ -680,46 +715,47 @@ class Harm:
         self.notes.append(f"{at} {what} ({victim.name})")
 
     async def _kill(self, victim: BenchMachine, role: str) -> None:
-        self._note(f"{role} killed", victim)
         os.kill(victim.leader_pid(), signal.SIGKILL)
+        self._note(f"{role} killed", victim)
 
     async def _stop(self, victim: BenchMachine, role: str) -> None:
-        self._note(f"{role} stopped", victim)
-        await self._pause([victim.leader_pid()], 5.0)
+        await self._pause([victim.leader_pid()], 5.0, f"{role} stopped", victim)
 
     async def _node(self, victim: BenchMachine, role: str) -> None:
-        self._note("node killed", victim)
         os.kill(self.rng.choice(self._nodes(victim)), signal.SIGKILL)
+        self._note("node killed", victim)
 
     async def _stop_node(self, victim: BenchMachine, role: str) -> None:
-        self._note("node stopped", victim)
         began_s = time.monotonic()
-        await self._pause([self.rng.choice(self._nodes(victim))], 5.0)
+        await self._pause([self.rng.choice(self._nodes(victim))], 5.0, "node stopped", victim)
         self._was_apart(victim, began_s)
 
     async def _machine(self, victim: BenchMachine, role: str) -> None:
-        self._note(f"{role}'s machine lost", victim)
+        if not victim.pids():
+            raise ProcessLookupError
         victim.lose()
+        self._note(f"{role}'s machine lost", victim)
         await asyncio.sleep(self.rng.uniform(0.0, 3.0))
         await asyncio.to_thread(victim.start)
 
     async def _database_killed(self, victim: BenchMachine, role: str) -> None:
-        self._note("database killed", victim)
+        if not self.postgres.processes():
+            raise ProcessLookupError
         self.postgres.kill()
+        self._note("database killed", victim)
         await asyncio.sleep(self.rng.uniform(0.0, 3.0))
         await asyncio.to_thread(self.postgres.start)
 
     async def _database_stopped(self, victim: BenchMachine, role: str) -> None:
-        self._note("database stopped", victim)
-        await self._pause(self.postgres.processes(), 4.0)
+        await self._pause(self.postgres.processes(), 4.0, "database stopped", victim)
 
     async def _cut(self, victim: BenchMachine, role: str) -> None:
         assert self.spaces is not None
         index = self.fleet.index(victim)
         what = self.rng.choice(("peers", "database", "both", "everything"))
-        self._note(f"{role} cut off from {what}", victim)
         began_s = time.monotonic()
         await asyncio.to_thread(self.spaces.cut, index, what)
+        self._note(f"{role} cut off from {what}", victim)
         await asyncio.sleep(self.rng.uniform(0.5, 12.0))
         await asyncio.to_thread(self.spaces.heal, index)
         if what != "database":
@@ -748,13 +784,19 @@ class Harm:
             raise ProcessLookupError
         return found
 
-    async def _pause(self, pids: list[int], most_s: float) -> None:
+    async def _pause(self, pids: list[int], most_s: float, what: str, victim: BenchMachine) -> None:
+        """Raises ProcessLookupError if none of these processes is there to be stopped."""
+        stopped = []
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
+            with _GONE:
                 os.kill(pid, signal.SIGSTOP)
+                stopped.append(pid)
+        if not stopped:
+            raise ProcessLookupError
+        self._note(what, victim)
         await asyncio.sleep(self.rng.uniform(0.2, most_s))
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
+        for pid in stopped:
+            with _GONE:
                 os.kill(pid, signal.SIGCONT)
 
 
@@ -841,7 +883,7 @@ async def _newcomers(url: str, count: int) -> int:
 
     async def one(index: int) -> None:
         fields = {"Tidegate-Wait": "ticket", "Tidegate-Client": f"newcomer-{index}"}
-        with contextlib.suppress(OSError, EOFError, asyncio.IncompleteReadError):
+        with _BROKEN:
             await fetch(url, "/long.bin", fields, limit_s=3.0, begun=began.append)
 
     await asyncio.gather(*(one(index) for index in range(count)))
@@ -935,6 +977,8 @@ def judge(
         found.append(f"more bodies than its own slots at a machine alone for {alone_s:.1f} s")
     if not history.whole:
         found.append("nobody got a file")
+    if not harm.done:
+        found.append("no fault hit anything")
     return found
 
 

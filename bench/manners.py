@@ -20,7 +20,8 @@ import argparse
 import random
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +30,7 @@ import numpy as np
 from bench.compare import figures_of, scaled_settings, staged
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
+from bench.shared.subject import require
 from tidegate.loadtest.population import scaled
 from tidegate.loadtest.sim.conditions import RUDE
 from tidegate.loadtest.sim.engine import Engine
@@ -66,6 +68,8 @@ class MannersEngine(Engine):
         files = (file for visitor in self.workload.visitors for file in visitor.files)
         self._prey = max(files, key=lambda file: file.size_bytes)
         self._nobody = SimClient(-1, self.workload.visitors[0])
+        #: How often each attacker struck.
+        self.strikes = Counter(dict.fromkeys(attackers, 0))
         for attacker in attackers:
             self._at(0.0, self._striking(attacker), self._nobody)
 
@@ -73,6 +77,7 @@ class MannersEngine(Engine):
         return lambda client: self._strike(attacker)
 
     def _strike(self, attacker: str) -> None:
+        self.strikes[attacker] += 1
         names = _NAMES if attacker == "hoarder" else 1 << 62
         size = self._prey.size_bytes
         job = Job(f"{attacker}#{self._draw.randrange(names)}", self._prey.name, size, size)
@@ -113,11 +118,26 @@ def run(
         name: np.asarray(column)
         for name, column in columns(engine.run().downloads, DOWNLOAD_FIELDS).items()
     }
+    require_strikes(engine.strikes)
     large = downloads["size_bytes"] >= workload.small_below_bytes
     wait = (downloads["first_byte_s"] - downloads["asked_s"]) * time_scale
     is_rude = np.array([visitor.rude for visitor in marked.visitors])
     who = is_rude[downloads["client"].astype(int)]
-    return Waits(float(wait[large & ~who].mean()), float(wait[large & who].mean()))
+    found = Waits(float(wait[large & ~who].mean()), float(wait[large & who].mean()))
+    require_waits(found)
+    return found
+
+
+def require_strikes(strikes: Mapping[str, int]) -> None:
+    """Raise NothingMeasured if an attacker never struck."""
+    for attacker, count in strikes.items():
+        require(count, f"The {attacker} never asked for anything.")
+
+
+def require_waits(found: Waits) -> None:
+    """Raise NothingMeasured unless polite and rude clients had to wait; NaN means no client."""
+    require(found.polite_s > 0.0, "No polite client had to wait.")
+    require(found.rude_s > 0.0, "No client that can be rude had to wait.")
 
 
 def spell(values: Sequence[float]) -> tuple[str, float, float]:
@@ -140,6 +160,7 @@ def live(policy: str, time_scale: float, seed: int) -> list[str]:
     faults = []
     for title, load in runs.items():
         figures = figures_of(policy, seed, time_scale, settings, *load)
+        require_attacked(title, figures)
         now = Waits(*(figures[f"mean_wait_large_{who}"] * time_scale for who in ("polite", "rude")))
         failed = f"{100 * figures['failed_fraction']:.1f} %"
         line = markdown.row(title, f"{now.polite_s:.0f}", f"{now.rude_s:.0f}", failed)
@@ -152,6 +173,12 @@ def live(policy: str, time_scale: float, seed: int) -> list[str]:
         if lost > MOST_LOST:
             faults.append(f"{title}: the polite lose {100 * lost:.0f} %")
     return faults
+
+
+def require_attacked(title: str, figures: Mapping[str, float]) -> None:
+    """Raise NothingMeasured if a live run with attackers had none."""
+    for name in ("hoard", "ghost", "forge") if "hoarder" in title else ():
+        require(figures.get(f"{name}_answers"), f"{title}: no request to {name} was answered.")
 
 
 def simulated(policy: str, time_scale: float, seeds: Sequence[int]) -> list[str]:

@@ -9,7 +9,6 @@ and zstd for their rows.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import os
 import re
@@ -24,17 +23,19 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.mirror_pair import described, fetch_pair
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
+from bench.shared.subject import Suppressed, require
 
 TIDEGATE = [sys.executable, "-m", "tidegate"]
 #: A fan-out is over in milliseconds, the kernel counts CPU in hundredths of a second.
 _REPEATS = 20
+_CUT = Suppressed("connections through the relay that broke off", OSError)
 ENVIRONMENT = dict(os.environ)
 
 
@@ -91,6 +92,10 @@ def timed(command: Sequence[object], limit_s: float = _LIMIT_S) -> RunCost:
     return RunCost(used.ru_utime + used.ru_stime, wall_s, output, used.ru_maxrss * 1024)
 
 
+#: What `same` says of two trees without a difference.
+IDENTICAL = "identical"
+
+
 def row(*cells: object) -> None:
     sys.stdout.write(markdown.row(*cells) + "\n")
     sys.stdout.flush()
@@ -99,7 +104,14 @@ def row(*cells: object) -> None:
 def same(one: Path, other: Path) -> str:
     """Whether rsync, reading every byte, finds nothing to do."""
     command = ["rsync", "-aHnic", "--delete", f"{one}/", f"{other}/"]
-    return "identical" if not timed(command).output.strip() else "WRONG"
+    return IDENTICAL if not timed(command).output.strip() else "WRONG"
+
+
+def require_mirrored(verdicts: Mapping[str, str], quiet_bytes: int) -> None:
+    """Raise NothingMeasured unless each method made the new tree, and the quiet round was heard."""
+    for name, verdict in verdicts.items():
+        require(verdict == IDENTICAL, f"{name} did not make the new tree.")
+    require(quiet_bytes, "No byte crossed the relay in the round without changes.")
 
 
 def copy(source: Path, target: Path) -> None:
@@ -135,8 +147,8 @@ def rsync(
     return cost.cpu_s - remote_s, wire, remote_s, same(new, mirror), cost
 
 
-def zstd_tar(work: Path, old: Path, new: Path) -> tuple[float, float, float]:
-    """zstd -3 --patch-from over tars of the trees."""
+def zstd_tar(work: Path, old: Path, new: Path) -> tuple[float, float, float, str]:
+    """zstd -3 --patch-from over tars of the trees: master CPU, MB, mirror CPU, result."""
     tar = ["tar", "--sort=name", "-C"]
     before, after, patch = work / "old.tar", work / "new.tar", work / "patch.zst"
     timed([*tar, old, "-cf", before, "."])
@@ -150,7 +162,8 @@ def zstd_tar(work: Path, old: Path, new: Path) -> tuple[float, float, float]:
         timed([*zstd, "-d", patch, "-o", after]),
         timed(["tar", "-C", mirror, "-xf", after]),
     ]
-    return made.cpu_s + patched.cpu_s, patch.stat().st_size / 1e6, sum(one.cpu_s for one in taken)
+    taken_s = sum(one.cpu_s for one in taken)
+    return made.cpu_s + patched.cpu_s, patch.stat().st_size / 1e6, taken_s, same(new, mirror)
 
 
 class Origin:
@@ -259,7 +272,7 @@ class Relay:
                 threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        with _CUT:
             while data := source.recv(1 << 16):
                 self.bytes += len(data)
                 target.sendall(data)
@@ -268,6 +281,7 @@ class Relay:
 
 def comparison(work: Path, old: Path, new: Path, rounds: int) -> Path:
     files, size = described(new)
+    require(same(new, old) != IDENTICAL, "The two trees do not differ: there is nothing to mirror.")
     sys.stdout.write(f"\nThe pair: {size / 1e6:.1f} MB, {files} files\n\n")
     row("method", "master CPU s", "MB per mirror", "CPU s per mirror", "result")
     row("---", "---", "---", "---", "---")
@@ -276,8 +290,8 @@ def comparison(work: Path, old: Path, new: Path, rounds: int) -> Path:
     row("rsync -aHcz", f"{master:.2f} each", f"{plain[0][1]:.2f}", f"{mirror:.2f}", plain[0][3])
     quick = rsync(work, old, new, "-aH")
     row("rsync -aH", f"{quick[0]:.2f} each", f"{quick[1]:.2f}", f"{quick[2]:.2f}", quick[3])
-    made, patch, taken = zstd_tar(work, old, new)
-    row("zstd -3 --patch-from, tar", f"{made:.2f}", f"{patch:.2f}", f"{taken:.2f}", "identical")
+    made, patch, taken, patched = zstd_tar(work, old, new)
+    row("zstd -3 --patch-from, tar", f"{made:.2f}", f"{patch:.2f}", f"{taken:.2f}", patched)
     mine = ours(work, old, new, rounds)
     update = mine.update_mb
     generate_s = statistics.median(cost.cpu_s for cost in mine.generated)
@@ -285,6 +299,8 @@ def comparison(work: Path, old: Path, new: Path, rounds: int) -> Path:
     row(
         "tidegate mirror", f"{generate_s:.2f} once", f"{update:.2f}", f"{apply_s:.2f}", mine.verdict
     )
+    verdicts = {"rsync -aHcz": plain[0][3], "rsync -aH": quick[3], "zstd": patched}
+    require_mirrored(verdicts | {"tidegate mirror": mine.verdict}, mine.quiet_bytes)
     rsync_s = statistics.median(one[4].cpu_s for one in plain)
     sys.stdout.write(
         f"\nBytes against rsync -aHcz: {update / plain[0][1]:.2f}. "
@@ -303,15 +319,15 @@ def fan_out(work: Path, publish: Path, counts: Sequence[int]) -> None:
     digest = hashlib.sha256(update.read_bytes()).hexdigest()
     origin = Origin(publish, work / "state-fan")
 
-    def fetch(failed: list[object]) -> None:
+    def fetch(whole: list[bool]) -> None:
         request = urllib.request.Request(f"{origin.url}{path}")
         request.add_header("Tidegate-Client", secrets.token_hex(16))
         with urllib.request.urlopen(request) as answer:
             hasher = hashlib.sha256()
             while data := answer.read(1 << 18):
                 hasher.update(data)
-        if hasher.hexdigest() != digest:
-            failed.append(path)
+        if hasher.hexdigest() == digest:
+            whole.append(True)
 
     sys.stdout.write(f"\nOne update of {size / 1e6:.2f} MB to n followers at once, by TCP\n\n")
     row("followers", "seconds", "aggregate Mbit/s", "origin CPU s", "origin CPU ms per follower")
@@ -320,21 +336,25 @@ def fan_out(work: Path, publish: Path, counts: Sequence[int]) -> None:
         origin.settle()
         for count in counts:
             before, started = origin.cpu_s(), time.monotonic()
-            failed: list[object] = []
+            whole: list[bool] = []
             for _ in range(_REPEATS):
-                followers = [threading.Thread(target=fetch, args=(failed,)) for _ in range(count)]
+                followers = [threading.Thread(target=fetch, args=(whole,)) for _ in range(count)]
                 for follower in followers:
                     follower.start()
                 for follower in followers:
                     follower.join()
             taken = (time.monotonic() - started) / _REPEATS
             cpu_s = (origin.cpu_s() - before) / _REPEATS
-            if failed:
-                raise SystemExit(f"{len(failed)} of {count} followers got other bytes")
+            require_followed(len(whole), count * _REPEATS)
             rate = count * size * 8 / 1e6 / taken
             row(count, f"{taken:.3f}", f"{rate:.0f}", f"{cpu_s:.4f}", f"{1000 * cpu_s / count:.1f}")
     finally:
         origin.stop()
+
+
+def require_followed(whole: int, asked: int) -> None:
+    """Raise NothingMeasured unless each follower got the right bytes; one may have raised."""
+    require(asked and whole == asked, f"{whole} of {asked} followers got the whole update.")
 
 
 def main() -> None:

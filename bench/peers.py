@@ -24,6 +24,7 @@ from statistics import mean
 from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import LabFailed, inside
+from bench.shared.subject import require
 
 _PORT = 8080
 _PATIENCE_S = 600.0
@@ -116,6 +117,21 @@ def play(
     )
 
 
+def require_exchange(without: PeerRound, with_peers: PeerRound) -> None:
+    """Raise NothingMeasured unless clients took bytes from each other instead of the server."""
+    clients = len(without.all_s)
+    require(
+        without.origin_files >= clients,
+        f"Without peers the server sent {without.origin_files:.2f} files to {clients} clients.",
+    )
+    require(len(with_peers.sharing_s) > 1, "Fewer than two clients were told to exchange.")
+    require(
+        with_peers.origin_files < clients,
+        f"With peers the server sent {with_peers.origin_files:.2f} files to {clients} clients: "
+        "they exchanged nothing.",
+    )
+
+
 def row(name: str, outcome: PeerRound) -> str:
     """One line of the table."""
     parts = [f"{name:<16}{max(outcome.all_s):>8.1f}{mean(outcome.all_s):>8.1f}"]
@@ -147,6 +163,7 @@ def main(given: Sequence[str] | None = None) -> int:
             found.append(play(network, size_bytes, options.clients, count, options.seed))
         print(row(name, found[-1]), flush=True)
     without, with_peers = found
+    require_exchange(without, with_peers)
     print(f"last done: {max(with_peers.all_s) / max(without.all_s):.2f} of that without peers")
     return 0
 

@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from bench.attacks.simulated import Cost
 from bench.cluster import serving
+from bench.shared.subject import require
 from tests.faulty_mirrors import Behaviour, running
 
 _SIZE_BYTES, _RATE = 20_000_000, "40Mbit"
@@ -61,6 +62,16 @@ def _get(folder: Path, *urls: str) -> tuple[float, bytes]:
     return time.monotonic() - begun, out.read_bytes() if out.exists() else b""
 
 
+def require_alone(right: Sequence[bool]) -> None:
+    """Raise NothingMeasured unless each download without a bad mirror brought the file."""
+    require(right and all(right), f"{sum(right)} of {len(right)} honest downloads were right.")
+
+
+def require_asked(title: str, requests: int) -> None:
+    """Raise NothingMeasured if the bad mirror never got a request."""
+    require(requests, f"A mirror that {title}: nobody asked it for anything.")
+
+
 def costs() -> Iterator[Cost]:
     """Each of `TITLES`: time against that without, less one; `taken` is bytes, or `WRONG`."""
     with tempfile.TemporaryDirectory(prefix="tidegate-mirror-") as name, ExitStack() as stack:
@@ -70,11 +81,14 @@ def costs() -> Iterator[Cost]:
         (folder / "release" / "file.bin").write_bytes(data)
         _, url = stack.enter_context(serving(folder, "--bandwidth", _RATE))
         url = f"{url.rstrip('/')}/file.bin"
-        alone_s = [_get(folder, url)[0] for _ in range(_ALONE_TIMES)]
+        alone = [_get(folder, url) for _ in range(_ALONE_TIMES)]
+        require_alone([got == data for _, got in alone])
+        alone_s = [took_s for took_s, _ in alone]
         mean_s = statistics.fmean(alone_s)
         yield Cost((max(alone_s) - min(alone_s)) / mean_s, 0.0)
-        for behaviour in _behaviours(data).values():
+        for title, behaviour in _behaviours(data).items():
             with running(behaviour) as [mirror]:
                 took_s, got = _get(folder, url, mirror.url)
+                require_asked(title, len(mirror.requests))
                 sent = float(mirror.sent) if got == data else WRONG
                 yield Cost(took_s / mean_s - 1.0, 0.0, sent)

@@ -14,13 +14,13 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.shared.subject import Suppressed, require
 from tidegate.loadtest.sim.conditions import Conditions, Starved
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import columns
@@ -49,6 +49,7 @@ _GHOST_PATIENCE_S = 0.45
 _PREY = 4
 #: Where many honest people come from.
 _ONE_ADDRESS = "198.51.100.1"
+_STARVED = Suppressed("days that ended before everybody was done", Starved)
 
 
 def one_address(seed: int, people: int = 500, shape: ReleaseDay = RELEASE_DAY) -> Workload:
@@ -131,6 +132,8 @@ class Attacked(Engine):
         self._attacker = attacker
         self._manner = manner
         self._asked = 0
+        #: Requests of the attacker that reached the server, and downloads that it let begin.
+        self.attacker_requests = self.attacker_starts = 0
         self._active = 0
         self._chance = random.Random(f"attack/{seed}")
         files = {file for visitor in workload.visitors for file in visitor.files}
@@ -162,6 +165,14 @@ class Attacked(Engine):
         )
         self._next_file(SimClient(-1 - number, visitor))
 
+    def _answer(self, client: SimClient) -> None:
+        self.attacker_requests += client.number < 0
+        super()._answer(client)
+
+    def _admit(self, client: SimClient) -> None:
+        self.attacker_starts += client.number < 0
+        super()._admit(client)
+
     def _body_ended(self, client: SimClient) -> None:
         if client.number < 0:
             self.attacker_bytes += client.visitor.total_bytes
@@ -190,7 +201,7 @@ def _run(policy: str, seed: int, workload: Workload, *attack: Any) -> Engine:
     conditions = replace(scenario.conditions(workload), limit_s=_LONGEST_S)
     world = scenario.make_policy(workload, seed), conditions, seed
     engine = Attacked(workload, *world, *attack) if attack else Engine(workload, *world)
-    with suppress(Starved):
+    with _STARVED:
         engine.run()
     return engine
 
@@ -227,6 +238,15 @@ def _cost(
     return Cost(statistics.fmean(ratios) - 1.0, error, *means)
 
 
+def require_landed(engine: Attacked, title: str, manner: Manner) -> None:
+    """Raise NothingMeasured unless the attack took place; a ghost leaves before it is let in."""
+    require(engine.attacker_requests, f"{title}, {manner}: the attacker asked for nothing.")
+    if manner != "ghost":
+        require(engine.attacker_starts, f"{title}, {manner}: the attacker was never let in.")
+    if manner == "real":
+        require(engine.attacker_bytes, f"{title}, {manner}: the attacker took no file.")
+
+
 class AttackBench:
     """Runs attacks under one policy over some seeds; the calm days are played once."""
 
@@ -244,6 +264,7 @@ class AttackBench:
         for seed in self._seeds:
             engine = _run(self._policy, seed, one_address(seed, 0, _DAY), attacker, manner)
             assert isinstance(engine, Attacked)
+            require_landed(engine, attacker.title, manner)
             found, missing = _sessions_s(engine)
             ratios.append(float(found.mean() / self._calm[seed].mean()))
             undone.append(missing)

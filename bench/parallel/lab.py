@@ -32,6 +32,7 @@ from bench.parallel.mirrors import Mirrors, payload_rate
 from bench.parallel.table import table
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
+from bench.shared.subject import require
 
 #: The installed command beside this interpreter.
 TIDEGATE = f"{shlex.quote(str(Path(sys.executable).parent / 'tidegate'))} get -q"
@@ -126,6 +127,10 @@ class LabRun:
     status: int
     #: User and system seconds of the tool.
     cpu_s: float
+    #: TCP payload from each mirror, in bytes.
+    received: tuple[int, ...] = ()
+    #: Whether the scenario's event took place while the tool ran.
+    happened: bool = True
 
     @property
     def ratio(self) -> float:
@@ -206,7 +211,14 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
             "killed": lambda: lab.kill(bad),
         }
         before = lab.received()
-        timer = threading.Timer(given.at_s, events.get(kind, lambda: None))
+        happened = threading.Event()
+
+        def happen() -> None:
+            if kind in events:
+                events[kind]()
+            happened.set()
+
+        timer = threading.Timer(given.at_s, happen)
         timer.start()
         spent_s = _spent_s()
         began = time.monotonic()
@@ -226,7 +238,8 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         timer.cancel()
         timer.join()
         time.sleep(0.1)
-        payload = sum(lab.received()) - sum(before)
+        received = tuple(now - was for now, was in zip(lab.received(), before, strict=True))
+        payload = sum(received)
         out = Path(folder) / "out.bin"
         right = out.is_file() and out.read_bytes() == data
     best = optimum_s(
@@ -237,7 +250,32 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         len(data),
         payload_rate(link),
     )
-    return LabRun(seconds, best, (payload - len(data)) / len(data), right, status, spent_s)
+    waste = (payload - len(data)) / len(data)
+    took_place = kind not in events or happened.is_set()
+    found = LabRun(seconds, best, waste, right, status, spent_s, received, took_place)
+    require_run(scenario, tool, found, bad)
+    return found
+
+
+#: What a shell's `timeout` ends with where a program cannot be run, or is not there.
+_NO_PROGRAM = (126, 127)
+#: Kinds in which one mirror misbehaves from the first request.
+_BAD_FROM_THE_START = ("corrupt", "503", "busy")
+
+
+def require_run(scenario: Situation, tool: str, found: LabRun, bad: int) -> None:
+    """Raise NothingMeasured unless the tool ran, took bytes, and met what the scenario is about."""
+    where = f"{scenario.name}, {tool}"
+    require(found.status not in _NO_PROGRAM, f"{where}: the program is not installed.")
+    require(sum(found.received), f"{where}: no byte came from a mirror.")
+    # A program that believes a corrupt mirror has a wrong file, which the table says.
+    delivered = found.status or found.right or scenario.kind == "corrupt"
+    require(delivered, f"{where}: the program ended well, without the file.")
+    in_time = found.status or found.happened
+    require(in_time, f"{where}: the program was done before anything happened.")
+    is_one_bad = scenario.kind in _BAD_FROM_THE_START or (scenario.odd and not scenario.all_odd)
+    if is_one_bad and tool.startswith("tidegate"):
+        require(found.received[bad], f"{where}: nobody asked the mirror that misbehaves.")
 
 
 def _spent_s() -> float:
@@ -285,6 +323,7 @@ def main() -> None:
             rows.append(row)
             out = sys.stdout if given.json else sys.stderr
             print(json.dumps(row), file=out, flush=True)
+    require(rows, "No scenario and tool has these names.")
     if not given.json:
         print("\n".join(table(rows)))
 

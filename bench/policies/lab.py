@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from bench.policies.crowd import READER_BYTES
 from bench.shared import markdown, namespaces
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
+from bench.shared.subject import require
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import measure
 from tidegate.loadtest.sim.scenario import Scenario
@@ -294,8 +295,9 @@ def main() -> int:
                 with serving(folder, policy, bound, workers, given.prefix):
                     poll = policy in ("ticket", "reserve", "fcfs")
                     found = replay(folder, workload, poll=poll, prefix=given.prefix)
+                require_crowd(policy, found, workload)
                 times = [c["done_s"] - c["came_s"] for c in found if c["done_s"] is not None]
-                live = statistics.fmean(times) if times else float("nan")
+                live = statistics.fmean(times)
                 if policy == "nginx":
                     nginx_s, plain = live, _sessions(found)
                 if given.clients:
@@ -316,6 +318,27 @@ def main() -> int:
                 sys.stderr.write(f"{rows[-1]}\n")
     sys.stdout.write(table(rows) + "\n")
     return 0
+
+
+#: The token bucket's burst and the kernel's buffers may let through so much more for a while.
+_OVER_LINE = 1.25
+
+
+def require_crowd(policy: str, found: Sequence[Mapping[str, float]], workload: Workload) -> None:
+    """Raise NothingMeasured unless the whole crowd came, was served, and met the line's limit."""
+    count = len(workload.visitors)
+    require(len(found) == count, f"{policy}: {len(found)} of {count} clients came.")
+    done = [one for one in found if one["done_s"] is not None]
+    require(done, f"{policy}: no client of {count} was done.")
+    # All others are compared with what nginx's clients had.
+    require(policy != "nginx" or len(done) == count, f"nginx: {len(done)} of {count} were done.")
+    span_s = max(one["done_s"] for one in done) - min(one["came_s"] for one in found)
+    bytes_s = sum(one["size_bytes"] for one in done) / span_s
+    line_bytes_s = workload.bandwidth_bytes_s
+    require(
+        bytes_s <= _OVER_LINE * line_bytes_s,
+        f"{policy}: {bytes_s:.0f} B/s came over a line of {line_bytes_s:.0f} B/s: it has no limit.",
+    )
 
 
 def _sessions(found: Sequence[dict[str, float]]) -> dict[float, float]:
