@@ -18,12 +18,13 @@ from tidegate.loadtest import options
 from tidegate.loadtest.catalogue import CATALOGUE
 from tidegate.loadtest.content import files_of
 from tidegate.loadtest.population import address_of
-from tidegate.loadtest.recorder import tally
+from tidegate.loadtest.recorder import must_count, tally
 from tidegate.loadtest.replay import ARRIVALS, Replay, population
 
 __all__ = ["HotObject", "ReceiverUser", "options"]
 
 _LIMIT_S = 600.0
+must_count("multicast_bytes", "no byte came by multicast")
 
 
 class ReceiverUser(User):

@@ -17,7 +17,7 @@ from tidegate.client.storage.piece_writer import Pieces
 from tidegate.loadtest import options
 from tidegate.loadtest.body import NarrowPool, PieceCheck, receive
 from tidegate.loadtest.catalogue import CATALOGUE, CatalogueFile
-from tidegate.loadtest.recorder import tally
+from tidegate.loadtest.recorder import must_count, tally
 from tidegate.loadtest.replay import Replay
 from tidegate.loadtest.users import Downloader
 from tidegate.loadtest.workloads import File, Visitor
@@ -26,6 +26,7 @@ __all__ = ["Fanout", "Ranged", "options"]
 
 CONNECTIONS = 4
 _LEAST_PART_BYTES = 256 * 1024
+must_count("part_downloads", "no download came in several parts at a time")
 
 
 class Ranged(Downloader):
@@ -54,6 +55,8 @@ class Ranged(Downloader):
         if got == file.size_bytes:
             tally().count("finished")
             tally().count("verified_bytes", got)
+            if len(parts) > 1:
+                tally().count("part_downloads")
             tally().observe("session", time.monotonic() - began_s)
         else:
             tally().count("gave_up" if wish.gave_up else "failed")

@@ -11,7 +11,7 @@ import html
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,20 @@ def _send(client_id: str, data: dict[str, Any]) -> None:
 def _receive(client_id: str, data: dict[str, Any]) -> None:
     if _KEY in data:
         _total.merge(Tally.from_json(data[_KEY]))
+
+
+#: Counters that a profile is about: a run in which one of them stays 0 has shown nothing.
+_subjects: dict[str, str] = {}
+
+
+def must_count(counter: str, sentence: str) -> None:
+    """Let a run miss its objectives with `sentence` if it never counts `counter`."""
+    _subjects[counter] = sentence
+
+
+def missing_subjects(figures: Mapping[str, float]) -> list[str]:
+    """What a profile is about and the run did not have, in words."""
+    return [text for counter, text in _subjects.items() if not figures.get(counter)]
 
 
 def reset() -> None:
@@ -156,7 +170,7 @@ def verdict_on(wanted: Sequence[str], figures: dict[str, float]) -> list[str]:
             objectives.append(Objective.parse(text))
         except ValueError as error:
             found.append(str(error))
-    return misses(objectives, figures) + found
+    return misses(objectives, figures) + missing_subjects(figures) + found
 
 
 @events.quit.add_listener

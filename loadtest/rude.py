@@ -16,7 +16,7 @@ from locust import FastHttpUser, task
 from tidegate.loadtest import options
 from tidegate.loadtest.content import files_of
 from tidegate.loadtest.population import address_of
-from tidegate.loadtest.recorder import tally
+from tidegate.loadtest.recorder import must_count, tally
 from tidegate.loadtest.replay import Replay, population
 from tidegate.loadtest.users import Visitors
 from tidegate.loadtest.workloads import File
@@ -26,6 +26,8 @@ __all__ = ["Forger", "Ghost", "Hoarder", "Rude", "Visitors", "options"]
 #: Attackers' addresses lie above all visitors'.
 _FIRST_ADDRESS = 1 << 23
 _PROBLEMS = (403, 429, 503)
+for _name in ("hoard", "ghost", "forge"):
+    must_count(f"{_name}_answers", f"the server answered no request to {_name}")
 
 
 class _Attacker(FastHttpUser):
@@ -64,6 +66,7 @@ class _Attacker(FastHttpUser):
         ) as response:
             if response.status_code in (200, 206, *_PROBLEMS):
                 response.success()
+                tally().count(f"{name}_answers")
             else:
                 response.failure(f"answered {response.status_code}: {response.error}")
             if response.status_code == 403:
