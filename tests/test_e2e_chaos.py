@@ -25,11 +25,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from bench.shared.subject import Suppressed, require
 from tests.faulty_disk import FaultyDisk
 from tests.installed import TIDEGATE
 from tests.running import RunningServer, make_release, wait_for
@@ -51,6 +54,8 @@ ON_ITS_WAY_BYTES = 512 << 10
 CUT_TO = 3
 #: A server of this size starts with about 100 MB.
 MOST_RESIDENT_BYTES = 400_000_000
+_UNANSWERED = Suppressed("requests without an answer", OSError)
+_GONE = Suppressed("helpers that ended before they were killed", ProcessLookupError)
 
 
 class Chaos:
@@ -87,6 +92,8 @@ class Chaos:
         self.holders = 0
         self.numbers: dict[str, int] = {}
         self.errors: list[str] = []
+        #: Faults that hit nothing, as there was no file or process for them.
+        self.without_effect: Counter[str] = Counter()
         #: How often files were cut short, and whose: so short, they are whole files of their time.
         self.cuts = 0
         self.cut: set[str] = set()
@@ -144,14 +151,14 @@ class Chaos:
             headers["Tidegate-Ticket"] = token
         request = urllib.request.Request(f"{self.url}/big.bin", headers=headers)
         trust = ssl.create_default_context(cafile=str(self.trusted)) if self.tls else None
-        try:
-            with urllib.request.urlopen(request, timeout=30, context=trust) as answer:
-                return answer.status, {}
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
-        except OSError:
-            return 0, {}
+        with _UNANSWERED:
+            try:
+                with urllib.request.urlopen(request, timeout=30, context=trust) as answer:
+                    return answer.status, {}
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, json.load(error)
+        return 0, {}
 
     def ticket_holders_look_in(self) -> None:
         """One more comes; and those who have a number keep it, whatever happened."""
@@ -237,8 +244,10 @@ class Chaos:
         self.config.write_text(good)
 
     def database_is_lost(self) -> None:
-        for file in (self.folder / "state").glob("tidegate.db*"):
+        files = [*(self.folder / "state").glob("tidegate.db*")]
+        for file in files:
             file.unlink(missing_ok=True)
+        self.took_effect("database_is_lost", len(files))
 
     def disk_is_full(self) -> None:
         self.disk.set(f"write enospc 0 {self.folder / 'state'}/")
@@ -305,9 +314,17 @@ class Chaos:
     def a_helper_is_killed(self) -> None:
         """Child processes of the server, where it has any."""
         children = Path(f"/proc/{self.server.process.pid}/task/{self.server.process.pid}/children")
+        killed = 0
         for child in children.read_text().split():
-            with contextlib.suppress(ProcessLookupError):
+            with _GONE:
                 os.kill(int(child), signal.SIGKILL)
+                killed += 1
+        self.took_effect("a_helper_is_killed", killed)
+
+    def took_effect(self, fault: str, count: int) -> None:
+        """Note a fault for which there was nothing to hit."""
+        if not count:
+            self.without_effect[fault] += 1
 
     def killed_while_it_starts(self) -> None:
         self.errors += self.server.errors
@@ -388,6 +405,16 @@ class Chaos:
             return None
 
 
+def require_subject(
+    happened: Sequence[str], without_effect: Counter[str], given: Mapping[str, int]
+) -> None:
+    """Raise NothingMeasured unless faults hit the server and each kind of client was served."""
+    hits = Counter(happened) - without_effect
+    require(hits, f"No fault hit anything; without effect: {dict(without_effect)}.")
+    for what, count in given.items():
+        require(count, f"Under these faults there were no {what}.")
+
+
 def mended(got: bytes, whole: bytes, most_bytes: int) -> bytes:
     """With what became zeros on its way, `most_bytes` of it at most, as it was."""
     parts: list[bytes] = []
@@ -459,12 +486,21 @@ def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) ->
             got = mended(got, whole, chaos.cuts * ON_ITS_WAY_BYTES)
             assert whole.startswith(got), ("BYTES: not the file's", to)
             assert one.returncode != 0 or chaos.whole(name, got), ("BYTES", to)
+        given = {
+            "whole files by tidegate get": len(chaos.gets),
+            "whole files by other programs": sum(
+                not one.returncode for one in chaos.curls.values()
+            ),
+            "ticket numbers": len(chaos.owners),
+        }
+        require_subject(happened[1:], chaos.without_effect, given)
         assert chaos.every_slot_starts_one(), ("SLOTS: one leaked", chaos.readiness())
         lines = chaos.errors + chaos.server.errors
         signs = ("Traceback", "forgotten", "Nothing ran")
         bad = [n for n, line in enumerate(lines) if any(sign in line for sign in signs)]
         assert not bad, ("FAULTS", "".join(lines[bad[0] - 3 : bad[0] + 30]))
     finally:
+        happened.append(f"without effect: {dict(chaos.without_effect)}")
         sys.stdout.write(" ".join(happened) + "\n" + "".join(chaos.server.errors[-30:]))
         for one in {**chaos.gets, **chaos.curls}.values():
             if one.poll() is None:
