@@ -79,7 +79,7 @@ SMALLEST = {
     "bench.manners --seeds 1": "| all of them |",
     "bench.mirror --folder PAIR --followers 1 --rounds 1": "| 1 |",
     "bench.parallel.lab --only '1 MiB' --runs 1 --tools tidegate": "| 1 MiB |",
-    "bench.peers --clients 2 --mib 0.25": "of that without peers",
+    "bench.peers --clients 3 --mib 4": "of that without peers",
     "bench.policies.lab --policy fair --trace mixed --told right --part 0.05": "| mixed | fair",
     "bench.multicast.lab --mib 0.25 --receivers 2 --loss 5 --rounds 1 --tools ours,tcp": "5 % |",
 }

@@ -1,0 +1,327 @@
+"""Each bench, lab, load test and chaos run fails when its subject is taken away."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import json
+import os
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bench import (
+    bars,
+    clients,
+    cluster,
+    compare,
+    composition,
+    gate,
+    http_peers,
+    machines,
+    manners,
+    mirror,
+    peers,
+)
+from bench.attacks import mirrors as bad_mirrors
+from bench.attacks import simulated
+from bench.history import CrowdHistory
+from bench.parallel import lab as parallel
+from bench.policies import lab as policies
+from bench.shared.subject import NothingMeasured, Suppressed, require
+from tests import test_e2e_chaos as chaos
+from tests.installed import PYTHON
+
+HTTP = {row.name: row for row in http_peers.ROWS}
+SITUATIONS = {one.name: one for one in parallel.SCENARIOS}
+RUN = parallel.LabRun(1.0, 1.0, 0.0, True, 0, 0.1, (9, 9), True)
+CROWD = policies.begun(policies.mixed(1), 0.02)
+SERVED = [{"came_s": 0.0, "done_s": 9.0, "size_bytes": 9.0} for _ in CROWD.visitors]
+LATE = [one | {"done_s": None} for one in SERVED]
+AT_ONCE = [one | {"size_bytes": 1e9} for one in SERVED]
+ROUND = peers.PeerRound((1.0, 1.0), (), 2.1)
+SHARED = peers.PeerRound((), (1.0, 1.0), 1.2)
+WRK = "0 requests in 1.00s, 0.00B read"
+OVERLOAD = {"arrived": 4.0, "finished": 4.0, "queued": 2.0}
+MIRRORED = {"rsync": mirror.IDENTICAL}
+GIVEN = {"ticket numbers": 3, "whole files": 2}
+
+
+def closed_download() -> None:
+    """A server closes a download that was to stand still."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as sock,
+    ):
+        server.accept()[0].close()
+        http_peers.require_held("nginx", [sock])
+
+
+def engine(requests: int, starts: int, taken_bytes: float) -> simulated.Attacked:
+    """An engine that has played an attack with these results."""
+    played = simulated.Attacked.__new__(simulated.Attacked)
+    played.attacker_requests, played.attacker_starts = requests, starts
+    played.attacker_bytes = taken_bytes
+    return played
+
+
+def lost_service() -> None:
+    """A machine of the composition is lost of which no process runs."""
+    absent = composition.Composition.__new__(composition.Composition)
+    absent.lose("node-2")
+
+
+#: What is taken away: how the bench is told of it, and a part of the sentence that it says.
+TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
+    "attacks simulated: no request": (
+        lambda: simulated.require_landed(engine(0, 0, 0.0), "one /48", "ghost"),
+        "asked for nothing",
+    ),
+    "attacks simulated: never let in": (
+        lambda: simulated.require_landed(engine(9, 0, 0.0), "one /48", "idle"),
+        "never let in",
+    ),
+    "attacks simulated: no file": (
+        lambda: simulated.require_landed(engine(9, 9, 0.0), "one /48", "real"),
+        "took no file",
+    ),
+    "attacks on downloads: wrong file without an attacker": (
+        lambda: bad_mirrors.require_alone([True, False]),
+        "1 of 2 honest",
+    ),
+    "attacks on downloads: mirror not asked": (
+        lambda: bad_mirrors.require_asked("sends wrong bytes", 0),
+        "nobody asked it",
+    ),
+    "clients: crowd gone": (lambda: clients.require_crowd([0, 0, 0, None]), "1 of 4"),
+    "clients: program fails": (lambda: clients.require_tools(["pip"], ["curl"]), "pip"),
+    "clients: none installed": (lambda: clients.require_tools([], []), "installed"),
+    "cluster speed: short download": (lambda: cluster.require_whole([9, 8], 9), "1 of 2"),
+    "cluster speed: no download": (lambda: cluster.require_whole([], 9), "0 of 0"),
+    "cluster faults: no kill": (lambda: cluster.require_harmed({}, 9), "No process"),
+    "cluster faults: no file": (
+        lambda: cluster.require_harmed({"leader killed": 1}, 0),
+        "whole file",
+    ),
+    "compare: nobody came": (
+        lambda: compare.require_overload("fair", OVERLOAD, 5),
+        "4 of 5 clients",
+    ),
+    "compare: nothing finished": (
+        lambda: compare.require_overload("fair", OVERLOAD | {"finished": 0.0}, 4),
+        "no download finished",
+    ),
+    "compare: no overload": (
+        lambda: compare.require_overload("fair", OVERLOAD | {"queued": 0.0}, 4),
+        "told to wait",
+    ),
+    "composition: machine not there": (lost_service, "no process of it ran"),
+    "gate: other answers": (lambda: gate.require_meant(9, 20, starts=True), "9 of 20"),
+    "http_peers: wrong status": (
+        lambda: http_peers.require_status("nginx", HTTP["304"], 200),
+        "wants 304",
+    ),
+    "http_peers: no range": (
+        lambda: http_peers.require_status("nginx", HTTP["1 MiB ranges"], 200),
+        "wants 206",
+    ),
+    "http_peers: nothing served": (
+        lambda: http_peers.served("nginx", HTTP["404"], WRK),
+        "served nothing",
+    ),
+    "http_peers: no report": (lambda: http_peers.served("nginx", HTTP["404"], ""), "refused"),
+    "http_peers: downloads closed": (closed_download, "0 of 1 stalled"),
+    "machines failover: no leader lost": (
+        lambda: machines.require_failover({}, 3),
+        "No leader was lost",
+    ),
+    "machines failover: no place": (
+        lambda: machines.require_failover({"process killed": [1.0]}, 0),
+        "place in the queue",
+    ),
+    "machines failover: kill hit nothing": (
+        lambda: machines.require_new_epoch("process killed", 4, 4),
+        "still leads",
+    ),
+    "manners: no strike": (lambda: manners.require_strikes({"ghost": 0}), "ghost never asked"),
+    "manners: nobody waits": (lambda: manners.require_waits(manners.Waits(0.0, 1.0)), "polite"),
+    "manners: nobody is rude": (
+        lambda: manners.require_waits(manners.Waits(1.0, float("nan"))),
+        "rude",
+    ),
+    "manners live: forger absent": (
+        lambda: manners.require_attacked(
+            "hoarder, ghost and forger, too", {"hoard_answers": 1.0, "ghost_answers": 1.0}
+        ),
+        "forge",
+    ),
+    "mirror: wrong tree": (
+        lambda: mirror.require_mirrored(MIRRORED | {"zstd": "WRONG"}, 9),
+        "zstd did not make",
+    ),
+    "mirror: relay passed by": (lambda: mirror.require_mirrored(MIRRORED, 0), "relay"),
+    "mirror: follower failed": (lambda: mirror.require_followed(39, 40), "39 of 40"),
+    "parallel: program absent": (
+        lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, status=127), 1),
+        "not installed",
+    ),
+    "parallel: no bytes": (
+        lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, received=(0,)), 0),
+        "no byte",
+    ),
+    "parallel: exit 0 without the file": (
+        lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, right=False), 1),
+        "without the file",
+    ),
+    "parallel: no event": (
+        lambda: parallel.require_run(SITUATIONS["stall"], "axel", replace(RUN, happened=False), 1),
+        "before anything happened",
+    ),
+    "parallel: bad mirror not asked": (
+        lambda: parallel.require_run(
+            SITUATIONS["503 for ever"], "tidegate", replace(RUN, received=(9, 0)), 1
+        ),
+        "misbehaves",
+    ),
+    "peers: nothing exchanged": (
+        lambda: peers.require_exchange(ROUND, replace(SHARED, origin_files=2.2)),
+        "exchanged nothing",
+    ),
+    "peers: no server": (
+        lambda: peers.require_exchange(replace(ROUND, origin_files=0.5), SHARED),
+        "Without peers",
+    ),
+    "peers: nobody to exchange with": (lambda: peers.require_exchange(ROUND, ROUND), "two"),
+    "policies lab: clients missing": (
+        lambda: policies.require_crowd("fair", SERVED[1:], CROWD),
+        "clients came",
+    ),
+    "policies lab: nobody done": (
+        lambda: policies.require_crowd("fair", LATE, CROWD),
+        "was done",
+    ),
+    "policies lab: nginx not done": (
+        lambda: policies.require_crowd("nginx", [*SERVED[1:], *LATE[:1]], CROWD),
+        "nginx: ",
+    ),
+    "policies lab: no limit": (
+        lambda: policies.require_crowd("fair", AT_ONCE, CROWD),
+        "has no limit",
+    ),
+    "chaos: faults hit nothing": (
+        lambda: chaos.require_subject(
+            ["database_is_lost"], Counter({"database_is_lost": 1}), GIVEN
+        ),
+        "No fault hit",
+    ),
+    "chaos: no clients": (
+        lambda: chaos.require_subject(["killed"], Counter(), GIVEN | {"whole files": 0}),
+        "no whole files",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN_AWAY)
+def test_a_measurement_without_its_subject_fails(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composition, "run", lambda *_, **__: "")
+    without, sentence = TAKEN_AWAY[case]
+    with pytest.raises(NothingMeasured, match=sentence) as failed:
+        without()
+    assert failed.value.code, "its exit status is not 0"
+
+
+def test_a_measurement_with_its_subject_goes_on() -> None:
+    simulated.require_landed(engine(9, 0, 0.0), "one /48", "ghost")
+    simulated.require_landed(engine(9, 9, 9.0), "one /48", "real")
+    cluster.require_whole([9, 9], 9)
+    compare.require_overload("fair", OVERLOAD, 4)
+    http_peers.require_status("nginx", HTTP["304"], 304)
+    assert http_peers.served("nginx", HTTP["10 KiB"], "5 requests in 1.00s, 2.00KB read") == (
+        5,
+        2048.0,
+    )
+    mirror.require_mirrored(MIRRORED, 9)
+    parallel.require_run(SITUATIONS["503 for ever"], "tidegate", RUN, 1)
+    # A peer that fails is a result of the table.
+    parallel.require_run(SITUATIONS["stall"], "curl", replace(RUN, right=False, status=124), 1)
+    peers.require_exchange(ROUND, SHARED)
+    policies.require_crowd("nginx", SERVED, CROWD)
+    chaos.require_subject(["killed"], Counter(), GIVEN)
+
+
+def test_faults_of_machines_that_hit_nothing_break_a_promise() -> None:
+    history = CrowdHistory(whole=9)
+    written = machines.Written(1, 0, 0, 0, frozenset())
+    harm = machines.Harm([], None, None, None, None)  # type: ignore[arg-type]
+    harm.fleet = [None]  # type: ignore[list-item]
+    assert machines.judge(history, written, harm, 6, 6, "") == ["no fault hit anything"]
+    harm.done["leader killed"] += 1
+    assert machines.judge(history, written, harm, 6, 6, "") == []
+
+
+def test_a_bar_about_told_times_is_missed_where_nobody_was_told_one() -> None:
+    judge = bars.between("eta_within_p90", 0.85, 0.95)
+    _, held = judge([[{"eta_told": 0.0, "eta_within_p90": float("nan")}]])
+    assert not held
+    _, held = judge([[{"eta_told": 3.0, "eta_within_p90": 0.9}]])
+    assert held
+
+
+def test_bars_that_do_not_exist_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["bars", "--only", "no such bar"])
+    with pytest.raises(NothingMeasured, match="No bar"):
+        bars.main()
+
+
+#: In a process of its own: Locust changes sockets and threads for all that run beside it.
+_PROFILE = """
+import json, sys
+import tidegate.loadtest.{profile}
+from tidegate.loadtest.recorder import verdict_on
+print(json.dumps([verdict_on([], json.loads(text)) for text in sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("profile", "counters"),
+    [
+        ("rude", ["hoard_answers", "ghost_answers", "forge_answers"]),
+        ("hot_object", ["multicast_bytes"]),
+        ("mirror_fanout", ["part_downloads"]),
+    ],
+)
+def test_a_profile_without_its_subject_misses(profile: str, counters: list[str]) -> None:
+    whole = {"finished": 3.0, **dict.fromkeys(counters, 1.0)}
+    runs = [whole, *({**whole, counter: 0.0} for counter in counters)]
+    done = subprocess.run(
+        [PYTHON, "-c", _PROFILE.format(profile=profile), *map(json.dumps, runs)],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        check=True,
+    )
+    kept, *missed = json.loads(done.stdout.splitlines()[-1])
+    assert kept == []
+    assert [len(one) for one in missed] == [1] * len(counters)
+
+
+def test_suppressed_errors_are_counted_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = Suppressed("connections", OSError)
+    for _ in range(2):
+        with refused:
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    with pytest.raises(ValueError, match="not of this kind"), refused:
+        raise ValueError("not of this kind")
+    refused.tell()
+    atexit.unregister(refused.tell)
+    assert capsys.readouterr().err == "Suppressed, connections: 2 OSError EADDRNOTAVAIL\n"
+
+
+def test_what_took_place_is_not_told() -> None:
+    require(1, "never said")
