@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import contextlib
 import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections import Counter
@@ -27,8 +30,8 @@ from bench import (
     mirror,
     peers,
 )
+from bench.attacks import live, simulated, table
 from bench.attacks import mirrors as bad_mirrors
-from bench.attacks import simulated
 from bench.history import CrowdHistory
 from bench.parallel import lab as parallel
 from bench.policies import lab as policies
@@ -47,6 +50,7 @@ ROUND = peers.PeerRound((1.0, 1.0), (), 2.1)
 SHARED = peers.PeerRound((), (1.0, 1.0), 1.2)
 WRK = "0 requests in 1.00s, 0.00B read"
 OVERLOAD = {"arrived": 4.0, "finished": 4.0, "queued": 2.0}
+STRUCK = live.Strikes(tried=90, connected=90, answered=90, admitted=9, read_bytes=9_000_000)
 MIRRORED = {"rsync": mirror.IDENTICAL}
 GIVEN = {"ticket numbers": 3, "whole files": 2}
 
@@ -69,6 +73,20 @@ def engine(requests: int, starts: int, taken_bytes: float) -> simulated.Attacked
     return played
 
 
+def refused_attack(monkeypatch: pytest.MonkeyPatch) -> live.Strikes:
+    """What an attacker reports whose every connection fails at its bind."""
+
+    async def refused(source: str, *, small: bool) -> socket.socket:
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+
+    async def attack() -> live.Strikes:
+        asyncio.get_running_loop().call_later(0.3, os.kill, os.getpid(), signal.SIGTERM)
+        return await live._attack(live.ATTACKERS["one /48"], "idle")
+
+    monkeypatch.setattr(live, "_connected", refused)
+    return asyncio.run(attack())
+
+
 def lost_service() -> None:
     """A machine of the composition is lost of which no process runs."""
     absent = composition.Composition.__new__(composition.Composition)
@@ -77,6 +95,22 @@ def lost_service() -> None:
 
 #: What is taken away: how the bench is told of it, and a part of the sentence that it says.
 TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
+    "attacks live: no file": (
+        lambda: live.require_landed("one /48", "real", replace(STRUCK, admitted=0)),
+        "was given a file",
+    ),
+    "attacks live: no bytes": (
+        lambda: live.require_landed("one /48", "small", replace(STRUCK, read_bytes=9)),
+        "9 bytes were taken",
+    ),
+    "attacks live: people not done": (
+        lambda: live._all_done_s([3.0, live.LONGEST_S]),
+        "1 of 2 people",
+    ),
+    "attacks live: attacker ended early": (
+        lambda: live._strikes_of("one /48", "real", ""),
+        "ended early",
+    ),
     "attacks simulated: no request": (
         lambda: simulated.require_landed(engine(0, 0, 0.0), "one /48", "ghost"),
         "asked for nothing",
@@ -236,7 +270,36 @@ def test_a_measurement_without_its_subject_fails(
     assert failed.value.code, "its exit status is not 0"
 
 
+def test_an_attacker_that_cannot_connect_fails_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    struck = refused_attack(monkeypatch)
+    assert struck.tried > 0
+    with pytest.raises(NothingMeasured, match=r"0 of \d+ connections.*EADDRNOTAVAIL"):
+        live.require_landed("one /48", "idle", struck)
+    # They belong to this test alone, so nothing is printed at the end.
+    live._REFUSED.counts.clear()
+
+
+def test_a_cell_without_its_attacker_stays_empty_and_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def day(policy: str, title: str, manner: live.Manner, people: int) -> float:
+        if title:
+            live.require_landed(title, manner, live.Strikes(tried=9, suppressed="9 OSError"))
+        return 3.0
+
+    monkeypatch.setattr(live, "day", day)
+    monkeypatch.setattr(live, "line", contextlib.nullcontext)
+    judge = table.CostJudge()
+    lived = table.LiveCells(table.Cells(None, 1.0), 1, ["one /48"], 4)
+    rows = "".join(table.live_rows(["fair"], lived, judge))
+    assert "nobody: 3.0 s" in rows
+    assert "one /48" not in rows
+    assert len(judge.faults) == 5
+    assert all("0 of 9 connections" in fault for fault in judge.faults)
+
+
 def test_a_measurement_with_its_subject_goes_on() -> None:
+    live.require_landed("one /48", "small", STRUCK)
     simulated.require_landed(engine(9, 0, 0.0), "one /48", "ghost")
     simulated.require_landed(engine(9, 9, 9.0), "one /48", "real")
     cluster.require_whole([9, 9], 9)

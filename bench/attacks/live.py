@@ -3,7 +3,7 @@
 People, each at an address in a network of its own, fetch a file each over a line that they
 more than fill. Beside them, from before the first of them until the last is done, an attacker under
 the names and addresses that it can have. What the people lose is their mean session time against
-that of days without an attacker.
+that of days without an attacker. A day counts only if the attack landed: see `require_landed`.
 
 `python -m bench.attacks.live people N …|attack …` is the part that runs in the clients' namespace.
 """
@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import socket
 import statistics
 import subprocess
@@ -21,8 +22,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -30,8 +31,9 @@ from bench.attacks.simulated import SHARE
 from bench.shared import namespaces
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
+from bench.shared.subject import NothingMeasured, Suppressed, require
 
-Manner = Literal["ghost", "idle", "half", "real"]
+Manner = Literal["ghost", "idle", "half", "real", "small"]
 _SERVER, _CLIENTS = "tga-s", "tga-c"
 _PORT = 8080
 _HOST, _HOST6 = "192.0.2.1", "fd5a::1"
@@ -39,6 +41,8 @@ _LINE_MBIT = 24.0
 #: How many people come on a day, one after the other.
 PEOPLE = 40
 _FILE_BYTES, _EVERY_S = 900_000, 0.2
+#: What the manner `small` fetches again and again: just below `small_below_bytes` (256 kB).
+_SMALL_BYTES = 250_000
 #: The crowd of which every other one sits behind one address, and that address.
 BEHIND_ONE = f"{PEOPLE // 2} honest people behind one address"
 _ONE_ADDRESS = "203.0.113.7"
@@ -50,6 +54,15 @@ _AHEAD_S = 3.0
 _SIP_BYTES = 250
 #: A ghost waits so long for what it is told, seconds.
 _GHOST_S = 0.45
+#: An attack took at least so many bytes; the other manners take none that count.
+_LEAST_BYTES: dict[Manner, int] = {
+    "idle": 10 * _SIP_BYTES,
+    "real": _FILE_BYTES,
+    "small": _SMALL_BYTES,
+}
+_BROKEN = Suppressed("people's requests", OSError, asyncio.IncompleteReadError, TimeoutError)
+_REFUSED = Suppressed("the attacker's requests", OSError, asyncio.IncompleteReadError)
+_SILENT = Suppressed("ghosts that were told nothing", TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,38 @@ ATTACKERS = {
 }
 
 
+@dataclass(slots=True)
+class Strikes:
+    """What became of an attacker's requests: its connections, those that were answered, those that
+    were given a file, and the bytes that it read."""
+
+    tried: int = 0
+    connected: int = 0
+    answered: int = 0
+    admitted: int = 0
+    read_bytes: int = 0
+    suppressed: str = "none"
+
+
+def require_landed(title: str, manner: Manner, strikes: Strikes) -> None:
+    """Raise NothingMeasured unless this attack took place."""
+    connected, tried = strikes.connected, strikes.tried
+    enough = max(1.0, ATTACKERS[title].per_s, tried / 2)
+    require(
+        connected >= enough,
+        f"{title}, {manner}: {connected} of {tried} connections were made "
+        f"(suppressed: {strikes.suppressed}), so nothing attacked.",
+    )
+    if manner == "half":
+        return
+    require(strikes.admitted, f"{title}, {manner}: no request of {connected} was given a file.")
+    least = _LEAST_BYTES.get(manner, 0)
+    require(
+        strikes.read_bytes >= least,
+        f"{title}, {manner}: {strikes.read_bytes} bytes were taken, fewer than {least}.",
+    )
+
+
 # -- in the clients' namespace --------------------------------------------------------------------
 
 
@@ -102,7 +147,7 @@ async def _fetch(number: int, source: str, name: str) -> float:
     begun = time.monotonic()
     request = f"GET /file{number % 4}.bin HTTP/1.1\r\nHost: x\r\n{name}\r\n"
     while time.monotonic() < begun + LONGEST_S:
-        with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+        with _BROKEN:
             async with asyncio.timeout(begun + LONGEST_S - time.monotonic()):
                 sock = await _connected(source, small=False)
                 reader, writer = await asyncio.open_connection(sock=sock)
@@ -135,47 +180,59 @@ async def _people(count: int, behind_one: bool) -> list[float]:
     return await asyncio.gather(*map(person, range(count)))
 
 
-async def _strike(attacker: LiveAttacker, number: int, manner: Manner) -> None:
+async def _strike(attacker: LiveAttacker, number: int, manner: Manner, strikes: Strikes) -> None:
     """One connection of the attacker, until it is over."""
     name = number // attacker.addresses % attacker.names
     source = attacker.address(number % attacker.addresses)
     # Each address asks for all four in turn, however many addresses there are.
     file = (number // attacker.addresses + number % attacker.addresses) % 4
-    head = f"GET /big{file}.iso HTTP/1.1\r\nHost: x\r\nTidegate-Client: a{name}\r\n\r\n"
-    request = head.encode()
-    sock = await _connected(source, small=manner != "real")
+    path = f"small{file}.bin" if manner == "small" else f"big{file}.iso"
+    downloads = manner in ("real", "small")
+    head = f"GET /{path} HTTP/1.1\r\nHost: x\r\nTidegate-Client: a{name}\r\n"
+    request = f"{head}Connection: {'close' if manner == 'small' else 'keep-alive'}\r\n\r\n".encode()
+    strikes.tried += 1
+    sock = await _connected(source, small=not downloads)
+    strikes.connected += 1
     # What the reader takes by itself counts as used.
-    limit = 1 << 16 if manner == "real" else 1024
+    limit = 1 << 16 if downloads else 1024
     reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
     try:
         writer.write(request[: len(request) // 2 if manner == "half" else None])
-        if manner == "ghost":
-            with suppress(TimeoutError):
-                await asyncio.wait_for(reader.read(1024), _GHOST_S)
-            return
-        most, pause_s = (1 << 16, 0.0) if manner == "real" else (_SIP_BYTES, 1.0)
-        while await reader.read(most):
+        most, pause_s = (1 << 16, 0.0) if downloads else (_SIP_BYTES, 1.0)
+        data = b""
+        with _SILENT:
+            async with asyncio.timeout(_GHOST_S if manner == "ghost" else None):
+                data = await reader.read(most)
+                strikes.answered += bool(data)
+                strikes.admitted += data.startswith(b"HTTP/1.1 200")
+        while data and manner != "ghost":
+            strikes.read_bytes += len(data)
             await asyncio.sleep(pause_s)
+            data = await reader.read(most)
     finally:
         writer.transport.abort()
 
 
-async def _attack(attacker: LiveAttacker, manner: Manner) -> None:
-    """Connection after connection, until this process is ended."""
+async def _attack(attacker: LiveAttacker, manner: Manner) -> Strikes:
+    """Connection after connection until SIGTERM comes; then what became of them."""
     tasks: set[asyncio.Task[None]] = set()
+    strikes, over = Strikes(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
 
     async def one(number: int) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            await _strike(attacker, number, manner)
+        with _REFUSED:
+            await _strike(attacker, number, manner, strikes)
 
     number = 0
-    while True:
+    while not over.is_set():
         if len(tasks) < attacker.most:
             task = asyncio.create_task(one(number))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             number += 1
         await asyncio.sleep(1.0 / attacker.per_s)
+    strikes.suppressed = str(_REFUSED)
+    return strikes
 
 
 # -- outside --------------------------------------------------------------------------------------
@@ -194,6 +251,8 @@ def line() -> Iterator[None]:
         for network in ("10.0.0.0/8", "203.0.113.0/24"):
             run("ip", "-n", _CLIENTS, *f"route add local {network} dev lo".split())
             run("ip", "-n", _SERVER, *f"route add {network} via 192.0.2.2".split())
+        # A local route is enough to bind an IPv4 address; IPv6 wants the address itself, or this.
+        run(*inside(_CLIENTS, "sysctl", "-qw", "net.ipv6.ip_nonlocal_bind=1"))
         block = "2001:db8:bad::/48"
         run("ip", "-n", _CLIENTS, *f"-6 route add local {block} dev lo".split())
         run("ip", "-n", _SERVER, *f"-6 route add {block} via fd5a::2".split())
@@ -211,6 +270,7 @@ def _serving(policy: str) -> Iterator[None]:
         release.mkdir()
         for number in range(4):
             (release / f"file{number}.bin").write_bytes(bytes(_FILE_BYTES))
+            (release / f"small{number}.bin").write_bytes(bytes(_SMALL_BYTES))
             with (release / f"big{number}.iso").open("wb") as big:
                 big.truncate(2_000_000_000)
         command = [sys.executable, "-m", "tidegate", "serve", str(release), "--admin", "off"]
@@ -230,6 +290,7 @@ def _serving(policy: str) -> Iterator[None]:
             if not any(row.startswith(b"ready ") for row in process.stdout):
                 raise namespaces.LabFailed(Path(folder, "log").read_text("utf-8"))
             yield
+            require(process.poll() is None, "The server ended while it was attacked.")
         finally:
             process.terminate()
             process.wait()
@@ -248,25 +309,50 @@ def _sessions_s(people: int, *words: str) -> list[float]:
 
 
 def day(policy: str, title: str = "", manner: Manner = "idle", people: int = PEOPLE) -> float:
-    """A fresh server, the people, and beside them the attacker of this title; the mean session."""
+    """A fresh server, the people, and beside them the attacker of this title; the mean session.
+
+    Raises NothingMeasured where the attack did not land, or somebody was not done without one.
+    """
     with _serving(policy):
-        attack = None
+        if not title:
+            return statistics.fmean(_all_done_s(_sessions_s(people)))
+        attack = subprocess.Popen(
+            _client("attack", title, manner), stdout=subprocess.PIPE, text=True
+        )
         try:
-            if title:
-                attack = subprocess.Popen(_client("attack", title, manner))
-                time.sleep(_AHEAD_S)
-            return statistics.fmean(_sessions_s(people))
+            time.sleep(_AHEAD_S)
+            found_s = statistics.fmean(_sessions_s(people))
+            attack.terminate()
+            said, _ = attack.communicate(timeout=10)
         finally:
-            if attack is not None:
-                attack.kill()
-                attack.wait()
+            attack.kill()
+            attack.wait()
+    require_landed(title, manner, _strikes_of(title, manner, said))
+    return found_s
+
+
+def _strikes_of(title: str, manner: Manner, said: str) -> Strikes:
+    """What an attacking process printed at its end. Raises NothingMeasured if that is nothing."""
+    try:
+        return Strikes(**json.loads(said))
+    except ValueError:
+        raise NothingMeasured(f"{title}, {manner}: the attacking process ended early.") from None
+
+
+def _all_done_s(found_s: list[float]) -> list[float]:
+    done = sum(one < LONGEST_S for one in found_s)
+    require(
+        found_s and done == len(found_s),
+        f"Without an attacker {done} of {len(found_s)} people were done within {LONGEST_S:.0f} s.",
+    )
+    return found_s
 
 
 def behind_one(policy: str) -> tuple[float, float]:
     """A fresh server and nobody but the people: the mean session of those behind one address, and
     of the others."""
     with _serving(policy):
-        found_s = _sessions_s(PEOPLE, "behind-one")
+        found_s = _all_done_s(_sessions_s(PEOPLE, "behind-one"))
     return statistics.fmean(found_s[::2]), statistics.fmean(found_s[1::2])
 
 
@@ -277,8 +363,8 @@ def main() -> None:
     match sys.argv[1:]:
         case ["people", count, *words]:
             print(json.dumps(asyncio.run(_people(int(count), "behind-one" in words))))
-        case ["attack", title, ("ghost" | "idle" | "half" | "real") as manner]:
-            asyncio.run(_attack(ATTACKERS[title], manner))
+        case ["attack", title, ("ghost" | "idle" | "half" | "real" | "small") as manner]:
+            print(json.dumps(asdict(asyncio.run(_attack(ATTACKERS[title], manner)))))
         case _:
             sys.exit(f"unknown: {sys.argv[1:]}")
 

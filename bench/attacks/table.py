@@ -12,7 +12,8 @@ docs/security.md.
 Exit code 1 when under the default policy one network that uses nothing costs the honest over 5 % of
 their mean session time, or ten addresses over 15 %, by more than two standard errors; when one
 network that really downloads costs more than as many honest people as it has shares; when people
-behind one address take over 1.5 times as long as the others; or when somebody stops the service.
+behind one address take over 1.5 times as long as the others; when somebody stops the service; or
+when an attack did not take place.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ from bench.attacks import live, mirrors
 from bench.attacks.simulated import ATTACKERS, SHARE, AttackBench, Attacker, Cost, Manner
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
+from bench.shared.subject import NothingMeasured
 
 _NAMES: dict[Manner, str] = {"ghost": "ghost", "idle": "idle", "real": "really downloads"}
 _MANNERS: tuple[Manner, ...] = tuple(_NAMES)
-_LIVE_MANNERS: tuple[live.Manner, ...] = (*_MANNERS, "half")
+_LIVE_NAMES = ("small files", "half a request")
+_LIVE_MANNERS: tuple[live.Manner, ...] = (*_MANNERS, "small", "half")
 _POLICIES = ("fair", "ticket", "reserve", "http")
 _LIVE_POLICIES = ("fair", "ticket")
 _DEFAULT_POLICY = "fair"
@@ -78,12 +81,17 @@ class CostJudge:
         cost = costs[0]
         if title == SHARE.title:
             self._share = cost
-        elif title in _ONE_NETWORK and manner == "real":
+        elif title in _ONE_NETWORK and manner in ("real", "small"):
             share = self._share
             error = 2.0 * math.hypot(cost.error, share.error) if share else 0.0
             if share is not None and cost.mean - share.mean > error:
-                self._fault(policy, f"{title} downloads more than its shares give it")
-        elif manner != "real" and bar is not None and cost.mean - 2.0 * cost.error > bar:
+                what = "small files" if manner == "small" else "large files"
+                self._fault(policy, f"{title} downloads more {what} than its shares give it")
+        elif (
+            manner not in ("real", "small")
+            and bar is not None
+            and cost.mean - 2.0 * cost.error > bar
+        ):
             self._fault(policy, f"{title}, {manner}: {_spelled(cost)}")
         return _spelled(cost)
 
@@ -176,6 +184,8 @@ class LiveCells:
         self._cells = cells
         self._people = people
         self._days = range(days)
+        #: Cells whose subject did not take place, with the sentence that says so.
+        self.empty: dict[str, str] = {}
         self._titles = [one for one in live.ATTACKERS if not titles or one in titles]
         self._with_nat = not titles or live.BEHIND_ONE in titles
 
@@ -186,7 +196,7 @@ class LiveCells:
 
     def calm_s(self, policy: str) -> list[float]:
         """Mean sessions of days without attackers."""
-        return self._cells.all_of(f"live/{policy}/calm/")
+        return self._cells.all_of(f"landed/{policy}/calm/")
 
     def measure(self, policy: str) -> None:
         """The n-th day of all, calm and attacked, then the next one."""
@@ -199,17 +209,27 @@ class LiveCells:
                         continue
                     if manner != "real" and title == SHARE.title:
                         continue
-                    name = f"live/{policy}/{title}/{manner}" if title else f"live/{policy}/calm"
+                    name = f"landed/{policy}/{title}/{manner}" if title else f"landed/{policy}/calm"
 
                     def one(title: str = title, manner: str = manner) -> list[Cost]:
                         kind = cast("live.Manner", manner)
                         return [Cost(live.day(policy, title, kind, self._people), 0.0)]
 
-                    self._cells.get(f"{name}/{day}", one)
+                    self._get(policy, f"{name}/{day}", one)
 
     def _behind_one(self, policy: str, day: int) -> list[Cost]:
-        name = f"live/{policy}/{live.BEHIND_ONE}/{day}"
-        return self._cells.get(name, lambda: [Cost(one, 0.0) for one in live.behind_one(policy)])
+        name = f"landed/{policy}/{live.BEHIND_ONE}/{day}"
+        return self._get(policy, name, lambda: [Cost(one, 0.0) for one in live.behind_one(policy)])
+
+    def _get(self, policy: str, name: str, measure: Callable[[], list[Cost]]) -> list[Cost]:
+        """As `Cells.get`; a day on which nothing was measured leaves its cell empty."""
+        if name in self.empty:
+            return []
+        try:
+            return self._cells.get(name, measure)
+        except NothingMeasured as fault:
+            self.empty[name] = f"{policy}: {fault}"
+            return []
 
     def behind_one(self, policy: str) -> list[tuple[float, float]]:
         """Mean sessions behind one address and elsewhere, of each day that was measured."""
@@ -219,7 +239,7 @@ class LiveCells:
     def attack(self, policy: str, title: str, manner: live.Manner) -> list[Cost] | None:
         """What one attacker costs. None: no service; empty: not measured."""
         calm_s = self.calm_s(policy)
-        found_s = self._cells.all_of(f"live/{policy}/{title}/{manner}/")
+        found_s = self._cells.all_of(f"landed/{policy}/{title}/{manner}/")
         if not found_s or not calm_s:
             return []
         if statistics.median(found_s) >= live.LONGEST_S:
@@ -263,17 +283,17 @@ def simulated_rows(
 
 def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> Iterator[str]:
     """The rows of the live table."""
-    yield markdown.head("policy", "who, live", *_NAMES.values(), "half a request") + "\n"
+    yield markdown.head("policy", "who, live", *_NAMES.values(), *_LIVE_NAMES) + "\n"
     with live.line() if lived.measures else nullcontext():
         for policy in policies:
             lived.measure(policy)
     for policy in policies:
         pair = judge.hear_behind_one(policy, lived.behind_one(policy))
         if pair != "–":
-            yield markdown.row(f"`{policy}`", live.BEHIND_ONE, "–", "–", pair, "–") + "\n"
+            yield markdown.row(f"`{policy}`", live.BEHIND_ONE, "–", "–", pair, "–", "–") + "\n"
         days = ", ".join(f"{one:.1f} s" for one in lived.calm_s(policy))
         if days:
-            yield markdown.row(f"`{policy}`", f"nobody: {days}", *["–"] * 4) + "\n"
+            yield markdown.row(f"`{policy}`", f"nobody: {days}", *["–"] * 5) + "\n"
         for title in live.ATTACKERS:
             cells = [
                 judge.hear(policy, title, manner, lived.attack(policy, title, manner))
@@ -281,6 +301,7 @@ def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> It
             ]
             if set(cells) != {"–"}:
                 yield markdown.row(f"`{policy}`", title, *cells) + "\n"
+    judge.faults += lived.empty.values()
 
 
 def mirror_rows(cells: Cells, judge: CostJudge) -> Iterator[str]:
