@@ -33,6 +33,7 @@ from typing import Any
 import tidegate
 from bench.shared.ending import end_cleanly
 from bench.shared.ports import free_port
+from bench.shared.subject import require
 
 #: Profiles name their files relative to this folder.
 PACKAGE = Path(tidegate.__file__).parent
@@ -181,15 +182,15 @@ def server(name: str, folder: Path, *options: str, metered: bool = False) -> Ite
     command += ["--listen", "127.0.0.1:0", "--state", str(state), *options]
     with process(command, log, cwd="/") as running:
         url = wait_for(f"The server {name}", log, "ready http", running).split()[-1].rstrip("/")
-        if not metered:
-            yield url
-            return
-        meter = ProcessMeter(running.pid, folder / f"{name}.csv")
-        meter.start()
+        if metered:
+            meter = ProcessMeter(running.pid, folder / f"{name}.csv")
+            meter.start()
         try:
             yield url
         finally:
-            print(meter.end(), flush=True)
+            if metered:
+                print(meter.end(), flush=True)
+        require(running.poll() is None, f"The server {name} ended before its load did.")
 
 
 def arguments() -> argparse.Namespace:

@@ -12,8 +12,9 @@ import signal
 import socket
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,7 @@ from bench import (
     manners,
     mirror,
     peers,
+    staging,
 )
 from bench.attacks import live, simulated, table
 from bench.attacks import mirrors as bad_mirrors
@@ -296,6 +298,24 @@ def test_a_cell_without_its_attacker_stays_empty_and_fails_the_run(
     assert "one /48" not in rows
     assert len(judge.faults) == 5
     assert all("0 of 9 connections" in fault for fault in judge.faults)
+
+
+def test_a_load_on_a_server_that_has_ended_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @contextlib.contextmanager
+    def ended(*_: object, **__: object) -> Iterator[subprocess.Popen[bytes]]:
+        with subprocess.Popen(["true"]) as process:
+            process.wait()
+            yield process
+
+    monkeypatch.setattr(staging, "process", ended)
+    monkeypatch.setattr(staging, "wait_for", lambda *_: "ready http://127.0.0.1:1/")
+    with (
+        pytest.raises(NothingMeasured, match="origin ended before"),
+        staging.server("origin", tmp_path),
+    ):
+        pass
 
 
 def test_a_measurement_with_its_subject_goes_on() -> None:
