@@ -80,7 +80,7 @@ def debian(release: str) -> Path:
         words = ["mmdebstrap", "--quiet", "--variant=apt", "--dpkgopt=force-unsafe-io"]
         words += [f"--aptopt={line}" for line in _apt_options()]
         words += [f"--hook-dir={_MERGED_USR}", f"--include={','.join(PACKAGES)}"]
-        done = subprocess.run(
+        done: subprocess.CompletedProcess[str] = subprocess.run(
             [*words, release, made, _mirror()],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -124,7 +124,7 @@ class View:
 
     def run(self, *command: str, check: bool = True, **how: str | Mapping[str, str]) -> str:
         """What a command prints, errors included. `how` is that of `words`."""
-        done = subprocess.run(
+        done: subprocess.CompletedProcess[str] = subprocess.run(
             self.words(*command, **how),  # type: ignore[arg-type]
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

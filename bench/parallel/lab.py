@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -204,7 +204,7 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
             lab.set_rate(0, rates[-1])
             lab.set_rate(len(rates) - 1, rates[0])
 
-        events = {
+        events: dict[str, Callable[[], None]] = {
             "swap": swap,
             "stall": lambda: lab.silence(bad),
             "busy": lambda: lab.ready(bad),
