@@ -808,6 +808,10 @@ def test_short_forms_of_addresses_are_read_as_a_look_up_reads_them(parts: list[s
         "::ffff:169.254.169.254",
         "64:ff9b::a9fe:a9fe",
         "2002:a9fe:a9fe::1",
+        "64:ff9b:1::a9fe:a9fe",
+        "64:ff9b:1:fffe::6464:64c8",
+        "::169.254.169.254",
+        "::ffff:0:168.63.129.16",
     ],
 )
 @pytest.mark.parametrize("leader", ["8.8.8.8", "10.0.0.1"])
@@ -816,12 +820,18 @@ def test_no_server_leads_to_what_a_cloud_tells_its_machines(leader: str, aim: st
 
 
 def test_only_a_private_network_leads_to_a_private_network() -> None:
-    for aim in ("10.1.2.3", "192.168.1.1", "172.16.0.1", "100.64.0.1", "fd12::1", "224.0.0.1"):
+    for aim in (
+        *("10.1.2.3", "192.168.1.1", "172.16.0.1", "100.64.0.1", "fd12::1", "224.0.0.1"),
+        *("fec0::1", "5f00::1", "64:ff9b::10.1.2.3", "2002:a01:203::1", "::10.1.2.3"),
+        # A translator may read the IPv4 address elsewhere: here 169.254.169.254 behind 64 bits.
+        *("64:ff9b:1::8.8.8.8", "64:ff9b:1:0:a9:fea9:fe08:808"),
+    ):
         assert may_lead(["192.168.7.7"], aim)
         assert not may_lead(["8.8.8.8"], aim)
         assert not may_lead(["192.168.7.7", "8.8.8.8"], aim)
     assert may_lead(["10.0.0.1"], "8.8.8.8")
-    assert may_lead(["8.8.8.8"], "2606:4700::1")
+    for aim in ("2606:4700::1", "64:ff9b::8.8.8.8", "2002:808:808::1", "::ffff:8.8.8.8"):
+        assert may_lead(["8.8.8.8"], aim)
 
 
 def test_a_public_server_leads_to_no_private_one_live(

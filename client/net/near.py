@@ -12,8 +12,13 @@ if TYPE_CHECKING:
 #: Services of a cloud for its own machines: Azure, Alibaba, Oracle, AWS by IPv6. The others use
 #: link-local addresses.
 _CLOUD = ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
-#: IPv6 addresses that lead to the IPv4 address in their last 32 bits (RFC 6052).
-_NAT64 = "64:ff9b::/96"
+#: NAT64 of one network, with the IPv4 address at a place that the network chooses (RFC 8215).
+_LOCAL_NAT64 = "64:ff9b:1::/48"
+#: IPv6 networks whose addresses lead to the IPv4 address in their last 32 bits: NAT64 (RFC 6052),
+#: IPv4-translated (RFC 2765, 2.1) and IPv4-compatible (RFC 4291, 2.5.5.1).
+_ENDS_IN_IPV4 = ("64:ff9b::/96", _LOCAL_NAT64, "::ffff:0:0:0/96", "::/96")
+#: All IPv6 addresses that IANA gives out as global.
+_GLOBAL_UNICAST = "2000::/3"
 
 
 class Reach(IntEnum):
@@ -29,16 +34,22 @@ def reach(address: str) -> Reach:
 
     Addresses are read as a look-up reads them: 127.1 and 0x7f000001 are loopback addresses.
     """
-    from ipaddress import ip_address
+    from ipaddress import IPv6Network, ip_address
 
-    found = _read(address)
-    if found is None:
+    given = _read(address)
+    if given is None:
         return Reach.GLOBAL
+    found = _target(given)
     this_host = found.version == 4 and int(found) < 1 << 24
     is_cloud = found in map(ip_address, _CLOUD)
     if found.is_loopback or found.is_link_local or found.is_unspecified or this_host or is_cloud:
         return Reach.NEAR
-    return Reach.GLOBAL if found.is_global and not found.is_multicast else Reach.PRIVATE
+    is_global = found.is_global and not found.is_multicast
+    if given.version == 6 and given in IPv6Network(_LOCAL_NAT64):
+        is_global = False
+    if found.version == 6 and found not in IPv6Network(_GLOBAL_UNICAST):
+        is_global = False
+    return Reach.GLOBAL if is_global else Reach.PRIVATE
 
 
 def is_near(address: str) -> bool:
@@ -62,17 +73,23 @@ def may_lead(leader: Iterable[str], aim: str) -> bool:
 
 def _read(text: str) -> IPv4Address | IPv6Address | None:
     # Few need it, and the first connection does not wait for it.
-    from ipaddress import IPv4Address, IPv6Address, IPv6Network
+    from ipaddress import IPv4Address, IPv6Address
 
     try:
-        if ":" in text:
-            found = IPv6Address(text)
-            if found in IPv6Network(_NAT64):
-                return IPv4Address(int(found) & 0xFFFFFFFF)
-            return found.ipv4_mapped or found.sixtofour or found
-        return IPv4Address(_number(text))
+        return IPv6Address(text) if ":" in text else IPv4Address(_number(text))
     except ValueError:
         return None
+
+
+def _target(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that an IPv6 address leads to, if it has one."""
+    from ipaddress import IPv4Address, IPv6Network
+
+    if address.version == 4:
+        return address
+    if any(address in IPv6Network(network) for network in _ENDS_IN_IPV4):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 def _number(text: str) -> int:
