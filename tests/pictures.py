@@ -65,6 +65,7 @@ def take(server: RunningServer, folder: Path) -> None:
     operator = AdminVisit(server)
     with chromium() as driver:
         driver.get(f"{server.url}/tideland-1.0-arm64.iso")
+        wait_for(lambda: driver.find_elements(By.TAG_NAME, "h1"))
         save(driver, folder / "waiting-page.png", 900, 640)
         log_in(driver, operator.url)
         save(driver, folder / "admin-now.png", 1280, 757)
