@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.installed import PYTHON
+from tests.installed import PACKAGE, PYTHON
 from tidegate.loadtest.slo import Objective
 from tidegate.loadtest.tally import is_figure
 
-LOADTEST = Path(__file__).parent.parent / "loadtest"
+LOADTEST = PACKAGE / "loadtest"
 PROFILES = sorted(path.stem for path in LOADTEST.glob("*.conf"))
 #: In a process of its own: Locust changes sockets and threads for all that run beside it.
 PROGRAM = """
