@@ -99,6 +99,11 @@ def install() -> None:
         stamp.write_text(wanted)
 
 
+def user_environ() -> dict[str, str]:
+    """The environment of this process, with the PYTHONPATH of a user, who has none."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def enter(environ: os._Environ[str]) -> None:
     """Have the processes that start from here find the installation, outside the checkout."""
     os.chdir(tempfile.gettempdir())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import shlex
 import shutil
@@ -15,6 +14,7 @@ import pytest
 
 from tests.admin_browser import AdminVisit
 from tests.booted import booted
+from tests.installed import user_environ
 from tests.roots import RELEASES, ROOT, View, debian, entered
 from tests.running import RunningServer, wait_for
 from tests.test_docs_commands import blocks
@@ -44,10 +44,9 @@ TRACES = re.compile(
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from the working folder as `make deb` builds it."""
     folder = tmp_path_factory.mktemp("deb")
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     built = subprocess.run(
         [sys.executable, ROOT / "tools" / "build-deb", folder],
-        env=environ,
+        env=user_environ(),
         capture_output=True,
         text=True,
         check=False,

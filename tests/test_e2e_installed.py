@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed import APART, PACKAGE, PYTHON, ROOT, TIDEGATE, wheel
+from tests.installed import APART, PACKAGE, PYTHON, ROOT, TIDEGATE, user_environ, wheel
 from tests.running import RunningServer, make_release, serving
 from tidegate import COMMANDS
 
@@ -38,10 +37,9 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(words: list[str | Path], folder: Path) -> str:
-    """What a command prints; PYTHONPATH is that of a user, who has none."""
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    """What a command prints."""
     done = subprocess.run(
-        words, cwd=folder, env=environ, capture_output=True, text=True, check=False
+        words, cwd=folder, env=user_environ(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout

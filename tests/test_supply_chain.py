@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.installed import user_environ
+
 ROOT = Path(__file__).parent.parent
 VENDOR = ROOT / "templates" / "vendor"
 
@@ -30,6 +32,7 @@ def test_a_release_has_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> No
         subprocess.run(
             [sys.executable, ROOT / "tools" / "build-release", folder],
             check=True,
+            env=user_environ(),
             capture_output=True,
             umask=umask,
         )
