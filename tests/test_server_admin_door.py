@@ -601,6 +601,7 @@ def test_a_live_stream_ends_with_what_opened_it(site: Site, end: str) -> None:
 
 def test_one_time_codes_are_needed_once_set_up_and_never_good_twice(site: Site) -> None:
     browser = operator(site)
+    assert b"ne-time code" not in Browser(site).get("/login").body, "nobody has one"
     page = browser.post("/account/totp").body.decode()
     secret = page.split('name="secret" value="')[1].split('"')[0]
     totp = pyotp.TOTP(secret)
@@ -611,6 +612,7 @@ def test_one_time_codes_are_needed_once_set_up_and_never_good_twice(site: Site) 
     site.reactor.rightNow += 60
     code = totp.at(int(site.server.now()))
     other = Browser(site)
+    assert b"One-time code" in other.get("/login").body
     assert other.login("admin", PASSWORD).status == 401
     assert other.login("admin", PASSWORD, code).status == 303
     assert Browser(site).login("admin", PASSWORD, code).status == 401, "a code was good twice"

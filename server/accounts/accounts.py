@@ -210,6 +210,11 @@ class Accounts:
         self._put(User("admin", Role.OPERATOR, hashed, now, must_change=True))
         return password
 
+    @property
+    def one_time_codes(self) -> bool:
+        """Whether a login of any user needs one."""
+        return any(user.one_time_codes for user in self.users.values())
+
     def by_name(self) -> list[User]:
         """All users in order."""
         return sorted(self.users.values(), key=lambda user: user.name)

@@ -115,7 +115,8 @@ async def login_form(ask: HandlerCall) -> Answer:
         visitor = sessions.visitor()
         ident = sessions.ident(visitor) or ""
     way = _way(call.field("next") or call.arg("next"))
-    page = ask.page("login.html", way=way, form_token=sessions.form_token(ident))
+    values = {"way": way, "form_token": sessions.form_token(ident)}
+    page = ask.page("login.html", with_code=ask.admin.accounts.one_time_codes, **values)
     given = cookie(VISITOR, visitor, secure=call.secure)
     return dataclasses.replace(page, headers=(*page.headers, given))
 
@@ -131,7 +132,8 @@ async def login(ask: HandlerCall) -> Answer:
     events, place = ask.server.events, call.peer or "a local socket"
     if user is None:
         events.add("login-failed", f"failed login from {place}", who=name[:64] or "-")
-        raise Problem(401, "Name, password or code is wrong.")
+        needed = ", password or code" if admin.accounts.one_time_codes else " or password"
+        raise Problem(401, f"Name{needed} is wrong.")
     admin.brake.succeeded(call.peer, name)
     if call.who is not None and call.who.session is not None:
         admin.sessions.end(call.who.session)
