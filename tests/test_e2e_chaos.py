@@ -91,6 +91,8 @@ class Chaos:
         self.tokens: dict[str, str] = {}
         self.holders = 0
         self.numbers: dict[str, int] = {}
+        #: Holders that were given bytes: the server knows them, so they may pass strangers.
+        self.served: set[str] = set()
         self.errors: list[str] = []
         #: Faults that hit nothing, as there was no file or process for them.
         self.without_effect: Counter[str] = Counter()
@@ -182,15 +184,21 @@ class Chaos:
             self.tokens[client], self.numbers[client] = token, number
             place = told.get("place")
             return place if isinstance(place, int) else None
+        if status == 200:
+            self.served.add(client)
         if status in (200, 403):
             self.tokens.pop(client, None)
         return None
 
     def places_keep_their_order(self) -> None:
-        """Asked from the last to the first, so that who starts meanwhile only helps the law."""
+        """Strangers of one network start in the order of their numbers.
+
+        They are asked from the last to the first, so that a start meanwhile only helps the law.
+        """
         if self.policy != "ticket" or time.monotonic() < self.settled_s:
             return
-        known = self.random.sample(sorted(self.tokens), min(4, len(self.tokens)))
+        strangers = sorted(self.tokens.keys() - self.served)
+        known = self.random.sample(strangers, min(4, len(strangers)))
         last: tuple[int, int, str] | None = None
         for client in sorted(known, key=lambda one: -self.numbers[one]):
             before = self.numbers[client]
