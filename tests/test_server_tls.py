@@ -45,7 +45,7 @@ def shaken(bench: Bench, tls: TlsServer) -> ssl.SSLSocket:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     ours.setblocking(False)
-    client = context.wrap_socket(ours, do_handshake_on_connect=False)
+    client = context.wrap_socket(ours, do_handshake_on_connect=False, suppress_ragged_eofs=False)
     for _ in range(10):
         try:
             client.do_handshake()
@@ -70,7 +70,30 @@ def test_a_body_larger_than_the_buffers_comes_whole(bench: Bench, tmp_path: Path
         if not piece:
             break
         data += piece
+    # The last piece fills the socket. Without close_notify the client would raise an error.
     assert Answer(bytes(data)).body == b"hello" * 40_000
+    client.close()
+
+
+def test_who_reads_nothing_more_is_left_after_a_while_with_all_that_was_sent(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> socket.socket:
+        raise ssl.SSLWantWriteError
+
+    client = shaken(bench, TlsServer(*certificate(tmp_path, "one")))
+    (connection,) = bench.factory.connections
+    monkeypatch.setattr(connection.socket, "unwrap", full)
+    client.send(b"GET /none HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    bench.front.doRead()
+    bench.tick(bench.factory.limits.linger_timeout_s - 1.0)
+    assert connection.alive
+    bench.tick(2.0)
+    assert not connection.alive
+    answer = Answer(client.recv(1 << 16))
+    assert (answer.status, answer.whole) == (404, True)
+    with pytest.raises(ssl.SSLEOFError):
+        client.recv(1)
     client.close()
 
 

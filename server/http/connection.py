@@ -69,6 +69,7 @@ class HttpConnection:
         "_closing",
         "_current",
         "_discard",
+        "_ending_tls",
         "_feeding",
         "_flushed_call",
         "_lingered",
@@ -152,6 +153,7 @@ class HttpConnection:
         self._feeding = False
         self._paused = False
         self._closing = False
+        self._ending_tls = False
         self._discard = False
         self._lingered = 0
         self._peer_closed = False
@@ -299,6 +301,8 @@ class HttpConnection:
                 self.deadline = self.factory.write_deadline(outbox.piece_bytes)
         elif self._room_call is not None:
             self._room_call()
+        elif self._ending_tls:
+            self._part()
 
     def lost(self, *, orderly: bool = False) -> None:
         """The connection is over; tell those that wait for it.
@@ -341,7 +345,7 @@ class HttpConnection:
         events = 0
         if not self._paused and not self._peer_closed:
             events = _IN
-        if self._outbox is not None or self._room_call is not None:
+        if self._outbox is not None or self._room_call is not None or self._ending_tls:
             events |= _OUT
         self.loop.watch(self, events)
 
@@ -381,7 +385,9 @@ class HttpConnection:
         if now < self.deadline:
             return
         self.deadline = _NEVER
-        if self._discard or self._closing or self._outbox is not None or self.shaking_hands:
+        if self._ending_tls:
+            self._leave()
+        elif self._discard or self._closing or self._outbox is not None or self.shaking_hands:
             self.abort()
         elif self._parser is not None and self._parser.mid_message:
             what = "body" if self._parser.head_done else "header"
@@ -796,15 +802,24 @@ class HttpConnection:
             self._part()
 
     def _part(self) -> None:
-        """Everything is out: close, or half-close and read on for a while.
+        """Everything is out: say so by TLS, and leave. A full socket is waited for."""
+        self._ending_tls = not self._end_tls()
+        if self._ending_tls:
+            self.deadline = self.factory.now + self.factory.limits.linger_timeout_s
+            self._watch()
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Close, or half-close and read on for a while.
 
         Bytes that were not read make the system send a reset, which may overtake the answer.
         """
+        self._ending_tls = False
         unread = self._discard or (self._parser is not None and not self._parser.quiet)
         if unread and not self._peer_closed:
             self._linger()
         else:
-            self._end_tls()
             self.lost(orderly=True)
 
     def _linger(self) -> None:
@@ -813,18 +828,25 @@ class HttpConnection:
         self.deadline = self.factory.now + self.factory.limits.linger_timeout_s
         self._paused = False
         self._watch()
-        self._end_tls()
         try:
             self.socket.shutdown(socket.SHUT_WR)
         except OSError:
             self.lost()
 
-    def _end_tls(self) -> None:
-        """Say that this is the end, so that nobody takes a cut for it (RFC 8446, 6.1)."""
+    def _end_tls(self) -> bool:
+        """Send close_notify, so that a cut cannot pass for the end (RFC 8446, 6.1).
+
+        False: the socket is full, so it was not sent.
+        """
         if self.is_tls and not self.shaking_hands:
-            # The peer has not said so yet, and we do not wait for it.
-            with contextlib.suppress(OSError, ValueError):
+            try:
                 self.socket.unwrap()
+            except ssl.SSLWantWriteError:
+                return False
+            except (OSError, ValueError):
+                # It was sent, and the peer's own is not awaited; or the connection is lost.
+                return True
+        return True
 
     def _fail(self, error: ProtocolError) -> None:
         """Answer a request that cannot be read, and end the connection."""
