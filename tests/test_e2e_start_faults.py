@@ -209,6 +209,20 @@ def test_without_threads_or_memory_it_says_so(folder: Path, patch: str, words: s
     assert all("ulimit" in line or "database" in line for line in lines)
 
 
+_NO_TORRENTS = "import sys; sys.modules['libtorrent'] = None"
+_OLD_TORRENTS = """
+import sys, types
+sys.modules["libtorrent"] = types.SimpleNamespace(__version__="2.0.14")
+"""
+
+
+@pytest.mark.parametrize("patch", [_NO_TORRENTS, _OLD_TORRENTS], ids=["missing", "old"])
+def test_torrents_without_their_library_are_refused(folder: Path, patch: str) -> None:
+    (folder / "t.toml").write_text("[torrent]\nenabled = true\n")
+    (line,) = told(folder, ("--config", str(folder / "t.toml")), patch).splitlines()
+    assert "libtorrent 2.1.1 or later" in line
+
+
 def test_a_fault_of_its_own_code_is_no_start_fault() -> None:
     assert start_fault(ValueError("x")) is None
     assert start_fault(RuntimeError("x")) is None

@@ -5,7 +5,6 @@ Each fault is a `CannotStart` that names the remedy.
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import shutil
 from collections.abc import Sequence
@@ -224,13 +223,15 @@ def torrent_room(
     """What torrent programs are answered; None where there are no torrents. Raises CannotStart."""
     if not config.torrent.enabled:
         return None
-    if importlib.util.find_spec("libtorrent") is None:
-        raise CannotStart(
-            "torrents need the package libtorrent: install tidegate with its extra, "
-            "tidegate[peers], or leave torrent.enabled out"
-        )
-    from ..torrent.metainfo import MetainfoStore
+    from ..torrent.metainfo import MetainfoStore, library
     from ..torrent.room import TorrentRoom
 
+    try:
+        library()
+    except ImportError as fault:
+        raise CannotStart(
+            "torrents need the package libtorrent 2.1.1 or later: install tidegate with its extra, "
+            "tidegate[peers], or leave torrent.enabled out"
+        ) from fault
     store = MetainfoStore(reactor, config.state / "torrents")
     return TorrentRoom(reactor, config.torrent, site, store, has_torrent, rng, reactor.seconds)

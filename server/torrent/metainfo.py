@@ -40,9 +40,11 @@ class CannotMake(Exception):
 
 @functools.cache
 def library() -> ModuleType:
-    """libtorrent. Raises ImportError where the `peers` extra is not installed."""
+    """libtorrent. Raises ImportError where it is missing, or older than 2.1.1."""
     import libtorrent
 
+    if not hasattr(libtorrent, "create_file_entry"):
+        raise ImportError(f"libtorrent {libtorrent.__version__} is too old")
     return libtorrent
 
 
