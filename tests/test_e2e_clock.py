@@ -80,6 +80,7 @@ def ask(url: str, token: str | None = None) -> tuple[int, dict[str, str]]:
         ) as got:
             return got.status, {k.lower(): v for k, v in got.headers.items()}
     except urllib.error.HTTPError as error:
+        error.close()
         return error.code, {k.lower(): v for k, v in error.headers.items()}
 
 

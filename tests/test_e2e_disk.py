@@ -173,7 +173,7 @@ def test_a_state_disk_that_fails_stops_no_download_and_loses_no_place(
             running.kill()
             running.wait()
         no_traceback(server)
-    with sqlite3.connect(state / "tidegate.db") as found:
+    with contextlib.closing(sqlite3.connect(state / "tidegate.db")) as found:
         assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -239,7 +239,7 @@ def test_an_operators_change_is_stored_when_it_is_answered(
         no_traceback(server)
     disk.heal()
     assert journal(state)[expired] == "withdrawn"
-    with sqlite3.connect(state / "tidegate.db") as found:
+    with contextlib.closing(sqlite3.connect(state / "tidegate.db")) as found:
         kept = str([found.execute(f"SELECT * FROM {name}").fetchall() for name in TABLES])
     for word in ("second", '"slots": 77', "moving house", "192.0.2.1"):
         assert word in kept, word

@@ -153,6 +153,7 @@ def drains(url: str) -> bool:
         with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
             return bool(answer.status == 503)
     except urllib.error.HTTPError as error:
+        error.close()
         return error.code == 503
 
 

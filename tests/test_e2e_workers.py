@@ -324,7 +324,8 @@ def test_the_bound_on_connections_per_address_is_the_machines(tmp_path: Path) ->
             try:
                 with urllib.request.urlopen(f"{server.url}/small.txt", timeout=30) as again:
                     return int(again.status) == 200
-            except urllib.error.HTTPError:
+            except urllib.error.HTTPError as error:
+                error.close()
                 return False
 
         wait_for(taken, 30)

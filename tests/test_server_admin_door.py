@@ -7,6 +7,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -104,7 +105,7 @@ def test_the_database_holds_no_password_no_token_and_no_secret_of_codes(
     code = pyotp.TOTP(totp).at(int(site.server.now()))
     assert browser.post("/account/totp/on", {"secret": totp, "code": code}).status == 303
     stop(site)
-    with sqlite3.connect(tmp_path / "state" / "tidegate.db") as database:
+    with closing(sqlite3.connect(tmp_path / "state" / "tidegate.db")) as database:
         rows = [
             str(row)
             for table in ("admin_users", "admin_tokens", "admin_sessions")
