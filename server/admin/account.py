@@ -115,8 +115,12 @@ async def login_form(ask: HandlerCall) -> Answer:
         visitor = sessions.visitor()
         ident = sessions.ident(visitor) or ""
     way = _way(call.field("next") or call.arg("next"))
-    values = {"way": way, "form_token": sessions.form_token(ident)}
-    page = ask.page("login.html", with_code=ask.admin.accounts.one_time_codes, **values)
+    page = ask.page(
+        "login.html",
+        way=way,
+        form_token=sessions.form_token(ident),
+        with_code=ask.admin.accounts.one_time_codes,
+    )
     given = cookie(VISITOR, visitor, secure=call.secure)
     return dataclasses.replace(page, headers=(*page.headers, given))
 
