@@ -208,6 +208,21 @@ def test_hidden_names_are_served_when_asked_for(tree: Tree) -> None:
     shown.close()
 
 
+@pytest.mark.parametrize("parts", [[], [b"sub"]], ids=["root", "folder"])
+def test_readers_of_one_folder_each_see_all_of_it(tree: Tree, parts: list[bytes]) -> None:
+    """The walk for digests reads it in pieces while a request lists it."""
+    whole = [entry.name for entry in tree.entries(parts)]
+    walk = tree.folder(parts)
+    with contextlib.closing(walk):
+        names = iter(walk)
+        seen = [next(names)[0]]
+        other = tree.folder(parts)
+        with contextlib.closing(other):
+            assert [entry.name for entry in tree.entries(parts)] == whole
+            seen += [name for name, _ in names]
+            assert len(seen) == len([name for name, _ in other]) >= len(whole) > 0
+
+
 def test_an_unreadable_or_vanished_file_is_not_there(tree: Tree) -> None:
     with pytest.raises(IsDirectory) as caught:
         tree.open([b"sub"])

@@ -521,6 +521,9 @@ class Tree:
                     return fd, status
             if not directory:
                 raise IsDirectory(b"/".join(parts))
+            if len(stack) == 1:
+                # A duplicate shares its position with all other readers of the root.
+                stack.append(os.open(b".", _DIRECTORY, dir_fd=stack[-1]))
             status = os.fstat(stack[-1])
             return stack.pop(), status
         except OSError as error:
