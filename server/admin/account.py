@@ -136,8 +136,8 @@ async def login(ask: HandlerCall) -> Answer:
     events, place = ask.server.events, call.peer or "a local socket"
     if user is None:
         events.add("login-failed", f"failed login from {place}", who=name[:64] or "-")
-        needed = ", password or code" if admin.accounts.one_time_codes else " or password"
-        raise Problem(401, f"Name{needed} is wrong.")
+        given = "Name, password or code" if admin.accounts.one_time_codes else "Name or password"
+        raise Problem(401, f"{given} is wrong.")
     admin.brake.succeeded(call.peer, name)
     if call.who is not None and call.who.session is not None:
         admin.sessions.end(call.who.session)
