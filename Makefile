@@ -11,7 +11,7 @@ COMPILE := uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-fin
 .PHONY: run test lint types layers unit lock clean
 
 run: $(VENV)/.run
-	$(BIN)/tidegate serve release --sample
+	$(BIN)/tidegate serve release --sample $(if $(filter 0,$(shell id -u)),--user root)
 
 $(VENV)/bin/python:
 	@tools/need-venv "$(PYTHON)"

@@ -209,6 +209,7 @@ class Composition:
         variables: dict[str, object] = {
             "PATH": f"/opt/tidegate/bin:{os.environ['PATH']}",
             "PYTHONUNBUFFERED": "1",
+            **({"TIDEGATE_USER": "root"} if user == "root" else {}),
             **(image.environ if image else {}),
             **(told.get("environment") or {}),
         }

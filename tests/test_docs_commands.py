@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
@@ -120,6 +121,8 @@ def started(line: str, folder: Path, **changed: str) -> Iterator[str]:
     for old, new in changed.items():
         line = line.replace(old, new)
     here = {"LISTEN": "127.0.0.1:0", "ADMIN": "off", "STATE": str(folder / "state")}
+    if os.geteuid() == 0:
+        here["USER"] = "root"
     folder.mkdir(exist_ok=True)
     with subprocess.Popen(
         [TIDEGATE, *shlex.split(line)[1:]],
@@ -368,14 +371,17 @@ def test_a_simulation_as_the_manual_has_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_what_the_readme_tells_an_operator_to_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("document", ["README.md", "docs/deployment.md"])
+def test_what_an_operator_is_told_to_start(tmp_path: Path, document: str) -> None:
     make_release(tmp_path / "release", image_iso=200_000)
     places = {
         "/srv/release": str(tmp_path / "release"),
         "/var/lib/tidegate": str(tmp_path / "kept"),
     }
     ports = {"0.0.0.0:80": "127.0.0.1:0", "127.0.0.1:8081": "127.0.0.1:0"}
-    with started(shown("README.md", "tidegate serve"), tmp_path, **ports, **places) as url:
+    # The folder of a test is not open to other users; tests/attacks/test_user.py has the user.
+    here = {" --user tidegate": ""}
+    with started(shown(document, "tidegate serve"), tmp_path, **ports, **places, **here) as url:
         assert len(requests.get(f"{url}/image.iso", timeout=10).content) == 200_000
     assert (tmp_path / "kept" / "keys.json").exists()
 
@@ -452,13 +458,14 @@ def test_a_comparison_as_the_readme_has_it(tmp_path: Path) -> None:
 #: Each command of the documents -> the test that executes it.
 _EXECUTED = {
     "README.md": {
-        "tidegate serve": test_what_the_readme_tells_an_operator_to_start,
+        "tidegate serve": test_what_an_operator_is_told_to_start,
         "tidegate plan": test_a_plan_as_the_documents_have_it,
         "tidegate simulate compare": test_a_comparison_as_the_readme_has_it,
         "tidegate get": test_what_the_readme_tells_a_downloader,
     },
     "docs/admin.md": {"tidegate admin": test_an_operator_types_what_the_manual_has},
     "docs/deployment.md": {
+        "tidegate serve": test_what_an_operator_is_told_to_start,
         "tidegate config check": test_what_an_operator_looks_at_before_the_start,
         "tidegate backup": test_backup_and_restore_as_the_manual_has_it,
         "tidegate restore": test_backup_and_restore_as_the_manual_has_it,

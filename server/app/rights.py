@@ -1,4 +1,4 @@
-"""`user`: root opens the ports, and somebody with no rights serves."""
+"""`user`: root opens the ports, and a user without rights serves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,24 @@ import sysconfig
 from pathlib import Path
 
 from .config import CannotStart
+
+ROOT = "root"
+"""What `user` says where the server is to stay root."""
+
+
+def user_to_become(name: str | None) -> str | None:
+    """The user that serves, by the setting `user`; None: the one that started the server.
+
+    Raises `CannotStart` for root that serves without having been named.
+    """
+    if os.geteuid() != 0:
+        return name
+    if name is None:
+        raise CannotStart(
+            "This is root, and a bug in the server would have root's rights: give --user NAME with "
+            "the user that serves (useradd --system NAME makes one), or --user root to stay root."
+        )
+    return None if name == ROOT else name
 
 
 def become(name: str, state: Path) -> None:
@@ -24,8 +42,6 @@ def become(name: str, state: Path) -> None:
             f"There is no user {name}: create one (useradd --system {name}), or name another in "
             "`user`."
         ) from fault
-    if entry.pw_uid == 0:
-        raise CannotStart("`user` is for giving up rights: name another user than root.")
     if os.geteuid() == entry.pw_uid:
         return
     if os.geteuid() != 0:

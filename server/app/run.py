@@ -40,7 +40,7 @@ from .clock import ProcessClockReactor
 from .config import CannotStart, ConfigError, LoadedConfig, start_fault
 from .confinement import confine, prepare, writable
 from .log_bound import BoundedLines
-from .rights import become
+from .rights import become, user_to_become
 from .settings import HANDED_OVER
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     opened: list[OpenListener] = []
     admin: OpenListener | None = None
     try:
+        user = user_to_become(config.user)
         files, page = HANDED_OVER in config.listen, config.admin == HANDED_OVER
         handed = handed_over(files, page) if files or page else HandedOver([], None)
         # Before this process gives up its rights: Python keeps what it compiles, and a server that
@@ -64,16 +65,16 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
             importlib.import_module(module)
         # Keys, the queue and hashes of passwords are written: nothing of it is for other users.
         os.umask(0o077)
-        if handed.files or config.user is not None or not alone:
+        if handed.files or user is not None or not alone:
             from .listeners import open_early
 
             opened += open_early(config, handed.files, count)
-        if handed.admin is not None or config.user is not None:
+        if handed.admin is not None or user is not None:
             from .listeners import open_admin_early
 
             admin = open_admin_early(config, handed.admin)
-        if config.user is not None:
-            become(config.user, config.state)
+        if user is not None:
+            become(user, config.state)
     except CannotStart as fault:
         return [str(fault)], 1
     if alone:

@@ -235,8 +235,9 @@ class ServerConfig(_Section):
     user: str | None = Field(
         None,
         min_length=1,
-        description="Started as root, open what `listen` names, then be this user for good; the "
-        "release, the private key and the logs must be open to it.",
+        description="Started as root, open what `listen` names, then be this user for good. The "
+        "release, the private key and the logs must be open to it. Root does not serve without "
+        "it; `root` stays root.",
     )
     confine: bool = Field(
         True,

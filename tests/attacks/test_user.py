@@ -15,9 +15,9 @@ import pytest
 import requests
 
 from tests.installed import PYTHON, TIDEGATE
-from tests.running import make_release
+from tests.running import make_release, serving
 from tidegate.server.app.config import CannotStart
-from tidegate.server.app.rights import become
+from tidegate.server.app.rights import become, user_to_become
 
 NOBODY = "nobody"
 #: Where only root may listen.
@@ -107,11 +107,42 @@ def test_nothing_of_root_is_left(open_folder: Path, workers: str) -> None:
             process.terminate()
 
 
+@pytest.mark.e2e
+@pytest.mark.root
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_root_serves_only_where_it_was_named(tmp_path: Path, workers: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    make_release(tmp_path / "release", a_txt=10)
+    state = tmp_path / "state"
+    command = [TIDEGATE, "serve", str(tmp_path / "release"), "--state", str(state)]
+    command += ["--listen", "127.0.0.1:0", "--admin", "off", "--workers", workers]
+    unnamed = {name: value for name, value in os.environ.items() if name != "TIDEGATE_USER"}
+    done = subprocess.run(command, env=unnamed, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tidegate: This is root")
+    assert "--user NAME" in line
+    assert "--user root" in line
+    assert not state.exists()
+    with serving(tmp_path / "release", state, "--workers", workers, "--user", "root") as server:
+        assert requests.get(f"{server.url}/a.txt", timeout=60).status_code == 200
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        assert "Uid:\t0\t0\t0\t0" in status
+
+
+def test_an_ordinary_user_serves_without_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert user_to_become(None) is None
+    assert user_to_become("root") == "root"
+    with pytest.raises(CannotStart, match="Only root can become root"):
+        become("root", Path("/nonexistent"))
+
+
 def test_a_user_that_cannot_be_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="There is no user no-such-user: create one"):
         become("no-such-user", tmp_path / "state")
-    with pytest.raises(CannotStart, match="another user than root"):
-        become("root", tmp_path / "state")
     assert not (tmp_path / "state").exists()
 
 

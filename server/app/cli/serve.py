@@ -71,7 +71,8 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 @click.option("--bandwidth", help="Limit for everything the server sends, such as 100Mbit.")
 @click.option("--state", help="Folder of keys, database and sessions.")
 @click.option(
-    "--user", help="When started as root: open the ports, then switch to this user for good."
+    "--user",
+    help="When started as root: open the ports, then switch to this user for good, or stay root.",
 )
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file.")
 @click.option("--tls-cert", help="Certificate chain (PEM); switches TLS on.")
