@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import Event
 
 import pytest
 from hypothesis import settings
@@ -15,12 +16,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from sqlalchemy import Connection, insert
+from twisted.internet.task import Clock
 
 from tests.databases import SQLITE, database, postgres
+from tidegate.server.cluster.candidate import Candidate
 from tidegate.server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
 from tidegate.server.store.cluster import (
     LEASE,
     Fenced,
+    Seat,
     Secret,
     campaign,
     check_epoch,
@@ -199,6 +203,30 @@ def test_a_leader_that_has_counted_nobody_yet_does_not_go_on_by_itself(table: Co
     for state in (elected, lead(elected, None)):
         assert passed(state, 11.1, 1).standing is Standing.LEADS
         assert passed(state, 11.3, 1).standing is Standing.RETIRED
+
+
+def test_a_process_that_does_not_campaign_never_leads(
+    database: Database, table: Connection
+) -> None:
+    """The lease may name its machine: an earlier process, which could not give it back, led."""
+    row = {"epoch": 4, "holder": "a", "place": "a:1", "expires_s": 1e12}
+    table.execute(LEASE.update().values(row))
+    table.commit()
+    reactor, heard = Clock(), Event()
+    told: list[Candidacy] = []
+
+    def changed(candidacy: Candidacy) -> None:
+        told.append(candidacy)
+        heard.set()
+
+    reactor.callFromThread = lambda call, found: call(found)
+    candidate = Candidate(reactor, database, "a", "a:2", LEASE_S, changed, campaigns=False)
+    candidate.start()
+    try:
+        assert heard.wait(60.0)
+    finally:
+        candidate.stop()
+    assert told == [Candidacy(Standing.FOLLOWS, Seat(4, "a", "a:1"))]
 
 
 def test_the_lease_is_taken_when_it_has_run_out_or_was_ours_or_was_given_back(

@@ -127,8 +127,15 @@ class Candidate:
     def _hear(self, seen: Seat, asked_s: float) -> None:
         with self._guard:
             state = self._state
-            self._state = answered(state, self._name, seen, asked_s, self._lease_s, self._belong)
-            new = self._state
+            self._state = new = answered(
+                state,
+                self._name,
+                seen,
+                asked_s,
+                self._lease_s,
+                self._belong,
+                campaigns=self._campaigns,
+            )
         self._tell(state, new)
 
     # -- the reactor ---------------------------------------------------------------------------

@@ -53,8 +53,14 @@ def answered(
     asked_s: float,
     lease_s: float,
     belong: int | None = None,
+    *,
+    campaigns: bool = True,
 ) -> Candidacy:
-    """The database said who leads; it was asked at `asked_s`, so no lease began earlier."""
+    """The database said who leads; it was asked at `asked_s`, so no lease began earlier.
+
+    A process that does not campaign never leads: a lease that names its machine is of an earlier
+    process, and a second one would lead in the same epoch.
+    """
     if state.standing is Standing.RETIRED:
         return state
     if state.standing is Standing.LEADS:
@@ -63,7 +69,7 @@ def answered(
         return replace(state, sure_until_s=asked_s + lease_s * MISSED, belong=belong)
     if seen.epoch < state.leader.epoch:
         return state
-    if seen.holder == me and seen.epoch > state.leader.epoch:
+    if campaigns and seen.holder == me and seen.epoch > state.leader.epoch:
         return Candidacy(Standing.LEADS, seen, asked_s + lease_s * MISSED)
     return replace(state, leader=seen)
 
