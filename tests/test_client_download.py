@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -832,6 +833,40 @@ def test_only_a_private_network_leads_to_a_private_network() -> None:
     assert may_lead(["10.0.0.1"], "8.8.8.8")
     for aim in ("2606:4700::1", "64:ff9b::8.8.8.8", "2002:808:808::1", "::ffff:8.8.8.8"):
         assert may_lead(["8.8.8.8"], aim)
+
+
+#: What IANA's registries of special addresses (RFC 6890) do not call global, and Azure's service.
+SPECIAL_IPV4 = [
+    IPv4Network(text)
+    for text in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+        *("172.16.0.0/12", "192.0.0.0/29", "192.0.0.192/32", "192.0.2.0/24", "192.168.0.0/16"),
+        *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        "168.63.129.16/32",
+    )
+]
+SPECIAL_IPV6 = [
+    IPv6Network(text)
+    for text in (
+        *("::/128", "::1/128", "64:ff9b:1::/48", "100::/64", "2001:2::/48", "2001:db8::/32"),
+        *("5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8"),
+    )
+]
+#: Networks whose addresses have an IPv4 address this many bits from the right.
+CARRIERS = [("::ffff:0:0", 0), ("64:ff9b::", 0), ("2002::", 80), ("::ffff:0:0:0", 0), ("::", 0)]
+
+
+@given(st.data())
+def test_no_public_server_leads_to_a_special_address_in_any_form(data: st.DataObject) -> None:
+    network = data.draw(st.sampled_from([*SPECIAL_IPV4, *SPECIAL_IPV6]))
+    address = network[data.draw(st.integers(0, network.num_addresses - 1))]
+    forms = [str(address)]
+    if address.version == 4:
+        forms += [
+            str(IPv6Address(int(IPv6Address(of)) + (int(address) << at))) for of, at in CARRIERS
+        ]
+    for form in forms:
+        assert not may_lead(["8.8.8.8"], form), form
 
 
 def test_a_public_server_leads_to_no_private_one_live(
