@@ -22,7 +22,9 @@ SIZE = 100
 class Desk:
     """A receiver with the sender's hands beside it."""
 
-    def __init__(self, scheme: str = "raptorq", group: int = 0, have=lambda block: False) -> None:
+    def __init__(
+        self, scheme: str = "raptorq", group: int = 0, have=lambda block: False, **more
+    ) -> None:
         fec = FecParameters(scheme, SIZE - SIZE % 8, 100, group)
         self.size = fec.symbol_bytes
         self.offer = make_offer(DATA, fec, report_window_s=0.0)
@@ -32,7 +34,7 @@ class Desk:
         self.sealer = PacketSealer(KEY)
         self.sequence = 0
         self.receiver = MulticastReceiver(
-            self.offer, self.offer.hashes, self.write, random.Random(1), 0.0, have
+            self.offer, self.offer.hashes, self.write, random.Random(1), 0.0, have, **more
         )
 
     def write(self, offset: int, data: memoryview) -> None:
@@ -69,6 +71,20 @@ class Desk:
         self.sequence += 1
         signature = MARKS.signature(pack_header(header))
         self.receiver.take(memoryview(self.sealer.seal(header, signature)), now)
+
+
+@pytest.mark.parametrize(("limit_bytes_s", "leaves"), [(1000.0, True), (2000.0, False)])
+def test_a_session_that_is_faster_than_the_limit_is_left(limit_bytes_s, leaves):
+    desk = Desk(limit_bytes_s=limit_bytes_s)
+    # 1 920 bytes a second, and the first second's were read late.
+    for number in range(100):
+        now = max(1.0, 0.05 * number)
+        desk.take(number // 50, number % 50, now=now)
+        desk.receiver.due(now)
+        assert desk.receiver.given_up is None
+    desk.receiver.due(5.1)
+    assert (desk.receiver.given_up is not None) is leaves
+    assert not leaves or "faster" in desk.receiver.given_up
 
 
 def test_the_first_report_says_joined_when_the_offer_asks_for_it():

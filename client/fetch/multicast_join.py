@@ -184,6 +184,7 @@ class MulticastJoin:
             have=lambda block: sink.have.covers(
                 layout.offset(block), layout.offset(block) + layout.length(block)
             ),
+            limit_bytes_s=host.state.options.limit_bytes_s or float("inf"),
         )
         self._offer = offer
         self._gathering = offer.meanwhile

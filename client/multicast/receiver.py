@@ -52,6 +52,10 @@ _SURE_SILENCES = 3.0
 _LIKELY_DATAGRAMS, _LIKELY_RATES = 16, 1.5
 #: How much more often than usual reports are sent towards the end of a pass.
 _MOST_HURRY = 8
+#: A session is too fast for a limit once this many times the limit has come ...
+_LIMIT_SLACK = 1.25
+#: ... over so long; what a busy host read a second late counts as coming at once.
+_LIMIT_AFTER_S = 4.0
 #: A report stays below the 64 KiB a server takes; the rest is asked for after the next pass.
 _MOST_BLOCKS_A_REPORT = 3000
 _MOST_DIGITS_A_REPORT = 40_000
@@ -63,7 +67,8 @@ class MulticastReceiver(BlockCollector):
     `write(offset, data)` takes verified bytes; `have(block)` says which blocks the caller already
     holds; `space` gives memory to collect blocks in (the caller may back it by a file). The
     caller's obligation: call `take` for each datagram, `due` whenever `wake_at` is reached,
-    `answered` for each answer, and stop when `finished` or `given_up`.
+    `answered` for each answer, and stop when `finished` or `given_up`. It gives up where the
+    session is faster than `limit_bytes_s`.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class MulticastReceiver(BlockCollector):
         now: float,
         have: Callable[[int], bool] = lambda block: False,
         space: Space | None = None,
+        limit_bytes_s: float = float("inf"),
     ) -> None:
         super().__init__(offer.layout(), self.scheme_of(offer), hashes, write, have, space)
         self.offer = offer
@@ -114,6 +120,8 @@ class MulticastReceiver(BlockCollector):
         #: Until then any datagram counts as a sign of life; moved on by what only the origin sends.
         self._sure_until = now + offer.start_in_s + _SURE_SILENCES * offer.silence_s
         self.heard = False
+        self._heard_at = now
+        self._limit_bytes_s = limit_bytes_s
 
     @staticmethod
     def scheme_of(offer: Offer) -> Scheme:
@@ -186,7 +194,7 @@ class MulticastReceiver(BlockCollector):
                 self._stay(now)
 
     def _hear(self, sequence: int, now: float) -> None:
-        self.heard = True
+        self.heard, self._heard_at = True, now
         self._last_sequence = sequence
         if not self._marked:
             self._counted_to, self._counted_at = (sequence - 1) & _MASK, now
@@ -267,12 +275,21 @@ class MulticastReceiver(BlockCollector):
         if now >= self.silent_at and self._left and self.given_up is None:
             what = "stopped" if self.heard else "never came"
             self.given_up = f"datagrams {what} for {self.offer.silence_s:g} s"
+        if self._left and self.given_up is None and self._is_too_fast(now):
+            self.given_up = "the session is faster than this receiver's limit"
         if now >= self._report_at and self._state is not None:
             return self._scheduled_report(now)
         if now >= self._ask_at:
             self._ask_at = now + self._pause_s() if self._left else float("inf")
             return self._ask_for_blocks_over(now)
         return None
+
+    def _is_too_fast(self, now: float) -> bool:
+        """Whether more comes than this receiver said it can take; the others outvoted it."""
+        since_s = now - self._heard_at
+        came_bytes = self.counters.datagrams * self._symbol_bytes
+        most_bytes = _LIMIT_SLACK * self._limit_bytes_s * since_s
+        return self.heard and since_s >= _LIMIT_AFTER_S and came_bytes > most_bytes
 
     def _pause_s(self) -> float:
         """Until the next report during a pass: shorter and shorter towards its end, so that little

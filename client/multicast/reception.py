@@ -71,6 +71,7 @@ class Reception:
         ended: Callable[[ReceptionOutcome], None],
         *,
         have: Callable[[int], bool] = lambda block: False,
+        limit_bytes_s: float = float("inf"),
     ) -> None:
         self._network = network
         self._offer = offer
@@ -81,6 +82,7 @@ class Reception:
         self.receiver: MulticastReceiver
         self._write = write
         self._have = have
+        self._limit_bytes_s = limit_bytes_s
         self._space = BlockSpace(folder, _SPACE_BYTES)
         paper = offer.fec.scheme == "paper"
         header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
@@ -120,9 +122,15 @@ class Reception:
     def _make(self, hashes: tuple[bytes, ...]) -> MulticastReceiver:
         paper = self._offer.fec.scheme == "paper"
         receiver_class = PaperReceiver if paper else MulticastReceiver
-        now = self._network.now()
         return receiver_class(
-            self._offer, hashes, self._write, random.Random(), now, self._have, self._space
+            self._offer,
+            hashes,
+            self._write,
+            random.Random(),
+            self._network.now(),
+            self._have,
+            self._space,
+            self._limit_bytes_s,
         )
 
     def _begin(self, hashes: tuple[bytes, ...]) -> None:
