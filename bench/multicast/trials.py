@@ -72,6 +72,7 @@ TRIALS = (
     Trial("one receiver, 5 %", receivers=1, loss=5),
     Trial("two receivers, 5 %", receivers=2, loss=5),
     Trial("one ten times slower", loss=1, slow_mbit={0: 10.0}),
+    Trial("one at 60 % of the line", loss=1, slow_mbit={0: 60.0}),
     Trial("one leaves without a word", loss=1, act=kill_receiver, expected=tuple(range(7))),
     Trial("one joins 1.5 s late", loss=1, late_s={7: 1.5}),
     Trial("sender killed midway, another mirror", loss=1, act=kill_sender, second=True),
