@@ -121,6 +121,25 @@ def test_who_is_alone_fetches_by_unicast_while_a_cohort_gathers(
     assert not any("multicast session" in line for line in server.errors)
 
 
+def test_one_with_a_lower_limit_leaves_and_finishes_by_unicast(
+    tmp_path: Path, release: tuple[Path, str]
+) -> None:
+    directory, digest = release
+    options = (*LOOPBACK, "--multicast-rate", "4Mbit", "--multicast-threshold", "4")
+    with serving(directory, tmp_path / "state", *options) as server:
+        url, slow = f"{server.url}/obj.bin", ("--limit-rate", "150kB/s")
+        limited = Get(tmp_path / "slow.bin", url, home=tmp_path, more=slow)
+        gets = [Get(tmp_path / f"{i}.bin", url, home=tmp_path) for i in range(3)]
+        wait_for(lambda: any(row["sent_bytes"] > 200_000 for row in sessions(server)))
+        assert sessions(server)[0]["rate_bytes_s"] >= 0.8 * 500_000
+        for get in gets:
+            assert states(get.end()) == ["joined", "done"]
+            assert sha256(get.out) == digest
+        events = limited.end()
+        assert states(events) == ["joined", "ended"]
+        assert sha256(limited.out) == digest
+
+
 def test_who_fetches_by_unicast_changes_over_when_the_cohort_stands(tmp_path: Path) -> None:
     digest = make_release(tmp_path / "release", obj_bin=5_000_000)["obj.bin"]
     options = (*GATHERING, "--multicast-rate", "8Mbit")

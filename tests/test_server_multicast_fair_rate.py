@@ -12,7 +12,7 @@ import pytest
 
 from tidegate.client.multicast.delay import DelayWatch
 from tidegate.protocol.session_report import ReceiverReport
-from tidegate.server.multicast.fair_rate import FairRate, ceiling, loss_rate_at, tcp_datagrams_s
+from tidegate.server.multicast.fair_rate import FairRate, loss_rate_at, tcp_datagrams_s
 from tidegate.server.multicast.rate import RateControl
 
 PACKET = 1500
@@ -150,6 +150,8 @@ class Line:
         sequence_at = credit = 0.0
         self.ways = [Way([Reno()]) for _ in range(self.receivers)]
         sent_at: list[float] = []
+        for who in range(self.receivers):
+            control.join(f"m{who}", (f"198.51.100.{who}",))
 
         def at(when: float, what: str, who: int = 0, number: int = 0) -> None:
             heapq.heappush(events, (when, next(count), what, who, number))
@@ -183,7 +185,7 @@ class Line:
             way = self.ways[who]
             if what == "send":
                 # As the transmitter does: what is due since the last time, at no exact moment.
-                credit += (now - sequence_at) * control.rate_bytes_s(float("inf")) / PACKET
+                credit += (now - sequence_at) * control.rate_bytes_s / PACKET
                 sequence_at = now
                 for _ in range(int(credit)):
                     for other, each in enumerate(self.ways):
@@ -270,12 +272,6 @@ def test_a_tcp_flow_beside_a_session_gets_about_half_and_steadily(
             assert 0.25 <= line.share(second, second + step, who) <= 0.75
         carried = line.tcp(5, 40, who) + line.multicast(5, 40, who)
         assert carried * PACKET >= 0.9 * 35 * LINE
-
-
-def test_of_ways_that_are_equally_congested_the_mean_counts_and_the_worst_of_others() -> None:
-    assert ceiling([]) == ceiling([math.inf]) == math.inf
-    assert ceiling([math.inf, 100.0, 140.0, 160.0]) == pytest.approx(120.0)
-    assert ceiling([50.0, 100.0]) == 50.0
 
 
 def test_once_the_download_is_over_the_session_has_the_line_again() -> None:

@@ -15,7 +15,7 @@ class Receiver:
 
     def __init__(self, settings: CarouselSettings | None = None, rate: int = RATE) -> None:
         self.members = Receivers(settings or CarouselSettings(), 0.0)
-        self.members.join("m", 0.0, float("inf"))
+        self.members.join("m", 0.0)
         self.rate = rate
         self.now = self.expected = self.received = 0.0
 
@@ -76,7 +76,7 @@ def joined(members: Receivers, name: str, now: float) -> None:
 def test_the_pass_waits_for_one_that_joins_as_slowly_as_its_cohort_leads_to_expect() -> None:
     members = cohort()
     for name in "abcd":
-        members.join(name, 0.0, float("inf"))
+        members.join(name, 0.0)
     for name in "abc":
         joined(members, name, 0.12)
     # Three of four needed 0.12 s on this busy host: the fourth is given four times as long.
@@ -88,7 +88,7 @@ def test_the_pass_waits_for_one_that_joins_as_slowly_as_its_cohort_leads_to_expe
 def test_where_all_join_fast_one_that_never_does_costs_a_quarter_of_a_second_at_most() -> None:
     members = cohort()
     for name in "abcd":
-        members.join(name, 0.0, float("inf"), address=name)
+        members.join(name, 0.0, address=name)
     for name in "abc":
         joined(members, name, 0.01)
     assert members.ready_at(1.0) == 0.25
@@ -96,10 +96,10 @@ def test_where_all_join_fast_one_that_never_does_costs_a_quarter_of_a_second_at_
 
 def test_an_address_that_takes_offers_again_and_again_is_waited_for_once() -> None:
     members = cohort()
-    members.join("a", 0.0, float("inf"), address="192.0.2.1")
+    members.join("a", 0.0, address="192.0.2.1")
     joined(members, "a", 0.01)
     for number in range(5):
-        members.join(f"x{number}", 0.02, float("inf"), address="192.0.2.66")
+        members.join(f"x{number}", 0.02, address="192.0.2.66")
     assert members.ready_at(1.0) == 0.27
     joined(members, "x0", 0.03)
     assert members.ready_at(1.0) <= 0.06
@@ -108,8 +108,8 @@ def test_an_address_that_takes_offers_again_and_again_is_waited_for_once() -> No
 def test_requests_that_follow_each_other_closely_are_waited_for_and_rare_ones_are_not() -> None:
     close, rare = cohort(), cohort()
     for number in range(4):
-        close.join(f"m{number}", 0.02 * number, float("inf"))
-        rare.join(f"m{number}", 0.5 * number, float("inf"))
+        close.join(f"m{number}", 0.02 * number)
+        rare.join(f"m{number}", 0.5 * number)
     for members in (close, rare):
         for number in range(4):
             joined(members, f"m{number}", 1.6)
@@ -119,24 +119,24 @@ def test_requests_that_follow_each_other_closely_are_waited_for_and_rare_ones_ar
 
 def test_a_session_by_the_clock_waits_for_its_hour() -> None:
     members = Receivers(CarouselSettings(settle_s=float("inf")), 0.0)
-    members.join("a", 0.0, float("inf"))
+    members.join("a", 0.0)
     joined(members, "a", 0.1)
     assert members.ready_at(600.0) == 600.0
 
 
 def test_the_late_have_no_word_until_nobody_on_time_is_left() -> None:
     members = cohort()
-    members.join("a", 0.0, 9e6)
-    members.join("x", 2.0, 1e6, address="192.0.2.66", late=True)
+    members.join("a", 0.0)
+    members.join("x", 2.0, address="192.0.2.66", late=True)
     members.report(ReceiverReport("a", "receiving", expected=100, received=99), 2.5)
     members.report(ReceiverReport("x", "receiving", expected=100, received=50), 2.5)
     assert members.is_late("x")
     assert not members.promote()
-    assert members.slowest_declared_bytes_s() == 9e6
+    assert members.punctual == ["a"]
     assert round(members.worst_loss(), 6) == 0.01
     assert (members.on_time, len(members)) == (1, 2)
     members.report(ReceiverReport("a", "done"), 3.0)
     assert members.promote()
     assert not members.is_late("x")
-    assert members.slowest_declared_bytes_s() == 1e6
+    assert members.punctual == ["x"]
     assert members.worst_loss() == 0.5

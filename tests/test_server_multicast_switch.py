@@ -6,7 +6,7 @@ import errno
 import ipaddress
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -149,12 +149,16 @@ class House:
         self.routes = MulticastRoutes(self.sessions)
 
     def ask(
-        self, value: str | None = CAPABLE, status: int = 200, **fields: str
+        self,
+        value: str | None = CAPABLE,
+        status: int = 200,
+        address: str = "192.0.2.1",
+        **fields: str,
     ) -> tuple[Request, FakeConnection]:
         headers = {name.replace("_", "-").encode(): text.encode() for name, text in fields.items()}
         if value is not None:
             headers[HEADER_NAME.lower().encode()] = value.encode()
-        connection = FakeConnection()
+        connection = FakeConnection(address)
         request = Request(connection, b"GET", b"/obj.bin", headers)  # type: ignore[arg-type]
         rep = self.tree.open([b"obj.bin"]).rep
         plan = BodyPlan(status, (), ((0, rep.size_bytes),), rep.size_bytes)
@@ -302,7 +306,7 @@ def test_two_files_go_out_one_after_the_other(house: House) -> None:
         fec = house.sessions.choose_fec([Capability(available_schemes())], layout)
         session = house.sessions.open(name, file, fec, hash_blocks(file, layout), lead_s=0.0)
         assert session is not None
-        told(house, decode_offer(encode_offer(session.offer(float("inf")))))
+        told(house, decode_offer(encode_offer(session.offer(float("inf"), "192.0.2.1"))))
     first, second = house.sessions.running
     while first.carousel.first_pass_left_bytes:
         house.run(0.01)
@@ -695,3 +699,150 @@ def test_sessions_share_the_rate(house: House) -> None:
     session.adapt = real  # type: ignore[method-assign]
     other.stop("enough")
     assert session.transmitter.rate_bytes_s == house.settings.rate
+
+
+# --- what one member's word costs the others -----------------------------------------------------
+
+LIMITED = format_capability(
+    Capability((*available_schemes(), "paper"), rate_bytes_s=2_968_751.0, scope="site")
+)
+
+
+class Voters:
+    """A session of members from networks of their own, that report twice a second."""
+
+    def __init__(self, house: House, values: dict[str, str]) -> None:
+        self.house = house
+        connections = {at: house.ask(value, address=at)[1] for at, value in values.items()}
+        self.offers = {at: decode_offer(one.body) for at, one in connections.items()}
+        for offer in self.offers.values():
+            told(house, offer)
+        house.run(0.6)
+        self.counts = {at: [0, 0, 0] for at in values}
+        #: What the last reports were answered with: "unicast", or "" for: go on.
+        self.answers = dict.fromkeys(values, "")
+        self.rates: list[float] = []
+
+    @property
+    def rate(self) -> float:
+        return self.house.sessions.running[0].transmitter.rate_bytes_s
+
+    def run(
+        self,
+        seconds: float,
+        faults: dict[str, Callable[[float], tuple[float, float, int]]],
+        sequence: int = 1 << 31,
+    ) -> None:
+        """`faults`: what is lost on the way at a rate, what in the own buffer, and the queue.
+
+        `sequence` is the last datagram seen; of one that was not sent yet nobody knows the way.
+        """
+        for _ in range(int(2 * seconds)):
+            self.house.clock.advance(0.5)
+            for at, offer in self.offers.items():
+                if self.answers[at]:
+                    continue
+                sent = int(self.rate / 2 / 1500)
+                lost, overruns, queue_ms = faults.get(at, lambda rate: (0, 0, 0))(self.rate)
+                counts = self.counts[at]
+                counts[0] += sent
+                counts[1] += sent - round(sent * (lost + overruns))
+                counts[2] += round(sent * overruns)
+                report = ReceiverReport(offer.member, "receiving", 0, sequence, *counts, queue_ms)
+                answer = self.house.post(offer.report_url, encode_report(report))
+                if answer.status == 200 and decode_answer(answer.body).action == "unicast":
+                    self.answers[at] = "unicast"
+                self.rates.append(self.rate)
+
+    @property
+    def at_unicast(self) -> list[str]:
+        return [at for at, answer in self.answers.items() if answer == "unicast"]
+
+
+#: Each in a network of its own, and all in one: an office.
+PLACES = [[f"198.51.{number}.9" for number in range(10)], [f"10.0.0.{n}" for n in range(10)]]
+
+
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("members", [5, 10])
+def test_a_fifth_that_names_a_low_rate_slows_nobody_down(
+    house: House, places: list[str], members: int
+) -> None:
+    liars = places[: members // 5]
+    values = {at: LIMITED if at in liars else CAPABLE for at in places[:members]}
+    voters = Voters(house, values)
+    assert voters.rate >= 0.9 * house.settings.rate
+    voters.run(5.0, {})
+    assert min(voters.rates) >= 0.9 * house.settings.rate
+    assert voters.at_unicast == liars
+
+
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("members", [5, 10])
+@pytest.mark.parametrize("sequence", [0, 1 << 31])
+@pytest.mark.parametrize("lie", [(0.24, 0.0, 50), (0.0, 0.3, 0), (0.0, 0.05, 0), (0.08, 0.0, 50)])
+def test_a_fifth_that_reports_losses_slows_nobody_down(
+    house: House,
+    places: list[str],
+    members: int,
+    lie: tuple[float, float, int],
+    sequence: int,
+) -> None:
+    liars = places[: members // 5]
+    voters = Voters(house, dict.fromkeys(places[:members], CAPABLE))
+    voters.run(12.0, dict.fromkeys(liars, lambda rate: lie), sequence)
+    assert min(voters.rates) >= 0.9 * house.settings.rate
+    assert set(voters.at_unicast) <= set(liars)
+    # What costs the others a tenth at most may stay.
+    assert max(lie[:2]) < 0.1 or voters.at_unicast == liars
+
+
+def test_a_network_of_many_members_has_one_vote(house: House) -> None:
+    honest = [f"198.51.{number}.9" for number in range(4)]
+    crowd = [f"203.0.113.{number}" for number in range(1, 41)]
+    values = {at: LIMITED if at in crowd else CAPABLE for at in (*crowd, *honest)}
+    voters = Voters(house, values)
+    voters.run(5.0, {})
+    assert min(voters.rates) >= 0.9 * house.settings.rate
+    assert voters.at_unicast == crowd
+
+
+def slow_line(limit: float) -> Callable[[float], tuple[float, float, int]]:
+    """What is too much for it is lost, and its queue stands."""
+    return lambda rate: (max(0.0, 1 - limit / rate), 0.0, 50 if rate > limit else 0)
+
+
+def test_a_slower_majority_decides_and_stays(house: House) -> None:
+    places = PLACES[0][:5]
+    voters = Voters(house, dict.fromkeys(places, CAPABLE))
+    voters.run(30.0, dict.fromkeys(places[:3], slow_line(6e6)))
+    late = voters.rates[len(voters.rates) // 3 :]
+    assert 0.8 * 6e6 < sum(late) / len(late) < 1.2 * 6e6
+    assert voters.at_unicast == []
+
+
+def test_a_line_that_all_share_sends_nobody_away(house: House) -> None:
+    """Loss at the server's own line is everybody's."""
+    places = PLACES[0][:6]
+    voters = Voters(house, dict.fromkeys(places, CAPABLE))
+    voters.run(30.0, dict.fromkeys(places, slow_line(7e6)))
+    late = voters.rates[len(voters.rates) // 3 :]
+    assert 0.8 * 7e6 < sum(late) / len(late) < 1.2 * 7e6
+    assert voters.at_unicast == []
+
+
+def test_a_slower_minority_goes_to_unicast_and_the_others_get_all(house: House) -> None:
+    places = PLACES[0][:5]
+    voters = Voters(house, dict.fromkeys(places, CAPABLE))
+    voters.run(12.0, {places[1]: slow_line(6e6)})
+    assert min(voters.rates) >= 0.9 * house.settings.rate
+    assert voters.at_unicast == [places[1]]
+    assert voters.rate == house.settings.rate
+
+
+def test_a_receiver_that_is_busy_for_a_moment_stays(house: House) -> None:
+    places = PLACES[0][:5]
+    voters = Voters(house, dict.fromkeys(places, CAPABLE))
+    voters.run(2.0, {places[0]: lambda rate: (0.0, 0.2, 0)})
+    voters.run(10.0, {})
+    assert voters.at_unicast == []

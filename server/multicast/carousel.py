@@ -128,18 +128,12 @@ class Carousel:
         """Whether the source of this block and of all before it has been sent."""
         return block < self._out
 
-    def join(
-        self,
-        member: str,
-        now: float,
-        declared_bytes_s: float = float("inf"),
-        address: str = "",
-    ) -> None:
+    def join(self, member: str, now: float, address: str = "") -> None:
         """A receiver was given the offer; `address` is what counts as one ("": its name)."""
         if self.phase is Phase.CLOSED:
             raise ValueError("the session is closed")
         late = self.phase is not Phase.GATHER
-        self._members.join(member, now, declared_bytes_s, address=address, late=late)
+        self._members.join(member, now, address=address, late=late)
         if self.waiting and self.on_time >= self._settings.needed:
             self.waiting = False
             self.starts_at = now + self._settings.lead_s
@@ -155,9 +149,16 @@ class Carousel:
         """How many receivers are expected to report that are not late."""
         return self._members.on_time
 
-    def slowest_declared_bytes_s(self) -> float:
-        """The least rate a member said it can take."""
-        return self._members.slowest_declared_bytes_s()
+    @property
+    def punctual(self) -> Sequence[str]:
+        """The receivers that are expected to report and are not late."""
+        return self._members.punctual
+
+    def send_away(self, member: str, now: float) -> None:
+        """A receiver was told to go to unicast."""
+        self._members.send_away(member)
+        self._promote()
+        self.wake_at = now
 
     def report(self, report: ReceiverReport, now: float) -> str:
         """Take a report; the action to answer with: continue, unicast or closed."""

@@ -37,7 +37,7 @@ _NEW_QUEUE, _LEAST_RTT_S = 0.2, 0.01
 #: hosts, which a TCP flow beside the session does not.
 _FASTEST_OF = 150
 #: Ways whose rates differ by no more are equally congested, as far as so few losses can tell.
-_ALIKE = 1.5
+ALIKE = 1.5
 
 
 def tcp_datagrams_s(loss_rate: float, rtt_s: float) -> float:
@@ -134,15 +134,6 @@ class FairRate:
             # Where a queue always stands, nobody knows what is lost without one.
             self._usual.popleft()
         return lost if lost > usual + _DEVIATIONS * math.sqrt(usual) else 0
-
-
-def ceiling(ways: Iterable[float]) -> float:
-    """The rate for all, of what TCP would get on the way to each: the least; where others are as
-    congested, their mean. The least of many guesses would be too low."""
-    rates = sorted(ways)
-    if not rates or rates[0] == math.inf:
-        return math.inf
-    return statistics.fmean(rate for rate in rates if rate <= _ALIKE * rates[0])
 
 
 def _mean(intervals: Iterable[float]) -> float:

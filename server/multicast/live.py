@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...protocol.fec import BlockLayout, FecParameters, scheme_for
@@ -15,6 +15,7 @@ from ...protocol.session import INLINE_HASHES, Offer
 from ...protocol.session_report import ReceiverReport, ReportAnswer
 from ..files.openfile import OpenFile
 from ..http.clock import Clock
+from ..http.proxies import prefixes_of
 from .carousel import Carousel
 from .framing import Framer, PaperFramer
 from .rate import RateControl
@@ -102,8 +103,8 @@ class LiveSession:
         self._sha256 = sha256
         self._settings = settings
         self.rate = rate
-        #: All who ever joined.
-        self._names: set[str] = set()
+        #: All who ever joined: their networks, and the most that they said they can take.
+        self._offered: dict[str, tuple[Sequence[str], float]] = {}
         #: By what counts as one address: when it first asked for repair, and what it got.
         self._repaired: dict[str, tuple[float, int]] = {}
         rep = file.rep
@@ -125,7 +126,7 @@ class LiveSession:
             else Framer(session_id, self._key, self._marks),
             sender,
             header_bytes + fec.symbol_bytes,
-            rate.rate_bytes_s(float("inf")),
+            rate.rate_bytes_s,
             lambda reason: self._ended(self, reason),
             extra_overhead_bytes=20 if place.family == "6" else 0,
             charge=charge,
@@ -185,12 +186,14 @@ class LiveSession:
         gathering = self.carousel.phase is Phase.GATHER
         return gathering or declared_bytes_s >= self.transmitter.rate_bytes_s
 
-    def offer(self, declared_bytes_s: float, address: str = "") -> Offer:
-        """Take a new member in, from what counts as one address, and say what it must know."""
+    def offer(self, declared_bytes_s: float, address: str) -> Offer:
+        """Take a new member in, which asked from this address, and say what it must know."""
         now = self._reactor.seconds()
         member = secrets.token_urlsafe(12)
         waiting = self.carousel.waiting
-        self.carousel.join(member, now, declared_bytes_s, address)
+        networks = prefixes_of(address)
+        self._offered[member] = networks, declared_bytes_s
+        self.carousel.join(member, now, networks[0])
         if waiting and not self.carousel.waiting:
             self._complete(self)
         self.counters.members += 1
@@ -227,13 +230,12 @@ class LiveSession:
             meanwhile=self.carousel.waiting,
             silence_s=_PAPER_SILENCE_S if paper else _SILENCE_S,
         )
-        self._names.add(member)
         self.transmitter.poke()
         return offer
 
     def is_member(self, name: str) -> bool:
         """Whether the offer was given to a receiver under this name, which nobody can guess."""
-        return name in self._names
+        return name in self._offered
 
     def report(self, report: ReceiverReport) -> ReportAnswer:
         """What to answer to a report; that of a stranger changes nothing."""
@@ -248,8 +250,10 @@ class LiveSession:
             self.counters.losses[report.member] = report.loss
             if not late:
                 self.rate.report(report, now, self.carousel.sent_s_ago(report.sequence, now))
-        if action != "continue":
-            self.rate.forget(report.member)
+        started = self.carousel.phase is not Phase.GATHER
+        if action == "continue" and started and self.rate.is_too_fast_for(report.member, now):
+            self.carousel.send_away(report.member, now)
+            action = "unicast"
         if report.state == "done":
             self.counters.done = self.carousel.done_members
         self._adapt()
@@ -264,7 +268,7 @@ class LiveSession:
         """
         wanted = sum(end - first for first, end in ranges)
         last = max(end for _, end in ranges) - 1
-        if member not in self._names or wanted > self._allowed_bytes(address):
+        if member not in self._offered or wanted > self._allowed_bytes(address):
             return None
         if not self.carousel.has_sent(last // self.layout.block_bytes):
             return None
@@ -287,8 +291,22 @@ class LiveSession:
         return int(min(paced, self.layout.size_bytes * _REPAIR_SHARE)) - had
 
     def _adapt(self) -> None:
-        slowest = self.carousel.slowest_declared_bytes_s()
-        self.transmitter.rate_bytes_s = self.rate.rate_bytes_s(slowest)
+        self._count_votes()
+        self.transmitter.rate_bytes_s = self.rate.rate_bytes_s
+
+    def _count_votes(self) -> None:
+        """Those on time have a word, and nobody else."""
+        counted, on_time = self.rate.members, self.carousel.punctual
+        if counted == on_time:
+            return
+        here = set(on_time)
+        for member in counted:
+            if member not in here:
+                self.rate.forget(member)
+        before = set(counted)
+        for member in on_time:
+            if member not in before:
+                self.rate.join(member, *self._offered[member])
 
     def adapt(self) -> None:
         """The session's share of the line changed."""

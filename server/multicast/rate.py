@@ -1,25 +1,27 @@
-"""How fast a session may send: the configured rate, bent to its worst acceptable receiver. Pure.
+"""How fast a session may send: the configured rate, bent to what its members agree on. Pure.
 
-Loss alone says nothing (a radio link loses at any rate). Loss together with a queue that stands on
-the way says that the line may be too slow for us: then the session goes down to what that receiver
-gets through, and looks whether its loss falls. If it does, the lower rate stays (and comes back
-slowly once nobody complains); if not, the loss has other causes, the step is undone, and that
-receiver's word on it counts no more. A receiver that does not read as fast as we send says so
-itself, before its buffer overflows: it is believed. Where loss and a queue come together, what TCP
-would get there (`server.multicast.fair_rate`) is the ceiling. Never below the floor: receivers that
-cannot even take that are for unicast.
+Each member has a wish (`server.multicast.rate_wish`), each network one vote
+(`server.multicast.rate_votes`). A member that can take much less than what was elected is for
+unicast. Never below the floor: receivers that cannot even take that are for unicast, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from statistics import median
 
 from ...protocol.session_report import ReceiverReport
-from .fair_rate import FairRate, ceiling
+from .rate_votes import RateVotes
+from .rate_wish import RateSettings, RateWish
 
 #: What the files that wait for another one get together, beside the one that is sent.
 _TRICKLE = 0.05
+#: A member that can take this share of the rate may stay: repair of the rest costs the others no
+#: more than a vote may.
+_NEARLY = 0.9
+#: A member that can take less stays this long: the start of a download on the same line, or other
+#: work on its host, may be over by then.
+_PATIENCE_S = 3.0
 
 
 def shares(left: Sequence[int]) -> list[float]:
@@ -34,40 +36,6 @@ def shares(left: Sequence[int]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-@dataclass(frozen=True, slots=True)
-class RateSettings:
-    """`floor_share`: of the configured rate; below it a receiver is told to use unicast.
-
-    A loss is judged over at least `judged_datagrams`; `better_share` of the loss before must be
-    left at most for a step down to have helped. `slow_lag_ms` is how long datagrams may wait in a
-    receiver's own buffer, where that does not hold twice as much; `slow_loss` the share of them
-    that may be lost there.
-    """
-
-    floor_share: float = 0.25
-    congested_loss: float = 0.05
-    congested_queue_ms: int = 35
-    judged_datagrams: int = 200
-    better_share: float = 0.6
-    slow_lag_ms: int = 500
-    lag_floor_share: float = 0.5
-    slow_loss: float = 0.01
-    slow_share: float = 0.8
-    faster_every_s: float = 0.2
-    step_every_s: float = 0.5
-    recover_share: float = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class _StepDown:
-    """A step down, and for whom."""
-
-    member: str
-    loss: float
-    share_before: float
-    since: float
-
-
 class RateControl:
     """The rate of one session in bytes per second."""
 
@@ -78,142 +46,101 @@ class RateControl:
         datagram_bytes: int = 1500,
     ) -> None:
         self._datagram_bytes = datagram_bytes
-        #: What TCP would get on the way to each member, and when it last told.
-        self._fair: dict[str, FairRate] = {}
-        self._told_at: dict[str, float] = {}
         self._settings = settings or RateSettings()
         self._configured = configured_bytes_s
-        self._share = 1.0
-        self._changed_at = float("-inf")
-        self._trial: _StepDown | None = None
-        #: What each member had been sent and had received at its last judged report.
-        self._counts: dict[str, tuple[int, int, int]] = {}
-        self._lags: dict[str, int] = {}
-        #: The share that receivers can read, who cannot read all, and since when it is so.
-        self._readable = 1.0
-        self._slow: set[str] = set()
-        self._readable_at = float("-inf")
-        #: Losses that a slower rate did not help.
-        self._hopeless: dict[str, float] = {}
+        #: What members can take, and what TCP would get on their ways.
+        self._limits, self._fair = RateVotes(), RateVotes(median)
+        self._wishes: dict[str, RateWish] = {}
+        #: When all were last looked at: with a thousand that takes some milliseconds.
+        self._looked_at = float("-inf")
+        #: Since when the rate has been too high for a member, by its own reports.
+        self._too_fast_since: dict[str, float] = {}
 
     @property
     def floor_bytes_s(self) -> float:
         """The least this session goes down to."""
         return self._configured * self._settings.floor_share
 
+    @property
+    def rate_bytes_s(self) -> float:
+        """What to send at now."""
+        return self._configured * self._share
+
+    @property
+    def _share(self) -> float:
+        return min(self._limits.share, self._fair.share)
+
+    @property
+    def members(self) -> Sequence[str]:
+        """All that have a word."""
+        return list(self._wishes)
+
     def configure(self, configured_bytes_s: float) -> None:
         """The share of the line this session may use changed."""
-        self._configured = configured_bytes_s
+        if configured_bytes_s != self._configured:
+            self._configured = configured_bytes_s
+            for member in self._wishes:
+                self._vote(member)
 
     def acceptable(self, declared_bytes_s: float) -> bool:
         """Whether a receiver of that rate can be in the session at all."""
         return declared_bytes_s >= self.floor_bytes_s
 
-    def rate_bytes_s(self, slowest_declared_bytes_s: float) -> float:
-        """What to send at now."""
-        wanted = min(self._configured * self._share * self._readable, slowest_declared_bytes_s)
-        return max(min(wanted, self.ceiling_bytes_s), self.floor_bytes_s)
-
-    @property
-    def ceiling_bytes_s(self) -> float:
-        """What TCP would get on the most congested ways to members; inf without congestion."""
-        return ceiling(fair.datagrams_s for fair in self._fair.values()) * self._datagram_bytes
-
-    def report(self, report: ReceiverReport, now: float, rtt_s: float | None = None) -> None:
-        """A receiver tells how many datagrams there were so far, and how many it got.
-
-        `rtt_s`: how long ago the last one it saw was sent; None if nobody knows.
-        """
-        settings, member = self._settings, report.member
-        before = self._counts.get(member, (0, 0, 0))
-        sent = report.expected - before[0]
-        if sent < settings.judged_datagrams:
-            return
-        self._counts[member] = (report.expected, report.received, report.overruns)
-        lost_there = max(0, report.overruns - before[2]) / sent
-        loss = max(0.0, 1 - (report.received - before[1]) / sent)
-        self._follow_reader(report, lost_there, now)
-        seconds = now - self._told_at.get(member, now)
-        self._told_at[member] = now
-        # What it loses at any rate, or by its own fault, is no congestion.
-        excused = lost_there or self._lost_anyway(member, loss)
-        lost = 0 if excused else round(loss * sent)
-        fair = self._fair.setdefault(member, FairRate())
-        fair.report(sent, lost, seconds, report.queue_ms, rtt_s)
-        if now - self._changed_at < settings.step_every_s or lost_there >= settings.slow_loss:
-            return
-        if self._trial is not None:
-            self._judge(self._trial, member, loss, now)
-        elif self._complains(member, loss, report.queue_ms):
-            share = max(settings.floor_share, self._share * max(0.5, 1 - loss))
-            if share < self._share:
-                self._trial = _StepDown(member, loss, self._share, now)
-                self._change(share, now)
-        elif self._share < 1.0:
-            self._change(min(1.0, self._share + settings.recover_share), now)
+    def join(
+        self,
+        member: str,
+        networks: Sequence[str] = (),
+        declared_bytes_s: float = float("inf"),
+    ) -> None:
+        """A receiver from these networks, narrow to wide, has a word from now on."""
+        self._wishes[member] = RateWish(self._settings, self._datagram_bytes, declared_bytes_s)
+        self._limits.join(member, networks)
+        self._fair.join(member, networks)
+        self._vote(member)
 
     def forget(self, member: str) -> None:
         """The receiver is gone."""
-        self._counts.pop(member, None)
-        self._fair.pop(member, None)
-        self._told_at.pop(member, None)
-        self._hopeless.pop(member, None)
-        self._lags.pop(member, None)
-        self._slow.discard(member)
-        if self._trial is not None and self._trial.member == member:
-            self._trial = None
+        self._wishes.pop(member, None)
+        self._too_fast_since.pop(member, None)
+        self._limits.leave(member)
+        self._fair.leave(member)
 
-    def _follow_reader(self, report: ReceiverReport, lost_there: float, now: float) -> None:
-        """Slow down for a receiver that falls behind; as soon as nobody does, speed up again."""
-        settings, member = self._settings, report.member
-        catching_up = report.lag_ms < 0.9 * self._lags.get(member, 0)
-        self._lags[member] = report.lag_ms
-        since = now - self._readable_at
-        # A slower rate takes no work off a busy host: it only keeps its buffer from filling.
-        most_lag_ms = max(settings.slow_lag_ms, report.room_ms // 2)
-        if lost_there >= settings.slow_loss or report.lag_ms >= most_lag_ms:
-            self._slow.add(member)
-            if since >= settings.step_every_s and (lost_there or not catching_up):
-                share = self._readable * max(0.5, settings.slow_share - lost_there)
-                # Lag alone may come from other work on that host, which a slower rate cannot help.
-                floor = settings.floor_share if lost_there else settings.lag_floor_share
-                self._readable, self._readable_at = max(floor, share), now
-            return
-        if report.lag_ms < most_lag_ms / 2:
-            self._slow.discard(member)
-        if self._readable < 1 and not self._slow and since >= settings.faster_every_s:
-            share = min(1.0, self._readable / settings.slow_share)
-            self._readable, self._readable_at = share, now
+    def report(self, report: ReceiverReport, now: float, rtt_s: float | None = None) -> None:
+        """A member tells how many datagrams there were so far, and how many it got.
 
-    def _complains(self, member: str, loss: float, queue_ms: int) -> bool:
-        settings = self._settings
-        known = 1.5 * self._hopeless.get(member, 0.0)
-        return loss >= max(settings.congested_loss, known) and (
-            queue_ms >= settings.congested_queue_ms
-        )
-
-    def _lost_anyway(self, member: str, loss: float) -> bool:
-        """Whether it loses no more than what a slower rate did not help.
-
-        A radio's loss is steady. Where a download on the same line took what the step down left,
-        loss soon falls far below what was noted, and the note with it.
+        `rtt_s`: how long ago the last one it saw was sent; None if nobody knows.
         """
-        known = self._hopeless.get(member)
-        if known is None:
-            return False
-        if loss <= 1.5 * known:
-            self._hopeless[member] = known + (0.2 if loss < known else 0.1) * (loss - known)
-            return True
-        return False
-
-    def _judge(self, trial: _StepDown, member: str, loss: float, now: float) -> None:
-        if member != trial.member:
+        wish = self._wishes.get(report.member)
+        if wish is None:
             return
-        self._trial = None
-        if loss > self._settings.better_share * trial.loss:
-            self._hopeless[member] = max(loss, trial.loss)
-            self._change(trial.share_before, now)
+        wish.report(report, now, self._share, rtt_s)
+        self._vote(report.member)
+        if now - self._looked_at < self._settings.faster_every_s:
+            return
+        self._looked_at = now
+        for member, other in self._wishes.items():
+            if other.is_less:
+                other.others_reported(now)
+                self._vote(member)
 
-    def _change(self, share: float, now: float) -> None:
-        self._share = share
-        self._changed_at = now
+    def is_too_fast_for(self, member: str, now: float) -> bool:
+        """Whether a member that has just reported is for unicast.
+
+        It can take less than the others have elected: what it declared, or what it has reported for
+        some time.
+        """
+        wish = self._wishes.get(member)
+        if wish is None:
+            return False
+        bearable = _NEARLY * self.rate_bytes_s
+        if wish.declared_bytes_s < bearable:
+            return True
+        if wish.bearable_share(self._configured) * self._configured >= bearable:
+            self._too_fast_since.pop(member, None)
+            return False
+        return now - self._too_fast_since.setdefault(member, now) >= _PATIENCE_S
+
+    def _vote(self, member: str) -> None:
+        wish = self._wishes[member]
+        self._limits.wish(member, wish.share(self._configured))
+        self._fair.wish(member, wish.fair_share(self._configured))

@@ -8,7 +8,7 @@ the late are those on time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -30,7 +30,6 @@ class _Receiver:
     #: Where the counts stood when the loss was last judged, and since when they are looked at.
     judged: tuple[int, int] = (0, 0)
     judged_at: float | None = None
-    declared_bytes_s: float = float("inf")
 
 
 class Receivers:
@@ -58,7 +57,6 @@ class Receivers:
         self,
         name: str,
         now: float,
-        declared_bytes_s: float,
         *,
         address: str = "",
         late: bool = False,
@@ -68,9 +66,7 @@ class Receivers:
         (self.late_addresses if late else self.addresses).add(address)
         if not late:
             self._offers = [*self._offers, now][-_GAPS:]
-        self._members[name] = _Receiver(
-            address, late, now, heard_at=now, declared_bytes_s=declared_bytes_s
-        )
+        self._members[name] = _Receiver(address, late, now, heard_at=now)
 
     def is_late(self, name: str) -> bool:
         """Whether it came after the first datagram, and others that did not are still here."""
@@ -81,6 +77,11 @@ class Receivers:
     def on_time(self) -> int:
         """How many of those who joined on time are still expected to report."""
         return sum(1 for _ in self._punctual())
+
+    @property
+    def punctual(self) -> Sequence[str]:
+        """Those who joined on time and are still expected to report."""
+        return [name for name, member in self._members.items() if not member.late]
 
     def _punctual(self) -> Iterator[_Receiver]:
         return (member for member in self._members.values() if not member.late)
@@ -124,10 +125,6 @@ class Receivers:
         wait = 3 * (offers[-1] - offers[0]) / (len(offers) - 1)
         return max(least, wait) if wait <= most else least
 
-    def slowest_declared_bytes_s(self) -> float:
-        """The least rate that one on time said it can take."""
-        return min((m.declared_bytes_s for m in self._punctual()), default=float("inf"))
-
     def worst_loss(self) -> float:
         """The greatest loss in the last reports of those on time that may stay."""
         worst = self._settings.worst_loss
@@ -170,6 +167,10 @@ class Receivers:
         loss = 1 - (report.received - member.judged[1]) / sent
         member.judged, member.judged_at = (report.expected, report.received), now
         return loss > settings.worst_loss
+
+    def send_away(self, name: str) -> None:
+        """A receiver was told to go to unicast."""
+        del self._members[name]
 
     def forget_silent(self, since: float, now: float) -> None:
         """A receiver not heard for long, `since` not being counted before, is lost."""

@@ -23,7 +23,6 @@ from ..files.openfile import OpenFile
 from ..files.transfer import Admission, BodyPlan, Representation, StartBody
 from ..files.tree import IsDirectory, NotHere, Tree
 from ..http.clock import Clock, cancel
-from ..http.proxies import block_of
 from ..http.request import Request
 from .blocks import BlockHashes
 from .demand import DemandDetector, Gather, Hold, Join, Release, StartSession
@@ -141,8 +140,7 @@ class MulticastSwitch:
         if session is None or not self._fits(session, held.capability):
             self._pass(held)
         elif not held.request.finished:
-            address = block_of(held.request.client_address)
-            offer = session.offer(held.capability.rate_bytes_s, address)
+            offer = session.offer(held.capability.rate_bytes_s, held.request.client_address)
             fields = [
                 (b"Content-Type", OFFER_TYPE.encode()),
                 (b"Cache-Control", b"no-store"),
