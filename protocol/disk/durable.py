@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+#: What `mkstemp` gives. A server that may set no modes writes such files alone.
+_TEMPORARY_MODE = 0o600
 
 
 @contextmanager
@@ -22,7 +24,8 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "wb") as out:
             yield out
             out.flush()
-            os.fchmod(out.fileno(), mode)
+            if mode != _TEMPORARY_MODE:
+                os.fchmod(out.fileno(), mode)
             os.fsync(out.fileno())
         os.replace(name, path)
     except BaseException:

@@ -123,9 +123,11 @@ def _close_to_others(folder: Path) -> None:
     entries = list(os.scandir(folder))
     if entries and not any(entry.name in _OURS for entry in entries):
         return
-    if folder.stat().st_uid != os.geteuid():
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
         return
-    os.chmod(folder, 0o700)
+    if status.st_mode & 0o077:
+        os.chmod(folder, 0o700)
     for entry in entries:
         if entry.is_file(follow_symlinks=False) and entry.stat().st_mode & 0o077:
             os.chmod(entry.path, 0o600)
