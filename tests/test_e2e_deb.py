@@ -194,6 +194,9 @@ def test_a_service_in_the_four_commands_of_the_manual(package: Path, tmp_path: P
         wait_for(lambda: "image.iso" in machine.run(log))
         assert "image.iso" in machine.run(log)
         assert "admin" in machine.run(told), "the banner has the first password"
+        # The unit allows what the server needs to confine itself.
+        assert "no Landlock" not in machine.run(told)
+        assert "no filter" not in machine.run(told)
         # Nobody but the service reads its keys, and it is nobody who could log in.
         assert machine.run("stat -Lc %a /var/lib/tidegate").strip() == "700"
         assert machine.run("ps -o user= -p $(systemctl show -P MainPID tidegate)").strip() != "root"

@@ -773,7 +773,7 @@ CONFINED = """
 import sys
 from pathlib import Path
 from tidegate.server.app.config import load_config
-from tidegate.server.app.confinement import confine, writable
+from tidegate.server.app.confinement import confine, needs_of, writable
 from tidegate.server.store import history
 from tidegate.server.store.database import Database, sqlite_url
 from tidegate.server.store.records import SampleRecord
@@ -781,7 +781,8 @@ from tidegate.server.store.records import SampleRecord
 state = Path(sys.argv[1])
 database = Database(sqlite_url(state / "tidegate.db"))
 database.migrate()
-confine(writable(load_config(None, {"TIDEGATE_STATE": str(state)}, {}).config))
+config = load_config(None, {"TIDEGATE_STATE": str(state)}, {}).config
+confine(writable(config), needs_of(config, several=False))
 with database.engine.begin() as connection:
     for step in range(720):
         samples = [SampleRecord(3.6e6 + 5 * step, f"series{n}", 1.0, 2.0) for n in range(60)]

@@ -1,8 +1,10 @@
-"""What this process may write, whatever a bug in it is made to do: its state, and nothing else.
+"""What this process may do, whatever a bug in it is made to do: write its state, and serve.
 
 Landlock (Linux 5.13, landlock(7)) takes the right to write anywhere else from the process and all
-it starts, for good; above all the served tree, which a parser's bug could otherwise change. Reading
-stays as it was. Where the kernel has no Landlock nothing happens, and that is said.
+it starts, for good; above all the served tree, which a parser's bug could otherwise change. Newer
+kernels also take TCP connections (6.7), commands to devices (6.10), signals and abstract sockets
+(6.12). Reading stays as it was. Where the kernel has no Landlock nothing happens, and that is said.
+`system_calls` refuses what Landlock does not govern.
 """
 
 from __future__ import annotations
@@ -11,27 +13,46 @@ import contextlib
 import ctypes
 import os
 import struct
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 from ..http.log_outlets import log_file
-from .settings import ServerConfig
+from .settings import ServerConfig, split_address
+from .system_calls import close_system_calls
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
 _PATH_BENEATH = 1
+_NET_PORT = 2
 _SET_NO_NEW_PRIVILEGES = 38
 
+_EXECUTE = 1 << 0
 _WRITE_FILE = 1 << 1
 _REMOVE_DIR, _REMOVE_FILE = 1 << 4, 1 << 5
 _MAKE_DIR, _MAKE_REGULAR, _MAKE_SOCKET = 1 << 7, 1 << 8, 1 << 9
 _MAKE_OTHERS = 1 << 6 | 1 << 10 | 1 << 11 | 1 << 12
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
+_IOCTL_DEVICE = 1 << 15
+_BIND_TCP = 1 << 0
+_CONNECT_TCP = 1 << 1
+#: Abstract unix sockets of others (bit 0), and signals to them (bit 1).
+_SCOPES = 1 << 0 | 1 << 1
 
-#: Everything that changes a file system, in the oldest version; later ones know more.
+#: elf(5): the program header that names the loader.
+_PT_INTERP = 3
+
+_POSTGRES_PORT = 5432
+#: Answers too long for UDP come by TCP.
+_DNS_PORT = 53
+#: Where else the URL of PostgreSQL says to which place it leads.
+_PLACES = frozenset({"host", "hostaddr", "port", "service"})
+
+#: Everything that changes a file system or runs a program, in the oldest version.
 _FIRST = (
-    _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REGULAR | _MAKE_SOCKET
+    _EXECUTE | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REGULAR | _MAKE_SOCKET
 ) | _MAKE_OTHERS
 _IN_FOLDER = (
     _WRITE_FILE | _TRUNCATE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REGULAR | _REFER
@@ -44,6 +65,55 @@ class Writable:
 
     path: Path
     rights: int
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a process of this configuration does once it serves, beside writing its files."""
+
+    #: Ports at which it listens, 0 for any that is free.
+    listens: frozenset[int]
+    #: TCP ports to which it connects; None: any.
+    connects: frozenset[int] | None
+    #: Whether it connects to unix sockets.
+    unix_sockets: bool
+    #: Whether it starts other programs, all of which are this Python.
+    programs: bool
+    #: Whether it sets the mode of a unix socket that it makes.
+    modes: bool
+
+
+def needs_of(config: ServerConfig, *, several: bool, asks: bool = False) -> Needs | None:
+    """What a process needs; None where it is not to be confined.
+
+    It is one of `several`, and `asks` another one for the queue.
+    """
+    if not config.confine:
+        return None
+    clustered = config.cluster is not None
+    placed = [*config.listen, *([] if config.admin == "off" else [config.admin])]
+    if config.cluster_address is not None:
+        placed.append(config.cluster_address)
+    listens = {split_address(one)[1] for one in placed if not one.startswith(("unix:", "systemd"))}
+    connects: frozenset[int] | None = frozenset()
+    database_socket = False
+    if clustered:
+        # Where other machines listen stands in the database.
+        connects = None
+        listens.add(0)
+    elif not asks and config.database is not None:
+        connects, database_socket = database_ports(config.database)
+    log_socket = config.access_log is not None and (
+        config.access_log in ("journal", "syslog") or config.access_log.startswith("syslog:/")
+    )
+    helped = config.admin != "off" or config.multicast.enabled or config.torrent.enabled
+    return Needs(
+        listens=frozenset(listens),
+        connects=connects,
+        unix_sockets=several or clustered or database_socket or log_socket,
+        programs=helped and not asks,
+        modes=clustered and not asks,
+    )
 
 
 def writable(config: ServerConfig) -> list[Writable]:
@@ -71,8 +141,47 @@ def writable(config: ServerConfig) -> list[Writable]:
     return found
 
 
-def confine(places: Iterable[Writable]) -> bool:
-    """Give up the right to write anywhere else, for this thread and all it starts.
+def database_ports(url: str) -> tuple[frozenset[int] | None, bool]:
+    """TCP ports (None: any) to which a database's URL leads, and whether a unix socket may."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return frozenset(), False
+    if not parts.hostname or "," in parts.netloc or _PLACES & parse_qs(parts.query).keys():
+        return None, True
+    return frozenset(
+        {parts.port or int(os.environ.get("PGPORT", _POSTGRES_PORT)), _DNS_PORT}
+    ), False
+
+
+def programs() -> list[Path]:
+    """The files that the kernel opens to start this Python: itself and the loader that it names."""
+    python = Path(sys.executable).resolve()
+    found = [python]
+    with contextlib.suppress(OSError, struct.error):
+        loader = _loader(python)
+        if loader is not None:
+            found.append(loader)
+    return found
+
+
+def _loader(program: Path) -> Path | None:
+    """Which program an ELF file names to load it (PT_INTERP, elf(5)), for 64 bits."""
+    with program.open("rb") as file:
+        head = file.read(64)
+        (at,) = struct.unpack_from("=Q", head, 32)
+        size, count = struct.unpack_from("=HH", head, 54)
+        file.seek(at)
+        table = file.read(size * count)
+        for start in range(0, len(table), size):
+            kind, _, offset, _, _, length = struct.unpack_from("=IIQQQQ", table, start)
+            if kind == _PT_INTERP:
+                file.seek(offset)
+                return Path(os.fsdecode(file.read(length).rstrip(b"\0"))).resolve()
+    return None
+
+
+def confine(places: Iterable[Writable], needs: Needs) -> bool:
+    """Give up all other rights, for this thread and all it starts.
 
     Call it before any other thread runs. False where the kernel cannot do it.
     """
@@ -80,19 +189,37 @@ def confine(places: Iterable[Writable]) -> bool:
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
     if version < 1:
         return False
-    handled = _FIRST | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
-    rules = libc.syscall(_CREATE_RULESET, struct.pack("=Q", handled), ctypes.c_size_t(8), 0)
+    files = _FIRST | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
+    files |= _IOCTL_DEVICE if version >= 5 else 0
+    network = _BIND_TCP | (_CONNECT_TCP if needs.connects is not None else 0)
+    # A kernel refuses fields that it does not know.
+    fields = [files, *([network] if version >= 4 else []), *([_SCOPES] if version >= 6 else [])]
+    handled = struct.pack(f"={len(fields)}Q", *fields)
+    rules = libc.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
     if rules < 0:
         return False
+    started = [Writable(path, _EXECUTE) for path in (programs() if needs.programs else [])]
     try:
-        for place in places:
+        for place in (*places, *started):
             with contextlib.suppress(OSError):
-                _allow(libc, rules, place, handled)
+                _allow(libc, rules, place, files)
+        if version >= 4:
+            for right, ports in ((_BIND_TCP, needs.listens), (_CONNECT_TCP, needs.connects or ())):
+                for port in ports:
+                    libc.syscall(_ADD_RULE, rules, _NET_PORT, struct.pack("=QQ", right, port), 0)
         if libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
             return False
         return bool(libc.syscall(_RESTRICT_SELF, rules, 0) == 0)
     finally:
         os.close(rules)
+
+
+def refuse_system_calls(needs: Needs) -> bool:
+    """Give up what Landlock does not govern, for all threads; False where the kernel cannot."""
+    kept = {"execve"} if needs.programs else set()
+    if needs.modes:
+        kept |= {"chmod", "fchmodat"}
+    return close_system_calls(frozenset(kept), needs.unix_sockets)
 
 
 def _allow(libc: ctypes.CDLL, rules: int, place: Writable, handled: int) -> None:

@@ -38,7 +38,7 @@ from ..http.clock import Reactor
 from .activation import HandedOver, handed_over
 from .clock import ProcessClockReactor
 from .config import CannotStart, ConfigError, LoadedConfig, start_fault
-from .confinement import confine, prepare, writable
+from .confinement import Needs, confine, needs_of, prepare, refuse_system_calls, writable
 from .log_bound import BoundedLines
 from .rights import become, user_to_become
 from .settings import HANDED_OVER
@@ -134,7 +134,8 @@ def _serve(
     admin: OpenListener | None = None,
 ) -> tuple[list[str], int]:
     """Have the queue, and serve by oneself or by nodes."""
-    reactor = _reactor(loaded)
+    needs = needs_of(loaded.config, several=child is not None)
+    reactor = _reactor(loaded, needs)
 
     from .service import Service
 
@@ -148,7 +149,7 @@ def _serve(
     again = child is not None and child.fleet.epoch > 1
     supervisor = _Supervisor(service, reactor, load, faults, again)
     signals = _Signals(supervisor.terminate, supervisor.reload, service.reopen_logs)
-    _run(reactor, supervisor.begin, signals, child)
+    _run(reactor, supervisor.begin, signals, child, needs)
     if service.hung or faults:
         # A thread waits for a database that does not answer, or never heard that it is over as no
         # more threads could be had; Python would wait for it.
@@ -171,7 +172,8 @@ def _serve_machine(
     admin: OpenListener | None,
 ) -> tuple[list[str], int]:
     """Follow the leader of a cluster, or be it."""
-    reactor = _reactor(loaded)
+    needs = needs_of(loaded.config, several=True)
+    reactor = _reactor(loaded, needs)
 
     from .machine import Machine
     from .service import Service
@@ -203,7 +205,7 @@ def _serve_machine(
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1
     # Only nodes write an access log.
-    _run(reactor, begin, _Signals(machine.terminate, reload, lambda: None), child)
+    _run(reactor, begin, _Signals(machine.terminate, reload, lambda: None), child, needs)
     return faults, 1 if faults else 0
 
 
@@ -211,7 +213,8 @@ def _serve_node(
     loaded: LoadedConfig, load: Callable[[], LoadedConfig], child: Child
 ) -> tuple[list[str], int]:
     """Serve, and ask the leader."""
-    reactor = _reactor(loaded)
+    needs = needs_of(loaded.config, several=True, asks=True)
+    reactor = _reactor(loaded, needs)
 
     from .node_service import NodeService
 
@@ -248,11 +251,11 @@ def _serve_node(
         node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets, stop)
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1
-    _run(reactor, begin, _Signals(terminate, reload, node.reopen_logs), child)
+    _run(reactor, begin, _Signals(terminate, reload, node.reopen_logs), child, needs)
     return faults, 1 if faults else 0
 
 
-def _reactor(loaded: LoadedConfig) -> Any:
+def _reactor(loaded: LoadedConfig, needs: Needs | None) -> Any:
     """This process's reactor; log lines go to standard error from now on."""
     with contextlib.suppress(error.ReactorAlreadyInstalledError):
         installReactor(ProcessClockReactor())  # type: ignore[no-untyped-call]
@@ -269,9 +272,9 @@ def _reactor(loaded: LoadedConfig) -> Any:
     bounded: Any = BoundedLines(lines, time.monotonic)
     observer: Any = FilteringLogObserver(bounded, [level])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
-    if loaded.config.confine:
+    if needs is not None:
         prepare(loaded.config)
-        if not confine(writable(loaded.config)):
+        if not confine(writable(loaded.config), needs):
             Logger().info("This kernel has no Landlock: files are protected by their modes alone.")
     return reactor
 
@@ -290,10 +293,16 @@ def _run(
     begin: Callable[[], None],
     signals: _Signals,
     child: Child | None,
+    needs: Needs | None,
 ) -> None:
-    """Run the reactor until somebody stops it; answer signals, or the end of the parent."""
+    """Run the reactor until somebody stops it; answer signals, or the end of the parent.
+
+    What a confined process does not need once it has begun, it gives up.
+    """
     gc.set_threshold(*_COLLECT)
     reactor.callWhenRunning(begin)
+    if needs is not None:
+        reactor.callWhenRunning(lambda: _give_up(needs))
     actions = [
         (signal.SIGTERM, signals.terminate),
         (signal.SIGHUP, signals.reload),
@@ -306,6 +315,11 @@ def _run(
     for number, action in actions:
         signal.signal(number, lambda *_, act=action: reactor.callFromThread(act))
     reactor.run(installSignalHandlers=False)
+
+
+def _give_up(needs: Needs) -> None:
+    if not refuse_system_calls(needs):
+        Logger().info("This machine has no filter of system calls: all of them are open.")
 
 
 def _said(fault: Exception) -> str:

@@ -241,8 +241,9 @@ class ServerConfig(_Section):
     )
     confine: bool = Field(
         True,
-        description="Give up the right to write anything but the state and the logs, where the "
-        "kernel has Landlock.",
+        description="Give up, once started, what a server does not need: writing anything but the "
+        "state and the logs, other programs, connections and most system calls. As far as the "
+        "kernel has Landlock and seccomp, see [security](security.md).",
     )
     tls_min_version: TlsVersion = Field("1.2", description="The oldest version of TLS: 1.2 or 1.3.")
     tls_ciphers: str = Field(

@@ -1,0 +1,258 @@
+"""What this process may ask of the kernel once it serves, whatever a bug in it is made to do.
+
+A filter of system calls (seccomp(2)) refuses, for all threads and all that the process starts, what
+Landlock does not govern: modes, owners, times and attributes of files, other processes, sockets of
+other families, and the rarely used parts of the kernel. Refused calls fail with EPERM.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What differs between processors: two numbers, and the column of `DENIED`."""
+
+    audit: int
+    seccomp: int
+    column: int
+
+
+#: By what uname(2) calls the machine. On any other machine there is no filter.
+PROCESSORS: Mapping[str, Processor] = {
+    "x86_64": Processor(audit=0xC000003E, seccomp=317, column=0),
+    "aarch64": Processor(audit=0xC00000B7, seccomp=277, column=1),
+}
+
+#: Changes of files that Landlock does not govern. Numbers on x86_64 and on aarch64.
+_FILES: Mapping[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+}
+#: New programs, also those that are no file.
+_PROGRAMS: Mapping[str, tuple[int | None, int | None]] = {
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "memfd_create": (319, 279),
+}
+#: The memory and descriptors of other processes.
+_PROCESSES: Mapping[str, tuple[int | None, int | None]] = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+}
+#: What only administrators need, and where faults of the kernel were found most.
+_KERNEL: Mapping[str, tuple[int | None, int | None]] = {
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "move_mount": (429, 429),
+    "open_tree": (428, 428),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "perf_event_open": (298, 241),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "syslog": (103, 116),
+    "vhangup": (153, 58),
+    "personality": (135, 92),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "uselib": (134, None),
+}
+#: Each refused call by its name.
+DENIED = {**_FILES, **_PROGRAMS, **_PROCESSES, **_KERNEL}
+
+#: Calls that are judged by their arguments.
+JUDGED: Mapping[str, tuple[int, int]] = {
+    "sendmsg": (46, 211),
+    "sendto": (44, 206),
+    "sendmmsg": (307, 269),
+    "ioctl": (16, 29),
+    "clone": (56, 220),
+    "socket": (41, 198),
+}
+#: Its flags lie in memory, where a filter cannot look. The C library then takes clone(2).
+_CLONE3 = 435
+#: mseal(2), which the C library tries. Later calls are yet unknown here, setxattrat(2) among them.
+_LAST_KNOWN = 462
+
+#: Connects and sends at once. Some kernels do not ask Landlock then.
+_MSG_FASTOPEN = 0x20000000
+#: CLONE_NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWNS: namespaces of its own.
+_NEW_NAMESPACES = 0x7E020000
+#: Attributes of a file that is open for reading (FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR), and bytes
+#: typed at the terminal that the server was started from (TIOCSTI, TIOCLINUX).
+_IOCTLS = (0x40086602, 0x401C5820, 0x5412, 0x541C)
+#: Of sockets of the Internet: any, TCP and UDP. Landlock knows no other ports, such as MPTCP's.
+_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
+_SOCKET_TYPE = 0xF
+
+_LOAD = 0x20
+_AND = 0x54
+_IF_EQUAL = 0x15
+_IF_GREATER = 0x25
+_IF_ANY_BIT = 0x45
+_RETURN = 0x06
+
+_ALLOW = 0x7FFF0000
+_REFUSE = 0x00050000 | errno.EPERM
+_UNKNOWN = 0x00050000 | errno.ENOSYS
+
+#: A program of 32 bits has other numbers on the same machine.
+_POINTER_BYTES = 8
+
+_NUMBER_AT = 0
+_AUDIT_AT = 4
+_ARGUMENTS_AT = 16
+
+_SET_NO_NEW_PRIVILEGES = 38
+_SET_FILTER = 1
+_ALL_THREADS = 1
+
+#: One instruction: what it does, how many to skip if so and if not, and its number.
+Instruction = tuple[int, int, int, int]
+
+
+def instructions(
+    processor: Processor, kept: frozenset[str], unix_sockets: bool
+) -> list[Instruction]:
+    """The filter: refuses `DENIED` but `kept`, and sockets that nothing here needs."""
+    program = [
+        (_LOAD, 0, 0, _AUDIT_AT),
+        *_unless(processor.audit, _REFUSE),
+        (_LOAD, 0, 0, _NUMBER_AT),
+        (_IF_GREATER, 0, 1, _LAST_KNOWN),
+        (_RETURN, 0, 0, _UNKNOWN),
+        *_if(_CLONE3, _UNKNOWN),
+    ]
+    judged = {
+        "sendmsg": _refuse_bits(2, _MSG_FASTOPEN),
+        "sendto": _refuse_bits(3, _MSG_FASTOPEN),
+        "sendmmsg": _refuse_bits(3, _MSG_FASTOPEN),
+        "ioctl": [_argument(1), *(one for request in _IOCTLS for one in _if(request, _REFUSE))],
+        "clone": _refuse_bits(0, _NEW_NAMESPACES),
+        "socket": _judge_socket(unix_sockets),
+    }
+    for name, steps in judged.items():
+        block = [*steps, (_RETURN, 0, 0, _ALLOW)]
+        program += [(_IF_EQUAL, 0, len(block), JUDGED[name][processor.column]), *block]
+    for name, numbers in DENIED.items():
+        number = numbers[processor.column]
+        if number is not None and name not in kept:
+            program += _if(number, _REFUSE)
+    return [*program, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _if(value: int, verdict: int) -> list[Instruction]:
+    return [(_IF_EQUAL, 0, 1, value), (_RETURN, 0, 0, verdict)]
+
+
+def _unless(value: int, verdict: int) -> list[Instruction]:
+    return [(_IF_EQUAL, 1, 0, value), (_RETURN, 0, 0, verdict)]
+
+
+def _argument(place: int) -> Instruction:
+    """Load the lower half of an argument: all that the kernel reads of an int."""
+    return (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * place)
+
+
+def _refuse_bits(place: int, bits: int) -> list[Instruction]:
+    return [_argument(place), (_IF_ANY_BIT, 0, 1, bits), (_RETURN, 0, 0, _REFUSE)]
+
+
+def _judge_socket(unix_sockets: bool) -> list[Instruction]:
+    """TCP and UDP, questions about interfaces, and unix sockets where they are needed."""
+    return [
+        _argument(0),
+        *(_if(socket.AF_UNIX, _ALLOW) if unix_sockets else []),
+        *_if(socket.AF_NETLINK, _ALLOW),
+        (_IF_EQUAL, 2, 0, socket.AF_INET),
+        *_unless(socket.AF_INET6, _REFUSE),
+        _argument(1),
+        (_AND, 0, 0, _SOCKET_TYPE),
+        (_IF_GREATER, 0, 1, socket.SOCK_DGRAM),
+        (_RETURN, 0, 0, _REFUSE),
+        _argument(2),
+        *(one for protocol in _PROTOCOLS for one in _if(protocol, _ALLOW)),
+        (_RETURN, 0, 0, _REFUSE),
+    ]
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_char_p))
+
+
+def close_system_calls(kept: frozenset[str], unix_sockets: bool) -> bool:
+    """Give up all calls of `DENIED` but `kept`, for every thread and all that it starts.
+
+    False where the kernel cannot do it, or the processor is not known here.
+    """
+    processor = PROCESSORS.get(os.uname().machine)
+    if processor is None or ctypes.sizeof(ctypes.c_void_p) != _POINTER_BYTES:
+        return False
+    program = instructions(processor, kept, unix_sockets)
+    packed = b"".join(struct.pack("=HBBI", *one) for one in program)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
+        return False
+    called = _Filter(len(program), packed)
+    return bool(
+        libc.syscall(processor.seccomp, _SET_FILTER, _ALL_THREADS, ctypes.byref(called)) == 0
+    )
