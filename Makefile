@@ -147,27 +147,34 @@ attacks: $(VENV)/.test
 pictures: $(VENV)/.test
 	$(BIN)/python -m tests.pictures docs/pictures
 
-# Wheel and sdist of HEAD, the same bytes for everybody, their sums and what they are made of.
-RELEASE_TOOLS := cyclonedx-bom==7.5.0 pip-audit==2.10.1
-build/tools: $(VENV)/.test
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install -q --disable-pip-version-check $(RELEASE_TOOLS)
-
+# Wheel, sdist and SBOM (CycloneDX) of HEAD, the same bytes for everybody, and their sums.
 .PHONY: dist
-dist: build/tools
+dist: $(VENV)/.test
 	$(BIN)/python tools/build-release dist
-	build/tools/bin/cyclonedx-py requirements requirements/run.txt --output-reproducible \
-		--of JSON -o dist/sbom.cdx.json
 
 # A Debian package for Debian 12 and 13: dist/tidegate_*.deb.
 .PHONY: deb
 deb: $(VENV)/.run
 	$(BIN)/python tools/build-deb dist
 
-# Known holes in what we depend on; fails too where one of them could not be looked up.
+# Known vulnerabilities of what we depend on. It needs a database of them: PyPI's JSON pages, or
+# another one: make audit AUDIT_DATABASE="-s osv --osv-url https://osv.example.org/v1/query".
+AUDIT_DATABASE ?= -s pypi
+PIP_AUDIT ?= build/tools/bin/pip-audit
+build/tools: | $(VENV)/bin/python
+	$(BIN)/python -m venv $@
+	$@/bin/python -m pip install -q --disable-pip-version-check pip-audit==2.10.1
+
+# pip-audit ends alike where it found a vulnerability and where it could look nothing up.
 .PHONY: audit
 audit: build/tools
-	build/tools/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/run.txt || { \
-		echo "make audit: if no vulnerability is named above, nothing was looked up: it needs the" \
-			"network's way to https://pypi.org, whose JSON pages list known vulnerabilities." >&2; \
-		exit 1; }
+	@rm -f build/audit.json
+	@$(PIP_AUDIT) --strict --disable-pip --require-hashes -r requirements/run.txt \
+		$(AUDIT_DATABASE) --format json --output build/audit.json; status=$$?; \
+	if [ ! -s build/audit.json ]; then \
+		echo "make audit FAILED: nothing was looked up, so nothing is known about vulnerabilities." \
+			"It needs a database: https://pypi.org, or another one by AUDIT_DATABASE." >&2; \
+		exit 2; \
+	fi; \
+	echo "Every dependency was looked up. What was found stands in build/audit.json."; \
+	exit $$status
