@@ -89,7 +89,8 @@ def tcp_socket(host: str) -> socket.socket:
 class Front:
     """Watches listening sockets and connections for a factory; starts with its first port.
 
-    `known` False leaves the fast path out: every request goes the strict way.
+    `known` False leaves the fast path out: every request goes the strict way, and the reactor looks
+    at all else between two of them. A page takes a hundred times as long as a small file.
     """
 
     #: What fails is logged where it fails; see `app.clock.ProcessClockReactor`.
@@ -100,6 +101,9 @@ class Front:
         self._tell_from_s = 0.0
         self._factory = factory
         self._known = known
+        self._events = _EVENTS if known else 1
+        self._accepts = _ACCEPTS if known else 1
+        self._stay_s = _STAY_S if known else 0.0
         self._epoll = select.epoll()
         self._connections: dict[int, HttpConnection] = {}
         self._ports: dict[int, Port] = {}
@@ -168,8 +172,8 @@ class Front:
 
     def doRead(self) -> None:
         """Deal with what has happened, and with what happens meanwhile, for a little while."""
-        until_s = time.monotonic() + _STAY_S
-        while batch := self._epoll.poll(0, _EVENTS):
+        until_s = time.monotonic() + self._stay_s
+        while batch := self._epoll.poll(0, self._events):
             self._deal_with(batch)
             if time.monotonic() >= until_s:
                 break
@@ -199,7 +203,7 @@ class Front:
                     connection.abort()
 
     def _accept(self, port: Port) -> None:
-        for _ in range(_ACCEPTS):
+        for _ in range(self._accepts):
             try:
                 sock, address = port.socket.accept()
             except BLOCKED:
