@@ -21,7 +21,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock
 
 from tests.fakes import FakeConnection, FakeTransfer, representation
-from tidegate.server.accounts import accounts
+from tidegate.server.accounts import opened
+from tidegate.server.accounts.hash_process import kept_hash
 from tidegate.server.admin.app import Admin
 from tidegate.server.admin.web import Answer, Call
 from tidegate.server.app.config import LoadedConfig
@@ -148,7 +149,8 @@ async def _nothing() -> None:
 
 def make_site(folder: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Site:
     """A server that was started; two slots, one of them for small files, unless told otherwise."""
-    patch.setattr(accounts, "PasswordHasher", lambda: QUICK)
+    patch.setattr(opened, "password_hasher", lambda: QUICK)
+    patch.setattr(opened, "kept_hash_apart", kept_hash)
     release = folder / "release"
     if not release.exists():
         release.mkdir()
@@ -191,14 +193,15 @@ class Browser:
     host: str = "admin.example"
     secure: bool = False
 
-    def ask(
+    def call(
         self,
         method: str,
         target: str,
         form: Mapping[str, str | bytes] | None = None,
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> Call:
+        """What it would send."""
         path, _, rest = target.partition("?")
         query = parse_qs(rest, keep_blank_values=True)
         fields = {
@@ -209,7 +212,17 @@ class Browser:
         if self.cookies:
             sent["cookie"] = "; ".join(f"{n}={v}" for n, v in self.cookies.items())
         now = self.site.server.now()
-        call = Call(method, path, now, query, sent, fields, body, self.peer, self.secure)
+        return Call(method, path, now, query, sent, fields, body, self.peer, self.secure)
+
+    def ask(
+        self,
+        method: str,
+        target: str,
+        form: Mapping[str, str | bytes] | None = None,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        call = self.call(method, target, form, body, headers)
         answer = self.site.run(self.site.admin.answer(call))
         for name, value in answer.headers:
             if name == "set-cookie":

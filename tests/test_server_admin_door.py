@@ -24,15 +24,14 @@ from tidegate.server.accounts.accounts import (
     AccountRows,
     Accounts,
     ApiToken,
-    Busy,
-    Hashing,
     Role,
     Scope,
     User,
     digest,
 )
+from tidegate.server.accounts.hashing import Busy, Hashing
+from tidegate.server.accounts.login_brake import LoginBrake
 from tidegate.server.accounts.password_reset import forget_reset, leave_reset, read_reset
-from tidegate.server.accounts.sessions import LoginBrake
 from tidegate.server.accounts.stored import Sealer
 from tidegate.server.admin.web import Answer
 from tidegate.server.app.cli.reset_password import reset_password
@@ -315,7 +314,7 @@ def test_who_guesses_as_fast_as_allowed_has_few_guesses_an_hour(
         now += rest_s
         now += brake.wait_s("192.0.2.1", name, now)
         assert brake.wait_s("192.0.2.1", name, now) == 0.0, "what it says is enough"
-        assert brake.wait_s("192.0.2.2", name, now) == 0.0, "nobody else waits"
+        assert brake.wait_s("198.51.100.2", name, now) == 0.0, "nobody else waits"
         brake.start("192.0.2.1", name, now)
         if number:
             guesses.append(now)
@@ -325,38 +324,51 @@ def test_who_guesses_as_fast_as_allowed_has_few_guesses_an_hour(
     assert all(later - first > 3600 for first, later in zip(guesses, guesses[32:], strict=False))
 
 
-def test_few_passwords_are_checked_at_once_and_not_many_wait(site: Site) -> None:
-    running: list[Deferred[None]] = []
-
-    async def work(_job: object) -> str:
-        mine: Deferred[None] = Deferred()
-        running.append(mine)
-        await mine
-        return "checked"
-
-    hashing = Hashing(work)
-    ends: list[object] = []
-    for _ in range(Hashing.AT_ONCE + Hashing.WAITING + 3):
-        Deferred.fromCoroutine(hashing(lambda: None)).addBoth(ends.append)
-    assert len(running) == Hashing.AT_ONCE
-    assert len(ends) == 3
-    assert all(getattr(end, "type", None) is Busy for end in ends)
-    while running:
-        running.pop(0).callback(None)
-    assert ends.count("checked") == Hashing.AT_ONCE + Hashing.WAITING
-
-
-def test_a_login_while_too_many_wait_is_asked_to_come_back(
+def test_a_login_while_too_many_wait_is_asked_to_come_back_and_is_no_wrong_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator(site)
-    monkeypatch.setattr(Hashing, "WAITING", 0)
-    hashing = site.admin.accounts.off
-    assert isinstance(hashing, Hashing)
-    answer = Browser(site).login("admin", PASSWORD)
-    assert answer.status == 503
+    stranger = Browser(site, peer="198.51.100.9")
+    brake, now = site.admin.brake, site.server.now()
+    with monkeypatch.context() as patch:
+
+        async def full(*_: object) -> None:
+            raise Busy
+
+        patch.setattr(site.admin.accounts, "hash", full)
+        for _ in range(30):
+            answer = stranger.login("admin", PASSWORD)
+            assert answer.status == 503
     assert dict(answer.headers)["retry-after"] == "5"
     assert b"Too many people log in" in answer.body
+    assert brake.wait_s(stranger.peer, "admin", now) == 0.0
+    assert stranger.login("admin", PASSWORD).status == 303
+
+
+def test_who_waits_is_refused_in_turn_once_there_were_too_many_wrong_ones(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of parallel tries only those that are free are checked, and only these count."""
+    operator(site)
+    stranger = Browser(site, peer="198.51.100.9")
+    stranger.get("/login")
+    hashing = site.admin.accounts.hash
+    assert isinstance(hashing, Hashing)
+    jobs: list[Deferred[None]] = []
+
+    def off(_work: object) -> Deferred[None]:
+        jobs.append(Deferred())
+        return jobs[-1]
+
+    monkeypatch.setattr(hashing, "_off", off)
+    answers: list[Answer] = []
+    for _ in range(12):
+        call = stranger.call("POST", "/login", {"csrf": stranger.token, "name": "admin"})
+        Deferred.fromCoroutine(site.admin.answer(call)).addCallback(answers.append)
+    for job in jobs:
+        job.callback(None)
+    assert len(jobs) == 5
+    assert sorted(answer.status for answer in answers) == [401] * 5 + [429] * 7
 
 
 def test_sessions_end_when_idle_or_old(site: Site) -> None:
@@ -502,7 +514,7 @@ class Kept:
 def accounts_of(role: Role) -> tuple[Accounts, Kept]:
     """One user, `ann`, and no password that could be hashed."""
     kept = Kept()
-    accounts = Accounts(kept, lambda work: succeed(work()))
+    accounts = Accounts(kept, lambda *_: succeed(None))
     accounts.users["ann"] = User("ann", role, "", 0.0)
     return accounts, kept
 

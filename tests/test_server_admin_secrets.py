@@ -15,6 +15,7 @@ from twisted.logger import FileLogObserver, globalLogPublisher, textFileLogObser
 from tests.admin_site import PASSWORD, Site, make_site, operator, stop
 from tidegate.protocol.ticket import Key
 from tidegate.server.accounts.accounts import Scope
+from tidegate.server.accounts.hashing import Asker
 from tidegate.server.app.run import json_line
 from tidegate.server.control.events import FaultCount
 
@@ -39,7 +40,7 @@ def test_a_login_that_fails_inside_logs_one_fault_and_no_secret(
     cookie, hashed = browser.cookies["tidegate-admin"], accounts.users["admin"].password_hash
     secret, _ = accounts.issue_token("ci", [Scope.READ], "admin", 0.0, None)
 
-    async def broken(name: str, password: str, code: str, now: float) -> None:
+    async def broken(name: str, password: str, code: str, now: float, asker: Asker) -> None:
         raise RuntimeError("the hasher fell over")
 
     monkeypatch.setattr(type(accounts), "login", lambda _self, *given: broken(*given))

@@ -2,7 +2,7 @@
 
 Laws:
 - A password is known only as its Argon2id hash, an API token only as its SHA-256.
-- Hashing runs off the reactor, a few at a time; an unknown name costs as much as a wrong password.
+- Hashing runs off the reactor, one at a time; an unknown name costs as much as a wrong password.
 - An API token acts within its own scopes, those of the token that issued it, and its owner's role;
   it ends with either.
 - Accounts live in memory and are written through, so that a dead database locks nobody out.
@@ -18,16 +18,17 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyotp
 from argon2 import PasswordHasher
-from argon2.exceptions import Argon2Error, HashingError, InvalidHashError
-from twisted.internet.defer import DeferredSemaphore
+from argon2.exceptions import HashingError
 
 from ..control.problems import Problem, wrong
+from .hashing import OPERATOR, Asker, password_hasher
 
-Off = Callable[[Callable[[], Any]], Awaitable[Any]]
+#: See `hashing.Hashing`.
+Hash = Callable[[Asker, str, str | None], Awaitable[str | None]]
 #: What a user may be called.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 _NAME = re.compile(NAME[1:-1] + r"\Z")
@@ -137,14 +138,6 @@ class AccountStore(Protocol):
     def drop(self, one: User | ApiToken | Session) -> None: ...
 
 
-class Busy(Problem):
-    """More passwords are to be checked at this moment than this server does at once."""
-
-    def __init__(self) -> None:
-        told = "Too many people log in at this moment; try again in a few seconds."
-        super().__init__(503, told, code="logins-busy", headers=(("retry-after", "5"),))
-
-
 def check_password(password: str) -> None:
     """Length is the only rule (NIST SP 800-63B); raises Problem 422."""
     if len(password) < PASSWORD_MIN:
@@ -158,34 +151,14 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-class Hashing:
-    """Checks passwords on threads, few at a time: each takes 64 MiB and a fifth of a second."""
-
-    AT_ONCE = 2
-    WAITING = 20
-
-    def __init__(self, off: Off) -> None:
-        self._off = off
-        self._slots = DeferredSemaphore(self.AT_ONCE)
-
-    async def __call__(self, work: Callable[[], Any]) -> Any:
-        """Run `work` in its turn. Raises Busy when too many wait."""
-        if len(self._slots.waiting) >= self.WAITING:
-            raise Busy
-        await self._slots.acquire()
-        try:
-            return await self._off(work)
-        finally:
-            self._slots.release()
-
-
 @dataclass(slots=True)
 class Accounts:
-    """All users and API tokens. Not thread-safe; hashing goes through `off`."""
+    """All users and API tokens. Not thread-safe; hashing goes through `hash`, but for the first
+    password."""
 
     store: AccountStore
-    off: Off
-    hasher: PasswordHasher = field(default_factory=PasswordHasher)
+    hash: Hash
+    hasher: PasswordHasher = field(default_factory=password_hasher)
     users: dict[str, User] = field(default_factory=dict)
     tokens: dict[str, ApiToken] = field(default_factory=dict, repr=False)
     _decoy: str = field(default="", repr=False)
@@ -224,17 +197,20 @@ class Accounts:
         self.store.put(user)
         return user
 
-    async def login(self, name: str, password: str, code: str, now: float) -> User | None:
+    async def login(
+        self, name: str, password: str, code: str, now: float, asker: Asker
+    ) -> User | None:
         """The user if name, password and (where set up) one-time code are right, else None."""
         user = self.users.get(name)
         known = user.password_hash if user else self._decoy
         given = password[: PASSWORD_MAX + 1]
-        right = bool(await self.off(lambda: self._verify(known, given)))
+        kept = await self.hash(asker, given, known)
         user = self.users.get(name)  # it may have changed while we waited
-        if user is None or not right or user.password_hash != known:
+        if user is None or kept is None or user.password_hash != known:
             return None
+        user = replace(user, password_hash=kept)
         if user.totp_secret is None:
-            return user
+            return user if kept == known else self._put(user)
         if not user.totp_secret:  # it could not be read: no code fits
             return None
         step = _matching_step(user.totp_secret, code, now)
@@ -242,15 +218,14 @@ class Accounts:
             return None
         return self._put(replace(user, totp_step=step))
 
-    def _verify(self, known: str, password: str) -> bool:
-        try:
-            return self.hasher.verify(known, password)
-        except (Argon2Error, InvalidHashError):
-            return False
+    async def _hash_of(self, password: str) -> str:
+        kept = await self.hash(OPERATOR, password, None)
+        assert kept is not None, "there is no hash that it could not fit"
+        return kept
 
     async def set_password(self, name: str, password: str) -> User:
         check_password(password)
-        hashed = str(await self.off(lambda: self.hasher.hash(password)))
+        hashed = await self._hash_of(password)
         user = self._known(name)
         return self._put(replace(user, password_hash=hashed, must_change=False))
 
@@ -268,12 +243,13 @@ class Accounts:
         self._put(replace(user, totp_secret=None, totp_step=0))
         return True
 
-    async def check(self, name: str, password: str) -> bool:
+    async def check(self, name: str, password: str, asker: Asker) -> bool:
         """Whether this is the user's present password (asked again before grave changes)."""
         user = self.users.get(name)
         known = user.password_hash if user else self._decoy
-        right = bool(await self.off(lambda: self._verify(known, password[: PASSWORD_MAX + 1])))
-        return user is not None and right
+        given = password[: PASSWORD_MAX + 1]
+        kept = await self.hash(asker, given, known)
+        return user is not None and kept is not None
 
     async def add_user(self, name: str, role: Role, password: str, now: float) -> User:
         if not _NAME.match(name):
@@ -283,7 +259,7 @@ class Accounts:
         if name in self.users:
             raise Problem(409, f"There is already a user {name}.")
         check_password(password)
-        hashed = str(await self.off(lambda: self.hasher.hash(password)))
+        hashed = await self._hash_of(password)
         if name in self.users:
             raise Problem(409, f"There is already a user {name}.")
         return self._put(User(name, role, hashed, now, must_change=True))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from argon2 import PasswordHasher
-
-from .accounts import Accounts, AccountStore, Hashing, Off
+from .accounts import Accounts, AccountStore
+from .hash_process import kept_hash_apart
+from .hashing import Hashing, Off, password_hasher
 from .sessions import Logins
 
 
@@ -30,7 +30,8 @@ class OpenedAccounts:
 def open_accounts(store: AccountStore, off: Off, now: float, key: bytes) -> OpenedAccounts:
     """Read what is stored; blocks. `key` signs logins."""
     rows = store.load()
-    accounts = Accounts(store, Hashing(off), PasswordHasher())
+    hasher = password_hasher()
+    accounts = Accounts(store, Hashing(off, kept_hash_apart, hasher), hasher)
     first_password = accounts.open(rows, now)
     logins = Logins(store, key)
     logins.open(rows.sessions, now)

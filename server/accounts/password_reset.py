@@ -12,10 +12,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from argon2 import PasswordHasher
 from twisted.logger import Logger
 
 from ...protocol.disk.durable import replacing
+from .hashing import password_hasher
 
 _NAME = "password-reset.json"
 log = Logger()
@@ -32,7 +32,7 @@ class Reset:
 def leave_reset(state: Path, name: str, password: str) -> None:
     """Write the new password's hash for the server that uses this state folder. Raises OSError."""
     owner = state.stat()
-    reset = {"name": name, "password_hash": PasswordHasher().hash(password)}
+    reset = {"name": name, "password_hash": password_hasher().hash(password)}
     with replacing(state / _NAME, mode=0o600) as out:
         out.write(json.dumps(reset).encode("ascii"))
         # Root writes it, the server's own user reads it.

@@ -21,9 +21,11 @@ from ..accounts.accounts import (
     new_totp_secret,
     totp_uri,
 )
+from ..accounts.hashing import Asker
 from ..accounts.proofs import COOKIE
 from ..accounts.sessions import LIFETIME_S
 from ..control.problems import Problem
+from ..http.proxies import prefixes_of
 from .app import VISITOR, ZONE, HandlerCall, cookie
 from .render import zone_of
 from .router import Operations, PageRoutes
@@ -130,9 +132,10 @@ async def login(ask: HandlerCall) -> Answer:
     """Try a password."""
     call, admin = ask.call, ask.admin
     name = call.field("name")
-    _brake(ask, name)
+    asker = _asker(ask, name)
     admin.take_reset()
-    user = await admin.accounts.login(name, call.raw("password"), call.field("code"), ask.now)
+    password, code = call.raw("password"), call.field("code")
+    user = await admin.accounts.login(name, password, code, ask.now, asker)
     events, place = ask.server.events, call.peer or "a local socket"
     if user is None:
         events.add("login-failed", f"failed login from {place}", who=name[:64] or "-")
@@ -147,14 +150,26 @@ async def login(ask: HandlerCall) -> Answer:
     return redirect(way, _session_cookie(ask, user.name), over)
 
 
-def _brake(ask: HandlerCall, name: str) -> None:
-    """Count a try with a password. Raises Problem 429 where there were too many."""
-    brake, peer = ask.admin.brake, ask.call.peer
-    wait_s = math.ceil(brake.wait_s(peer, name, ask.now))
-    if wait_s > 0:
-        told = f"Too many tries. Try again in {wait_s} s."
-        raise Problem(429, told, headers=(("retry-after", str(wait_s)),))
-    brake.start(peer, name, ask.now)
+def _asker(ask: HandlerCall, name: str) -> Asker:
+    """Who tries a password. Raises Problem 429, now and in its turn, after too many tries.
+
+    A try is counted in its turn: what found no place (`Busy`) or left it was none.
+    """
+    brake, call = ask.admin.brake, ask.call
+    has_session = call.who is not None and call.who.session is not None
+
+    def refuse_if_braked() -> None:
+        wait_s = math.ceil(brake.wait_s(call.peer, name, ask.server.now()))
+        if wait_s > 0:
+            told = f"Too many tries. Try again in {wait_s} s."
+            raise Problem(429, told, headers=(("retry-after", str(wait_s)),))
+
+    def begin() -> None:
+        refuse_if_braked()
+        brake.start(call.peer, name, ask.server.now())
+
+    refuse_if_braked()
+    return Asker(prefixes_of(call.peer), has_session or brake.is_known(call.peer), begin)
 
 
 def _session_cookie(ask: HandlerCall, name: str) -> tuple[str, str]:
@@ -225,8 +240,8 @@ async def zone(ask: HandlerCall) -> Answer:
 async def _check_password(ask: HandlerCall) -> User:
     """Who sent the form, once its `old` is their password. Raises Problem 403 and 429."""
     user, admin = _me(ask), ask.admin
-    _brake(ask, user.name)
-    if not await admin.accounts.check(user.name, ask.call.raw("old")):
+    asker = _asker(ask, user.name)
+    if not await admin.accounts.check(user.name, ask.call.raw("old"), asker):
         raise Problem(403, "The present password is wrong.")
     admin.brake.succeeded(ask.call.peer, user.name)
     return user

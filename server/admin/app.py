@@ -23,9 +23,10 @@ from twisted.logger import Logger
 
 from ...protocol.errors import ProtocolError
 from ..accounts.accounts import Accounts, Scope
+from ..accounts.login_brake import LoginBrake
 from ..accounts.password_reset import Reset, forget_reset, read_reset
 from ..accounts.proofs import COOKIE, api_token
-from ..accounts.sessions import LoginBrake, Logins
+from ..accounts.sessions import Logins
 from ..control.events import NotStored
 from ..control.problems import Problem
 from ..control.server import Server

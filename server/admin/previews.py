@@ -22,7 +22,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredLock
 
-from ..accounts.accounts import Off
+from ..accounts.hashing import Off
 from ..store.records import ArrivalRecord
 
 KEPT = 40

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ..torrent.room import TorrentRoom
 
 _KEY_BYTES = 32
-#: Work of the pages (passwords above all) runs here, so that it cannot crowd out the store.
+#: Work of the pages runs here, so that it cannot crowd out the store.
 _THREADS = 3
 
 

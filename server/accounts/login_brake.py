@@ -1,0 +1,94 @@
+"""Slows guessing of passwords, by client and by the networks around it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..http.proxies import block_of, prefixes_of
+
+#: Wrong passwords of one client under one name before the first pause.
+_FREE_TRIES_NAME = 5
+#: The same under all names.
+_FREE_TRIES_CLIENT = 20
+#: The same of all clients of one network. Honest ones mistype, too.
+_FREE_TRIES_NETWORK = 40
+#: The first pause; each further try doubles it.
+_PAUSE_S = 2.0
+_PAUSE_MAX_S = 900.0
+#: What a client or network tried is forgotten once it has tried nothing for so long.
+_FORGET_S = 3600.0
+
+
+@dataclass(slots=True)
+class _Score:
+    failures: int = 0
+    free_at_s: float = 0.0
+    last_s: float = 0.0
+
+
+@dataclass(slots=True)
+class LoginBrake:
+    """Slows guessing: after a few failures each further one doubles the pause, up to a limit.
+
+    Scores are kept per client (IPv4 whole, IPv6 by /64) and name, and with higher allowances per
+    client and per network around it (`proxies.prefixes_of`). There is none per name alone:
+    strangers could lock its owner out. Nor does a network's score hold back a client that logged in
+    before. Memory is bounded.
+    """
+
+    limit: int = 10_000
+    _scores: OrderedDict[tuple[str, str], _Score] = field(default_factory=OrderedDict, repr=False)
+    #: Clients with a right password, the latest last.
+    _known: OrderedDict[str, None] = field(default_factory=OrderedDict, repr=False)
+
+    def is_known(self, address: str) -> bool:
+        """Whether a login from this client succeeded since the start."""
+        return block_of(address) in self._known
+
+    def _keys(self, address: str, name: str) -> Iterator[tuple[tuple[str, str], int]]:
+        """What a try counts for, narrow to wide, and how many tries are free there."""
+        prefixes = prefixes_of(address)
+        yield (prefixes[0], "n:" + name[:64]), _FREE_TRIES_NAME
+        yield (prefixes[0], ""), _FREE_TRIES_CLIENT
+        if not self.is_known(address):
+            yield from (((prefix, ""), _FREE_TRIES_NETWORK) for prefix in prefixes[1:])
+
+    def wait_s(self, address: str, name: str, now: float) -> float:
+        """Seconds until another try is allowed; 0 when it may go now."""
+        scores = (self._scores.get(key) for key, _ in self._keys(address, name))
+        return max(0.0, *(score.free_at_s - now for score in scores if score is not None), 0.0)
+
+    def start(self, address: str, name: str, now: float) -> None:
+        """Count a try as failed before it is checked, so that parallel tries cannot slip by."""
+        for key, free in self._keys(address, name):
+            score = self._scores.pop(key, None)
+            if score is None or now - score.last_s > _FORGET_S:
+                score = _Score()
+            score.failures += 1
+            score.last_s = now
+            over = score.failures - free
+            if over >= 0:
+                score.free_at_s = now + min(_PAUSE_MAX_S, _PAUSE_S * 2.0 ** min(over, 20))
+            self._scores[key] = score
+            while len(self._scores) > self.limit:
+                self._scores.popitem(last=False)
+
+    def succeeded(self, address: str, name: str) -> None:
+        """A right password: what failed before under this name from here is forgiven."""
+        (pair, _), (client, _), *wider = self._keys(address, name)
+        known = self._scores.pop(pair, None)
+        if known is not None:
+            for key in (client, *(key for key, _ in wider)):
+                score = self._scores.get(key)
+                if score is not None:
+                    score.failures = max(0, score.failures - known.failures)
+            whole = self._scores.get(client)
+            if whole is not None:
+                whole.free_at_s = 0.0
+        block = block_of(address)
+        self._known[block] = None
+        self._known.move_to_end(block)
+        if len(self._known) > self.limit:
+            self._known.popitem(last=False)
