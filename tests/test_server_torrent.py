@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import cast
 from urllib.parse import quote_from_bytes
@@ -20,6 +21,7 @@ from twisted.python.failure import Failure
 from tidegate.server.files.openfile import OpenFile, key_of
 from tidegate.server.files.transfer import Representation
 from tidegate.server.http.clock import Threads
+from tidegate.server.http.proxies import prefixes_of
 from tidegate.server.torrent.announce import (
     BadAnnounce,
     fields_of,
@@ -29,6 +31,7 @@ from tidegate.server.torrent.announce import (
     scrape_answer,
 )
 from tidegate.server.torrent.metainfo import CannotMake, MetainfoStore
+from tidegate.server.torrent.ring import Ring
 from tidegate.server.torrent.swarm import Announce, Brake, Census, PeerEvent, Swarm
 
 HASH = bytes(range(20))
@@ -137,7 +140,7 @@ def test_the_brake_lets_a_crowd_through_and_stops_a_flood() -> None:
     brake = Brake(per_s=10.0, burst=50.0, most=3)
     assert sum(brake.lets("192.0.2.1", 0.0) for _ in range(200)) == 50
     assert sum(brake.lets("192.0.2.1", 1.0) for _ in range(200)) == 10
-    assert brake.lets("192.0.2.2", 1.0)
+    assert brake.lets("198.51.100.2", 1.0)
 
 
 def test_a_stop_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +174,43 @@ def test_a_stop_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     wish.addErrback(told.append)
     assert told
     assert told[0].check(CannotMake)
+
+
+A_PEER = st.tuples(
+    st.sampled_from([f"10.{net}.0.{host}" for net in range(6) for host in (1, 2)]),
+    st.integers(1, 3),
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), A_PEER, st.integers(0, 12)), max_size=40))
+def test_each_network_gives_one_peer_before_any_gives_a_second(
+    moves: list[tuple[bool, tuple[str, int], int]],
+) -> None:
+    ring, rng = Ring(), random.Random(7)
+    members: set[tuple[str, int]] = set()
+    for joins, place, want in moves:
+        (ring.add(place, rng) if joins else ring.discard(place))
+        (members.add(place) if joins else members.discard(place))
+        for asker in (place, ("10.9.9.9", 1)):
+            others = members - {asker}
+            found = ring.take(want, asker)
+            assert len(set(found)) == len(found) == min(want, len(others))
+            assert set(found) <= others
+            had = Counter(prefixes_of(address)[-1] for address, _ in others)
+            gave = Counter(prefixes_of(address)[-1] for address, _ in found)
+            assert all(gave[one] >= min(had[one], max(gave.values(), default=0) - 1) for one in had)
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 5))
+def test_all_peers_are_given_in_turn(networks: int, want: int, seed: int) -> None:
+    ring, rng = Ring(), random.Random(seed)
+    members = {(f"10.{number}.0.1", 1) for number in range(networks)}
+    for place in sorted(members):
+        ring.add(place, rng)
+    found: set[tuple[str, int]] = set()
+    for _ in range(-(-networks // want)):
+        found.update(ring.take(want, ("192.0.2.1", 1)))
+    assert found == members
 
 
 class Tracking(RuleBasedStateMachine):

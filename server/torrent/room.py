@@ -20,7 +20,6 @@ from ..files.site import Site
 from ..files.transfer import HasTorrent, kept_from_all
 from ..files.tree import IsDirectory, NotHere
 from ..http.clock import Clock
-from ..http.proxies import block_of
 from ..http.request import Request
 from .announce import peers_answer, read_announce, read_scrape, scrape_answer
 from .metainfo import CannotMake, Metainfo, MetainfoStore, library
@@ -156,8 +155,8 @@ class TorrentRoom:
         if not address:
             self._refuse(request, "Peers are known by their addresses, and you have none here.")
             return
-        if not self._brake.lets(block_of(address), self._now()):
-            self._refuse(request, "Your address announces too often; slow down.")
+        if not self._brake.lets(address, self._now()):
+            self._refuse(request, "Your network announces too often; slow down.")
             return
         try:
             question = read_announce(request.query, address)

@@ -10,16 +10,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from enum import Enum
-from heapq import nsmallest
 
 from ..http.prefix_shares import PrefixShares
 from ..http.proxies import prefixes_of
+from .ring import Place, Ring
 
 #: A peer that was silent for so many intervals is gone.
 _SILENT_INTERVALS = 2.5
 _MOST_PEERS_OF_ONE = 64
-
-Place = tuple[str, int]
 
 
 class PeerEvent(Enum):
@@ -65,6 +63,9 @@ class Swarm:
         self._most = most
         self._peers: dict[Place, _Peer] = {}
         self._shares: PrefixShares[Place] = PrefixShares()
+        self._all = Ring()
+        #: Those that a finished peer is told.
+        self._unfinished = Ring()
         self._complete = 0
         self._downloaded = 0
 
@@ -87,43 +88,33 @@ class Swarm:
         want = max(0, min(said.want, _MOST_PEERS_OF_ONE))
         if known is None and not self._make_room(said.address):
             # Nobody hears of it, but it may hear of others.
-            return self._some(place, complete, want, rng)
+            return self._others(place, complete, want)
         if known is None:
             self._shares.add(place, prefixes_of(said.address))
+            self._all.add(place, rng)
         else:
             # The order of the dictionary is that of last words.
             self._complete -= known.complete
             del self._peers[place]
         self._peers[place] = _Peer(now, complete)
         self._complete += complete
-        return self._some(place, complete, want, rng)
+        if complete:
+            self._unfinished.discard(place)
+        elif known is None or known.complete:
+            self._unfinished.add(place, rng)
+        return self._others(place, complete, want)
 
     def census(self, now: float) -> Census:
         """How many peers there are."""
         self._expire(now)
         return Census(self._complete, len(self._peers) - self._complete, self._downloaded)
 
-    def _some(self, asker: Place, complete: bool, want: int, rng: random.Random) -> list[Place]:
-        """Others at random; to one that has the whole file only those that do not.
+    def _others(self, asker: Place, complete: bool, want: int) -> list[Place]:
+        """To one that has the whole file only those that do not.
 
-        Filling the memory with ports of one network does not fill the answers: each network
-        gives one peer before any gives a second.
+        Filling the memory with ports of one network does not fill the answers, see `Ring`.
         """
-        useful = [
-            place
-            for place, peer in self._peers.items()
-            if place != asker and not (complete and peer.complete)
-        ]
-        if len(useful) <= want:
-            return useful
-        rng.shuffle(useful)
-        given: dict[str, int] = {}
-        turns = []
-        for at, place in enumerate(useful):
-            network = prefixes_of(place[0])[-1]
-            turn = given[network] = given.get(network, 0) + 1
-            turns.append((turn, at))
-        return [useful[at] for _, at in nsmallest(want, turns)]
+        return (self._unfinished if complete else self._all).take(want, asker)
 
     def _make_room(self, address: str) -> bool:
         if len(self._peers) < self._most:
@@ -139,6 +130,8 @@ class Swarm:
         if peer is not None:
             self._complete -= peer.complete
             self._shares.remove(place)
+            self._all.discard(place)
+            self._unfinished.discard(place)
 
     def _expire(self, now: float) -> None:
         until_s = now - _SILENT_INTERVALS * self._interval_s
@@ -150,9 +143,9 @@ class Swarm:
 
 
 class Brake:
-    """How often one address (IPv6: a /64) may announce: a bucket of tokens each, bounded in number.
+    """How often one network (IPv4 /24, IPv6 /48) may announce: a bucket of tokens each, bounded.
 
-    Wide enough for some hundred people behind one address.
+    At the usual interval of a minute that is wide enough for 1 800 peers of one network.
     """
 
     def __init__(self, per_s: float = 30.0, burst: float = 300.0, most: int = 20_000) -> None:
@@ -162,11 +155,12 @@ class Brake:
         self._left: dict[str, tuple[float, float]] = {}
 
     def lets(self, address: str, now: float) -> bool:
-        """Whether this address may announce now."""
-        left, at_s = self._left.pop(address, (self._burst, now))
+        """Whether the network of this address may announce now."""
+        network = prefixes_of(address)[-1]
+        left, at_s = self._left.pop(network, (self._burst, now))
         left = min(self._burst, left + (now - at_s) * self._per_s)
         allowed = left >= 1.0
-        self._left[address] = (left - 1.0 if allowed else left, now)
+        self._left[network] = (left - 1.0 if allowed else left, now)
         if len(self._left) > self._most:
             del self._left[next(iter(self._left))]
         return allowed

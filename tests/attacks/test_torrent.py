@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from tidegate.server.torrent import ring
+from tidegate.server.torrent import swarm as swarm_module
 from tidegate.server.torrent.swarm import Announce, Brake, Swarm
 
 RNG = random.Random(5)
@@ -38,7 +42,32 @@ def test_peers_of_one_network_hear_of_each_other_where_there_are_no_others() -> 
 
 def test_the_brake_forgets_the_idlest_and_stays_small() -> None:
     brake = Brake(per_s=1.0, burst=2.0, most=100)
-    assert [brake.lets("a", 0.0) for _ in range(3)] == [True, True, False]
+    assert [brake.lets("192.0.2.1", 0.0) for _ in range(3)] == [True, True, False]
     for number in range(1000):
-        brake.lets(f"b{number}", 0.0)
+        brake.lets(f"10.{number // 250}.{number % 250}.1", 0.0)
     assert len(brake._left) <= 100
+
+
+def test_announces_from_all_over_a_network_are_braked_together() -> None:
+    """One connection with changing /64s of one /48 took 0.68 of a core."""
+    brake = Brake(per_s=1.0, burst=50.0, most=100)
+    assert sum(brake.lets(f"2001:db8:7:{number:x}::1", 0.0) for number in range(500)) == 50
+    assert brake.lets("2001:db8:8::1", 0.0)
+
+
+def test_an_announce_looks_at_few_of_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sorted all 2 000, in 1.7 ms."""
+    swarm = Swarm(60.0, 2000)
+    for number in range(2000):
+        swarm.announce(Announce(f"10.{number // 250}.{number % 250}.1", 6881, 1), 0.0, RNG)
+    looked = 0
+
+    def prefixes_of(address: str) -> tuple[str, ...]:
+        nonlocal looked
+        looked += 1
+        return (address, address)
+
+    for module in (ring, swarm_module):
+        monkeypatch.setattr(module, "prefixes_of", prefixes_of)
+    assert len(swarm.announce(Announce("10.0.0.1", 6881, 1), 1.0, RNG)) == 30
+    assert looked <= 100
