@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,41 @@ def test_strong_comparison_needs_two_strong_tags_and_weak_comparison_does_not() 
     assert strong_match("*", strong)
     assert weak_match(" * ", strong)
     assert not weak_match('"b"', strong)
+
+
+ETAG = re.compile(r'[ \t,]*(?P<weak>W/)?"(?P<tag>[!\x23-\x7e\x80-\xff]*)"')
+
+
+def tags_one_by_one(text: str) -> tuple[EntityTag, ...]:
+    """The list by a match for each tag; quadratic."""
+    tags = []
+    position = 0
+    while match := ETAG.match(text, position):
+        tags.append(EntityTag(match["tag"], match["weak"] is not None))
+        position = match.end()
+        rest = text[position:].lstrip(" \t")
+        if rest and not rest.startswith(","):
+            break
+    return tuple(tags)
+
+
+SOME_TAGS = st.lists(
+    st.sampled_from(
+        ['"a"', 'W/"b"', '""', '"a,b"', ",", ", ", " ", "\t", "W/", '"', "*", "x", "\xff"]
+    )
+).map("".join) | st.text(st.characters(max_codepoint=255))
+
+
+@given(SOME_TAGS, st.sampled_from(["a", "b", "", "a,b", ", "]), st.booleans())
+@settings(max_examples=500)
+def test_a_list_of_tags_is_what_a_match_for_each_of_them_gives(
+    text: str, tag: str, weak: bool
+) -> None:
+    tags, current = tags_one_by_one(text), EntityTag(tag, weak)
+    assert parse_etag_list(text) == tags
+    star = text.strip() == "*"
+    assert weak_match(text, current) == (star or tag in [one.tag for one in tags])
+    assert strong_match(text, current) == (star or (current in tags and not weak))
 
 
 @pytest.mark.parametrize(("text", "wants"), VECTORS["want_digest"])
