@@ -19,12 +19,14 @@ from twisted.logger import Logger
 
 from ...protocol.errors import ProtocolError
 from .answers import Header, header_block, status_line
+from .client_hello import AwaitedHello
 from .factory import HttpFactory
 from .outbox import PIECE_BYTES, Outbox, queued_bytes
 from .parser import RequestParser
 from .proxies import Preface, read_preface
 from .ready import Plainly, Ready, ReadyTable
 from .request import Request
+from .tls import TlsServer
 
 _log = Logger()
 _NEVER = float("inf")
@@ -83,6 +85,7 @@ class HttpConnection:
         "_raw",
         "_room_call",
         "_stage",
+        "_tls",
         "alive",
         "block",
         "bodies_bytes",
@@ -109,13 +112,15 @@ class HttpConnection:
         peer_address: str,
         ready: ReadyTable | None = None,
         *,
-        is_tls: bool = False,
+        tls: TlsServer | None = None,
     ) -> None:
         self.factory = factory
         self.loop = loop
         self.socket = sock
         self.peer_address = peer_address
-        self.is_tls = is_tls
+        self.is_tls = tls is not None
+        #: What is awaited before TLS begins; None once it has.
+        self._tls = None if tls is None else (tls, AwaitedHello(sock))
         self.ready = ready
         #: What counts as one address; the factory's.
         self.block = ""
@@ -125,7 +130,7 @@ class HttpConnection:
         #: What the loop watches for; -1 before it has heard of this connection.
         self.events = -1
         self.idle = True
-        self.shaking_hands = False
+        self.shaking_hands = self.is_tls
         self.deadline = _NEVER
         #: What the factory's sweep asks about the pace of a running body; None while there is none.
         #: It says when it wants to be asked again.
@@ -164,12 +169,41 @@ class HttpConnection:
         """Be counted, or refused when the server or this address has too many connections."""
         factory = self.factory
         self.refusal = factory.entered(self)
-        self.deadline = factory.now + factory.limits.header_timeout_s
+        self.deadline = factory.now + self._first_wait_s
         if self.refusal is not None and not self.shaking_hands:
             self._fail(self.refusal)
 
+    @property
+    def _first_wait_s(self) -> float:
+        """What a newcomer has for its handshake, or for its first header."""
+        limits = self.factory.limits
+        if self.shaking_hands:
+            return min(limits.handshake_timeout_s, limits.header_timeout_s)
+        return limits.header_timeout_s
+
+    def _begin_tls(self) -> bool:
+        """Whether TLS has begun; it does once the client's hello is here."""
+        if self._tls is None:
+            return True
+        tls, hello = self._tls
+        try:
+            if not hello.has_come():
+                self.loop.watch(self, _IN)
+                return False
+            if self.factory.begins_handshake(self):
+                self.socket = tls.wrap(self.socket)
+                self._tls = None
+                return True
+        except (OSError, ValueError):
+            # The peer has left.
+            pass
+        self.lost()
+        return False
+
     def shake_hands(self) -> None:
-        """Go on with the TLS handshake; bounded by the time for a header."""
+        """Go on with the TLS handshake."""
+        if not self._begin_tls():
+            return
         try:
             self.socket.do_handshake()
         except ssl.SSLWantReadError:
@@ -182,6 +216,8 @@ class HttpConnection:
             self.lost()
         else:
             self.shaking_hands = False
+            self.factory.ended_handshake(self)
+            self.deadline = self.factory.now + self._first_wait_s
             self._watch()
             if self.refusal is not None:
                 self._fail(self.refusal)
@@ -266,7 +302,7 @@ class HttpConnection:
     @property
     def just_came(self) -> bool:
         """Whether nothing was read yet and its first request may still be on its way."""
-        latest = self.factory.now + self.factory.limits.header_timeout_s
+        latest = self.factory.now + self._first_wait_s
         return self._parser is None and self.deadline > latest - _ON_THE_WAY_S
 
     def peer_closed(self) -> None:

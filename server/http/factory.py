@@ -16,6 +16,7 @@ from .clock import Clock, pause
 from .denylist import BlockList
 from .large_bodies import LargeBodies
 from .limits import HttpLimits
+from .prefix_shares import PrefixShares
 from .proxies import TrustedProxies, block_of, prefixes_of
 from .ready import ReadyTable, Turns
 from .request import Request
@@ -161,6 +162,7 @@ class HttpFactory:
         self.server_line = b"Server: Tidegate\r\n"
         self.connections: set[CountedConnection] = set()
         self.per_address: AddressCounts = per_address if per_address is not None else OwnCounts()
+        self._handshakes: PrefixShares[CountedConnection] = PrefixShares()
         self.refusing = 0
         self.accepted_total = 0
         self._looked_s = -1.0
@@ -282,8 +284,27 @@ class HttpFactory:
         self.refusing += 1
         return ProtocolError(reason, status=503, code="too-many-connections")
 
+    def begins_handshake(self, connection: CountedConnection) -> bool:
+        """Count a handshake that begins; False where there is no room for it.
+
+        The network that has most of them gives its oldest up for a newcomer of one that has less.
+        """
+        network = prefixes_of(connection.peer_address)
+        if len(self._handshakes) >= self.limits.max_handshakes:
+            oldest = self._handshakes.to_give_up(network)
+            if oldest is None:
+                return False
+            oldest.lost()
+        self._handshakes.add(connection, network)
+        return True
+
+    def ended_handshake(self, connection: CountedConnection) -> None:
+        """Count it no longer."""
+        self._handshakes.remove(connection)
+
     def left(self, connection: CountedConnection) -> None:
         """A counted connection is over."""
+        self._handshakes.remove(connection)
         self.connections.discard(connection)
         self.per_address.remove(connection.block)
         if connection.refusal is not None:

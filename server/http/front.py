@@ -234,13 +234,6 @@ class Front:
     def adopt(self, sock: socket.socket, peer_address: str, tls: TlsServer | None = None) -> None:
         """A connection that was just accepted (here or by another process) is ours from now on."""
         factory = self._factory
-        if tls is not None:
-            sock.setblocking(False)
-            try:
-                sock = tls.wrap(sock)
-            except (OSError, ValueError):
-                sock.close()
-                return
         if not factory.takes(peer_address):
             sock.close()
             return
@@ -265,12 +258,8 @@ class Front:
                     _log.failure("a connection failed")
                     sock.close()
                     return
-        if tls is None:
-            sock.setblocking(False)
-        connection = HttpConnection(
-            factory, self, sock, peer_address, table, is_tls=tls is not None
-        )
-        connection.shaking_hands = tls is not None
+        sock.setblocking(False)
+        connection = HttpConnection(factory, self, sock, peer_address, table, tls=tls)
         connection.begin_life()
         try:
             self._first_look(connection, data)
