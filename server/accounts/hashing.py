@@ -134,6 +134,8 @@ class Hashing:
         turn: Deferred[None] = Deferred()
         room = self._known if asker.is_known else self._strangers
         displaced = room.enter(turn, asker.prefixes)
+        if displaced is turn:
+            raise Busy
         if displaced is not None:
             displaced.errback(Busy())
         return turn
