@@ -105,6 +105,7 @@ class HookedAdmission:
         self.estimator = state.estimator
         self.capacity = state.capacity
         self.strangers = state.strangers
+        self.network_order = state.network_order
         self.crowds = state.crowds
         self.capacity.configure(settings.bandwidth_bytes_s, settings.overbook)
         self.advice = RetryAdvice(settings, rng)
@@ -130,12 +131,17 @@ class HookedAdmission:
         self._hears_changes = type(self.policy).changes is not Policy.changes
         # What `build` chose may have an order of its own.
         by_number = type(self.policy).rank is Policy.rank
+        self.queue.least_bytes = self.least_bytes
         if self.queue.set_rank(self.queue.by_number if by_number else self.policy.rank):
             self.crowds.all_forward()
         #: Who was sent away without a ticket last, and who before that of another network.
         self._sent_away: list[tuple[str, float]] = []
 
     # -- room ------------------------------------------------------------------------------------
+
+    def least_bytes(self, network: str) -> float:
+        """See `AdmissionView`."""
+        return self.network_order.least_bytes(network) if self.settings.network_shares else 0.0
 
     def is_large(self, size_bytes: int) -> bool:
         """Large jobs are those that may have to wait for small ones (in paper A: of 20 KB)."""
@@ -254,6 +260,7 @@ class HookedAdmission:
         self._spare_bytes_s -= capacity.speed(lease)
         self._tally.admitted_large += 1
         self.state.newcomers.note(now, job.size_bytes, lease.believed_bytes, 1.0)
+        self.network_order.note(lease.network or job.client, job.size_bytes)
         if self._room.network_shares:
             self._use.starts(lease, now)
         return Admit(lease.id)
@@ -335,8 +342,7 @@ class HookedAdmission:
             self._make_ready(row, now, first=True)
         else:
             self._join_crowd(row, job.stranger_network, now)
-            table = queue.table
-            self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
+            self._note_newcomer(row, job, now)
             self._fill_ready(now, _FEW)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
@@ -359,13 +365,18 @@ class HookedAdmission:
         if job.stranger_network:
             table.network[row] = network = sys.intern(job.stranger_network)
             self.crowds.add(table.number[row], queue.turn(row), network, back=False)
-        self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
+        self._note_newcomer(row, job, now)
         if self.policy.may_start(row, now):
             return self._start_ticket(row, job, now)
         queue.stay(row, now + self.settings.ticket_ttl_s)
         self._note_counting(row, job, now)
         times = self.state.reputation.times(job.client)
         return self.advice.slowly(self._wait(row, now), times)
+
+    def _note_newcomer(self, row: int, job: Job, now: float) -> None:
+        table = self.queue.table
+        self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
+        self.network_order.note(job.stranger_network or job.client, job.size_bytes)
 
     def _returning(self, row: int, job: Job, now: float) -> Decision:
         queue, table, settings = self.queue, self.queue.table, self.settings
@@ -604,7 +615,7 @@ class HookedAdmission:
         held = self.pool.leases[lease]
         if held.fresh:
             self._take_in(now)
-        held.took(remaining_bytes)
+        self._took(held, remaining_bytes)
         held.rate_bytes_s = rate_bytes_s
         if held.large:
             self._measured(held, rate_bytes_s, held_back, reads_bytes_s)
@@ -612,10 +623,16 @@ class HookedAdmission:
                 self.policy.changes(held)
             self._use.measured(held, now)
 
+    def _took(self, lease: Lease, remaining_bytes: int) -> None:
+        taken = lease.remaining_bytes - remaining_bytes
+        lease.took(remaining_bytes)
+        if taken > 0 and lease.network:
+            self.network_order.took(lease.network, taken)
+
     def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
         """See `AdmissionPolicy.detach`."""
         held = self.pool.leases[lease]
-        held.took(remaining_bytes)
+        self._took(held, remaining_bytes)
         self.pool.detach(held, now, self._kept_s(held, now))
         if held.large and not held.fresh:
             self.policy.changes(held)
@@ -641,7 +658,7 @@ class HookedAdmission:
         """See `AdmissionPolicy.release`."""
         held = self.pool.leases[lease]
         if done:
-            held.took(0)
+            self._took(held, 0)
         self._close(held, now, done)
 
     def _close(self, lease: Lease, now: float, done: bool, *, idled: bool = False) -> None:
@@ -748,6 +765,7 @@ class HookedAdmission:
     ) -> None:
         """See `AdmissionPolicy.observe`."""
         self._take_in(now)
+        self.network_order.earn(goodput_bytes_s, len(self.pool) + len(self.queue), now)
         wanted = bool(self.queue.here) or self.pool.paused > 0
         running = self.pool.large_active
         self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s, running)

@@ -13,6 +13,10 @@ would cost it the whole delay, and nobody else gains more than the little that i
 of these groups the shortest goes first; the earliest end would leave the slowest, who cannot catch
 up, to the last. So nobody is done later than without admission, as far as speeds are known.
 
+Short downloads of a network of strangers beyond its share (`policies.network_order`) count as
+longer in both: their rank is that of the longer one, and so is the time until their slack is used
+up. They are not measured before their turn either.
+
 Newcomers run for a moment first, to give them their first bytes and to see what they can take;
 some are then paused. As many may be paused as cost the link little to keep alive; the others wait
 and start in turn, or out of turn as they were told (`policies.backfill`). A paused download is not
@@ -53,6 +57,9 @@ _LOOK_S = 0.25
 #: One that polls looks after this part of a wait of more than so many seconds, and once more near
 #: its end: the last of a rush would else come back to a line that has long been free.
 _LOOK_PART, _LONG_S = 0.75, 20.0
+#: How often a ticket whose network is beyond its share is looked at, seconds: its network may be
+#: within it again before its guard ends.
+_BEYOND_LOOK_S = 5.0
 #: No more slacks are looked at in one go, so that requests are answered in between; what is left of
 #: them goes on after so many seconds.
 _LOOKS_AT_ONCE, _GO_ON_S = 200, 0.02
@@ -61,6 +68,11 @@ _LEASES_AT_ONCE = 500
 _OVER = object()
 #: So many clients are in the virtual sharing at once; those beyond wait for room there.
 _TRACKED = 50_000
+
+
+def _stretched_s(begun_s: float, late_s: float, times: float) -> float:
+    """When the guard of a download ends that counts as so many times as long as it is."""
+    return begun_s + (late_s - begun_s) * times
 
 
 class FairPolicy(Policy):
@@ -88,6 +100,8 @@ class FairPolicy(Policy):
         self._virtual = VirtualSharing()
         #: Tickets by when their slack is looked at again.
         self._looks: list[tuple[float, int]] = []
+        #: Since when a plain server would have tickets done that count as longer than they are.
+        self._late: dict[int, float] = {}
         #: What each client takes with all that it fetches at once, as of the last look.
         self._speeds: dict[str, float] = {}
         #: Large leases; their keys are of the last look at capacity and speeds, see `_sort`.
@@ -186,6 +200,14 @@ class FairPolicy(Policy):
                 continue
             slack_s = self._ticket_slack_s(row)
             if slack_s <= 0.0:
+                left = table.remaining[row]
+                counted = self._queue.ranked(row).remaining_bytes
+                if counted > left:
+                    late_s = self._late.setdefault(number, now)
+                    due_s = _stretched_s(table.issued_s[row], late_s, counted / max(1, left))
+                    if now < due_s:
+                        heappush(self._looks, (min(due_s, now + _BEYOND_LOOK_S), number))
+                        continue
                 key = table.remaining[row] / table.weight[row]
                 self._queue.set_key(row, _URGENT + key)
             else:
@@ -194,26 +216,38 @@ class FairPolicy(Policy):
 
     def _ranks(self, leases: Iterable[Lease]) -> tuple[list[float], list[float]]:
         """Keys and speeds of these that run. For all, many times a second: it looks up little."""
+        now = self._now
         known, speed_of, together_of = self._known, self._capacity.speed, self._speeds.get
         most_of = self._virtual.most_bytes_s
         keys: list[float] = []
         speeds: list[float] = []
+        least_of: dict[str, float] = {"": 0.0}
         for lease in leases:
-            key, speed = lease.rank_bytes / lease.weight, speed_of(lease)
+            least = least_of.get(lease.network)
+            if least is None:
+                least = least_of[lease.network] = self.admission.least_bytes(lease.network)
+            left, speed = lease.rank_bytes, speed_of(lease)
+            counted = max(left, least)
+            key = counted / lease.weight
             if known:
                 client = lease.client
                 if lease.mark == math.inf:
-                    lease.mark = self._enter(client, lease.rank_bytes, speed)
+                    lease.mark = self._enter(client, left, speed)
                 together = together_of(client, 0.0)
                 if together < speed:
                     together = speed
                 most = most_of(client)
-                if together <= most:
+                if together <= most and counted == left:
                     key += _LIMITED
-                elif together <= _NEARLY * most:
+                elif together <= _NEARLY * most and counted == left:
                     key += _NEARLY_LIMITED
-                elif self._slack_s(client, lease.mark, lease.rank_bytes / speed) <= 0.0:
-                    key += _URGENT
+                elif self._slack_s(client, lease.mark, left / speed) <= 0.0:
+                    if lease.late_s == math.inf:
+                        lease.late_s = now
+                    if counted == left or now >= _stretched_s(
+                        lease.started_s, lease.late_s, counted / max(1, left)
+                    ):
+                        key += _URGENT
             keys.append(key)
             speeds.append(speed)
         return keys, speeds
@@ -475,6 +509,7 @@ class FairPolicy(Policy):
     def leaves(self, row: int, now: float) -> None:
         """A ticket left the queue: nothing is owed to it virtually either."""
         table = self._queue.table
+        self._late.pop(table.number[row], None)
         if table.mark[row] < math.inf:
             self._virtual.end(table.client[row], False)
 
@@ -482,6 +517,7 @@ class FairPolicy(Policy):
         """A lease has begun: it runs for a moment whatever its rank."""
         opens = row is not None and self.opens(row)
         if row is not None:
+            self._late.pop(self._queue.table.number[row], None)
             self._backfill.starts(row, opens or self._in_turn_lease(lease), now)
         self._virtual_now(now)
         if self._known:
@@ -495,12 +531,13 @@ class FairPolicy(Policy):
             self._shorter.note(lease.rank_bytes, now)
         if opens:
             self._openings.opened(lease)
-        else:
+        elif self.admission.least_bytes(lease.network) <= lease.rank_bytes:
             # Of those that began at once it is heard a moment later.
             self._preemption.probe(lease, lease.started_s)
 
     def _in_turn_lease(self, lease: Lease) -> bool:
-        return lease.rank_bytes / lease.weight <= self._last_key(lease.line)
+        left = max(lease.rank_bytes, self.admission.least_bytes(lease.network))
+        return left / lease.weight <= self._last_key(lease.line)
 
     def changes(self, lease: Lease) -> None:
         """A connection counts at once; progress once capacity and speeds are looked at."""

@@ -31,6 +31,10 @@ class AdmissionView(Protocol):
         """Whether a job of that size may have to wait for small ones."""
         ...
 
+    def least_bytes(self, network: str) -> float:
+        """What the order counts each download of this network's strangers as at least."""
+        ...
+
     def row(self, ticket: int) -> int | None:
         """The row of a waiting or ready ticket."""
         ...

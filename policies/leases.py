@@ -31,6 +31,7 @@ class Lease:
         "idled_s",
         "key",
         "large",
+        "late_s",
         "lent",
         "line",
         "mark",
@@ -68,6 +69,8 @@ class Lease:
         self.believed_bytes = job.remaining_bytes
         #: Where it ends in its client's virtual share, see `policies.virtual_sharing`.
         self.mark = math.inf
+        #: Since when a plain server would have it done.
+        self.late_s = math.inf
         self.slotless = False
         #: Its slot went to somebody else although it was used, see `policies.crowds`.
         self.lent = False

@@ -10,6 +10,7 @@ from .estimate.estimator import Estimator
 from .estimate.newcomers import Newcomers
 from .first_use import FirstUses
 from .leases import LeasePool
+from .network_order import NetworkOrder
 from .queue.tickets import TicketQueue
 from .reputation import Delivered, Reputation
 from .sharing import Strangers
@@ -43,6 +44,7 @@ class AdmissionState:
     delivered: Delivered = field(default_factory=Delivered)
     strangers: Strangers = field(default_factory=Strangers)
     crowds: Crowds = field(default_factory=Crowds)
+    network_order: NetworkOrder = field(default_factory=NetworkOrder)
     first_uses: FirstUses = field(default_factory=FirstUses)
     #: Nobody starts; what runs may finish, new requests are queued.
     closed: bool = False

@@ -42,6 +42,10 @@ _REMEMBERED = 10_000
 Rank = Callable[[Ranked], float]
 
 
+def _nothing(network: str) -> float:
+    return 0.0
+
+
 class TicketQueue:
     """All live tickets. Methods take rows of `table`, which are valid until the ticket ends."""
 
@@ -61,6 +65,8 @@ class TicketQueue:
         #: Key of the latest ticket that came to its turn: the virtual clock of the queue.
         self.served = 0.0
         self.rank: Rank = self.by_number
+        #: What the order counts of each ticket of this network at least; see `network_order`.
+        self.least_bytes: Callable[[str], float] = _nothing
         self.ended: OrderedDict[int, TicketRow] = OrderedDict()
         self._index: dict[str, int | tuple[int, ...]] = {}
         self._deadlines = Deadlines()
@@ -119,13 +125,10 @@ class TicketQueue:
     def ranked(self, row: int) -> Ranked:
         """What the order of turn of this ticket is made from."""
         table = self.table
-        return Ranked(
-            self.turn(row),
-            table.size[row],
-            table.remaining[row],
-            table.weight[row],
-            table.issued_s[row],
-        )
+        left = table.remaining[row]
+        if network := table.network[row]:
+            left = max(left, int(self.least_bytes(network)))
+        return Ranked(self.turn(row), table.size[row], left, table.weight[row], table.issued_s[row])
 
     def _key_of(self, row: int) -> float:
         return self.rank(self.ranked(row))
@@ -297,7 +300,7 @@ class TicketQueue:
         self._note(number)
         if job.line:
             self._lines.set_line(number, job.line)
-        return self.table.add(
+        row = self.table.add(
             number,
             job.client,
             job.file,
@@ -308,6 +311,8 @@ class TicketQueue:
             now,
             now,
         )
+        self.table.network[row] = sys.intern(job.stranger_network)
+        return row
 
     def restore(
         self,

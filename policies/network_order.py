@@ -1,0 +1,88 @@
+"""How the order of turn counts the downloads of a network that had more than its share.
+
+Shortest first favours short downloads, so an attacker who fetches short files again and again would
+always be first. A network of strangers may take what `SHARES` people take: so many mean downloads
+at once, and so many shares of what the line carries from then on. A network that takes more has no
+advantage from short downloads any more: each counts as `LEAST_MEANS` mean downloads, or as the
+network's excess where that is less. Its long downloads count as what they are, so a crowd behind
+one address loses little.
+
+What each constant brings is measured in docs/decisions/policies.md ("Networks beyond their share").
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from .network_shares import NetworkShares, enclosing
+
+#: Shares of a network before its short downloads count as longer. With 16 one IPv4 costs three
+#: times as much as with 4; with 2 a family of 20 behind one address is 6 % later.
+SHARES = 4.0
+#: Downloads of a network beyond its share count as so many mean ones at least. With 1 half of the
+#: crowd would still be longer; with 2 a crowd of 500 behind one address is 10 % later, not 5 %.
+LEAST_MEANS = 1.5
+#: Networks of which the mean download is remembered. Not sensitive: a mean over any crowd will do.
+_REMEMBERED = 1000
+
+
+class MeanDownload:
+    """The mean size of downloads, in which each network counts once, however often it asks."""
+
+    __slots__ = ("_of", "_sum_bytes")
+
+    def __init__(self) -> None:
+        #: Of each network: the mean of its downloads, and how many those were.
+        self._of: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._sum_bytes = 0.0
+
+    def note(self, network: str, size_bytes: int) -> None:
+        """A client of this network wants a download."""
+        mean, count = self._of.pop(network, (0.0, 0))
+        self._sum_bytes -= mean
+        mean += (size_bytes - mean) / (count + 1)
+        self._of[network] = mean, count + 1
+        self._sum_bytes += mean
+        if len(self._of) > _REMEMBERED:
+            self._sum_bytes -= self._of.popitem(last=False)[1][0]
+
+    @property
+    def size_bytes(self) -> float:
+        """The mean; 0 while nobody has asked."""
+        return max(0.0, self._sum_bytes) / len(self._of) if self._of else 0.0
+
+
+class NetworkOrder:
+    """What networks of strangers were given of the line, and what the order makes of it."""
+
+    __slots__ = ("_earned_s", "_mean", "_shares")
+
+    def __init__(self) -> None:
+        self._mean = MeanDownload()
+        self._shares = NetworkShares()
+        self._earned_s: float | None = None
+
+    def note(self, owner: str, size_bytes: int) -> None:
+        """A download is wanted: by a stranger of this network, or by this known client."""
+        self._mean.note(enclosing(owner)[-1], size_bytes)
+
+    def took(self, network: str, count: int) -> None:
+        """Strangers of this network were given so many bytes."""
+        self._shares.charge(enclosing(network), count)
+
+    def earn(self, goodput_bytes_s: float, present: int, now: float) -> None:
+        """So much leaves just now, for so many downloads that run or wait."""
+        if self._earned_s is not None:
+            earned = goodput_bytes_s * max(0.0, now - self._earned_s)
+            self._shares.earn(earned * SHARES / (present + SHARES))
+        self._earned_s = now
+
+    def least_bytes(self, network: str) -> float:
+        """What each download of this network's strangers counts as at least; 0 within its share."""
+        if not network:
+            return 0.0
+        excess = self._shares.excess_bytes(enclosing(network))
+        if excess <= 0.0:
+            return 0.0
+        mean = self._mean.size_bytes
+        return min(LEAST_MEANS * mean, max(0.0, excess - SHARES * mean))

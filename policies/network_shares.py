@@ -1,0 +1,115 @@
+"""What each network was given, against what one share was given meanwhile.
+
+One counter runs for all: the bytes that a share has earned so far (virtual time of fair queueing:
+Parekh and Gallagher 1993; start-time fair queueing: Goyal, Vin and Cheng 1996). Each network has a
+finish tag: the counter when it last became active, plus all it was given since. The difference is
+its *excess*. A network that takes no more than its share has none, and one that stops taking loses
+its excess as the shares of the others grow.
+
+An address is charged at all its levels: IPv4 address, /24 and /16; IPv6 /64, /48, /40 and /32. So
+many addresses of one owner have no more together than their network has. The outermost levels hold
+many owners; they may take `WIDE_SHARES` times what a network may.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+
+#: How long the prefixes of the networks around a /24 or a /48 are, by IP version.
+#: Providers are given a /32 (RIPE-738).
+_WIDER = {4: (16,), 6: (40, 32)}
+#: A /16 or a /32 has so many shares. 1 would make neighbours of an attacker pay for him; with 2 an
+#: attacker who owns a whole /32 has one share more than one who owns a /48.
+WIDE_SHARES = 2.0
+_WIDE = ("/16", "/40", "/32")
+#: Networks that are remembered while they have an excess. 10 000 take about 3 MB.
+REMEMBERED = 10_000
+
+
+@lru_cache(maxsize=16_384)
+def enclosing(network: str) -> tuple[str, ...]:
+    """A network (an address, /24 or /48) and the wider ones around it. Other names stand alone."""
+    try:
+        parsed = ipaddress.ip_network(network)
+    except ValueError:
+        return (network,)
+    bits = _WIDER[parsed.version]
+    wider = (parsed.supernet(new_prefix=one) for one in bits if one < parsed.prefixlen)
+    return (network, *map(str, wider))
+
+
+class NetworkShares:
+    """The excess of each network, in bytes.
+
+    A `path` holds prefixes, narrow to wide: an address or nothing, and `enclosing` its network.
+    """
+
+    __slots__ = ("_by_tag", "_share_bytes", "_tags")
+
+    def __init__(self) -> None:
+        #: What one share has earned since the start.
+        self._share_bytes = 0.0
+        self._tags: dict[str, float] = {}
+        #: The same tags in order, with some that have changed since.
+        self._by_tag: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        """How many prefixes have an excess."""
+        return len(self._tags)
+
+    def earn(self, share_bytes: float) -> None:
+        """Each share has earned so much more."""
+        self._share_bytes += share_bytes
+        by_tag, tags = self._by_tag, self._tags
+        while by_tag and by_tag[0][0] <= self._share_bytes:
+            _, key = heappop(by_tag)
+            tag = tags.get(key)
+            if tag is None:
+                continue
+            if tag <= self._share_bytes:
+                del tags[key]
+            else:
+                heappush(by_tag, (tag, key))
+
+    def charge(self, path: Sequence[str], count: float) -> None:
+        """A client of these networks was given so many bytes."""
+        tags = self._tags
+        for key in path:
+            part = count / WIDE_SHARES if key.endswith(_WIDE) else count
+            tag = tags.get(key)
+            if tag is None:
+                if len(tags) >= REMEMBERED:
+                    self._forget_the_least()
+                tag = self._share_bytes
+                heappush(self._by_tag, (tag + part, key))
+            tags[key] = tag + part
+
+    def finish_tag(self, path: Sequence[str]) -> float:
+        """What a share will have earned when none of these networks has an excess any more."""
+        tags = self._tags
+        latest = self._share_bytes
+        for key in path:
+            tag = tags.get(key)
+            if tag is not None and tag > latest:
+                latest = tag
+        return latest
+
+    def excess_bytes(self, path: Sequence[str]) -> float:
+        """The largest excess of these networks."""
+        return self.finish_tag(path) - self._share_bytes
+
+    def clear(self) -> None:
+        """Forget all: nobody stood in anybody's way for a while."""
+        self._tags.clear()
+        self._by_tag.clear()
+
+    def _forget_the_least(self) -> None:
+        """The half with the least excess goes, so that this is rare."""
+        least_first = sorted(self._tags.items(), key=lambda entry: entry[1])
+        for key, _ in least_first[: len(least_first) // 2]:
+            del self._tags[key]
+        self._by_tag = [(tag, key) for key, tag in self._tags.items()]
+        heapify(self._by_tag)

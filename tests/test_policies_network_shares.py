@@ -1,0 +1,124 @@
+"""Shares of networks: what each was given beyond its own, bounded in memory and by construction."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.policies import network_shares
+from tidegate.policies.network_order import LEAST_MEANS, MeanDownload, NetworkOrder
+from tidegate.policies.network_shares import WIDE_SHARES, NetworkShares, enclosing
+
+PATHS = [
+    ("192.0.2.1", *enclosing("192.0.2.0/24")),
+    ("192.0.2.2", *enclosing("192.0.2.0/24")),
+    ("192.0.3.1", *enclosing("192.0.3.0/24")),
+    ("2001:db8:1::/64", *enclosing("2001:db8:1::/48")),
+    ("2001:db8:2::/64", *enclosing("2001:db8:2::/48")),
+    ("local",),
+]
+
+
+def test_networks_are_enclosed_by_what_an_owner_may_hold() -> None:
+    assert enclosing("192.0.2.0/24") == ("192.0.2.0/24", "192.0.0.0/16")
+    assert enclosing("2001:db8:1::/48") == ("2001:db8:1::/48", "2001:db8::/40", "2001:db8::/32")
+    assert enclosing("local") == ("local",)
+    assert enclosing("10.0.0.0/8") == ("10.0.0.0/8",)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from(PATHS), st.integers(1, 10_000)),
+            st.floats(0, 5_000),
+        )
+    )
+)
+def test_the_excess_is_what_a_prefix_was_given_beyond_what_a_share_earned(
+    events: list[tuple[tuple[str, ...], int] | float],
+) -> None:
+    shares = NetworkShares()
+    model: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, float):
+            shares.earn(event)
+            model = {key: left - event for key, left in model.items() if left > event}
+        else:
+            path, count = event
+            shares.charge(path, count)
+            for key in path:
+                wide = key.endswith(("/16", "/40", "/32"))
+                model[key] = model.get(key, 0.0) + (count / WIDE_SHARES if wide else count)
+    for path in PATHS:
+        expected = max((model.get(key, 0.0) for key in path), default=0.0)
+        assert shares.excess_bytes(path) == pytest.approx(expected, abs=1e-6)
+    assert len(shares) >= len(model)
+    shares.earn(1e9)
+    assert len(shares) == 0
+
+
+def test_only_so_many_networks_are_remembered_and_the_least_excess_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(network_shares, "REMEMBERED", 100)
+    shares = NetworkShares()
+    shares.charge(("greedy",), 1_000_000)
+    for number in range(1000):
+        shares.charge((f"n{number}",), 1)
+    assert len(shares) <= 100
+    assert shares.excess_bytes(("greedy",)) == 1_000_000
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 10**9)), min_size=1))
+def test_in_the_mean_download_each_network_counts_once(asked: list[tuple[str, int]]) -> None:
+    mean = MeanDownload()
+    of: dict[str, list[int]] = {}
+    for network, size in asked:
+        mean.note(network, size)
+        of.setdefault(network, []).append(size)
+    each = [sum(sizes) / len(sizes) for sizes in of.values()]
+    assert mean.size_bytes == pytest.approx(sum(each) / len(each), rel=1e-6)
+
+
+def crowd() -> NetworkOrder:
+    order = NetworkOrder()
+    for number in range(10):
+        order.note(f"10.{number}.0.0/24", 1_000_000)
+    order.earn(0.0, 10, 0.0)
+    return order
+
+
+def test_a_network_within_its_share_counts_as_it_is() -> None:
+    order = crowd()
+    order.took("10.1.0.0/24", 1_000_000)
+    assert order.least_bytes("10.1.0.0/24") == 0.0
+    assert order.least_bytes("") == 0.0
+
+
+def test_short_downloads_of_a_network_beyond_its_share_count_as_long_ones() -> None:
+    order = crowd()
+    for _ in range(1000):
+        order.took("10.1.0.0/24", 100_000)
+    assert order.least_bytes("10.1.0.0/24") == LEAST_MEANS * 1_000_000
+    assert order.least_bytes("10.2.0.0/24") == 0.0
+
+
+def test_a_network_that_takes_no_more_is_within_its_share_again() -> None:
+    order = crowd()
+    order.took("10.1.0.0/24", 20_000_000)
+    now = 0.0
+    while order.least_bytes("10.1.0.0/24"):
+        now += 1.0
+        order.earn(1_000_000, 10, now)
+        assert now < 100
+    # 16 MB beyond its share, which earns 4 of 14 MB/s.
+    assert 50 <= now <= 60
+
+
+def test_many_short_downloads_of_one_network_do_not_move_the_mean() -> None:
+    order = crowd()
+    for _ in range(10_000):
+        order.note("10.200.0.0/24", 1)
+        order.took("10.200.0.0/24", 10_000)
+    assert order.least_bytes("10.200.0.0/24") > 1_300_000
