@@ -56,6 +56,9 @@ class KnownLine:
     def ended(self, transfer: Transfer, now: float) -> None:
         """Nothing is under way."""
 
+    def wanted_by(self, downloads: int) -> None:
+        """It has room for nobody more."""
+
     def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
         """There is nothing to find out."""
 

@@ -80,6 +80,7 @@ PROBLEMS: Mapping[str, str] = {
     "ticket-used": "The ticket has been used. Ask without it for a new place.",
     "ticket-foreign": "The ticket belongs to another file or another visitor. Ask without it.",
     "too-many-connections": "There are more connections than one download or one address may have.",
+    "network-busy": "The network has had more than its share while others wait. Come back later.",
     "too-many-tickets": "The queue holds as many tickets of this visitor, or in all, as it can.",
     # Multicast, mirrors.
     "no-such-session": (

@@ -202,6 +202,7 @@ class FakeJournal:
 class FakeLink:
     link_busy = False
     sent_bytes_total = 0
+    waiting_downloads = 0
 
     def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
         self.bandwidth_bytes_s = bandwidth_bytes_s

@@ -312,3 +312,118 @@ def test_a_round_of_a_long_ring_takes_about_a_second() -> None:
         pacer.ready(taker)
     run(clock, takers, 1.2)
     assert all(taker.sent for taker in takers)
+
+
+class Flood:
+    """Requests of some addresses, again and again, each answered with `size_bytes` at once."""
+
+    def __init__(self, pacer: Pacer, clock: Clock, addresses: list[str], size_bytes: int) -> None:
+        self.pacer = pacer
+        self.clock = clock
+        self.addresses = addresses
+        self.size_bytes = size_bytes
+        self.sent = 0
+        self.waiting: set[str] = set()
+
+    def ask(self, times: int = 20) -> None:
+        """Each address asks so many times, or until it has to wait."""
+        for address in self.addresses:
+            for _ in range(times):
+                if address in self.waiting:
+                    break
+                requests = self.pacer.requests
+                if not requests.busy or requests.passes(address):
+                    self.answer(address)
+                else:
+                    self.waiting.add(address)
+                    requests.wait(
+                        address,
+                        address,
+                        self.clock.seconds(),
+                        lambda address=address: self.answer(address),  # type: ignore[misc]
+                        lambda until_s, address=address: self.waiting.discard(address),  # type: ignore[misc]
+                    )
+
+    def answer(self, address: str) -> None:
+        self.waiting.discard(address)
+        self.sent += self.size_bytes
+        self.pacer.charge_answers(self.size_bytes)
+        if self.pacer.requests.busy:
+            self.pacer.requests.charge(address, self.size_bytes)
+
+
+def flood_beside(
+    downloads: int, addresses: list[str], size_bytes: int, wanted: int = 0, cap: float = 2_500_000.0
+) -> tuple[int, int, Clock, Pacer, list[Taker]]:
+    """What large downloads and a flood get in 20 s; and the world to go on with."""
+    clock = Clock()
+    pacer = Pacer(clock, cap)
+    pacer.waiting_downloads = wanted
+    large = [Taker(pacer, clock, 1e9) for _ in range(downloads)]
+    for taker in large:
+        pacer.ready(taker)
+    flood = Flood(pacer, clock, addresses, size_bytes)
+    for _ in range(2000):
+        flood.ask()
+        run(clock, large, 0.01)
+    return sum(taker.sent for taker in large), flood.sent, clock, pacer, large
+
+
+@given(
+    st.integers(1, 8),
+    st.integers(1, 60),
+    st.sampled_from([300, 10_000, 100_000, 250_000]),
+)
+@settings(max_examples=20, deadline=None)
+def test_a_flood_of_small_answers_leaves_half_of_the_line_to_large_downloads(
+    downloads: int, networks: int, size_bytes: int
+) -> None:
+    addresses = [f"10.{number}.0.1" for number in range(networks)]
+    large, small, *_ = flood_beside(downloads, addresses, size_bytes)
+    bursts = 2 * networks * 512 * 1024
+    assert large >= 0.5 * (20 * 2_500_000 - bursts) - 1_000_000
+    assert large + small <= 1.02 * 20 * 2_500_000 + 2 * 250_000 + 250_000
+
+
+def test_one_network_has_one_share_of_all_who_want_the_line() -> None:
+    large, small, *_ = flood_beside(1, ["192.0.2.1", "192.0.2.2"], 100_000, wanted=20)
+    assert small <= (20 * 2_500_000) / 21 * 1.2 + 512 * 1024
+    assert large >= 0.9 * 20 * 2_500_000
+
+
+def test_downloads_have_all_of_the_line_once_a_flood_is_over() -> None:
+    *_, clock, pacer, large = flood_beside(8, [f"10.{n}.0.1" for n in range(40)], 250_000)
+    pacer.requests.let_all_go()
+    run(clock, large, 2.0)
+    before = sum(taker.sent for taker in large)
+    run(clock, large, 4.0)
+    assert sum(taker.sent for taker in large) - before == pytest.approx(10_000_000, rel=0.02)
+
+
+@given(st.lists(st.integers(5_000, 2_000_000), min_size=1, max_size=5))
+@settings(max_examples=20, deadline=None)
+def test_a_flood_alone_has_the_line_and_no_more(sizes: list[int]) -> None:
+    size = max(sizes)
+    _, small, *_ = flood_beside(0, [f"10.{n}.0.1" for n in range(len(sizes))], size)
+    most = 20 * 2_500_000
+    assert small <= 1.02 * most + 2 * size + 64 * 1024
+    if size < 250_000:
+        assert small >= 0.9 * most
+
+
+def test_small_downloads_of_one_network_take_turns_in_one_share() -> None:
+    clock = Clock()
+    pacer = Pacer(clock, 400_000)
+    pacer.waiting_downloads = 9
+    large = Taker(pacer, clock, 1e9)
+    small = [Taker(pacer, clock, 1e9, Share(address=f"192.0.2.{n}")) for n in range(50)]
+    for taker in (large, *small):
+        pacer.ready(taker)
+    run(clock, [large, *small], 20)
+    assert large.sent >= 0.75 * 20 * 400_000
+    assert sum(taker.sent for taker in small) > 0.05 * 20 * 400_000
+    quiet = Taker(pacer, clock, 1e9, Share(address="198.51.100.1"))
+    pacer.ready(quiet)
+    before = large.sent
+    run(clock, [large, quiet, *small], 1)
+    assert quiet.sent == pytest.approx(large.sent - before, rel=0.3)

@@ -205,6 +205,7 @@ class LeasedDownload:
         rep: Representation | None,
         now: float,
         issued_s: float | None = None,
+        small_below_bytes: int = 0,
     ) -> None:
         #: When its ticket was issued, on the process clock; None without one.
         self.issued_s = issued_s
@@ -213,7 +214,8 @@ class LeasedDownload:
         self.token = b""
         self.signed: tuple[int, str] | None = None
         self.lease = admit.lease
-        self.share = Share(counts_body=job.counts_body)
+        small = job.size_bytes < small_below_bytes and len(job.network) > 0
+        self.share = Share(counts_body=job.counts_body, address=job.network[0] if small else "")
         self.client = job.client
         self.file = job.file
         #: Which file it is shows when its client comes, if the slot was given to one that waited.

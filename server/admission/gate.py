@@ -508,6 +508,10 @@ class Gate:
         """See `leases.Parked`."""
         self.call(ticket)
 
+    def how_many(self) -> int:
+        """See `leases.Parked`."""
+        return len(self.parked)
+
     def anybody(self) -> bool:
         """See `leases.Parked`."""
         return len(self.parked) > 0
@@ -575,7 +579,8 @@ class Gate:
     def _begin(self, admit: Admit, job: Job, rep: Representation | None) -> LeasedDownload:
         now = self.now()
         issued_s = self.policy.issued_s(admit.ticket) if admit.ticket is not None else None
-        return self.leases.begin(LeasedDownload(admit, job, rep, now, issued_s))
+        small_below = self.leases.settings.small_below_bytes
+        return self.leases.begin(LeasedDownload(admit, job, rep, now, issued_s, small_below))
 
     def _send(self, visit: AdmissionRequest, admit: Admit, download: LeasedDownload) -> None:
         visit.request.waited_s = download.waited_s

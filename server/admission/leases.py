@@ -55,6 +55,10 @@ class Parked(Protocol):
         """Whether a request is parked at all."""
         ...
 
+    def how_many(self) -> int:
+        """How many requests are parked."""
+        ...
+
     def connection_ended(self, client: str, file: str) -> None:
         """A download has a connection less, or its lease is over: the next request may join."""
         ...
@@ -366,6 +370,7 @@ class LeaseManager:
         line = self._parts.line
         rounds = self._rounds
         line.tick(now, rounds.awake, rounds.asleep_bytes)
+        line.wanted_by(len(self.downloads) + self._parked.how_many())
         if self._measure_call is None:
             leases = rounds.begin(now)
             self._to_measure = iter(leases)

@@ -42,6 +42,9 @@ class Outlet(Protocol):
         """So much of what was handed to sockets stands still there: others may send it."""
         ...
 
+    #: Large downloads that want the line, running or not.
+    waiting_downloads: int
+
 
 class Line(Protocol):
     """What the live side of a policy knows of the line."""
@@ -75,6 +78,10 @@ class Line(Protocol):
 
     def ended(self, transfer: Transfer, now: float) -> None:
         """A body was handed over whole; a part of it may not have arrived yet."""
+        ...
+
+    def wanted_by(self, downloads: int) -> None:
+        """How many downloads want the line: those that run, are paused or wait here."""
         ...
 
     def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
@@ -162,6 +169,10 @@ class LineKeeper:
     def ended(self, transfer: Transfer, now: float) -> None:
         """See `Line`."""
         self._lingering.add(transfer, now)
+
+    def wanted_by(self, downloads: int) -> None:
+        """See `Line`."""
+        self._link.waiting_downloads = downloads
 
     def tick(
         self,

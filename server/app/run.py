@@ -478,7 +478,8 @@ def _limits(name: str, settings: PolicySettings, bandwidth: float | None) -> lis
     keeps = name != "fcfs" and settings.reserve_small > 0
     small = f", {settings.reserve_small} of them only for files below {size}" if keeps else ""
     slots = "1 slot" if settings.slots == 1 else f"{settings.slots} slots"
-    return [f"{slots}{small}", *([f"The line: {cap}"] if cap else [])]
+    texts = [f"{slots}{small}", *([f"The line: {cap}"] if cap else [])]
+    return [*texts, "Does not bound what one network takes: use fair for a public address"]
 
 
 def _next_command(url: str, example: str) -> str:

@@ -266,7 +266,8 @@ class Service:
             proxies=trusted_proxies(config),
             hsts_s=config.tls_hsts_s,
             access_log=open_access_log(config),
-            charge=self.pacer.charge,
+            charge=self.pacer.charge_answers,
+            requests=self.pacer.requests,
             denylist=self.gate.reception.blocked,
             answers=answers,
         )

@@ -25,6 +25,7 @@ class _Machine:
     cap_bytes_s: float | None
     here: list[Node] = field(default_factory=list)
     sent_bytes_total: int = 0
+    waiting_downloads: int = 0
     #: When its nodes were heard, of when that was by their own clock, and what each had sent.
     heard_s: float = 0.0
     at_s: float = 0.0
@@ -118,6 +119,9 @@ class FleetLine:
         caps = [machine.cap_bytes_s for machine, _ in self._lines.values()]
         known = [one for one in caps or [self._ceiling_bytes_s] if one is not None]
         return sum(known) if len(known) == max(1, len(caps)) else None
+
+    def wanted_by(self, downloads: int) -> None:
+        """See `Line`: each process counts those that it serves."""
 
     def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
         """See `Line`; for each machine."""

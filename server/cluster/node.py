@@ -713,7 +713,9 @@ class RemoteAdmission:
         if message.share:
             asked.share = self._shares.get(message.share)
             if asked.share is None:
-                asked.share = Share(counts_body=message.counts_body)
+                small = asked.rep is not None and asked.rep.size_bytes < self._small_below
+                address = asked.request.client_address if small else ""
+                asked.share = Share(counts_body=message.counts_body, address=address)
                 self._shares[message.share] = asked.share
         asked.request.waited_s = message.waited_s
         asked.request.priority_class = message.priority_class

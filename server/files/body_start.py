@@ -56,10 +56,9 @@ class WholeTransfer:
 class OnNoLease:
     """A short body that goes without a lease: only what is on its way is of interest."""
 
-    share: Share | None = None
-
     def __init__(self, request: Request) -> None:
         self._connection = request.connection
+        self.share: Share | None = Share(address=request.client_address)
 
     def may_end(self, go_on: Callable[[], None]) -> bool:
         """See `TransferListener`."""

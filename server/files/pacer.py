@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from ...policies.upkeep import BACKGROUND_PART, BURST_BYTES, SIP_S, UpkeepBudget
 from ..http.clock import Clock, cancel
+from .request_queue import RequestQueue, network_of
 
 TICK_S = 0.01
 #: What a turn is: at least this on a ring that is short, more on a fast link, where turns cost CPU.
@@ -34,6 +35,9 @@ _PACKET_BYTES, _ROUND_S = 1448, 1.0
 _BURST_S = 0.05
 #: or this much while somebody waits: a busy machine ticks late, and the line would be lost.
 _LATE_S = 0.25
+#: What left without asking is paid back for at most this much of the line's time. More would keep
+#: large downloads waiting for a flood that is over.
+_MOST_DEBT_S = 2.0
 #: What the part of a process is kept for it while it has no turn.
 _CLAIM_S = 0.03
 _GOODPUT_WINDOW_S = 1.0
@@ -116,11 +120,15 @@ class Alone:
 
 
 class Share:
-    """One download's part of what leaves: its connections take turns in it."""
+    """One download's part of what leaves: its connections take turns in it.
 
-    __slots__ = ("__weakref__", "background", "counts_body", "in_ring", "senders")
+    Small downloads have an `address`: all of its network take turns in one share.
+    """
 
-    def __init__(self, *, counts_body: bool = False) -> None:
+    __slots__ = ("__weakref__", "address", "background", "counts_body", "in_ring", "senders")
+
+    def __init__(self, *, counts_body: bool = False, address: str = "") -> None:
+        self.address = address
         #: Whether its program is known to count bytes of the body, see `policies.upkeep`.
         self.counts_body = counts_body
         #: Whether it only gets what others leave; one in front has its next turn yet.
@@ -162,6 +170,11 @@ class Pacer:
         self._bandwidth_bytes_s = bandwidth_bytes_s
         self._ring: deque[Share] = deque()
         self._behind: deque[Share] = deque()
+        #: Small downloads by network, those that can send; and the shares of networks that are
+        #: beyond their share, which have what is left and few turns besides.
+        self._small: dict[str, Share] = {}
+        self._beyond: deque[Share] = deque()
+        self._beyond_due = 0.0
         #: What of a turn the background has come to have by turns of others.
         self._behind_due = 0.0
         self._budget = 0.0
@@ -173,6 +186,10 @@ class Pacer:
         self._tick_call: Any = None
         #: Whether the budget was spent at the last tick while somebody still stood in the ring.
         self._short = False
+        #: Requests whose answers do not ask for turns; see `RequestQueue`.
+        self.requests = RequestQueue()
+        #: Large downloads that wait for the line elsewhere: paused, or in the queue.
+        self.waiting_downloads = 0
         self.sent_bytes_total = 0
         self._marks: deque[tuple[float, int]] = deque()
         #: Paused senders by when their next trickle is due, with their last burst; one that resumed
@@ -199,8 +216,11 @@ class Pacer:
         self._bandwidth_bytes_s = bandwidth_bytes_s
         if bandwidth_bytes_s is None:
             self._short, self._given = False, 0.0
-            ring, self._ring = self._ring + self._behind, deque()
+            self.requests.let_all_go()
+            ring, self._ring = self._ring + self._behind + self._beyond, deque()
             self._behind.clear()
+            self._beyond.clear()
+            self._small.clear()
             for share in ring:
                 share.in_ring = False
                 senders, share.senders = share.senders, deque()
@@ -218,11 +238,26 @@ class Pacer:
         return self._short
 
     def charge(self, count: int) -> None:
-        """Note bytes that left without asking (headers, small answers); later ones pay for them."""
+        """Note bytes that left without asking (a packet, a trickle); later ones pay for them."""
         self.sent_bytes_total += count
-        if self._bandwidth_bytes_s is not None:
-            self._budget -= count
+        rate = self._bandwidth_bytes_s
+        if rate is not None:
+            self._budget = max(self._budget - count, -_MOST_DEBT_S * rate)
         self._tell()
+
+    def charge_answers(self, count: int) -> None:
+        """The same of answers: requests wait once what left of them is more than is due."""
+        self.requests.granted_bytes -= count
+        self.charge(count)
+        if self._budget < 0.0 and not self.requests.busy and self.capped:
+            self._earn()
+            if self._budget < 0.0:
+                self.requests.busy = True
+                self._tick_soon()
+
+    def _tick_soon(self) -> None:
+        if self._tick_call is None:
+            self._tick_call = self._reactor.callLater(TICK_S, self._tick)
 
     def give_back(self, count: int) -> None:
         """So many bytes that were paid for do not leave: their sockets keep them.
@@ -247,21 +282,26 @@ class Pacer:
     @property
     def _waiting(self) -> int:
         """Shares that wait for a turn; all of the background as one, if nobody else does."""
-        return len(self._ring) or min(1, len(self._behind))
+        return len(self._ring) or min(1, len(self._behind) + len(self._beyond))
 
     def ready(self, paced: Paced) -> None:
         """A sender can send: it stands in the ring from now on. Never call twice in a row."""
         share = paced.share
+        if share.address:
+            share = self._small.setdefault(network_of(share.address), share)
         share.senders.append(paced)
         if not share.in_ring:
             share.in_ring = True
             self._enter(share)
         if self._tick_call is None:
             self._earn()
-            self._tick_call = self._reactor.callLater(TICK_S, self._tick)
+            self._tick_soon()
 
     def _enter(self, share: Share) -> None:
-        (self._behind if share.background else self._ring).append(share)
+        if share.address and self.requests.is_beyond_share(share.address):
+            self._beyond.append(share)
+        else:
+            (self._behind if share.background else self._ring).append(share)
 
     def _bring_ahead(self) -> None:
         """Shares that are not in the background any more wait for none of its rare turns."""
@@ -271,7 +311,12 @@ class Pacer:
 
     def _next(self) -> Share:
         """Whose turn it is."""
-        ring, behind = self._ring, self._behind
+        ring, behind, beyond = self._ring, self._behind, self._beyond
+        if beyond and (not (ring or behind) or self._beyond_due >= 1.0):
+            self._beyond_due = max(0.0, self._beyond_due - 1.0)
+            return beyond.popleft()
+        if beyond:
+            self._beyond_due += BACKGROUND_PART
         if behind and (not ring or self._behind_due >= 1.0):
             self._behind_due = max(0.0, self._behind_due - 1.0)
             return behind.popleft()
@@ -322,7 +367,23 @@ class Pacer:
             # What lies unspent for longer than its owners' next turn is anybody's.
             free = self._budget - (rate * _CLAIM_S if waiting else 0.0)
             self._due = min(self._budget, max(self._due + part * earned, free))
+            self._grant(part * earned, rate)
         self._last_tick_s = now
+
+    def _grant(self, earned_bytes: float, rate_bytes_s: float) -> None:
+        """What requests may have: half of the line beside large downloads, else all of it."""
+        requests, large = self.requests, len(self._ring) + len(self._behind)
+        networks = max(1, requests.networks)
+        large = max(large, self.waiting_downloads)
+        # Where many networks ask, large downloads keep their half.
+        sharing = max(networks + large, 2 * networks)
+        requests.share_bytes_s = rate_bytes_s / sharing
+        requests.shares.earn(earned_bytes / sharing)
+        if large:
+            most = min(_BURST_S * rate_bytes_s, self._budget + _BURST_S * rate_bytes_s)
+            requests.granted_bytes = min(most, requests.granted_bytes + 0.5 * earned_bytes)
+        else:
+            requests.granted_bytes = self._budget
 
     def _quantum_bytes(self, rate_bytes_s: float) -> int:
         """Short turns keep the round short: of a slow link, and of a long ring."""
@@ -334,28 +395,35 @@ class Pacer:
         self._earn()
         self._tick_call = None
         self._bring_ahead()
-        ring, behind = self._ring, self._behind
-        rate = self._bandwidth_bytes_s
-        if (ring or behind) and rate is not None:
+        ring, behind, beyond = self._ring, self._behind, self._beyond
+        requests, rate = self.requests, self._bandwidth_bytes_s
+        if requests.busy and rate is not None:
+            requests.refuse_oldest(self._last_tick_s)
+            requests.serve(within_share=bool(ring or behind))
+        if (ring or behind or beyond) and rate is not None:
             # No turn is larger than what the budget can hold.
             quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _BURST_S)))
             if self._due < self._budget:
                 # However small this process's part is, it must be enough for a turn some day.
                 quantum = min(quantum, max(_PACKET_BYTES, int(self._due)))
-            while (ring or behind) and self._due >= quantum:
+            while (ring or behind or beyond) and self._due >= quantum:
                 share = self._next()
                 sent = share.push(quantum)
                 self._budget -= sent
                 self._due -= sent
                 self.sent_bytes_total += sent
+                if share.address:
+                    requests.charge(share.address, sent)
                 if share.senders:
                     self._enter(share)
                 else:
                     share.in_ring = False
-        self._short = bool(ring or behind)
+                    self._small.pop(network_of(share.address), None)
+        self._short = bool(ring or behind or beyond or requests)
+        requests.busy = rate is not None and (self._short or self._budget < 0.0)
         self._tell()
-        if self._short:
-            self._tick_call = self._reactor.callLater(TICK_S, self._tick)
+        if requests.busy:
+            self._tick_soon()
 
     def _wake_for_trickle(self) -> None:
         if not self._paused:

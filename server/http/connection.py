@@ -8,11 +8,13 @@ The loop that watches its socket (`front.Front`) tells it what happens there.
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from twisted.logger import Logger
@@ -102,6 +104,7 @@ class HttpConnection:
         "refusal",
         "shaking_hands",
         "socket",
+        "waits_for_share",
     )
 
     def __init__(
@@ -143,6 +146,8 @@ class HttpConnection:
         self._preface: bytes | None = (
             b"" if factory.proxies.begins_with_preface(peer_address) else None
         )
+        #: Whether its request waits in `factory.requests`.
+        self.waits_for_share = False
         self._parser: RequestParser | None = None
         self._outbox: Outbox | None = None
         #: The request that is being answered.
@@ -351,6 +356,8 @@ class HttpConnection:
         self.idle = False
         self.loop.drop(self)
         self.factory.left(self)
+        if self.waits_for_share:
+            self.factory.requests.forget(self)
         self._abandon()
         self._drop_parser()
         self._outbox = None
@@ -510,6 +517,31 @@ class HttpConnection:
         access_log = self.factory.access_log
         if access_log is not None:
             access_log.begin(request, self.factory.reactor.seconds())
+        requests = self.factory.requests
+        if requests.busy and not requests.passes(request.client_address):
+            self.waits_for_share = True
+            requests.wait(
+                self,
+                request.client_address,
+                self.factory.reactor.seconds(),
+                partial(self._handle, request),
+                partial(self._send_away, request),
+            )
+        else:
+            self._handle(request)
+
+    def _send_away(self, request: Request, until_s: float) -> None:
+        """It waited for its network's share for too long."""
+        self.waits_for_share = False
+        request.refuse(
+            503,
+            "network-busy",
+            "Your network has had more than its share, and others wait. Please come back later.",
+            [(b"Retry-After", b"%d" % math.ceil(until_s))],
+        )
+
+    def _handle(self, request: Request) -> None:
+        self.waits_for_share = False
         try:
             self.factory.handler(request)
         except ProtocolError as error:
@@ -529,9 +561,7 @@ class HttpConnection:
         sock = self.socket
         if sock is None or not data:
             return
-        charge = self.factory.charge
-        if charge is not None:
-            charge(len(data))
+        self._charge(len(data))
         if self._outbox is not None:
             self._outbox.add(data)
             return
@@ -550,15 +580,20 @@ class HttpConnection:
         if sent < len(data):
             self.keep(data, b"", sent)
 
+    def _charge(self, count: int) -> None:
+        factory = self.factory
+        if factory.charge is not None:
+            factory.charge(count)
+            if factory.requests.busy:
+                factory.requests.charge(self.client_address, count)
+
     def send_both(self, head: bytes, body: bytes) -> None:
         """Send a header and its body, in one call where they need not be joined for it."""
         sock = self.socket
         if self.is_tls or len(body) <= _JOINED_BYTES or sock is None or self._outbox is not None:
             self.send(head + body)
             return
-        charge = self.factory.charge
-        if charge is not None:
-            charge(len(head) + len(body))
+        self._charge(len(head) + len(body))
         if self.factory.answers.wanted:
             self.factory.answers.add(self)
         try:

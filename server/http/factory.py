@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 from wsgiref.handlers import format_date_time
 
@@ -121,14 +121,71 @@ class OwnCounts:
         return self._counts.get(address, 0)
 
 
+class Requests(Protocol):
+    """Where requests wait while the line is full (`files.request_queue.RequestQueue`)."""
+
+    busy: bool
+
+    def passes(self, address: str) -> bool:
+        """Whether a request from here need not wait. Ask while `busy`."""
+        ...
+
+    def charge(self, address: str, count: int) -> None:
+        """So many bytes of answers leave to this address. Say so while `busy`."""
+        ...
+
+    def wait(
+        self,
+        key: Hashable,
+        address: str,
+        now_s: float,
+        go: Callable[[], None],
+        refuse: Callable[[float], None],
+    ) -> None:
+        """A request waits; `refuse` hears when to come back, in seconds."""
+        ...
+
+    def forget(self, key: Hashable) -> None:
+        """A request is not there any more, if it ever waited."""
+        ...
+
+
+class NobodyWaits:
+    """`Requests` of a server whose line is never full."""
+
+    busy = False
+
+    def passes(self, address: str) -> bool:
+        """See `Requests`."""
+        return True
+
+    def charge(self, address: str, count: int) -> None:
+        """See `Requests`."""
+
+    def wait(
+        self,
+        key: Hashable,
+        address: str,
+        now_s: float,
+        go: Callable[[], None],
+        refuse: Callable[[float], None],
+    ) -> None:
+        """See `Requests`."""
+        go()
+
+    def forget(self, key: Hashable) -> None:
+        """See `Requests`."""
+
+
 class HttpFactory:
     """What connections have in common: the handler, the bounds, and the books on them.
 
     `handler` gets each request. The reactor's clock counts deadlines, `wall` (Unix time) gives the
-    Date field. `charge`, when set, hears of every byte that leaves outside body senders. One
-    factory may serve several listeners: the bounds count over all of them, `per_address` over all
-    processes that share it. With `large_bodies`, these say who may send one. `answers` hears of
-    larger answers that were sent whole, while it wants to.
+    Date field. `charge`, when set, hears of every byte that leaves outside body senders, and
+    requests wait in `requests` while it says so. One factory may serve several listeners: the
+    bounds count over all of them, `per_address` over all processes that share it. With
+    `large_bodies`, these say who may send one. `answers` hears of larger answers that were sent
+    whole, while it wants to.
     """
 
     def __init__(
@@ -140,6 +197,7 @@ class HttpFactory:
         proxies: TrustedProxies | None = None,
         access_log: AccessLog | None = None,
         charge: Callable[[int], None] | None = None,
+        requests: Requests | None = None,
         denylist: BlockList | None = None,
         hsts_s: float = 0.0,
         wall: Callable[[], float] = time.time,
@@ -156,6 +214,7 @@ class HttpFactory:
         self.proxies = proxies if proxies is not None else TrustedProxies()
         self.access_log = access_log
         self.charge = charge
+        self.requests: Requests = NobodyWaits() if requests is None else requests
         self._denylist = denylist
         if denylist is not None:
             denylist.on_added(self._one_more_is_blocked)

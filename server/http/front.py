@@ -248,6 +248,8 @@ class Front:
                 # What it is, the connection finds out when it reads.
                 data = None
             found = table.get(data) if data else None
+            if found is not None and not self._may_repeat(peer_address):
+                found = None
             # What a socket still holds is not to be known once it is closed.
             alone = not factory.answers.wanted or found is None or found[0].is_short
             if data and found is not None and found[1] and alone:
@@ -335,9 +337,23 @@ class Front:
         table = connection.ready
         if table is not None and connection.idle:
             found = table.get(data)
-            if found is not None and self._repeat(connection, table, data, found):
+            if (
+                found is not None
+                and (not self._factory.requests.busy or self._may_repeat(connection.peer_address))
+                and self._repeat(connection, table, data, found)
+            ):
                 return
         connection.received(data)
+
+    def _may_repeat(self, peer_address: str) -> bool:
+        """Whether a request from here need not wait, as far as the peer's address tells.
+
+        Those that a proxy brings are told apart by their fields, which the strict path reads.
+        """
+        factory = self._factory
+        if not factory.requests.busy:
+            return True
+        return not factory.proxies.trusts(peer_address) and factory.requests.passes(peer_address)
 
     def _repeat(
         self,
@@ -386,7 +402,10 @@ class Front:
         parts = ready.again(factory.turns, date_line, close)
         if parts is None:
             table.forget(raw)
-        elif record is not None and factory.access_log is not None:
+            return None
+        if factory.requests.busy:
+            factory.requests.charge(peer_address, len(parts[0]) + len(parts[1]))
+        if record is not None and factory.access_log is not None:
             factory.access_log.again(
                 record, peer_address, factory.wall(), ready.status, ready.body_bytes
             )

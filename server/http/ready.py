@@ -30,6 +30,8 @@ from .answers import status_line
 from .clock import Clock
 
 _TURN_S = 0.02
+#: What left is told once it is so much, be the turn over or not: a cap must know it in time.
+_TOLD_BYTES = 64 * 1024
 _LOOKS_PER_TURN = 16
 _BOOKS_TURNS = 50
 _MOST_READY = 32_768
@@ -50,8 +52,9 @@ class Turns:
 
     def __init__(self, reactor: Clock, ended: Callable[[int], None]) -> None:
         self.number = 0
-        #: What has left in this turn.
+        #: What has left in this turn, and was not told yet or was.
         self.sent_bytes = 0
+        self._told_bytes = 0
         self._held_bytes = 0
         self._held: list[Ready] = []
         self._reactor = reactor
@@ -89,6 +92,12 @@ class Turns:
         for ready in used:
             ready.close_books()
 
+    def tell(self) -> None:
+        """What has left in this turn is charged now."""
+        sent_bytes, self.sent_bytes = self.sent_bytes, 0
+        self._told_bytes += sent_bytes
+        self._ended(sent_bytes)
+
     def _end(self) -> None:
         self.number += 1
         self._held_bytes = 0
@@ -96,10 +105,12 @@ class Turns:
         for ready in held:
             ready.let_go()
         sent_bytes, self.sent_bytes = self.sent_bytes, 0
+        told_bytes, self._told_bytes = self._told_bytes, 0
+        asked = sent_bytes or told_bytes
         self._books_open += 1
-        self._call = self._reactor.callLater(_TURN_S, self._end) if sent_bytes else None
+        self._call = self._reactor.callLater(_TURN_S, self._end) if asked else None
         self._ended(sent_bytes)
-        if not sent_bytes or self._books_open >= _BOOKS_TURNS:
+        if not asked or self._books_open >= _BOOKS_TURNS:
             self.close_books()
 
 
@@ -221,6 +232,8 @@ class Ready:
             turns.used(self)
         self._uses += 1
         turns.sent_bytes += len(self.head) + self.body_bytes + 96
+        if turns.sent_bytes >= _TOLD_BYTES:
+            turns.tell()
         parts = self._close if close else self._keep
         if parts is not None and self._date is date_line:
             return parts

@@ -1,0 +1,206 @@
+"""Requests wait here while the line is full, those of networks beyond their share.
+
+Everything but the body of a large download leaves without asking the pacer: small files, listings,
+pages, refusals, headers. Each request may pass as long as its network is within its share. A
+network may be ahead of its share by `BURST_BYTES`, so the request of one that was quiet never
+waits. All others wait until their network's share has come up with it (deficit round robin by
+network, one address after the other within it), or until nobody else wants the line.
+
+So what leaves without asking is bounded by construction: per network by its share and one burst,
+and in all by what the pacer lets requests have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from heapq import heappop, heappush, heapreplace
+
+from ...policies.network_shares import NetworkShares, enclosing
+from ..http.proxies import prefixes_of
+
+#: A network that was quiet may have so much at once: the largest small file by default (256 kB).
+BURST_BYTES = 256 * 1024
+#: What a request is charged before it is answered: about a header. An answer that needs the disk
+#: is charged once it leaves, so a queue that charged nothing before would let all of them pass.
+_HEADER_BYTES = 512
+#: A request waits no longer than this, seconds. Programs that wait in silence for 30 s give up.
+LONGEST_S = 20.0
+#: A client is told to come back within this, seconds, however large its network's excess is: the
+#: others may be done by then.
+_LATEST_S = 300.0
+
+
+class _Network:
+    """The requests of one network, by address. Each address has one turn after another."""
+
+    __slots__ = ("by_address", "count")
+
+    def __init__(self) -> None:
+        self.by_address: OrderedDict[str, OrderedDict[Hashable, _Waiting]] = OrderedDict()
+        self.count = 0
+
+
+class _Waiting:
+    """One request: when it came, and what is called once it goes or is sent away."""
+
+    __slots__ = ("come_s", "go", "refuse")
+
+    def __init__(
+        self, come_s: float, go: Callable[[], None], refuse: Callable[[float], None]
+    ) -> None:
+        self.come_s = come_s
+        self.go = go
+        self.refuse = refuse
+
+
+class RequestQueue:
+    """Who must wait. Its owner (the pacer) sets `busy` and grants what requests may have."""
+
+    def __init__(self) -> None:
+        #: Whether anybody may have to wait: the line is full, or requests wait.
+        self.busy = False
+        #: What requests may still be given before they wait, of all networks together.
+        self.granted_bytes = 0.0
+        self.shares = NetworkShares()
+        #: How fast a share grows; of the owner.
+        self.share_bytes_s = math.inf
+        self._networks: dict[str, _Network] = {}
+        #: Networks by their finish tag when they were last looked at. Each that waits is here.
+        self._order: list[tuple[float, str]] = []
+        self._address_of: dict[Hashable, str] = {}
+        self._by_age: OrderedDict[Hashable, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many requests wait."""
+        return len(self._address_of)
+
+    @property
+    def networks(self) -> int:
+        """Of how many networks requests wait."""
+        return len(self._networks)
+
+    def passes(self, address: str) -> bool:
+        """Whether a request from here need not wait."""
+        if self.granted_bytes <= 0.0:
+            return False
+        path = levels_of(address)
+        network = self._networks.get(network_of(address))
+        if network is not None and address in network.by_address:
+            return False
+        if self.is_beyond_share(address):
+            return False
+        self.shares.charge(path, _HEADER_BYTES)
+        return True
+
+    def is_beyond_share(self, address: str) -> bool:
+        """Whether its network was given more than its share and one burst."""
+        return self.shares.excess_bytes(levels_of(address)) > BURST_BYTES
+
+    def charge(self, address: str, count: int) -> None:
+        """So many bytes leave to this address without asking the pacer."""
+        self.shares.charge(levels_of(address), count)
+
+    def wait(
+        self,
+        key: Hashable,
+        address: str,
+        now_s: float,
+        go: Callable[[], None],
+        refuse: Callable[[float], None],
+    ) -> None:
+        """This request waits. After `LONGEST_S` `refuse` hears when to come back, in seconds."""
+        path = levels_of(address)
+        name = network_of(address)
+        network = self._networks.get(name)
+        if network is None:
+            network = self._networks[name] = _Network()
+            heappush(self._order, (self.shares.finish_tag(path), name))
+        network.by_address.setdefault(address, OrderedDict())[key] = _Waiting(now_s, go, refuse)
+        network.count += 1
+        self._address_of[key] = address
+        self._by_age[key] = now_s
+
+    def forget(self, key: Hashable) -> None:
+        """This request is not there any more, if it ever waited."""
+        address = self._address_of.get(key)
+        if address is not None:
+            self._take(key, address)
+
+    def serve(self, *, within_share: bool) -> None:
+        """Let requests go while something is granted: of networks within their share, or of all."""
+        order, shares = self._order, self.shares
+        while order and self.granted_bytes > 0.0:
+            _, name = order[0]
+            network = self._networks.get(name)
+            if network is None:
+                heappop(order)
+                continue
+            address = next(iter(network.by_address))
+            path = levels_of(address)
+            tag = shares.finish_tag(path)
+            if tag > order[0][0]:
+                heapreplace(order, (tag, name))
+                continue
+            if within_share and self.is_beyond_share(address):
+                return
+            self._answer(address, network)
+
+    def refuse_oldest(self, now_s: float) -> None:
+        """Those that have waited for too long are told when to come back."""
+        while self._by_age:
+            key, come_s = next(iter(self._by_age.items()))
+            if now_s < come_s + LONGEST_S:
+                return
+            address = self._address_of[key]
+            self._take(key, address).refuse(self._until_share_s(address))
+
+    def let_all_go(self) -> None:
+        """There is no cap any more."""
+        self.busy = False
+        self.shares.clear()
+        while self._by_age:
+            key = next(iter(self._by_age))
+            self._take(key, self._address_of[key]).go()
+
+    def _until_share_s(self, address: str) -> float:
+        """When the network of this address will be within its share again."""
+        beyond = self.shares.excess_bytes(levels_of(address)) - BURST_BYTES
+        return min(_LATEST_S, max(1.0, beyond / self.share_bytes_s))
+
+    def _answer(self, address: str, network: _Network) -> None:
+        key = next(iter(network.by_address[address]))
+        waiting = self._take(key, address)
+        if address in network.by_address:
+            network.by_address.move_to_end(address)
+        self.shares.charge(levels_of(address), _HEADER_BYTES)
+        self.granted_bytes -= _HEADER_BYTES
+        waiting.go()
+
+    def _take(self, key: Hashable, address: str) -> _Waiting:
+        del self._address_of[key], self._by_age[key]
+        name = network_of(address)
+        network = self._networks[name]
+        of_address = network.by_address[address]
+        waiting = of_address.pop(key)
+        if not of_address:
+            del network.by_address[address]
+        network.count -= 1
+        if not network.count:
+            del self._networks[name]
+        return waiting
+
+
+def network_of(address: str) -> str:
+    """The network that an address counts with."""
+    return prefixes_of(address.removesuffix("/64"))[-1]
+
+
+@lru_cache(maxsize=16_384)
+def levels_of(address: str) -> tuple[str, ...]:
+    """An address (a /64 may stand for its addresses), its network, and those around it."""
+    prefixes = prefixes_of(address.removesuffix("/64"))
+    around = enclosing(prefixes[-1])
+    return around if len(prefixes) == 1 else (prefixes[0], *around)
