@@ -33,7 +33,7 @@ from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
 from bench.shared.subject import NothingMeasured, Suppressed, require
 
-Manner = Literal["ghost", "idle", "half", "real", "small"]
+Manner = Literal["ghost", "idle", "half", "real", "small", "short"]
 _SERVER, _CLIENTS = "tga-s", "tga-c"
 _PORT = 8080
 _HOST, _HOST6 = "192.0.2.1", "fd5a::1"
@@ -41,8 +41,9 @@ _LINE_MBIT = 24.0
 #: How many people come on a day, one after the other.
 PEOPLE = 40
 _FILE_BYTES, _EVERY_S = 900_000, 0.2
-#: What the manner `small` fetches again and again: just below `small_below_bytes` (256 kB).
-_SMALL_BYTES = 250_000
+#: What the manners `small` and `short` fetch again and again: just below `small_below_bytes`
+#: (256 kB), and just above it.
+_FETCHED_BYTES: dict[Manner, int] = {"small": 250_000, "short": 300_000}
 #: The crowd of which every other one sits behind one address, and that address.
 BEHIND_ONE = f"{PEOPLE // 2} honest people behind one address"
 _ONE_ADDRESS = "203.0.113.7"
@@ -58,7 +59,7 @@ _GHOST_S = 0.45
 _LEAST_BYTES: dict[Manner, int] = {
     "idle": 10 * _SIP_BYTES,
     "real": _FILE_BYTES,
-    "small": _SMALL_BYTES,
+    **_FETCHED_BYTES,
 }
 _BROKEN = Suppressed("people's requests", OSError, asyncio.IncompleteReadError, TimeoutError)
 _REFUSED = Suppressed("the attacker's requests", OSError, asyncio.IncompleteReadError)
@@ -82,11 +83,11 @@ ATTACKERS = {
     attacker.title: attacker
     for attacker in (
         # What a whole network of strangers is given, in the hands of as many honest people.
-        LiveAttacker(SHARE.title, lambda n: f"10.102.{n}.1", SHARE.names, 1, 20.0, 100),
+        LiveAttacker(SHARE.title, lambda n: f"10.{220 + n}.2.1", SHARE.names, 1, 20.0, 100),
         LiveAttacker("one IPv4", lambda n: _ONE_ADDRESS, 1, 1000, 20.0, 100),
         LiveAttacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 1, 60.0, 300),
-        LiveAttacker("ten addresses", lambda n: f"10.100.{n}.1", 10, 1000, 60.0, 300),
-        LiveAttacker("a botnet", lambda n: f"10.101.{n}.1", 200, 1000, 100.0, 400),
+        LiveAttacker("ten addresses", lambda n: f"10.{210 + n}.1.1", 10, 1000, 60.0, 300),
+        LiveAttacker("a botnet", lambda n: f"10.{n}.3.1", 200, 1000, 100.0, 400),
     )
 }
 
@@ -171,7 +172,7 @@ async def _people(count: int, behind_one: bool) -> list[float]:
 
     async def person(number: int) -> float:
         await asyncio.sleep(number * _EVERY_S)
-        own = f"10.20.{number}.1"
+        own = f"10.{20 + number}.4.1"
         if not behind_one:
             return await _fetch(number, own, "User-Agent: curl/8")
         source = own if number % 2 else _ONE_ADDRESS
@@ -186,10 +187,11 @@ async def _strike(attacker: LiveAttacker, number: int, manner: Manner, strikes: 
     source = attacker.address(number % attacker.addresses)
     # Each address asks for all four in turn, however many addresses there are.
     file = (number // attacker.addresses + number % attacker.addresses) % 4
-    path = f"small{file}.bin" if manner == "small" else f"big{file}.iso"
-    downloads = manner in ("real", "small")
+    downloads = manner == "real" or manner in _FETCHED_BYTES
+    path = f"{manner}{file}.bin" if manner in _FETCHED_BYTES else f"big{file}.iso"
     head = f"GET /{path} HTTP/1.1\r\nHost: x\r\nTidegate-Client: a{name}\r\n"
-    request = f"{head}Connection: {'close' if manner == 'small' else 'keep-alive'}\r\n\r\n".encode()
+    end = "close" if manner in _FETCHED_BYTES else "keep-alive"
+    request = f"{head}Connection: {end}\r\n\r\n".encode()
     strikes.tried += 1
     sock = await _connected(source, small=not downloads)
     strikes.connected += 1
@@ -270,7 +272,8 @@ def _serving(policy: str) -> Iterator[None]:
         release.mkdir()
         for number in range(4):
             (release / f"file{number}.bin").write_bytes(bytes(_FILE_BYTES))
-            (release / f"small{number}.bin").write_bytes(bytes(_SMALL_BYTES))
+            for manner, size_bytes in _FETCHED_BYTES.items():
+                (release / f"{manner}{number}.bin").write_bytes(bytes(size_bytes))
             with (release / f"big{number}.iso").open("wb") as big:
                 big.truncate(2_000_000_000)
         command = [sys.executable, "-m", "tidegate", "serve", str(release), "--admin", "off"]
@@ -363,7 +366,7 @@ def main() -> None:
     match sys.argv[1:]:
         case ["people", count, *words]:
             print(json.dumps(asyncio.run(_people(int(count), "behind-one" in words))))
-        case ["attack", title, ("ghost" | "idle" | "half" | "real" | "small") as manner]:
+        case ["attack", title, ("ghost" | "idle" | "half" | "real" | "small" | "short") as manner]:
             print(json.dumps(asdict(asyncio.run(_attack(ATTACKERS[title], manner)))))
         case _:
             sys.exit(f"unknown: {sys.argv[1:]}")

@@ -55,12 +55,13 @@ _STARVED = Suppressed("days that ended before everybody was done", Starved)
 def one_address(seed: int, people: int = 500, shape: ReleaseDay = RELEASE_DAY) -> Workload:
     """A release day. Every other visitor, up to `people`, comes from one address.
 
-    A cookie tells these visitors apart. Each other visitor comes from a network of its own.
+    A cookie tells these visitors apart. Each other visitor comes from a /16 of its own, as far as
+    there are.
     """
     workload = release_artefacts(seed, shape=shape)
     visitors = []
     for number, visitor in enumerate(workload.visitors):
-        address = f"172.{16 + number // 250}.{number % 250}.1"
+        address = f"{20 + number % 200}.{number // 200}.7.1"
         if number % 2 and number // 2 < people:
             address = _ONE_ADDRESS
         key = client_key(block_of(address), f"v{number}")
