@@ -1,8 +1,8 @@
 """How the order of turn counts the downloads of a network that had more than its share.
 
 Shortest first favours short downloads, so an attacker who fetches short files again and again would
-always be first. A network of strangers may take what `SHARES` people take: so many mean downloads
-at once, and so many shares of what the line carries from then on. A network that takes more has no
+always be first. A network of strangers may take `BURST_MEANS` mean downloads at once, and `SHARES`
+shares of what the line carries from then on. A network that takes more has no
 advantage from short downloads any more: each counts as `LEAST_MEANS` mean downloads, or as the
 network's excess where that is less. Its long downloads count as what they are, so a crowd behind
 one address loses little.
@@ -17,8 +17,11 @@ from collections import OrderedDict
 from .network_shares import NetworkShares, enclosing
 
 #: Shares of a network before its short downloads count as longer. With 16 one IPv4 costs three
-#: times as much as with 4; with 2 a family of 20 behind one address is 6 % later.
+#: times as much as with 4.
 SHARES = 4.0
+#: And so many mean downloads before that. With 4 a company of 20 behind one address is 28 % later
+#: than 20 others beside it.
+BURST_MEANS = 12.0
 #: Downloads of a network beyond its share count as so many mean ones at least. With 1 half of the
 #: crowd would still be longer; with 2 a crowd of 500 behind one address is 10 % later, not 5 %.
 LEAST_MEANS = 1.5
@@ -85,4 +88,4 @@ class NetworkOrder:
         if excess <= 0.0:
             return 0.0
         mean = self._mean.size_bytes
-        return min(LEAST_MEANS * mean, max(0.0, excess - SHARES * mean))
+        return min(LEAST_MEANS * mean, max(0.0, excess - BURST_MEANS * mean))

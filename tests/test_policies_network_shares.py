@@ -112,8 +112,8 @@ def test_a_network_that_takes_no_more_is_within_its_share_again() -> None:
         now += 1.0
         order.earn(1_000_000, 10, now)
         assert now < 100
-    # 16 MB beyond its share, which earns 4 of 14 MB/s.
-    assert 50 <= now <= 60
+    # 8 MB beyond its burst, and it earns 4 of 14 MB/s.
+    assert 25 <= now <= 30
 
 
 def test_many_short_downloads_of_one_network_do_not_move_the_mean() -> None:
