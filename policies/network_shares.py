@@ -25,6 +25,9 @@ _WIDER = {4: (16,), 6: (40, 32)}
 #: attacker who owns a whole /32 has one share more than one who owns a /48.
 WIDE_SHARES = 2.0
 _WIDE = ("/16", "/40", "/32")
+#: What a network may be ahead of its share before its requests wait: the largest small file by
+#: default (256 kB), so that one that was quiet never waits.
+BURST_BYTES = 256 * 1024
 #: Networks that are remembered while they have an excess. 10 000 take about 3 MB.
 REMEMBERED = 10_000
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tidegate.policies.network_shares import BURST_BYTES
 from tidegate.server.files.request_queue import (
-    BURST_BYTES,
     LONGEST_S,
     RequestQueue,
     levels_of,

@@ -27,6 +27,7 @@ from ...client.net.retry import (
 from ...policies.contract import AdmissionPolicy, Admit, Job, Refuse, Wait
 from ...policies.driver import PolicyDriver
 from ...policies.max_min import Flow, SharedLink
+from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
 from ...policies.upkeep import BACKGROUND_PART, kept_alive_bytes_s
 from ..workloads import File, Workload
 from .chronicle import Chronicle
@@ -72,6 +73,10 @@ class Engine:
         self._held: dict[int, list[SimClient]] = {}
         self._held_downloads: set[tuple[str, str]] = set()
         self._present = 0
+        #: As live (`server.files.request_queue`): small files of networks beyond their share wait.
+        self._shares = NetworkShares()
+        self._earned_s = 0.0
+        self._waiting_networks: set[str] = set()
         self._sight = Sight(self._link, conditions)
         #: Of the leases that a trial of the line holds back.
         self._tried: frozenset[int] = frozenset()
@@ -266,8 +271,12 @@ class Engine:
         if client.gone:
             return
         assert client.visit is not None
-        shown = client.visit.ticket
-        if self._goes_at_once(self._file_of(client), shown):
+        shown, file = client.visit.ticket, self._file_of(client)
+        after_s = self._waits_for_share_s(client, file)
+        if after_s > 0.0:
+            self._at_file(self.now + after_s, self._answer, client)
+            return
+        if self._goes_at_once(file, shown):
             self._admit(client)
             return
         self._offer(
@@ -276,6 +285,35 @@ class Engine:
             present=self.conditions.hold and not client.visitor.rude,
         )
         self._settle()
+
+    def _waits_for_share_s(self, client: SimClient, file: File) -> float:
+        """How long a small file waits, as its network had more than its share of a full link."""
+        network = client.visitor.network
+        if (
+            not self.conditions.paced
+            or not network
+            or file.size_bytes >= self.workload.small_below_bytes
+        ):
+            return 0.0
+        path = (network[0], *enclosing(network[-1]))
+        share_bytes_s = self._earn_shares()
+        if self._link.full:
+            beyond = self._shares.excess_bytes(path) - BURST_BYTES
+            if beyond > 0.0:
+                self._waiting_networks.add(network[-1])
+                return max(self.conditions.tick_s, beyond / share_bytes_s)
+            self._shares.charge(path, file.size_bytes)
+        self._waiting_networks.discard(network[-1])
+        return 0.0
+
+    def _earn_shares(self) -> float:
+        """Each share has grown since it was last asked; how fast one grows now."""
+        networks = max(1, len(self._waiting_networks))
+        sharing = max(networks + len(self._leases) + len(self._held), 2 * networks)
+        share_bytes_s = self._link.capacity_bytes_s / sharing
+        self._shares.earn(share_bytes_s * (self.now - self._earned_s))
+        self._earned_s = self.now
+        return share_bytes_s
 
     def _offer(self, client: SimClient, ticket: int | None, *, present: bool) -> None:
         visit, now = client.visit, self.now

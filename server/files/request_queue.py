@@ -18,11 +18,9 @@ from collections.abc import Callable, Hashable
 from functools import lru_cache
 from heapq import heappop, heappush, heapreplace
 
-from ...policies.network_shares import NetworkShares, enclosing
+from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
 from ..http.proxies import prefixes_of
 
-#: A network that was quiet may have so much at once: the largest small file by default (256 kB).
-BURST_BYTES = 256 * 1024
 #: What a request is charged before it is answered: about a header. An answer that needs the disk
 #: is charged once it leaves, so a queue that charged nothing before would let all of them pass.
 _HEADER_BYTES = 512
