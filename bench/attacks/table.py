@@ -38,8 +38,9 @@ from bench.shared.subject import NothingMeasured
 
 _NAMES: dict[Manner, str] = {"ghost": "ghost", "idle": "idle", "real": "really downloads"}
 _MANNERS: tuple[Manner, ...] = tuple(_NAMES)
-_LIVE_NAMES = ("small files", "half a request")
-_LIVE_MANNERS: tuple[live.Manner, ...] = (*_MANNERS, "small", "half")
+_LIVE_NAMES = ("small files", "short files", "half a request")
+_LIVE_MANNERS: tuple[live.Manner, ...] = (*_MANNERS, "small", "short", "half")
+_FETCHING: tuple[live.Manner, ...] = ("real", "small", "short")
 _POLICIES = ("fair", "ticket", "reserve", "http")
 _LIVE_POLICIES = ("fair", "ticket")
 _DEFAULT_POLICY = "fair"
@@ -81,17 +82,13 @@ class CostJudge:
         cost = costs[0]
         if title == SHARE.title:
             self._share = cost
-        elif title in _ONE_NETWORK and manner in ("real", "small"):
+        elif title in _ONE_NETWORK and manner in _FETCHING:
             share = self._share
             error = 2.0 * math.hypot(cost.error, share.error) if share else 0.0
             if share is not None and cost.mean - share.mean > error:
-                what = "small files" if manner == "small" else "large files"
-                self._fault(policy, f"{title} downloads more {what} than its shares give it")
-        elif (
-            manner not in ("real", "small")
-            and bar is not None
-            and cost.mean - 2.0 * cost.error > bar
-        ):
+                what = "large" if manner == "real" else manner
+                self._fault(policy, f"{title} downloads more {what} files than its shares give it")
+        elif manner not in _FETCHING and bar is not None and cost.mean - 2.0 * cost.error > bar:
             self._fault(policy, f"{title}, {manner}: {_spelled(cost)}")
         return _spelled(cost)
 
@@ -290,10 +287,10 @@ def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> It
     for policy in policies:
         pair = judge.hear_behind_one(policy, lived.behind_one(policy))
         if pair != "–":
-            yield markdown.row(f"`{policy}`", live.BEHIND_ONE, "–", "–", pair, "–", "–") + "\n"
+            yield markdown.row(f"`{policy}`", live.BEHIND_ONE, "–", "–", pair, *["–"] * 3) + "\n"
         days = ", ".join(f"{one:.1f} s" for one in lived.calm_s(policy))
         if days:
-            yield markdown.row(f"`{policy}`", f"nobody: {days}", *["–"] * 5) + "\n"
+            yield markdown.row(f"`{policy}`", f"nobody: {days}", *["–"] * 6) + "\n"
         for title in live.ATTACKERS:
             cells = [
                 judge.hear(policy, title, manner, lived.attack(policy, title, manner))
