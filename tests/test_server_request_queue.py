@@ -188,3 +188,17 @@ class Waiting(RuleBasedStateMachine):
 
 
 TestWaiting = Waiting.TestCase
+
+
+def test_who_asks_and_leaves_again_and_again_fills_no_memory() -> None:
+    queue = RequestQueue()
+    answered = Answered(queue)
+    greedy(queue)
+    for number in range(1000):
+        answered.wait(number, GREEDY)
+        queue.forget(number)
+    assert len(queue._order) == 1
+    answered.wait("stays", GREEDY)
+    queue.granted_bytes = 1e9
+    queue.serve(within_share=False)
+    assert answered.went == ["stays"]

@@ -68,6 +68,8 @@ class RequestQueue:
         self._networks: dict[str, _Network] = {}
         #: Networks by their finish tag when they were last looked at. Each that waits is here.
         self._order: list[tuple[float, str]] = []
+        #: The names in `_order`, some of which may have no request left.
+        self._ordered: set[str] = set()
         self._address_of: dict[Hashable, str] = {}
         self._by_age: OrderedDict[Hashable, float] = OrderedDict()
 
@@ -115,7 +117,9 @@ class RequestQueue:
         network = self._networks.get(name)
         if network is None:
             network = self._networks[name] = _Network()
-            heappush(self._order, (self.shares.finish_tag(path), name))
+            if name not in self._ordered:
+                self._ordered.add(name)
+                heappush(self._order, (self.shares.finish_tag(path), name))
         network.by_address.setdefault(address, OrderedDict())[key] = _Waiting(now_s, go, refuse)
         network.count += 1
         self._address_of[key] = address
@@ -135,6 +139,7 @@ class RequestQueue:
             network = self._networks.get(name)
             if network is None:
                 heappop(order)
+                self._ordered.discard(name)
                 continue
             address = next(iter(network.by_address))
             path = levels_of(address)

@@ -533,6 +533,8 @@ class HttpConnection:
     def _send_away(self, request: Request, until_s: float) -> None:
         """It waited for its network's share for too long."""
         self.waits_for_share = False
+        if self._current is not request:
+            return
         request.refuse(
             503,
             "network-busy",
@@ -542,6 +544,9 @@ class HttpConnection:
 
     def _handle(self, request: Request) -> None:
         self.waits_for_share = False
+        if self._current is not request:
+            # Its client has left meanwhile.
+            return
         try:
             self.factory.handler(request)
         except ProtocolError as error:
