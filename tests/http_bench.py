@@ -310,7 +310,8 @@ class Bench:
                 options.get("proxies", ()), preface=options.get("preface", False)
             ),
             access_log=options.get("access_log"),
-            charge=options.get("charge"),
+            charge=options.get("charge", self.pacer.charge_answers if self.pacer.capped else None),
+            requests=self.pacer.requests if self.pacer.capped else None,
             denylist=options.get("denylist"),
             wall=self.clock.seconds,
         )
