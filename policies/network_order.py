@@ -25,6 +25,9 @@ BURST_MEANS = 12.0
 #: Downloads of a network beyond its share count as so many mean ones at least. With 1 half of the
 #: crowd would still be longer; with 2 a crowd of 500 behind one address is 10 % later, not 5 %.
 LEAST_MEANS = 1.5
+#: No excess is larger than so many mean downloads: a network that had the line for itself all night
+#: is within its share again soon after others have come.
+MOST_EXCESS_MEANS = 2.0 * BURST_MEANS
 #: Networks of which the mean download is remembered. Not sensitive: a mean over any crowd will do.
 _REMEMBERED = 1000
 
@@ -71,7 +74,8 @@ class NetworkOrder:
 
     def took(self, network: str, count: int) -> None:
         """Strangers of this network were given so many bytes."""
-        self._shares.charge(enclosing(network), count)
+        most = MOST_EXCESS_MEANS * self._mean.size_bytes
+        self._shares.charge(enclosing(network), count, most)
 
     def earn(self, goodput_bytes_s: float, present: int, now: float) -> None:
         """So much leaves just now, for so many downloads that run or wait."""

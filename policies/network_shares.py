@@ -14,6 +14,7 @@ many owners; they may take `WIDE_SHARES` times what a network may.
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
@@ -77,8 +78,14 @@ class NetworkShares:
             else:
                 heappush(by_tag, (tag, key))
 
-    def charge(self, path: Sequence[str], count: float) -> None:
-        """A client of these networks was given so many bytes."""
+    def charge(
+        self, path: Sequence[str], count: float, most_excess_bytes: float = math.inf
+    ) -> None:
+        """A client of these networks was given so many bytes.
+
+        No excess grows beyond `most_excess_bytes`, so that what was taken long ago, while nobody
+        else wanted it, is forgotten some day.
+        """
         tags = self._tags
         for key in path:
             part = count / WIDE_SHARES if key.endswith(_WIDE) else count
@@ -87,8 +94,8 @@ class NetworkShares:
                 if len(tags) >= REMEMBERED:
                     self._forget_the_least()
                 tag = self._share_bytes
-                heappush(self._by_tag, (tag + part, key))
-            tags[key] = tag + part
+                heappush(self._by_tag, (tag, key))
+            tags[key] = max(tag, min(tag + part, self._share_bytes + most_excess_bytes))
 
     def finish_tag(self, path: Sequence[str]) -> float:
         """What a share will have earned when none of these networks has an excess any more."""

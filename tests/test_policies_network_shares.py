@@ -122,3 +122,13 @@ def test_many_short_downloads_of_one_network_do_not_move_the_mean() -> None:
         order.note("10.200.0.0/24", 1)
         order.took("10.200.0.0/24", 10_000)
     assert order.least_bytes("10.200.0.0/24") > 1_300_000
+
+
+def test_what_was_taken_while_nobody_else_came_is_forgotten_some_day() -> None:
+    order = crowd()
+    order.took("10.1.0.0/24", 10**15)
+    now = 0.0
+    while order.least_bytes("10.1.0.0/24"):
+        now += 1.0
+        order.earn(1_000_000, 10, now)
+        assert now < 100

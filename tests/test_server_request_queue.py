@@ -134,6 +134,19 @@ def test_two_networks_are_served_alike_however_many_requests_each_has(few: int, 
     assert abs(kinds.count("q") - kinds.count("g")) <= 1
 
 
+def test_who_is_alone_gathers_no_excess() -> None:
+    queue = RequestQueue()
+    answered = Answered(queue, 100_000)
+    greedy(queue)
+    for number in range(100):
+        answered.wait(number, GREEDY)
+    queue.granted_bytes = 1e9
+    queue.serve(within_share=False, alone=True)
+    assert len(answered.went) == 100
+    queue.shares.earn(100_000 + 1024)
+    assert not queue.is_beyond_share(GREEDY)
+
+
 class Waiting(RuleBasedStateMachine):
     """Any order of coming, leaving, serving and running out: each request ends once."""
 

@@ -376,7 +376,7 @@ class Pacer:
         networks = max(1, requests.networks)
         large = max(large, self.waiting_downloads)
         # Where many networks ask, large downloads keep their half.
-        sharing = max(networks + large, 2 * networks)
+        sharing = max(networks + large, 2 * networks) if large else networks
         requests.share_bytes_s = rate_bytes_s / sharing
         requests.shares.earn(earned_bytes / sharing)
         if large:
@@ -399,7 +399,10 @@ class Pacer:
         requests, rate = self.requests, self._bandwidth_bytes_s
         if requests.busy and rate is not None:
             requests.refuse_oldest(self._last_tick_s)
-            requests.serve(within_share=bool(ring or behind))
+            requests.serve(
+                within_share=bool(ring or behind),
+                alone=not (ring or behind or self.waiting_downloads),
+            )
         if (ring or behind or beyond) and rate is not None:
             # No turn is larger than what the budget can hold.
             quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _BURST_S)))

@@ -131,8 +131,11 @@ class RequestQueue:
         if address is not None:
             self._take(key, address)
 
-    def serve(self, *, within_share: bool) -> None:
-        """Let requests go while something is granted: of networks within their share, or of all."""
+    def serve(self, *, within_share: bool, alone: bool = False) -> None:
+        """Let requests go while something is granted: of networks within their share, or of all.
+
+        `alone`: no download wants the line, so what requests have of it takes nothing from others.
+        """
         order, shares = self._order, self.shares
         while order and self.granted_bytes > 0.0:
             _, name = order[0]
@@ -147,8 +150,12 @@ class RequestQueue:
             if tag > order[0][0]:
                 heapreplace(order, (tag, name))
                 continue
-            if within_share and self.is_beyond_share(address):
+            beyond = shares.excess_bytes(path) - BURST_BYTES
+            if beyond > 0.0 and within_share:
                 return
+            if beyond > 0.0 and alone:
+                # The one with the least excess is served: the shares of all have come up to it.
+                shares.earn(beyond)
             self._answer(address, network)
 
     def refuse_oldest(self, now_s: float) -> None:
