@@ -8,7 +8,7 @@ serves in the order of these times; here they only say when a download can wait 
 
 Strangers of one network (`policies.sharing`) weigh no more than so many others, together: where
 there are more, each has its part of that. So a crowd that is all of one network is shared as any
-other.
+other. The networks within a wider one (`policies.network_shares`) weigh no more than two of them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .max_min import Flow, SharedLink
+from .network_shares import WIDE_SHARES, enclosing
 
 #: The weights of a network's flows are set anew once it has so many times as many, or as few: then
 #: one more costs the same few steps however many there are.
@@ -27,7 +28,7 @@ class _Network:
 
     __slots__ = ("flows", "shares", "weighed", "weight")
 
-    def __init__(self, shares: int) -> None:
+    def __init__(self, shares: float) -> None:
         self.shares = shares
         self.flows: dict[str, Flow] = {}
         #: How many there were when they were weighed.
@@ -49,7 +50,8 @@ class VirtualSharing:
         self._asked: dict[str, float] = {}
         self._speeds: dict[str, float] = {}
         self._open: dict[str, int] = {}
-        self._network_of: dict[str, str] = {}
+        #: Of each stranger: its network and the widest around it.
+        self._network_of: dict[str, tuple[str, ...]] = {}
         self._networks: dict[str, _Network] = {}
 
     def __len__(self) -> int:
@@ -92,7 +94,8 @@ class VirtualSharing:
         else:
             flow = self._flows[client] = Flow(speed, size_bytes, client)
             if client not in self._asked and network and network_shares:
-                self._network_of[client] = network
+                around = enclosing(network)
+                self._network_of[client] = around if len(around) < 2 else (network, around[-1])
             self._join(client, flow, network_shares)
             self._link.start(flow)
         self._open[client] = self._open.get(client, 0) + 1
@@ -132,13 +135,14 @@ class VirtualSharing:
 
     def _flow_over(self, client: str) -> None:
         del self._flows[client]
-        network = self._networks.get(self._network_of.get(client, ""))
-        if network is not None:
-            del network.flows[client]
+        for key in self._network_of.get(client, ()):
+            network = self._networks.get(key)
+            if network is None or network.flows.pop(client, None) is None:
+                continue
             if len(network.flows) * _MOVED < network.weighed:
                 self._weigh(network)
             if not network.flows:
-                del self._networks[self._network_of[client]]
+                del self._networks[key]
         if client not in self._open:
             self._forget(client)
 
@@ -149,14 +153,17 @@ class VirtualSharing:
     # -- the weight of a network -----------------------------------------------------------------
 
     def _join(self, client: str, flow: Flow, network_shares: int) -> None:
-        key = self._network_of.get(client)
-        if key is None:
-            return
-        network = self._networks.setdefault(key, _Network(network_shares))
-        flow.weight = network.weight
-        network.flows[client] = flow
-        if len(network.flows) > _MOVED * network.weighed:
-            self._weigh(network)
+        joined = []
+        for level, key in enumerate(self._network_of.get(client, ())):
+            shares = network_shares * (WIDE_SHARES if level else 1.0)
+            network = self._networks.setdefault(key, _Network(shares))
+            network.flows[client] = flow
+            joined.append(network)
+        if joined:
+            flow.weight = self._weight_of(client)
+        for network in joined:
+            if len(network.flows) > _MOVED * network.weighed:
+                self._weigh(network)
 
     def _weigh(self, network: _Network) -> None:
         assert self._link is not None
@@ -164,8 +171,15 @@ class VirtualSharing:
         weight = min(1.0, network.shares / count) if count else 1.0
         if weight != network.weight:
             network.weight = weight
-            for flow in network.flows.values():
-                self._link.weigh(flow, weight)
+            for client, flow in network.flows.items():
+                weight = self._weight_of(client)
+                if weight != flow.weight:
+                    self._link.weigh(flow, weight)
+
+    def _weight_of(self, client: str) -> float:
+        """The least that any network around a stranger gives each of its own."""
+        networks, keys = self._networks, self._network_of[client]
+        return min(networks[key].weight for key in keys if key in networks)
 
     def most_bytes_s(self, client: str) -> float:
         """What this client is given at most, with all that it fetches at once.
@@ -175,8 +189,10 @@ class VirtualSharing:
         assert self._link is not None
         level = self._link.level_bytes_s
         if self._network_of and client in self._network_of:
-            network = self._networks.get(self._network_of[client])
-            return level if network is None else network.weight * level
+            networks = self._networks
+            for key in self._network_of[client]:
+                if key in networks:
+                    level = min(level, networks[key].weight * self._link.level_bytes_s)
         return level
 
     def left_s(self, client: str, mark: float) -> float:
