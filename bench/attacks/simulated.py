@@ -1,11 +1,8 @@
 """Attackers beside an honest crowd, in virtual time on the server's own policies.
 
 An attacker is a stream of visitors under names and networks that it can have; what the server
-makes of them is the policy's matter. Only the honest are counted. Three ways to be a burden:
-
-- `ghost` asks for the largest files, and hangs up on whatever it is told or given;
-- `idle` waits for its turn, and then takes hardly more than keeps the connection;
-- `real` really downloads, one file after the other under each of its names.
+makes of them is the policy's matter. Only the honest are counted. `Conduct` says what the visitors
+do; the table of docs/security.md has three of them (`CONDUCTS`), `adversary` searches for others.
 """
 
 from __future__ import annotations
@@ -13,9 +10,10 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +37,7 @@ from tidegate.policies.settings import PolicySettings
 from tidegate.server.admission.client_keys import client_key
 from tidegate.server.http.proxies import block_of, prefixes_of
 
+_Played = TypeVar("_Played", bound=Engine)
 FloatVector = NDArray[np.float64]
 Manner = Literal["ghost", "idle", "real"]
 #: More than the server's least rate (100 bytes a second), and far less than anybody's share.
@@ -47,6 +46,8 @@ _IDLE_BYTES_S = 250.0
 _GHOST_PATIENCE_S = 0.45
 #: The largest files, of which each name may want one at a time.
 _PREY = 4
+#: An attacker that keeps its names chooses its next file among so many: hardly ever the same again.
+_WISHES = 1_000_000
 #: Where many honest people come from.
 _ONE_ADDRESS = "198.51.100.1"
 _STARVED = Suppressed("days that ended before everybody was done", Starved)
@@ -92,6 +93,43 @@ def _ipv6(number: int) -> str:
     return f"2001:db8:bad:{number % 65_536:x}::1"
 
 
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """What an attacker does under its names.
+
+    `sizes`: of the files that it wants, each another one; empty: the largest of the honest.
+    `rate_bytes_s`: how fast it reads, up to the fastest of the honest. `patience_s`: how long it
+    waits for a first byte. `rude`: asks every second. `keeps_names`: fetches one file after the
+    other under each name. `claims`: the part of a file that it says it lacks. It begins at
+    `start_s`, and is at work for `on_s` of every `on_s + off_s`.
+    """
+
+    sizes: tuple[int, ...] = ()
+    rate_bytes_s: float = math.inf
+    patience_s: float = math.inf
+    rude: bool = False
+    keeps_names: bool = False
+    claims: float = 1.0
+    start_s: float = 0.0
+    on_s: float = math.inf
+    off_s: float = 0.0
+
+    def until_work_s(self, now: float) -> float:
+        """How long it rests from now on."""
+        since_s = now - self.start_s
+        if since_s < 0.0:
+            return -since_s
+        phase_s = since_s % (self.on_s + self.off_s)
+        return 0.0 if phase_s < self.on_s else self.on_s + self.off_s - phase_s
+
+
+#: A ghost asks for the largest files, and hangs up on whatever it is told or given. An idler waits
+#: for its turn, and then takes hardly more than keeps the connection.
+CONDUCTS: Mapping[Manner, Conduct] = {
+    "ghost": Conduct(patience_s=_GHOST_PATIENCE_S, rude=True),
+    "idle": Conduct(rate_bytes_s=_IDLE_BYTES_S),
+    "real": Conduct(keeps_names=True),
+}
 #: What an attacker meets: some 460 people, at first with 2.5 times the load of the line. A longer
 #: day shows the same and takes hours to play: an attacker asks until the last of them is done.
 _DAY = ReleaseDay(rush_s=150.0, rush_load=2.5, calm_s=150.0)
@@ -126,12 +164,14 @@ class Attacked(Engine):
         conditions: Conditions,
         seed: int,
         attacker: Attacker,
-        manner: Manner,
+        conduct: Conduct,
+        most_events: float = math.inf,
     ) -> None:
         super().__init__(workload, policy, conditions, seed)
         self.attacker_bytes = 0.0
         self._attacker = attacker
-        self._manner = manner
+        self._conduct = conduct
+        self._most_events = most_events
         self._asked = 0
         #: Requests of the attacker that reached the server, and downloads that it let begin.
         self.attacker_requests = self.attacker_starts = 0
@@ -144,27 +184,41 @@ class Attacked(Engine):
         self._at(0.0, self._strike, self._clock)
 
     def _strike(self, clock: SimClient) -> None:
+        if self.tally.events > self._most_events:
+            self._sum_up()
+            raise Starved(f"cut off after {self._most_events:.0f} events")
+        rests_s = self._conduct.until_work_s(self.now)
+        if rests_s > 0.0:
+            self._at(self.now + rests_s, self._strike, clock)
+            return
         if self._active < self._attacker.most:
             self._active += 1
             self._asked += 1
-            number = self._asked
-            file = self._prey[number // self._attacker.names % len(self._prey)]
-            self._begin(number, file)
+            self._begin(self._asked, self._asked // self._attacker.names, clock)
         pause_s = self._chance.expovariate(self._attacker.per_s)
         self._at(self.now + pause_s, self._strike, clock)
 
-    def _begin(self, number: int, file: File) -> None:
+    def _begin(self, number: int, wish: int, clock: SimClient) -> None:
+        sizes, conduct = self._conduct.sizes, self._conduct
+        if sizes:
+            file = File(f"prey{wish}", sizes[wish % len(sizes)])
+        else:
+            file = self._prey[wish % len(self._prey)]
         key, network = self._attacker.identity(number)
         visitor = Visitor(
             key,
             self.now,
-            _IDLE_BYTES_S if self._manner == "idle" else self._fastest,
+            min(conduct.rate_bytes_s, self._fastest),
             (file,),
-            _GHOST_PATIENCE_S if self._manner == "ghost" else math.inf,
-            rude=self._manner == "ghost",
+            conduct.patience_s,
+            rude=conduct.rude,
             network=network,
         )
         self._next_file(SimClient(-1 - number, visitor))
+
+    def _lacks_bytes(self, client: SimClient) -> int:
+        size_bytes = super()._lacks_bytes(client)
+        return size_bytes if client.number >= 0 else max(1, int(self._conduct.claims * size_bytes))
 
     def _answer(self, client: SimClient) -> None:
         self.attacker_requests += client.number < 0
@@ -184,11 +238,9 @@ class Attacked(Engine):
             super()._leave(client, gave_up=gave_up)
             return
         client.gone = True
-        if self._manner == "real":
-            # Its next file, under the same name.
-            number = -1 - client.number
-            file = self._chance.choice(self._prey)
-            self._at(self.now, lambda clock: self._begin(number, file), self._clock)
+        if self._conduct.keeps_names:
+            begin = partial(self._begin, -1 - client.number, self._chance.randrange(_WISHES))
+            self._at(self.now + self._conduct.until_work_s(self.now), begin, self._clock)
         else:
             self._active -= 1
 
@@ -197,24 +249,30 @@ class Attacked(Engine):
             super()._record(client, gave_up=gave_up)
 
 
-def _run(policy: str, seed: int, workload: Workload, *attack: Any) -> Engine:
-    scenario = Scenario(policy, slots=30, reserve_small=6)
+def world(
+    policy: str, seed: int, workload: Workload, **settings: Any
+) -> tuple[Workload, AdmissionPolicy, Conditions, int]:
+    """What an engine is made of."""
+    scenario = Scenario(policy, slots=30, reserve_small=6, settings=settings)
     conditions = replace(scenario.conditions(workload), limit_s=_LONGEST_S)
-    world = scenario.make_policy(workload, seed), conditions, seed
-    engine = Attacked(workload, *world, *attack) if attack else Engine(workload, *world)
+    return workload, scenario.make_policy(workload, seed), conditions, seed
+
+
+def play(engine: _Played) -> _Played:
+    """One day, to the end of the honest or to its own."""
     with _STARVED:
         engine.run()
     return engine
 
 
-def _sessions_s(engine: Engine) -> tuple[FloatVector, float]:
+def sessions_s(engine: Engine) -> tuple[FloatVector, float]:
     """The session time of each honest visitor, by its number, and the part of them not done."""
     sessions = {
         name: np.asarray(column)
         for name, column in columns(engine.tally.sessions, SESSION_FIELDS).items()
     }
     arrived_s = np.array([visitor.arrival_s for visitor in engine.workload.visitors])
-    ended_s = np.full(len(arrived_s), _LONGEST_S)
+    ended_s = np.maximum(engine.tally.ended_s, arrived_s)
     ended_s[sessions["client"].astype(int)] = sessions["ended_s"]
     return ended_s - arrived_s, 1.0 - len(sessions["client"]) / len(arrived_s)
 
@@ -255,18 +313,20 @@ class AttackBench:
         self._policy = policy
         self._seeds = range(1, seeds + 1)
         self._calm = {
-            seed: _sessions_s(_run(policy, seed, one_address(seed, 0, _DAY)))[0]
-            for seed in self._seeds
+            seed: self._sessions_s(seed, one_address(seed, 0, _DAY)) for seed in self._seeds
         }
+
+    def _sessions_s(self, seed: int, workload: Workload) -> FloatVector:
+        return sessions_s(play(Engine(*world(self._policy, seed, workload))))[0]
 
     def attack(self, attacker: Attacker, manner: Manner) -> Cost:
         """What the honest lose by this attacker."""
         ratios, taken, undone = [], [], []
         for seed in self._seeds:
-            engine = _run(self._policy, seed, one_address(seed, 0, _DAY), attacker, manner)
-            assert isinstance(engine, Attacked)
+            day = world(self._policy, seed, one_address(seed, 0, _DAY))
+            engine = play(Attacked(*day, attacker, CONDUCTS[manner]))
             require_landed(engine, attacker.title, manner)
-            found, missing = _sessions_s(engine)
+            found, missing = sessions_s(engine)
             ratios.append(float(found.mean() / self._calm[seed].mean()))
             undone.append(missing)
             taken.append(engine.attacker_bytes / engine.tally.delivered_bytes)
@@ -277,8 +337,8 @@ class AttackBench:
         inside, outside = [], []
         for seed in self._seeds:
             crowd = one_address(seed, people)
-            found, _ = _sessions_s(_run(self._policy, seed, crowd))
-            calm, _ = _sessions_s(_run(self._policy, seed, one_address(seed, 0)))
+            found = self._sessions_s(seed, crowd)
+            calm = self._sessions_s(seed, one_address(seed, 0))
             nat = np.array(
                 [visitor.network == prefixes_of(_ONE_ADDRESS) for visitor in crowd.visitors]
             )
