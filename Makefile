@@ -142,6 +142,12 @@ staging: $(VENV)/.test
 attacks: $(VENV)/.test
 	$(BIN)/python -m bench.attacks.table --results build/attacks.jsonl --write
 
+# The attacker that costs most and the crowd that loses most, searched in virtual time. The next run
+# goes on from what this one played; after a change of the policies, remove build/adversary.jsonl.
+.PHONY: adversary
+adversary: $(VENV)/.test
+	$(BIN)/python -m bench.attacks.adversary --minutes $${MINUTES:-60} --results build/adversary.jsonl
+
 # The pictures of the documents, taken from a running server (Debian: chromium chromium-driver).
 .PHONY: pictures
 pictures: $(VENV)/.test

@@ -1,0 +1,86 @@
+"""No network costs more than its shares: the worst attackers that a search found, and new ones.
+
+`adversary.jsonl` holds the worst of `make adversary`, as its results file has them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bench.attacks.adversary import (
+    ONE_NETWORK,
+    Attack,
+    Crowd,
+    Find,
+    Results,
+    Search,
+    attack_cost,
+    bound,
+    crowd_cost,
+)
+from tidegate.loadtest.workloads import ReleaseDay
+from tidegate.policies.network_order import NetworkOrder
+
+#: About 30 people, so that a day takes a second.
+_DAY = ReleaseDay(rush_s=10.0, rush_load=2.5, calm_s=10.0)
+_DAY_SEED = 1
+_STORED = Results(Path(__file__).with_name("adversary.jsonl"), "fair")
+_WORST = [Attack(**values) for values, *_ in _STORED.played("Attack")]
+_CROWDS = [Crowd(**values) for values, *_ in _STORED.played("Crowd")]
+#: Seconds of search for attackers that nobody knows yet.
+_SECONDS = float(os.environ.get("ADVERSARY_SECONDS", "10"))
+#: A stored attacker costs at most this part of what the shares of one network cost (2.2 of a mean
+#: session). The worst one costs 0.79 of it, and without the order of networks up to 1.9.
+_MARGIN = 0.9
+#: A new one may be so far beyond: a day of 30 people is rough.
+_ROUGH = 1.15
+#: What the stored crowds lose at most, as a part of their mean session, on the day of the search.
+#: The worst one loses 0.29.
+_CROWD_LOSES = 0.35
+
+
+@cache
+def cost_of(attack: Attack) -> tuple[float, float]:
+    """What the honest lose on the suite's day, and the part of them who were not done."""
+    return attack_cost("fair", attack, _DAY_SEED, _DAY)
+
+
+@pytest.mark.parametrize("attack", _WORST, ids=range(len(_WORST)))
+def test_the_worst_that_were_found_cost_no_more_than_a_network_s_shares(attack: Attack) -> None:
+    """One network that fetched short files again and again cost twice as much and more."""
+    assert cost_of(attack)[0] <= _MARGIN * bound("fair", _DAY_SEED, _DAY)
+
+
+@pytest.mark.parametrize("crowd", _CROWDS, ids=range(len(_CROWDS)))
+def test_the_crowds_that_lose_most_by_the_bounds_lose_little(crowd: Crowd) -> None:
+    """People of one network are hardly later than if networks had no bounds."""
+    assert crowd_cost("fair", crowd)[0] <= _CROWD_LOSES
+
+
+def test_without_the_order_of_networks_a_found_attacker_costs_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So the tests above can fail."""
+    monkeypatch.setattr(NetworkOrder, "least_bytes", lambda self, network: 0.0)
+    cost, _ = attack_cost("fair", _WORST[0], _DAY_SEED, _DAY)
+    assert cost > bound("fair", _DAY_SEED, _DAY)
+
+
+@pytest.mark.timeout(600)
+def test_a_new_search_finds_no_network_that_costs_more_than_its_shares() -> None:
+    """Each run has another seed; the children of the stored worst are among what it plays."""
+    seed = random.SystemRandom().randrange(10**6)
+    sys.stdout.write(f"seed {seed}\n")
+    search = Search(ONE_NETWORK, Attack, cost_of, random.Random(seed))
+    for attack in _WORST:
+        search.keep(Find(attack, *cost_of(attack)))
+    search.run(_SECONDS)
+    worst = search.worst()[0]
+    assert worst.cost <= _ROUGH * bound("fair", _DAY_SEED, _DAY), f"seed {seed}: {worst}"
+    assert len(search.finds) > len(_WORST), f"seed {seed}: nothing new was played"
