@@ -7,8 +7,8 @@ its *excess*. A network that takes no more than its share has none, and one that
 its excess as the shares of the others grow.
 
 An address is charged at all its levels: IPv4 address, /24 and /16; IPv6 /64, /48, /40 and /32. So
-many addresses of one owner have no more together than their network has. The outermost levels hold
-many owners; they may take `WIDE_SHARES` times what a network may.
+many addresses of one owner have no more together than their network has. The outermost levels may
+hold many owners; they may take a little more than one network may.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from heapq import heapify, heappop, heappush
 #: How long the prefixes of the networks around a /24 or a /48 are, by IP version.
 #: Providers are given a /32 (RIPE-738).
 _WIDER = {4: (16,), 6: (40, 32)}
-#: A /16 or a /32 has so many shares. 1 would make neighbours of an attacker pay for him; with 2 an
-#: attacker who owns a whole /32 has one share more than one who owns a /48.
-WIDE_SHARES = 2.0
+#: A /16 or a /32 has so many shares in the order of downloads: who owns a whole one costs the
+#: others hardly more than who owns a /48. With 2 he costs them twice as much.
+WIDE_SHARES = 1.1
+#: How the prefixes of wide networks end.
 _WIDE = ("/16", "/40", "/32")
 #: What a network may be ahead of its share before its requests wait: the largest small file by
 #: default (256 kB), so that one that was quiet never waits.
@@ -51,9 +52,10 @@ class NetworkShares:
     A `path` holds prefixes, narrow to wide: an address or nothing, and `enclosing` its network.
     """
 
-    __slots__ = ("_by_tag", "_share_bytes", "_tags")
+    __slots__ = ("_by_tag", "_share_bytes", "_tags", "_wide_shares")
 
-    def __init__(self) -> None:
+    def __init__(self, wide_shares: float = WIDE_SHARES) -> None:
+        self._wide_shares = wide_shares
         #: What one share has earned since the start.
         self._share_bytes = 0.0
         self._tags: dict[str, float] = {}
@@ -88,7 +90,7 @@ class NetworkShares:
         """
         tags = self._tags
         for key in path:
-            part = count / WIDE_SHARES if key.endswith(_WIDE) else count
+            part = count / self._wide_shares if key.endswith(_WIDE) else count
             tag = tags.get(key)
             if tag is None:
                 if len(tags) >= REMEMBERED:

@@ -8,7 +8,7 @@ serves in the order of these times; here they only say when a download can wait 
 
 Strangers of one network (`policies.sharing`) weigh no more than so many others, together: where
 there are more, each has its part of that. So a crowd that is all of one network is shared as any
-other. The networks within a wider one (`policies.network_shares`) weigh no more than two of them.
+other. The networks within a wider one (`policies.network_shares`) weigh hardly more than one.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from heapq import heappop, heappush, heapreplace
 from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
 from ..http.proxies import prefixes_of
 
+#: Shares of a /16 or a /32: with fewer the neighbours of a greedy network would wait with it.
+_WIDE_SHARES = 2.0
 #: What a request is charged before it is answered: about a header. An answer that needs the disk
 #: is charged once it leaves, so a queue that charged nothing before would let all of them pass.
 _HEADER_BYTES = 512
@@ -62,7 +64,7 @@ class RequestQueue:
         self.busy = False
         #: What requests may still be given before they wait, of all networks together.
         self.granted_bytes = 0.0
-        self.shares = NetworkShares()
+        self.shares = NetworkShares(_WIDE_SHARES)
         #: How fast a share grows; of the owner.
         self.share_bytes_s = math.inf
         self._networks: dict[str, _Network] = {}
