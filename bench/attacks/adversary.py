@@ -2,16 +2,16 @@
 
     python -m bench.attacks.adversary [--minutes 60] [--policy fair] [--seed N] [--results FILE]
 
-An attacker is a vector (`Attack`), and so is a crowd (`Crowd`). Both are evolved on a short release
-day in virtual time: children of the worst so far, the worst of each kind of network apart. Two
-tables tell the ten worst of each, played on further days, and how the worst grew. With `--results`
-the next run goes on from what this one played.
+An attacker is a vector (`Attack`), and so is a crowd (`HonestCrowd`). Both are evolved on a short
+release day in virtual time: children of the worst so far, the worst of each kind of network apart.
+Two tables tell the ten worst of each, played on further days, and how the worst grew. With
+`--results` the next run goes on from what this one played.
 
 The bound of a network is what as many people as it has shares cost who always download the largest
 files. Exit code 1 when one network costs more.
 
-Files below `small_below` are not searched: they wait in `server.files.request_queue`, which the
-simulator lacks. `bench.attacks.live` attacks with them.
+Files below `small_below` are not searched, as a day of them has too many events.
+`bench.attacks.live` attacks with them.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Attack(Vector):
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd(Vector):
+class HonestCrowd(Vector):
     """Honest people of one owner: each visitor is one of them by the chance `part`, on one of
     `width` addresses. `named`: each has an id of its own. `changes`: each file is asked for from
     another address. They want `files` of `size_bytes` (0: what they wanted anyway)."""
@@ -214,7 +214,7 @@ class Crowd(Vector):
 class _Crowded(Engine):
     """A day on which some visitors are of a crowd."""
 
-    def __init__(self, members: Mapping[int, Crowd], *world: Any) -> None:
+    def __init__(self, members: Mapping[int, HonestCrowd], *world: Any) -> None:
         super().__init__(*world)
         self._members = members
 
@@ -283,7 +283,7 @@ _DEFENCES: tuple[dict[str, int], ...] = ({}, {"network_shares": 0})
 
 
 def crowd_cost(
-    policy: str, crowd: Crowd, seed: int = DAYS[0], day: ReleaseDay = DAY
+    policy: str, crowd: HonestCrowd, seed: int = DAYS[0], day: ReleaseDay = DAY
 ) -> tuple[float, float]:
     """What its people lose by the bounds of networks, and what the others lose."""
     chance = random.Random(f"crowd/{seed}")
@@ -438,7 +438,7 @@ def costs_on_all_days(policy: str, vector: Attack) -> tuple[float, ...]:
     return tuple(cost for cost, _ in costs)
 
 
-def crowd_rows(search: Search[Crowd], policy: str) -> Iterator[str]:
+def crowd_rows(search: Search[HonestCrowd], policy: str) -> Iterator[str]:
     """The ten crowds that lose most, on all days."""
     yield markdown.head("crowd", "it loses", "searched day", "the others lose") + "\n"
     for find in search.worst()[:_SHOWN]:
@@ -477,8 +477,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results,
     )
     crowds = Search(
-        Crowd.GRID["where"],
-        Crowd,
+        HonestCrowd.GRID["where"],
+        HonestCrowd,
         lambda crowd: (crowd_cost(policy, crowd)[0], 0.0),
         random.Random(f"crowds/{seed}"),
         results,

@@ -33,7 +33,7 @@ LONGEST_S = 20.0
 _LATEST_S = 300.0
 
 
-class _Network:
+class _WaitingNetwork:
     """The requests of one network, by address. Each address has one turn after another."""
 
     __slots__ = ("by_address", "count")
@@ -67,7 +67,7 @@ class RequestQueue:
         self.shares = NetworkShares(_WIDE_SHARES)
         #: How fast a share grows; of the owner.
         self.share_bytes_s = math.inf
-        self._networks: dict[str, _Network] = {}
+        self._networks: dict[str, _WaitingNetwork] = {}
         #: Networks by their finish tag when they were last looked at. Each that waits is here.
         self._order: list[tuple[float, str]] = []
         #: The names in `_order`, some of which may have no request left.
@@ -118,7 +118,7 @@ class RequestQueue:
         name = network_of(address)
         network = self._networks.get(name)
         if network is None:
-            network = self._networks[name] = _Network()
+            network = self._networks[name] = _WaitingNetwork()
             if name not in self._ordered:
                 self._ordered.add(name)
                 heappush(self._order, (self.shares.finish_tag(path), name))
@@ -182,7 +182,7 @@ class RequestQueue:
         beyond = self.shares.excess_bytes(levels_of(address)) - BURST_BYTES
         return min(_LATEST_S, max(1.0, beyond / self.share_bytes_s))
 
-    def _answer(self, address: str, network: _Network) -> None:
+    def _answer(self, address: str, network: _WaitingNetwork) -> None:
         key = next(iter(network.by_address[address]))
         waiting = self._take(key, address)
         if address in network.by_address:

@@ -16,8 +16,8 @@ import pytest
 from bench.attacks.adversary import (
     ONE_NETWORK,
     Attack,
-    Crowd,
     Find,
+    HonestCrowd,
     Results,
     Search,
     attack_cost,
@@ -32,7 +32,7 @@ _DAY = ReleaseDay(rush_s=10.0, rush_load=2.5, calm_s=10.0)
 _DAY_SEED = 1
 _STORED = Results(Path(__file__).with_name("adversary.jsonl"), "fair")
 _WORST = [Attack(**values) for values, *_ in _STORED.played("Attack")]
-_CROWDS = [Crowd(**values) for values, *_ in _STORED.played("Crowd")]
+_CROWDS = [HonestCrowd(**values) for values, *_ in _STORED.played("HonestCrowd")]
 #: Seconds of search for attackers that nobody knows yet.
 _SECONDS = float(os.environ.get("ADVERSARY_SECONDS", "10"))
 #: A stored attacker costs at most this part of what the shares of one network cost (2.2 of a mean
@@ -59,7 +59,7 @@ def test_the_worst_that_were_found_cost_no_more_than_a_network_s_shares(attack: 
 
 
 @pytest.mark.parametrize("crowd", _CROWDS, ids=range(len(_CROWDS)))
-def test_the_crowds_that_lose_most_by_the_bounds_lose_little(crowd: Crowd) -> None:
+def test_the_crowds_that_lose_most_by_the_bounds_lose_little(crowd: HonestCrowd) -> None:
     """People of one network are hardly later than if networks had no bounds."""
     assert crowd_cost("fair", crowd)[0] <= _CROWD_LOSES
 
