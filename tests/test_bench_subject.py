@@ -296,7 +296,7 @@ def test_a_cell_without_its_attacker_stays_empty_and_fails_the_run(
     rows = "".join(table.live_rows(["fair"], lived, judge))
     assert "nobody: 3.0 s" in rows
     assert "one /48" not in rows
-    assert len(judge.faults) == 5
+    assert len(judge.faults) == len(table._LIVE_MANNERS)
     assert all("0 of 9 connections" in fault for fault in judge.faults)
 
 

@@ -65,6 +65,7 @@ print(json.dumps(faults))
 #: What each program runs as to its end, and what it says then. Exit status 1 is a bar that such a
 #: short run misses, or a shared machine.
 SMALLEST = {
+    "bench.attacks.adversary --minutes 0.02 --seed 1": "always download: the bound",
     "bench.attacks.table --policy fair --attacker '16 people who always download' --days 1 "
     "--people 4 --no-simulated --no-mirrors": "nobody: ",
     "bench.bars --seeds 1 --only 'ticket exp2 0.5: to HTTP'": "of 1 bars held",
@@ -108,7 +109,9 @@ def told(text: str) -> list[list[str]]:
     found = []
     text = re.sub(r"`[^`]*`", lambda quoted: quoted[0].replace("\n", " "), text)
     for line in re.findall(r"python(?:3)? -m ((?:bench|loadtest|tidegate)\b[^`\n]*)", text):
-        line = re.split(r";|\s{3,}| >| --seconds \$\$| &&", line.strip().rstrip(".:,"))[0]
+        line = re.split(r";|\s{3,}| >| --(?:seconds|minutes) \$\$| &&", line.strip().rstrip(".:,"))[
+            0
+        ]
         without, whole = line, line
         while _OPTIONAL.search(whole):
             without, whole = _OPTIONAL.sub("", without), _OPTIONAL.sub(r"\1", whole)

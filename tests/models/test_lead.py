@@ -96,10 +96,10 @@ def _after(state: Cluster, action: str) -> tuple[int, int]:
     return after.epoch - state.epoch, after.left
 
 
+# SQLite has one writer at a time, and no cluster.
+@pytest.mark.parametrize("database", [POSTGRESQL], indirect=True)
 def test_a_successor_waits_for_what_its_predecessor_is_writing(database: Database) -> None:
     """What `Lead.locked` stands for."""
-    if database.dialect != POSTGRESQL:
-        pytest.skip("SQLite has one writer at a time, and no cluster")
     with database.engine.begin() as connection:
         connection.execute(TABLE.delete())
         connection.execute(insert(TABLE).values(id=1, epoch=1, holder="a", place="", expires_s=0.0))
