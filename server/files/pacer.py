@@ -171,10 +171,9 @@ class Pacer:
         self._ring: deque[Share] = deque()
         self._behind: deque[Share] = deque()
         #: Small downloads by network, those that can send; and the shares of networks that are
-        #: beyond their share, which have what is left and few turns besides.
+        #: beyond their share, which have what is left until they are within it again.
         self._small: dict[str, Share] = {}
         self._beyond: deque[Share] = deque()
-        self._beyond_due = 0.0
         #: What of a turn the background has come to have by turns of others.
         self._behind_due = 0.0
         self._budget = 0.0
@@ -304,19 +303,18 @@ class Pacer:
             (self._behind if share.background else self._ring).append(share)
 
     def _bring_ahead(self) -> None:
-        """Shares that are not in the background any more wait for none of its rare turns."""
+        """Shares that are not in the background, or beyond their part, any more stand in front."""
         behind = self._behind
+        for _ in range(len(self._beyond)):
+            self._enter(self._beyond.popleft())
         for _ in range(len(behind)):
             self._enter(behind.popleft())
 
     def _next(self) -> Share:
         """Whose turn it is."""
         ring, behind, beyond = self._ring, self._behind, self._beyond
-        if beyond and (not (ring or behind) or self._beyond_due >= 1.0):
-            self._beyond_due = max(0.0, self._beyond_due - 1.0)
+        if beyond and not (ring or behind):
             return beyond.popleft()
-        if beyond:
-            self._beyond_due += BACKGROUND_PART
         if behind and (not ring or self._behind_due >= 1.0):
             self._behind_due = max(0.0, self._behind_due - 1.0)
             return behind.popleft()
