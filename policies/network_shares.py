@@ -30,7 +30,7 @@ _WIDE = ("/16", "/40", "/32")
 #: What a network may be ahead of its share before its requests wait: the largest small file by
 #: default (256 kB), so that one that was quiet never waits.
 BURST_BYTES = 256 * 1024
-#: Networks that are remembered while they have an excess. 10 000 take about 3 MB.
+#: Networks that are remembered while they have an excess. 10 000 take about 2 MB.
 REMEMBERED = 10_000
 
 
