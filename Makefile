@@ -153,10 +153,16 @@ adversary: $(VENV)/.test
 pictures: $(VENV)/.test
 	$(BIN)/python -m tests.pictures docs/pictures
 
-# Wheel, sdist and SBOM (CycloneDX) of HEAD, the same bytes for everybody, and their sums.
+# Wheel, sdist, SBOM (CycloneDX) and notes of HEAD, the same bytes on each machine, and their sums.
 .PHONY: dist
 dist: $(VENV)/.test
 	$(BIN)/python tools/build-release dist
+
+# What is published is a tagged commit: `git tag v0.2.0` first.
+.PHONY: release
+release: $(VENV)/.test
+	git describe --exact-match --match "v$$($(BIN)/python -c 'import tidegate; print(tidegate.__version__)')"
+	$(MAKE) --no-print-directory dist
 
 # A Debian package for Debian 12 and 13: dist/tidegate_*.deb.
 .PHONY: deb

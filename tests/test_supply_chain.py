@@ -17,6 +17,7 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentScope
 
 from tests.installed import user_environ
+from tidegate import __version__
 
 ROOT = Path(__file__).parent.parent
 VENDOR = ROOT / "templates" / "vendor"
@@ -147,7 +148,8 @@ def test_a_release_has_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> No
         )
         found.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert found[0] == found[1]
-    assert len(found[0]) == 4
+    assert len(found[0]) == 5
+    assert found[0]["NOTES.md"].startswith(f"## {__version__}".encode())
     for line in found[0]["SHA256SUMS"].decode().splitlines():
         digest, name = line.split()
         assert hashlib.sha256(found[0][name]).hexdigest() == digest
