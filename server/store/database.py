@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from .cluster import check_epoch
+from .cluster import LEASE, check_epoch
 from .models import COUNTERS, METADATA
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -69,24 +69,42 @@ _CLUSTERED = (
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 
 
-#: Where Alembic keeps the number of the last migration, as it makes it.
+#: Alembic's own table, which holds the number of the last migration.
 _ALEMBIC_TABLE = (
     "CREATE TABLE alembic_version "
     "(version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
 )
 
-
-#: A program whose last migration is this one or a later one can use the tables as they are now:
-#: what came since adds tables, and columns with a default (a test compares). So an older machine
-#: of a cluster may be started again while the others are newer.
-FITS = 7
+#: The oldest migration number whose programs can use the tables as they are now: later migrations
+#: only add tables, and columns with a default. An older machine of a cluster may start again then.
+FITS = 9
 _FITS_KEY = "schema_fits"
 
 
-def _newest() -> str:
-    """The number of the last migration."""
-    newest = max(path.stem for path in (MIGRATIONS / "versions").glob("v*.py"))
-    return newest.partition("_")[0].removeprefix("v")
+def _migration_numbers() -> list[str]:
+    """The numbers of all migrations, oldest first."""
+    names = sorted(path.stem for path in (MIGRATIONS / "versions").glob("v*.py"))
+    return [name.partition("_")[0].removeprefix("v") for name in names]
+
+
+def _make_tables(connection: Connection) -> None:
+    """Make all tables, without Alembic, which takes 8 MB of memory."""
+    METADATA.create_all(connection, checkfirst=False)
+    connection.execute(insert(LEASE).values(id=1, epoch=0, holder="", place="", expires_s=0.0))
+    connection.exec_driver_sql(_ALEMBIC_TABLE)
+    version = {"version": _migration_numbers()[-1]}
+    connection.execute(text("INSERT INTO alembic_version VALUES (:version)"), version)
+
+
+def _upgrade(connection: Connection) -> None:
+    """Apply all migrations that the tables have not seen."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
 
 
 class StoreUnavailable(Exception):
@@ -195,86 +213,47 @@ class Database:
             connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
 
     def migrate(self) -> None:
-        """Bring the tables up to date; raises StoreUnavailable with the fault, in a line."""
-        if not self._is_up_to_date() and not self._make_tables() and not self._fits():
-            self._upgrade()
-        self._identity = self._look_at_file()
-
-    def _is_up_to_date(self) -> bool:
-        """Whether there is nothing to migrate: Alembic is 8 MB that most starts do without."""
-        try:
-            with self.engine.connect() as connection:
-                if not inspect(connection).has_table("alembic_version"):
-                    return False
-                found = connection.scalars(text("SELECT version_num FROM alembic_version")).all()
-        except SQLAlchemyError as error:
-            raise StoreUnavailable(str(error).splitlines()[0]) from error
-        return found == [_newest()]
-
-    def _fits(self) -> bool:
-        """Whether a newer machine of the cluster has changed the tables so that they serve us."""
-        if not self._clustered:
-            return False
-        try:
-            with self.engine.connect() as connection:
-                found = connection.scalars(text("SELECT version_num FROM alembic_version")).all()
-                if not found or max(found) <= _newest():
-                    return False
-                fits = connection.scalar(
-                    select(COUNTERS.c.value).where(COUNTERS.c.name == _FITS_KEY)
-                )
-        except SQLAlchemyError:
-            return False
-        return fits is not None and fits <= int(_newest())
-
-    def _make_tables(self) -> bool:
-        """Make all tables of an empty SQLite file as they are now; whether it was empty.
-
-        What the migrations would make one after the other (a test compares), without Alembic.
-        """
-        if self.dialect != "sqlite":
-            return False
-        try:
-            with self.engine.begin() as connection:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-                if inspect(connection).get_table_names():
-                    return False
-                METADATA.create_all(connection)
-                connection.exec_driver_sql(_ALEMBIC_TABLE)
-                connection.execute(
-                    text("INSERT INTO alembic_version VALUES (:it)"), {"it": _newest()}
-                )
-        except SQLAlchemyError as error:
-            raise StoreUnavailable(str(error).splitlines()[0]) from error
-        return True
-
-    def _upgrade(self) -> None:
-        from alembic import command
-        from alembic.config import Config
-        from alembic.util.exc import CommandError
-
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        try:
-            with self.engine.begin() as connection:
+        """Make the tables, or bring them up to date; raises StoreUnavailable."""
+        with self.begin() as connection:
+            change = self._needed_change(connection)
+        if change is not None:
+            with self.begin() as connection:
                 if self.dialect == "postgresql":
                     connection.execute(text("SET LOCAL statement_timeout = 0"))
                     connection.execute(_MIGRATION_LOCK)
                 else:
-                    # Without it each CREATE is committed by itself, and a server that is killed
-                    # in between leaves half a database, on which none starts.
+                    # Otherwise SQLite commits each CREATE: a killed server leaves half a database.
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
-                connection.execute(delete(COUNTERS).where(COUNTERS.c.name == _FITS_KEY))
-                connection.execute(insert(COUNTERS).values(name=_FITS_KEY, value=FITS))
-        except CommandError as error:
+                # Another machine of the cluster may have been first.
+                change = self._needed_change(connection)
+                if change is not None:
+                    change(connection)
+                    connection.execute(delete(COUNTERS).where(COUNTERS.c.name == _FITS_KEY))
+                    connection.execute(insert(COUNTERS).values(name=_FITS_KEY, value=FITS))
+        self._identity = self._look_at_file()
+
+    def _needed_change(self, connection: Connection) -> Callable[[Connection], None] | None:
+        """What the tables need to serve this program; raises StoreUnavailable if nothing helps."""
+        if not inspect(connection).has_table("alembic_version"):
+            return _make_tables
+        found: str = connection.scalar(text("SELECT version_num FROM alembic_version")) or ""
+        numbers = _migration_numbers()
+        oldest, newest = numbers[0], numbers[-1]
+        if found < oldest:
             raise StoreUnavailable(
-                f"a newer version of Tidegate wrote it ({str(error).splitlines()[0]}); "
-                "install that version again, or restore a backup from before it"
-            ) from error
-        except SQLAlchemyError as error:
-            raise StoreUnavailable(str(error).splitlines()[0]) from error
+                f"a development version of Tidegate wrote it (tables {found}); move it away to "
+                "start with an empty one"
+            )
+        if found <= newest:
+            return _upgrade if found < newest else None
+        wanted = select(COUNTERS.c.value).where(COUNTERS.c.name == _FITS_KEY)
+        fits = connection.scalar(wanted) if self._clustered else None
+        if fits is None or fits > int(newest):
+            raise StoreUnavailable(
+                f"a newer version of Tidegate wrote it (tables {found}); install that version "
+                "again, or restore a backup from before it"
+            )
+        return None
 
     # -- one server, one database --------------------------------------------------------------
 
