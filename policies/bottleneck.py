@@ -31,6 +31,9 @@ _LONG_S, _SHORT_S = 1.0, 0.5
 #: The line has fallen when goodput is below this part of it, and at least so much of a crowd got
 #: less than so much of what it got a second before, all at once.
 _FALLEN, _TOGETHER, _LESS = 0.8, 0.8, 0.85
+#: A line falls by no more than this factor at once: a line that stands still for half a second
+#: looks like one that carries nothing.
+_MOST_FALL = 8.0
 #: Looks are kept so long, seconds.
 _KEPT_S = 2.0
 #: A crowd counts as stuck when this part of it cannot take more, for so long, seconds.
@@ -175,6 +178,8 @@ class _Probe:
     #: What it has come to, and whether a trial follows.
     drain: _Drain | None = None
     doubtful: bool = False
+    #: The line seems to have fallen, which is tested as soon as its queue is gone.
+    fell: bool = False
 
 
 class Bottleneck:
@@ -539,7 +544,7 @@ class Bottleneck:
         others = goodput - trial.goodput_bytes_s - gained
         least = _MISSING * trial.goodput_bytes_s
         # Where all take less, that tells nothing of who limits them.
-        if abs(others) >= least and max(others, gained) >= -0.5 * least:
+        if abs(others) >= max(1.0, least) and max(others, gained) >= -0.5 * least:
             taken = -gained / others >= _TAKEN
             trial.verdicts = max(1, trial.verdicts + 1) if taken else min(-1, trial.verdicts - 1)
             if trial.verdicts >= _AGREE:
@@ -556,7 +561,13 @@ class Bottleneck:
     def _full(self, goodput_bytes_s: float, now: float) -> None:
         """The line carries just that; or what it is bound to, if that is so near."""
         self._trial = None
+        if goodput_bytes_s <= 0.0:
+            # Nothing arrives at all: that is an outage and tells nothing of the line.
+            return
         news = goodput_bytes_s < _FALLEN * self._line
+        fell = news and self._line < math.inf
+        if fell:
+            goodput_bytes_s = max(goodput_bytes_s, self._line / _MOST_FALL)
         ceiling = self.ceiling_bytes_s
         if ceiling is not None and goodput_bytes_s >= _REACHED * ceiling:
             goodput_bytes_s = ceiling / _BELOW
@@ -571,7 +582,7 @@ class Bottleneck:
         self._doubts = 0
         if news:
             # What stands before the line slows down all who begin; it can wait in the server.
-            self._probe = _Probe(now, 1.0, 0, _FOUND)
+            self._probe = _Probe(now, 1.0, 0, _FOUND, fell=fell)
 
     def _not_full(self, goodput_bytes_s: float, count: int, now: float) -> None:
         """Each client is limited by itself. A cap that stood has been wrong if it held anybody."""
@@ -637,6 +648,10 @@ class Bottleneck:
         drained = lasted_s >= _SHORT_S and self._rates(_SHORT_S)[0] < least * self._line
         drained = drained or flying_bytes <= _UNDER_WAY_S * self._line
         if not drained and lasted_s < drain.most_s:
+            return
+        if probe.fell:
+            # A line that only stood still for a moment is found again at once.
+            self._probe = _Probe(now, _PROBE_MOST, flying_bytes)
             return
         self._probe = None
         self._next_probe_s = now + _PROBE_EVERY_S

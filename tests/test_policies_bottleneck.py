@@ -499,3 +499,59 @@ def test_who_waits_for_a_turn_under_the_cap_of_a_known_line_is_held_back() -> No
     assert clear.held_back(2, stuck=True) is None, "not for long enough yet"
     # A bound of which nobody knows whether the line carries it tells nothing.
     assert LineOrders(1e5, clear=False).held_back(1, stuck=False) is None
+
+
+@pytest.mark.parametrize("count", [3, 12, 40])
+@pytest.mark.parametrize("stall_s", [0.25, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize("trickle", [0.0, 0.02])
+def test_a_line_that_stands_still_for_a_moment_is_not_capped_at_nothing(
+    count: int, stall_s: float, trickle: float
+) -> None:
+    """Half a second of silence made a cap of 0 bytes/s, which lasted for ever."""
+    line = 2.5 * MB
+
+    def stalls(now: float) -> float:
+        return trickle * line if 20.0 <= now < 20.0 + stall_s else line
+
+    world = World(stalls, Bottleneck())
+    for number in range(count):
+        world.add((0.6 + 0.4 * (number % 5)) * MB)
+    world.run(20 + stall_s + 10)
+    assert all(cap is None or cap > 0.01 * line for _, cap, _ in world.log)
+    before = world.acked
+    world.run(10)
+    assert world.acked - before >= 0.9 * line * 10
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.5, 6.0), st.floats(0.1, 3.0)), min_size=1, max_size=6),
+    st.sampled_from([0.0, 0.01, 0.1]),
+    st.floats(0.5, 6.0),
+    st.integers(0, 1000),
+)
+@settings(max_examples=30, deadline=None)
+def test_no_stalls_leave_a_crowd_frozen(
+    stalls: list[tuple[float, float]], trickle: float, per_s: float, seed: int
+) -> None:
+    """Whatever the line does meanwhile, ten seconds later the crowd uses most of it again."""
+    line, rng = 2.5 * MB, random.Random(seed)
+    silent: list[tuple[float, float]] = []
+    end_s = 2.0
+    for after_s, lasts_s in stalls:
+        silent.append((end_s + after_s, end_s + after_s + lasts_s))
+        end_s = silent[-1][1]
+
+    def carries(now: float) -> float:
+        return trickle * line if any(since <= now < until for since, until in silent) else line
+
+    def arrive(world: World) -> None:
+        if rng.random() < per_s * STEP_S and len(world.clients) < 60:
+            world.add(line * rng.choice((0.1, 0.5, 1.0)), rng.uniform(0.2, 4.0) * line / per_s)
+
+    world = World(carries, Bottleneck(), arrivals=arrive, seed=seed)
+    for _ in range(4):
+        world.add(line)
+    world.run(end_s + 12.0)
+    before = world.acked
+    world.run(8.0)
+    assert world.acked - before >= 0.8 * line * 8.0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
 
 from tidegate.policies.bottleneck import Bottleneck, LineOrders, Sample
 from tidegate.server.admission.downloads import LeasedDownload
@@ -87,3 +88,33 @@ def test_answers_are_counted_once_and_not_with_bodies_of_senders() -> None:
     assert answers.flying_bytes(0.0, wanted=False) == 497 * 1_000
     answers.add_body(ways[3], Body(5))
     assert answers.flying_bytes(0.0, wanted=True) == 0
+
+
+def test_a_finder_that_fails_leaves_the_line_unknown_and_the_tick_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One exception kept all that a tick does after it from happening, tick after tick."""
+    made: list[Bottleneck] = []
+
+    class Failing(Bottleneck):
+        def __init__(self, ceiling_bytes_s: float | None = None) -> None:
+            super().__init__(ceiling_bytes_s)
+            made.append(self)
+
+        def observe(
+            self, now: float, acked: int, flying: int, held: bool, samples: Sequence[Sample]
+        ) -> LineOrders:
+            if len(made) == 1:
+                raise ZeroDivisionError
+            return LineOrders(5e5)
+
+    monkeypatch.setattr("tidegate.server.admission.line.Bottleneck", Failing)
+    pacer = Pacer(Clock(), 1.0)
+    keeper = LineKeeper(pacer, 1e6)
+    with capturedLogs() as logged:
+        keeper.tick(0.0, [], 0)
+    assert [event["log_level"] for event in logged] == [LogLevel.critical]
+    assert pacer.bandwidth_bytes_s == 1.0, "the bound that was configured counts from the start"
+    keeper.tick(0.25, [], 0)
+    assert pacer.bandwidth_bytes_s == 5e5
+    assert made[1].ceiling_bytes_s == 1e6

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
 
+from twisted.logger import Logger
+
 from ...policies.bottleneck import Bottleneck, LineOrders, Sample
 from ...policies.contract import ONE_LINE, LineSeen
 from ..files.transfer import Transfer
@@ -15,6 +17,8 @@ from .downloads import LeasedDownload
 #: What has not arrived so long after a body was over is not waited for, seconds; nor are more
 #: such bodies watched than this.
 _LINGER_S, _LINGERING = 20.0, 2000
+
+_log = Logger()
 
 
 class Outlet(Protocol):
@@ -211,7 +215,11 @@ class LineKeeper:
             if seen.flying_bytes is not None:
                 total_flying = seen.flying_bytes
         acked = link.sent_bytes_total - total_flying
-        orders = self._bottleneck.observe(seen_s, acked, total_flying, link.link_busy, samples)
+        orders = LineOrders(self._bottleneck.ceiling_bytes_s)
+        with _log.failuresHandled("The line could not be judged: it is unknown") as judged:
+            orders = self._bottleneck.observe(seen_s, acked, total_flying, link.link_busy, samples)
+        if judged.failed:
+            self._bottleneck = Bottleneck(self._bottleneck.ceiling_bytes_s)
         if orders.cap_bytes_s != self._orders.cap_bytes_s:
             link.set_bandwidth(orders.cap_bytes_s)
         for lease, download in tuple(self._held.items()):
