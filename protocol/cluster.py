@@ -195,7 +195,7 @@ class BodyState(msgspec.Struct, frozen=True, array_like=True):
     shut: bool = False
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
+class ProgressReport(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     """Told four times a second: the bodies that moved, and what left the node.
 
     `small` counts what was served without asking since the last time: URL path, times, bytes.
@@ -394,7 +394,7 @@ FromNode = (
     | Ending
     | Ended
     | Parting
-    | Progress
+    | ProgressReport
     | Handover
     | FindDigests
 )

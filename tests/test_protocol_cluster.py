@@ -19,7 +19,7 @@ from tidegate.protocol.cluster import (
     Gone,
     Hello,
     Pause,
-    Progress,
+    ProgressReport,
     Start,
     Terms,
     decode_from_leader,
@@ -128,7 +128,7 @@ def test_a_newer_peer_may_add_fields_and_messages() -> None:
     newer.insert(1, ["progress", [body]])
     assert decode_from_node(msgspec.msgpack.encode(newer)) == [
         Hello("n", 2, 7, "m", False),
-        Progress((BodyState(1, 2, 3, False, shut=True),)),
+        ProgressReport((BodyState(1, 2, 3, False, shut=True),)),
         Gone(4),
     ]
     newer = [["pause", 1, "gently"], ["hum"], ["start", 2, [], 3, 0.5, "gold", True, 4]]
@@ -142,7 +142,7 @@ def test_an_older_peer_leaves_fields_out() -> None:
     older = [["hello", "n"], ["progress", [[1, 2, 3, False]]], ["ended", 3, 10, True, 5]]
     assert decode_from_node(msgspec.msgpack.encode(older)) == [
         Hello("n"),
-        Progress((BodyState(1, 2, 3, False, shut=False),)),
+        ProgressReport((BodyState(1, 2, 3, False, shut=False),)),
         Ended(3, 10, True),
     ]
     older = [["terms", 5, True, b"[]", None, False, True]]

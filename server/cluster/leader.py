@@ -41,7 +41,7 @@ from ...protocol.cluster import (
     MayEnd,
     Parting,
     Pause,
-    Progress,
+    ProgressReport,
     Proofs,
     Register,
     Respond,
@@ -386,7 +386,7 @@ class Node:
     #: Whether it will not be back.
     parts: bool = False
     remote: dict[int, RemoteConnection] = field(default_factory=dict)
-    told: Progress = field(default_factory=Progress)
+    told: ProgressReport = field(default_factory=ProgressReport)
     #: When it told its progress last.
     told_s: float = 0.0
     terms: Terms | None = None
@@ -679,7 +679,7 @@ class Leader:
                 remote.transfer.ending()
         elif isinstance(message, Parting):
             node.parts = True
-        elif isinstance(message, Progress):
+        elif isinstance(message, ProgressReport):
             self._progress(node, message)
         elif isinstance(message, Handover):
             self._home.take_up(message.tickets)
@@ -753,7 +753,7 @@ class Leader:
         if message.running and remote.transfer is None and remote.alive:
             node.send(Pause(number))
 
-    def _progress(self, node: Node, message: Progress) -> None:
+    def _progress(self, node: Node, message: ProgressReport) -> None:
         node.told, node.told_s = message, self._reactor.seconds()
         for body in message.bodies:
             remote = node.remote.get(body.number)

@@ -44,7 +44,7 @@ from ...protocol.cluster import (
     MayEnd,
     Parting,
     Pause,
-    Progress,
+    ProgressReport,
     Proofs,
     Register,
     Respond,
@@ -487,7 +487,7 @@ class RemoteAdmission:
             small, self._small = self._small, {}
         here, total = self._connections()
         self._send(
-            Progress(
+            ProgressReport(
                 tuple(bodies),
                 goodput,
                 self._outlet.link_busy,
