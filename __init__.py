@@ -21,9 +21,21 @@ import click
 
 if TYPE_CHECKING:
     from tidegate.client.api import (
+        AccessRefused,
+        Corrupt,
+        DownloadFailed,
+        Interrupted,
+        LocalProblem,
         Metalink,
+        NetworkProblem,
+        NoRoom,
+        NotFound,
         Options,
+        Progress,
         Result,
+        SourceReport,
+        UsageProblem,
+        WaitedTooLong,
         fetch,
         fetch_blocking,
         fetch_bytes,
@@ -32,9 +44,21 @@ if TYPE_CHECKING:
     from tidegate.protocol.version import __version__
 
 __all__ = [
+    "AccessRefused",
+    "Corrupt",
+    "DownloadFailed",
+    "Interrupted",
+    "LocalProblem",
     "Metalink",
+    "NetworkProblem",
+    "NoRoom",
+    "NotFound",
     "Options",
+    "Progress",
     "Result",
+    "SourceReport",
+    "UsageProblem",
+    "WaitedTooLong",
     "__version__",
     "fetch",
     "fetch_blocking",

@@ -1,36 +1,53 @@
-"""The library: fetch one file from its mirrors, inside asyncio or blocking.
+"""The library: `tidegate.fetch` and what belongs to it (docs/library.md), and its parts.
 
-    from tidegate import fetch, fetch_blocking
-
-    result = await fetch(["https://a.example/x.iso", "https://b.example/x.iso"], Path("x.iso"))
-    result = fetch_blocking(["https://a.example/x.iso"], Path("x.iso"))
-
-Several URLs are mirrors of one file. Errors are `client.net.errors.DownloadFailed` and its kinds,
-each with an exit code and one sentence. Cancelling `fetch` keeps what arrived; the same call goes
-on from there. `emit(event, data)` is called on the calling thread, with the events that
-docs/parallel.md lists for `--json`.
+`read_urls`, `open_network`, `build` and `finish` are for `client.cli` and `client.mirror`, which
+watch a download while it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from .fetch.download import Download
 from .fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
-from .fetch.options import Emit, Options, Result
-from .net.errors import UsageProblem
+from .fetch.options import OnEvent, OnProgress, Options, Progress, Result, SourceReport
+from .net.errors import (
+    AccessRefused,
+    Corrupt,
+    DownloadFailed,
+    Interrupted,
+    LocalProblem,
+    NetworkProblem,
+    NoRoom,
+    NotFound,
+    UsageProblem,
+    WaitedTooLong,
+)
 from .net.network import Network
 from .net.sockets import AsyncioNetwork, CertificateTrust, run_blocking
 from .net.urls import BadUrl, Url, parse
 from .storage.output import FileOutput, MemoryOutput, Output, StreamOutput
 
 __all__ = [
+    "AccessRefused",
+    "Corrupt",
+    "DownloadFailed",
+    "Interrupted",
+    "LocalProblem",
     "Metalink",
+    "NetworkProblem",
+    "NoRoom",
+    "NotFound",
     "Options",
+    "Progress",
     "Result",
+    "SourceReport",
+    "UsageProblem",
+    "WaitedTooLong",
     "build",
     "fetch",
     "fetch_blocking",
@@ -42,12 +59,15 @@ __all__ = [
 ]
 
 
-def _silent(event: str, data: Mapping[str, object]) -> None:
-    """Nobody wants to know."""
+def _ignore(event: str, data: Mapping[str, object]) -> None:
+    """For callers without `on_event`."""
 
 
-def read_urls(urls: Sequence[str]) -> list[Url]:
-    """URLs from text; raises UsageProblem with a sentence."""
+def read_urls(urls: str | Sequence[str]) -> list[Url]:
+    """URLs from text, without repetitions; raises UsageProblem with a sentence."""
+    urls = [urls] if isinstance(urls, str) else urls
+    if not isinstance(urls, Sequence) or not all(isinstance(url, str) for url in urls):
+        raise UsageProblem(f"a URL is text, several are a list of text; {urls!r} is neither")
     try:
         return list(dict.fromkeys(parse(url) for url in urls))
     except BadUrl as error:
@@ -64,7 +84,7 @@ def build(
     urls: Sequence[Url],
     output: Path | int,
     options: Options,
-    emit: Emit = _silent,
+    on_event: OnEvent = _ignore,
     metalink: Metalink | None = None,
     *,
     chosen: bool = True,
@@ -82,10 +102,10 @@ def build(
             window = max(window, 4 * metalink.pieces.length)
         holder: list[Download] = []
         target = StreamOutput(output, network, window, lambda problem: holder[0].fail(problem))
-        holder.append(Download(network, urls, target, options, emit, metalink))
+        holder.append(Download(network, urls, target, options, on_event, metalink))
         return holder[0]
     target = FileOutput(output, chosen=chosen)
-    return Download(network, urls, target, options, emit, metalink)
+    return Download(network, urls, target, options, on_event, metalink)
 
 
 async def finish(download: Download) -> Result:
@@ -104,30 +124,64 @@ async def finish(download: Download) -> Result:
 
 
 async def fetch(
-    urls: Sequence[str],
-    output: Path | int,
+    urls: str | Sequence[str],
+    output: str | os.PathLike[str] | int,
     options: Options | None = None,
-    emit: Emit = _silent,
+    on_event: OnEvent = _ignore,
     metalink: Metalink | None = None,
+    *,
+    on_progress: OnProgress | None = None,
 ) -> Result:
-    """Fetch a file inside a running event loop; raises DownloadFailed."""
+    """Fetch one file from its mirrors inside a running event loop; raises DownloadFailed.
+
+    `output` is a path, or a descriptor that gets the bytes in order. A cancelled `fetch` keeps
+    what arrived, and the same call resumes it. `on_progress` is called about ten times a second
+    and when the file is whole; `on_event(event, data)` gets the events that docs/parallel.md lists
+    for `--json`. Both are called on the thread of the loop. What they raise ends the download: it
+    is the `__cause__` of the LocalProblem that `fetch` raises.
+    """
     chosen = options or Options()
+    places = read_urls(urls)
+    path: Path | int
+    if isinstance(output, str | os.PathLike) and isinstance(os.fspath(output), str):
+        path = Path(output)
+    elif isinstance(output, int) and not isinstance(output, bool):
+        path = output
+    else:
+        raise UsageProblem(f"the output is a path or a file descriptor, not {output!r}")
+
+    def tell(event: str, data: Mapping[str, object]) -> None:
+        if event == "progress" and on_progress is not None:
+            on_progress(download.progress())
+        on_event(event, data)
+
     network = open_network(chosen)
+    download = build(network, places, path, chosen, tell, metalink)
     try:
-        return await finish(build(network, read_urls(urls), output, chosen, emit, metalink))
+        result = await finish(download)
     finally:
         await network.close()
+    if on_progress is not None:
+        on_progress(replace(download.progress(), rates_bytes_s={}))
+    return result
 
 
 def fetch_blocking(
-    urls: Sequence[str],
-    output: Path | int,
+    urls: str | Sequence[str],
+    output: str | os.PathLike[str] | int,
     options: Options | None = None,
-    emit: Emit = _silent,
+    on_event: OnEvent = _ignore,
     metalink: Metalink | None = None,
+    *,
+    on_progress: OnProgress | None = None,
 ) -> Result:
-    """The same for a program without an event loop. Ctrl-C raises Interrupted."""
-    return run_blocking(lambda: fetch(urls, output, options, emit, metalink))
+    """`fetch` for a program without an event loop, in any thread.
+
+    Ctrl-C raises Interrupted. Raises UsageProblem where an event loop runs in this thread.
+    """
+    return run_blocking(
+        lambda: fetch(urls, output, options, on_event, metalink, on_progress=on_progress)
+    )
 
 
 def fetch_bytes(url: str, options: Options | None = None, limit_bytes: int = LIMIT_BYTES) -> bytes:
@@ -138,7 +192,7 @@ def fetch_bytes(url: str, options: Options | None = None, limit_bytes: int = LIM
         target = MemoryOutput(limit_bytes)
         network = open_network(chosen)
         try:
-            await finish(Download(network, read_urls([url]), target, chosen, _silent))
+            await finish(Download(network, read_urls(url), target, chosen, _ignore))
         finally:
             await network.close()
         return target.data

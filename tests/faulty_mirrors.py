@@ -66,6 +66,7 @@ class Behaviour:
     headers: tuple[tuple[str, str], ...] = ()
     pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     ticket_first: bool = False
+    ticket_retry: str = "0"
     #: A client that comes while so many are being served is told to come back.
     most_connections: int | None = None
     #: Certificate and key in one file, see `certificate`: the mirror speaks TLS.
@@ -157,7 +158,11 @@ class Script:
             told_range = [("Content-Range", told.told_range)] if told.told_range else []
             return (yield from self._send(f"{told.status} No", told_range, b"no"))
         if told.ticket_first and "tidegate-ticket" not in fields:
-            ticket = [("Retry-After", "0"), ("Tidegate-Ticket", "place-1"), ("Tidegate-Place", "1")]
+            ticket = [
+                ("Retry-After", told.ticket_retry),
+                ("Tidegate-Ticket", "place-1"),
+                ("Tidegate-Place", "1"),
+            ]
             return (yield from self._send("503 Wait", ticket, b"wait"))
         if told.busy_times > 0:
             told.busy_times -= 1

@@ -376,7 +376,7 @@ def test_an_empty_name_is_no_name(tmp_path: Path, told: str) -> None:
 
 
 def test_the_program_of_the_library_guide_works(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "parallel.md").read_text("utf-8")
+    text = (ROOT / "docs" / "library.md").read_text("utf-8")
     program = tmp_path / "program.py"
     program.write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
     queued = Behaviour(DATA, ticket_first=True)
@@ -388,6 +388,7 @@ def test_the_program_of_the_library_guide_works(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "x.iso").read_bytes() == DATA
+    assert f"{len(DATA)} of {len(DATA)} bytes, 0 bytes/s" in done.stdout
     assert f"{len(DATA)} bytes in x.iso, length checked" in done.stdout
     missing = subprocess.run(
         [*command[:3], first.url + "x"], cwd=tmp_path, env=env, capture_output=True, check=False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -119,6 +120,30 @@ def test_it_works_beside_a_project_with_modules_of_the_same_names(
     whole = (tmp_path / "release" / "tool.iso").read_bytes()
     assert (tmp_path / "fetched.iso").read_bytes() == whole
     assert (tmp_path / "tool.iso").read_bytes() == whole
+
+
+def test_a_program_of_a_user_runs_and_type_checks(fresh: Path, tmp_path: Path) -> None:
+    """The library guide's program, by the installed wheel alone, in a folder of the user's own."""
+    text = (ROOT / "docs" / "library.md").read_text("utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program = tmp_path / "program.py"
+    program.write_text(example)
+    make_release(tmp_path / "release", tool_iso=3_000_000)
+    with serving(tmp_path / "release", tmp_path / "state", program=fresh / "tidegate") as server:
+        shown = run([fresh / "python", program, "x.iso", f"{server.url}/tool.iso"], tmp_path)
+    assert "3000000 bytes in x.iso, digest checked" in shown
+    # The checker reads the installed package, and finds a wrong use of it.
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("import tidegate\ntidegate.fetch_blocking(5, 'x').size_bytes + ''\n")
+    words = ("-m", "mypy", "--strict", "--no-incremental", "--config-file", "")
+    command = [sys.executable, *words, "--python-executable", fresh / "python", program, wrong]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=user_environ(), capture_output=True, text=True, check=False
+    )
+    found = done.stdout.splitlines()
+    assert [line.partition(": ")[0] for line in found[:-1]] == ["wrong.py:2"] * 2, done.stdout
+    assert "[arg-type]" in found[0]
+    assert "[operator]" in found[1]
 
 
 def test_the_api_describes_itself(tmp_path: Path) -> None:

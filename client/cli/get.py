@@ -37,20 +37,13 @@ def _checksum(
 ) -> tuple[str, bytes] | None:
     if value is None:
         return None
-    import hashlib
+    from ..fetch.options import read_checksum
+    from ..net.errors import UsageProblem
 
-    name, _, text = value.rpartition(":")
-    lengths = {64: "sha256", 96: "sha384", 128: "sha512"}
-    name = name.lower().replace("-", "") or lengths.get(len(text), "")
     try:
-        raw = bytes.fromhex(text)
-    except ValueError:
-        raw = b""
-    if name not in ("sha256", "sha384", "sha512", "sha1", "md5") or (
-        len(raw) != hashlib.new(name).digest_size
-    ):
-        raise click.BadParameter("write it like sha256:HEX", ctx, param)
-    return name, raw
+        return read_checksum(value)
+    except UsageProblem as problem:
+        raise click.BadParameter(str(problem), ctx, param) from None
 
 
 def _headers(

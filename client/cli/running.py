@@ -107,7 +107,7 @@ def _jobs(given: Mapping[str, Any], options: Options) -> list[_Job]:
     metalinks = [word for word in words if word.lower().endswith(_META)]
     if not metalinks:
         # One name or one digest for all URLs says that they are mirrors of one file.
-        is_one_file = options.checksum is not None or _names_a_file(output)
+        is_one_file = options.digest is not None or _names_a_file(output)
         groups = {"": words} if is_one_file else _by_file_name(words)
         return [_Job(urls, output) for urls in groups.values()]
     if len(words) > 1:
@@ -217,7 +217,7 @@ def _open_outlet(name: str) -> int:
 
 def _already(path: Path, options: Options, metalink: Metalink | None) -> Result | None:
     """The finished file, when it is there with the right digest."""
-    digest = options.checksum or (metalink.digest if metalink is not None else None)
+    digest = options.digest or (metalink.digest if metalink is not None else None)
     if digest is None or not path.is_file():
         return None
     import hashlib

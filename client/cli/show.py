@@ -11,9 +11,8 @@ from typing import Protocol, TextIO
 
 from ...protocol.units import format_duration, format_size
 from ..fetch.download import Download
-from ..fetch.options import Result
+from ..fetch.options import Progress, Result
 from ..net.errors import DownloadFailed
-from ..schedule.segments import UNKNOWN_SIZE
 
 
 class Show(Protocol):
@@ -88,7 +87,7 @@ class Plain(Quiet):
             now = time.monotonic()
             if now - self._told_s >= self.interval_s:
                 self._told_s = now
-                self.say(progress_line(self.download))
+                self.say(progress_line(self.download.progress()))
 
     def done(self, result: Result) -> None:
         for line in summary(result):
@@ -112,7 +111,6 @@ class Json(Quiet):
             if early or self.download is None or self.waits():
                 return
             self._told_s = now
-            data = figures(self.download)
         self._line(event, data)
 
     def _line(self, event: str, data: Mapping[str, object]) -> None:
@@ -186,44 +184,15 @@ def words(event: str, data: Mapping[str, object]) -> str | None:
     return None
 
 
-def figures(download: Download) -> dict[str, object]:
-    """Where a download stands."""
-    sink, board, now = download.sink, download.board, download.network.now()
-    if sink is None or board is None:
-        return {"bytes": 0, "size": None, "rate": 0}
-    known = sink.size_bytes < UNKNOWN_SIZE
-    rates = {}
-    for mirror in download.state.mirrors:
-        lanes = [board.lanes[n] for n in mirror.lanes if n in board.lanes]
-        rate = sum(lane.rate(now) or 0.0 for lane in lanes if lane.blocks)
-        rates[mirror.url.text] = round(rate)
-    if download.joining is not None and (rate := download.joining.rate_bytes_s(now)):
-        rates["multicast"] = round(rate)
-    if download.peering is not None and (rate := download.peering.rate_bytes_s(now)):
-        rates["peers"] = round(rate)
-    total = sum(rates.values())
-    left = sink.size_bytes - sink.have.total
-    return {
-        "bytes": sink.have.total,
-        "size": sink.size_bytes if known else None,
-        "rate": total,
-        "eta_s": round(left / total, 1) if total and known else None,
-        "mirrors": rates,
-    }
-
-
-def progress_line(download: Download) -> str:
+def progress_line(now: Progress) -> str:
     """One plain line."""
-    now = figures(download)
-    done, size, rate, eta = (now.get(k) for k in ("bytes", "size", "rate", "eta_s"))
-    assert isinstance(done, int)
-    assert isinstance(rate, int)
-    line = format_size(done)
-    if isinstance(size, int) and size > 0:
-        line += f" of {format_size(size)} ({100 * done // size} %)"
-    line += f", {format_size(rate)}/s"
-    if isinstance(eta, float):
-        line += f", {format_duration(eta)} left"
+    line = format_size(now.done_bytes)
+    if now.size_bytes:
+        share = 100 * now.done_bytes // now.size_bytes
+        line += f" of {format_size(now.size_bytes)} ({share} %)"
+    line += f", {format_size(now.rate_bytes_s)}/s"
+    if now.left_s is not None:
+        line += f", {format_duration(now.left_s)} left"
     return line
 
 

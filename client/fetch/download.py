@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -71,10 +72,10 @@ from .events import (
 )
 from .findings import Findings
 from .metalink import LIMIT_BYTES, Metalink, read_metalink
-from .options import Emit, Options, Result
+from .options import OnEvent, Options, Progress, Result
 from .rates import Rates
 from .receiver import BodyReceiver
-from .report import make_result, remember
+from .report import make_progress, make_result, remember
 from .sharing import make_board
 from .state import DownloadPhase, State
 from .workers import Worker
@@ -98,14 +99,14 @@ class Download:
         urls: Sequence[Url],
         target: Output,
         options: Options,
-        emit: Emit,
+        emit: OnEvent,
         metalink: Metalink | None = None,
     ) -> None:
         #: Without a timer or an answer of its own nothing would look after it any more.
         self.network: Network = GuardedNetwork(network, self._broke)
         self.target = target
         self.emit = emit
-        folder = options.data_folder or data_folder(options.environ)
+        folder = Path(options.data_folder or data_folder(options.environ))
         self._rates = Rates(folder)
         self.asking = RequestBuilder(
             options.environ,
@@ -116,7 +117,7 @@ class Download:
         )
         self.state = State(options, Random(options.seed), network.now(), self._rates.path)
         self.state.in_order = target.path is None
-        self.content = DownloadedFile(self.state, target, options.checksum, metalink)
+        self.content = DownloadedFile(self.state, target, options.digest, metalink)
         self.intake: BodyReceiver | None = None
         self.over = False
         self.result: Result | None = None
@@ -157,6 +158,10 @@ class Download:
     def sink(self) -> PieceWriter | None:
         """Where the bytes go; None until the size is known."""
         return self.intake.sink if self.intake is not None else None
+
+    def progress(self) -> Progress:
+        """Where the download stands."""
+        return make_progress(self.state, self.sink, self.joining, self.peering, self.network.now())
 
     # -- starting and ending -------------------------------------------------------------------
 
@@ -502,7 +507,7 @@ class Download:
                 self._attempt(self.target.checkpoint)
         if not self.over and now - self._told_s >= _TELL_S:
             self._told_s = now
-            self.emit("progress", {})
+            self.emit("progress", self.progress().fields())
         if not self.over and self.intake is not None and self.intake.board.done:
             self._conclude()
 

@@ -362,7 +362,7 @@ def changed(state: State, mirror: Mirror, text: str) -> Actions:
 def doubts_empty(state: State, mirror: Mirror) -> bool:
     """Whether the word of this mirror that the file has no bytes is not enough: a copy that was
     only begun looks so, and another mirror has bytes, or may have."""
-    if 0 in (state.size_bytes, state.promised_bytes) or _is_of_nothing(state.options.checksum):
+    if 0 in (state.size_bytes, state.promised_bytes) or _is_of_nothing(state.options.digest):
         return False
     return any(other.size_bytes != 0 for other in state.mirrors if other is not mirror)
 

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from ..net.errors import UsageProblem
 
 Strategy = Literal["adaptive", "dynamic", "history", "single"]
-Emit = Callable[[str, Mapping[str, object]], None]
+OnEvent = Callable[[str, Mapping[str, object]], None]
+#: The length of a raw digest by its algorithm.
+_DIGEST_BYTES = {"sha256": 32, "sha384": 48, "sha512": 64, "sha1": 20, "md5": 16}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """All optional. Sizes are bytes, rates bytes per second, times seconds.
 
-    `checksum` is (algorithm, raw digest). `connections` per mirror: None means one, which is best
-    unless a server limits each connection. `block_bytes` fixes the block size, `blocks` is the B
-    of the dynamic strategy. `max_wait_s` 0 means: do not wait at all. `client_id` and
-    `data_folder` are found in the user's data folder when None. `window_bytes` bounds what is
-    held for in-order output. `peers`: exchange pieces with others who fetch the file; they are
-    sent at most `upload_bytes_s`. `ca_file` holds certificates (PEM) that are believed beside
-    those of the system; `insecure` believes any. `max_failures` in a row and a mirror is given
-    up; one that has answered before is left three times as many, with pauses up to a minute.
+    `checksum` is the file's expected digest: "sha256:HEX", or (algorithm, raw digest).
+    `connections` to each mirror: None means one, and more where a trial shows a gain.
+    `block_bytes` fixes the block size, `blocks` is the B of the dynamic strategy. `max_wait_s` 0
+    means: never wait in a queue. `client_id` and `data_folder` are found in the user's data folder
+    when None. `window_bytes` bounds what is held for in-order output. `peers`: exchange pieces
+    with others who fetch the file; they are sent at most `upload_bytes_s`. `ca_file` holds
+    certificates (PEM) that are trusted beside those of the system; `insecure` trusts any. A mirror
+    is given up after `max_failures` in a row; one that has answered before after three times as
+    many, with pauses up to a minute.
     """
 
-    checksum: tuple[str, bytes] | None = None
+    checksum: str | tuple[str, bytes] | None = None
     strategy: Strategy = "adaptive"
     connections: int | None = None
     block_bytes: int | None = None
@@ -47,25 +51,119 @@ class Options:
     max_failures: int = 5
     max_redirects: int = 10
     window_bytes: int = 32 << 20
-    data_folder: Path | None = None
+    data_folder: str | os.PathLike[str] | None = None
     client_id: str | None = None
-    ca_file: str | None = None
+    ca_file: str | os.PathLike[str] | None = None
     insecure: bool = False
     environ: Mapping[str, str] | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageProblem for what no download could end with."""
-        needed = {
+        """Raises UsageProblem for a value that no download can use."""
+        _ = self.digest
+        if self.strategy not in get_args(Strategy):
+            raise UsageProblem(f"the strategy is one of {', '.join(get_args(Strategy))}")
+        for what, value in self._positive().items():
+            if value is None:
+                continue
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise UsageProblem(f"{what} must be a number, not {value!r}")
+            if not value > 0:
+                raise UsageProblem(f"{what} must be more than {value:g}")
+        for header in self.headers:
+            if not _is_header(header):
+                raise UsageProblem("headers are pairs of text: ((NAME, VALUE), ...)")
+        for what, path in {"data_folder": self.data_folder, "ca_file": self.ca_file}.items():
+            if path is not None and not isinstance(path, str | os.PathLike):
+                raise UsageProblem(f"{what} must be a path, not {path!r}")
+
+    def _positive(self) -> dict[str, float | None]:
+        return {
             "the size of blocks": self.block_bytes,
             "the number of blocks": self.blocks,
             "the number of connections": self.connections,
             "the limit of the rate": self.limit_bytes_s,
             "the time-out": self.timeout_s,
         }
-        for what, value in needed.items():
-            if value is not None and not value > 0:
-                raise UsageProblem(f"{what} must be more than {value:g}")
+
+    @property
+    def digest(self) -> tuple[str, bytes] | None:
+        """The expected digest: algorithm and raw bytes."""
+        if self.checksum is None:
+            return None
+        if isinstance(self.checksum, str):
+            return read_checksum(self.checksum)
+        match self.checksum:
+            case (str(name), bytes(raw)) if _DIGEST_BYTES.get(name) == len(raw):
+                return name, raw
+        raise UsageProblem('the checksum is "sha256:HEX", or (algorithm, raw digest)')
+
+
+def read_checksum(text: str) -> tuple[str, bytes]:
+    """A digest from text such as "sha256:HEX"; SHA-2 needs no name. Raises UsageProblem."""
+    name, _, digits = text.strip().rpartition(":")
+    name = name.lower().replace("-", "")
+    if not name:
+        # A digest without a name is of the SHA-2 family.
+        name = {32: "sha256", 48: "sha384", 64: "sha512"}.get(len(digits) // 2, "")
+    try:
+        raw = bytes.fromhex(digits)
+    except ValueError:
+        raw = b""
+    if _DIGEST_BYTES.get(name) != len(raw):
+        raise UsageProblem(f"{text!r} is no digest; write it like sha256:HEX")
+    return name, raw
+
+
+def _is_header(header: object) -> bool:
+    """A line break in a header would begin another one."""
+    match header:
+        case (str(name), str(value)):
+            return name != "" and not any(c in name + value for c in "\r\n\0")
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a download stands.
+
+    `done_bytes` are in their place, those of an earlier attempt too. `size_bytes` is None until a
+    server tells it. `left_s` is None while the size or the rate is unknown. `rates_bytes_s` has
+    the present rate of each source by its URL; peers and multicast count as sources. While a
+    server makes the download wait, `place` is its place in the queue and `starts_in_s` the
+    expected wait, where the server tells them.
+    """
+
+    done_bytes: int
+    size_bytes: int | None
+    rates_bytes_s: Mapping[str, float]
+    place: int | None = None
+    starts_in_s: float | None = None
+
+    @property
+    def rate_bytes_s(self) -> float:
+        """The present rate of all sources together."""
+        return sum(self.rates_bytes_s.values())
+
+    @property
+    def left_s(self) -> float | None:
+        """The time left at the present rate."""
+        if self.size_bytes is None or not self.rate_bytes_s:
+            return None
+        return (self.size_bytes - self.done_bytes) / self.rate_bytes_s
+
+    def fields(self) -> dict[str, object]:
+        """The data of the event `progress`."""
+        return {
+            "bytes": self.done_bytes,
+            "size": self.size_bytes,
+            "rate": round(self.rate_bytes_s),
+            "eta_s": round(self.left_s, 1) if self.left_s is not None else None,
+            "mirrors": {url: round(rate) for url, rate in self.rates_bytes_s.items()},
+        }
+
+
+OnProgress = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
-"""What a download tells at its end, and what it remembers for the next one."""
+"""What a download tells on its way and at its end, and what it remembers for the next one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..schedule.segments import UNKNOWN_SIZE
 from ..storage.piece_writer import PieceWriter
 from .content import DownloadedFile
-from .options import Result, SourceReport
+from .options import Progress, Result, SourceReport
 from .rates import Rates
 from .state import State
 
@@ -31,6 +32,39 @@ def remember(state: State, rates: Rates) -> None:
         rates.learn(mirror.host, counts.rate_bytes_s, counts.rtt_s)
     if telling:
         rates.save()
+
+
+def make_progress(
+    state: State,
+    sink: PieceWriter | None,
+    joining: MulticastJoin | None,
+    peering: PeerJoin | None,
+    now: float,
+) -> Progress:
+    """The figures of a download that runs."""
+    rates, board = {}, state.board
+    if board is not None:
+        for mirror in state.mirrors:
+            lanes = [board.lanes[n] for n in mirror.lanes if n in board.lanes]
+            rates[mirror.url.text] = sum(lane.rate(now) or 0.0 for lane in lanes if lane.blocks)
+    others = {"multicast": joining, "peers": peering}
+    for name, other in others.items():
+        if other is not None and (rate := other.rate_bytes_s(now)):
+            rates[name] = rate
+    size = sink.size_bytes if sink is not None and sink.size_bytes < UNKNOWN_SIZE else None
+    done = sink.have.total if sink is not None else 0
+    if state.first_byte_s is not None:
+        return Progress(done, size, rates)
+    pauses = [mirror.pause for mirror in state.mirrors if mirror.pause is not None]
+    queued = [pause for pause in pauses if pause.place is not None]
+    starts = [pause.starts_at - now for pause in pauses if pause.starts_at is not None]
+    return Progress(
+        done,
+        size,
+        rates,
+        place=min((pause.place for pause in queued if pause.place is not None), default=None),
+        starts_in_s=max(0.0, min(starts)) if starts else None,
+    )
 
 
 def make_result(

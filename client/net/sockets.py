@@ -52,7 +52,7 @@ class CertificateTrust:
     OpenSSL honours SSL_CERT_FILE and SSL_CERT_DIR. `insecure`: any certificate will do.
     """
 
-    ca_file: str | None = None
+    ca_file: str | os.PathLike[str] | None = None
     insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
@@ -66,8 +66,9 @@ class CertificateTrust:
                 context.load_verify_locations(self.ca_file)
             except (OSError, ssl.SSLError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
+                name = os.fspath(self.ca_file)
                 raise UsageProblem(
-                    f"{self.ca_file} cannot be used as a file of certificates (PEM): {reason}"
+                    f"{name} cannot be used as a file of certificates (PEM): {reason}"
                 ) from None
         if self.insecure:
             context.check_hostname = False
@@ -361,8 +362,12 @@ def run_blocking(
     """Run `main()` on an event loop of its own and return what it returns.
 
     The signals `stopped_by`, where the program does nothing special about them itself, cancel it
-    at a point where it waits; then Interrupted is raised.
+    at a point where it waits; then Interrupted is raised. Raises UsageProblem where an event loop
+    runs in this thread already.
     """
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise UsageProblem("an event loop runs in this thread already: await fetch(...) there")
     loop = asyncio.SelectorEventLoop()
     caught: list[int] = []
     try:
