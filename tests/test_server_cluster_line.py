@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fakes import representation
 from tidegate.policies.contract import Admit, Job
-from tidegate.protocol.cluster import Progress
+from tidegate.protocol.cluster import ProgressReport
 from tidegate.server.admission.downloads import Delivery, LeasedDownload
 from tidegate.server.cluster.leader import Node, Nodes, RemoteTransfer
 from tidegate.server.cluster.line import FleetLine
@@ -58,7 +58,7 @@ class Machine:
             goodput = sum(min(b.most_bytes_s, self.line_bytes_s / len(mine)) for b in mine)
             total = int(sum(body.sent for body in mine))
             flying = total - int(sum(body.arrived for body in mine))
-            node.told = Progress((), goodput, capped, (), 0, 0, total, flying)
+            node.told = ProgressReport((), goodput, capped, (), 0, 0, total, flying)
             node.told_s = now
 
 
@@ -206,7 +206,9 @@ class ShortBodies:
                 self.running.remove(body)
                 self.over.append(body)
         told = int(flying) if tells else None
-        self.node.told = Progress((), 0.0, to_send <= 0.0, (), 0, 0, int(self.sent_total), told)
+        self.node.told = ProgressReport(
+            (), 0.0, to_send <= 0.0, (), 0, 0, int(self.sent_total), told
+        )
         self.node.told_s = now
 
 
