@@ -62,7 +62,7 @@ from tidegate.protocol.cluster import (
     Enter,
     FromNode,
     Hello,
-    Progress,
+    ProgressReport,
     Respond,
     Start,
     WireFile,
@@ -500,7 +500,7 @@ class Tester:
     async def _tell(self) -> None:
         while True:
             await asyncio.sleep(0.25)
-            self._send(Progress())
+            self._send(ProgressReport())
 
     async def _hear(self, reader: asyncio.StreamReader) -> None:
         while True:
