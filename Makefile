@@ -104,17 +104,13 @@ bench-mirror: $(VENV)/.test
 # (Debian: postgresql).
 .PHONY: cluster-faults
 cluster-faults: $(VENV)/.test
-	$(BIN)/python -m bench.machines faults --seconds $${SECONDS_OF_FAULTS:-600}
+	$(BIN)/python -m tests.machine_faults --seconds $${SECONDS_OF_FAULTS:-600}
 
-# Multicast in network namespaces beside uftp, udpcast, NORM and TCP; needs root
-# (Debian: iproute2 nftables uftp udpcast libnorm1 nginx curl).
+# Multicast in network namespaces beside uftp, udpcast and TCP; needs root
+# (Debian: iproute2 nftables uftp udpcast nginx curl).
 .PHONY: lab-multicast
 lab-multicast: $(VENV)/.test
 	$(BIN)/python -m bench.multicast.lab
-
-.PHONY: lab-multicast-trials
-lab-multicast-trials: $(VENV)/.test
-	$(BIN)/python -m bench.multicast.lab --trials --rounds 1
 
 # Downloads from four rate-limited mirrors, ours beside aria2, axel and curl (root; Debian:
 # nginx aria2 axel curl iproute2 nftables gcc).

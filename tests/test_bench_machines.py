@@ -1,10 +1,10 @@
-"""When a machine led itself, as the benchmark of faults reads it from the machine's log."""
+"""When a machine led itself, as the faults at random read it from the machine's log."""
 
 from __future__ import annotations
 
 import math
 
-from bench.machines import alone_by
+from tests.machine_faults import alone_by
 
 _ALONE = "Nobody leads: this node goes on with a queue of its own."
 _BACK = "A leader is there: this node gives its queue back."

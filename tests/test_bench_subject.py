@@ -18,27 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import (
-    bars,
-    clients,
-    cluster,
-    compare,
-    composition,
-    gate,
-    http_peers,
-    machines,
-    manners,
-    mirror,
-    peers,
-    staging,
-)
+from bench import bars, compare, http_peers, mirror, peers, staging
 from bench.attacks import live, simulated, table
-from bench.attacks import mirrors as bad_mirrors
-from bench.history import CrowdHistory
 from bench.parallel import lab as parallel
 from bench.policies import lab as policies
 from bench.shared.subject import NothingMeasured, Suppressed, require
+from tests import machine_faults
 from tests import test_e2e_chaos as chaos
+from tests.crowd_history import CrowdHistory
 from tests.installed import PYTHON
 
 HTTP = {row.name: row for row in http_peers.ROWS}
@@ -89,12 +76,6 @@ def refused_attack(monkeypatch: pytest.MonkeyPatch) -> live.Strikes:
     return asyncio.run(attack())
 
 
-def lost_service() -> None:
-    """A machine of the composition is lost of which no process runs."""
-    absent = composition.Composition.__new__(composition.Composition)
-    absent.lose("node-2")
-
-
 #: What is taken away: how the bench is told of it, and a part of the sentence that it says.
 TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
     "attacks live: no file": (
@@ -125,24 +106,6 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
         lambda: simulated.require_landed(engine(9, 9, 0.0), "one /48", "real"),
         "took no file",
     ),
-    "attacks on downloads: wrong file without an attacker": (
-        lambda: bad_mirrors.require_alone([True, False]),
-        "1 of 2 honest",
-    ),
-    "attacks on downloads: mirror not asked": (
-        lambda: bad_mirrors.require_asked("sends wrong bytes", 0),
-        "nobody asked it",
-    ),
-    "clients: crowd gone": (lambda: clients.require_crowd([0, 0, 0, None]), "1 of 4"),
-    "clients: program fails": (lambda: clients.require_tools(["pip"], ["curl"]), "pip"),
-    "clients: none installed": (lambda: clients.require_tools([], []), "installed"),
-    "cluster speed: short download": (lambda: cluster.require_whole([9, 8], 9), "1 of 2"),
-    "cluster speed: no download": (lambda: cluster.require_whole([], 9), "0 of 0"),
-    "cluster faults: no kill": (lambda: cluster.require_harmed({}, 9), "No process"),
-    "cluster faults: no file": (
-        lambda: cluster.require_harmed({"leader killed": 1}, 0),
-        "whole file",
-    ),
     "compare: nobody came": (
         lambda: compare.require_overload("fair", OVERLOAD, 5),
         "4 of 5 clients",
@@ -155,8 +118,6 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
         lambda: compare.require_overload("fair", OVERLOAD | {"queued": 0.0}, 4),
         "told to wait",
     ),
-    "composition: machine not there": (lost_service, "no process of it ran"),
-    "gate: other answers": (lambda: gate.require_meant(9, 20, starts=True), "9 of 20"),
     "http_peers: wrong status": (
         lambda: http_peers.require_status("nginx", HTTP["304"], 200),
         "wants 304",
@@ -171,30 +132,6 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "http_peers: no report": (lambda: http_peers.served("nginx", HTTP["404"], ""), "refused"),
     "http_peers: downloads closed": (closed_download, "0 of 1 stalled"),
-    "machines failover: no leader lost": (
-        lambda: machines.require_failover({}, 3),
-        "No leader was lost",
-    ),
-    "machines failover: no place": (
-        lambda: machines.require_failover({"process killed": [1.0]}, 0),
-        "place in the queue",
-    ),
-    "machines failover: kill hit nothing": (
-        lambda: machines.require_new_epoch("process killed", 4, 4),
-        "still leads",
-    ),
-    "manners: no strike": (lambda: manners.require_strikes({"ghost": 0}), "ghost never asked"),
-    "manners: nobody waits": (lambda: manners.require_waits(manners.Waits(0.0, 1.0)), "polite"),
-    "manners: nobody is rude": (
-        lambda: manners.require_waits(manners.Waits(1.0, float("nan"))),
-        "rude",
-    ),
-    "manners live: forger absent": (
-        lambda: manners.require_attacked(
-            "hoarder, ghost and forger, too", {"hoard_answers": 1.0, "ghost_answers": 1.0}
-        ),
-        "forge",
-    ),
     "mirror: wrong tree": (
         lambda: mirror.require_mirrored(MIRRORED | {"zstd": "WRONG"}, 9),
         "zstd did not make",
@@ -263,9 +200,8 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.parametrize("case", TAKEN_AWAY)
 def test_a_measurement_without_its_subject_fails(
-    case: str, monkeypatch: pytest.MonkeyPatch
+    case: str,
 ) -> None:
-    monkeypatch.setattr(composition, "run", lambda *_, **__: "")
     without, sentence = TAKEN_AWAY[case]
     with pytest.raises(NothingMeasured, match=sentence) as failed:
         without()
@@ -282,7 +218,7 @@ def test_an_attacker_that_cannot_connect_fails_its_cell(monkeypatch: pytest.Monk
 
 
 def test_a_cell_without_its_attacker_stays_empty_and_fails_the_run(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def day(policy: str, title: str, manner: live.Manner, people: int) -> float:
         if title:
@@ -291,13 +227,32 @@ def test_a_cell_without_its_attacker_stays_empty_and_fails_the_run(
 
     monkeypatch.setattr(live, "day", day)
     monkeypatch.setattr(live, "line", contextlib.nullcontext)
-    judge = table.CostJudge()
-    lived = table.LiveCells(table.Cells(None, 1.0), 1, ["one /48"], 4)
-    rows = "".join(table.live_rows(["fair"], lived, judge))
-    assert "nobody: 3.0 s" in rows
-    assert "one /48" not in rows
-    assert len(judge.faults) == len(table._LIVE_MANNERS)
-    assert all("0 of 9 connections" in fault for fault in judge.faults)
+    options = ["--policy", "fair", "--days", "1", "--no-simulated", "--attacker"]
+    assert table.main([*options, "one /48"]) == 1
+    said = capsys.readouterr().out
+    assert "| `fair` | nobody: 3.0 s |" in said
+    assert f"| one /48 |{' – |' * len(table._NAMES)}\n" in said
+    assert said.count("0 of 9 connections") == len(table._NAMES)
+
+
+def test_an_attacker_that_costs_more_than_its_share_fails_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    days_s = {"": 3.0, simulated.SHARE.title: 5.0, "one IPv4": 9.0}
+    monkeypatch.setattr(live, "day", lambda policy, title, *_: days_s[title])
+    monkeypatch.setattr(live, "line", contextlib.nullcontext)
+    options = ["--policy", "fair", "--days", "2", "--no-simulated"]
+    for title in list(days_s)[1:]:
+        options += ["--attacker", title]
+    kept = ["--results", str(tmp_path / "kept.jsonl")]
+    assert table.main([*options, *kept]) == 1
+    said = capsys.readouterr().out
+    assert "one IPv4, real: costs more than its shares give it" in said
+    assert "one IPv4, idle: +200.0 %" in said
+    # The next run goes on from what this one measured.
+    monkeypatch.setattr(live, "day", None)
+    assert table.main([*options, *kept]) == 1
+    assert capsys.readouterr().out == said
 
 
 def test_a_load_on_a_server_that_has_ended_fails(
@@ -322,7 +277,6 @@ def test_a_measurement_with_its_subject_goes_on() -> None:
     live.require_landed("one /48", "small", STRUCK)
     simulated.require_landed(engine(9, 0, 0.0), "one /48", "ghost")
     simulated.require_landed(engine(9, 9, 9.0), "one /48", "real")
-    cluster.require_whole([9, 9], 9)
     compare.require_overload("fair", OVERLOAD, 4)
     http_peers.require_status("nginx", HTTP["304"], 304)
     assert http_peers.served("nginx", HTTP["10 KiB"], "5 requests in 1.00s, 2.00KB read") == (
@@ -340,12 +294,12 @@ def test_a_measurement_with_its_subject_goes_on() -> None:
 
 def test_faults_of_machines_that_hit_nothing_break_a_promise() -> None:
     history = CrowdHistory(whole=9)
-    written = machines.Written(1, 0, 0, 0, frozenset())
-    harm = machines.Harm([], None, None, None, None)  # type: ignore[arg-type]
+    written = machine_faults.Written(1, 0, 0, 0, frozenset())
+    harm = machine_faults.Harm([], None, None, None, None)  # type: ignore[arg-type]
     harm.fleet = [None]  # type: ignore[list-item]
-    assert machines.judge(history, written, harm, 6, 6, "") == ["no fault hit anything"]
+    assert machine_faults.judge(history, written, harm, 6, 6, "") == ["no fault hit anything"]
     harm.done["leader killed"] += 1
-    assert machines.judge(history, written, harm, 6, 6, "") == []
+    assert machine_faults.judge(history, written, harm, 6, 6, "") == []
 
 
 def test_a_bar_about_told_times_is_missed_where_nobody_was_told_one() -> None:

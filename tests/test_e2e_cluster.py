@@ -427,7 +427,7 @@ def test_any_machines_admin_page_is_the_leaders(tmp_path: Path, url: str) -> Non
 def test_faults_at_random_break_no_promise() -> None:
     """`make cluster-faults` goes on for longer."""
     pytest.importorskip("psycopg")
-    command = [PYTHON, "-m", "bench.machines", "faults", "--seconds", "12"]
+    command = [PYTHON, "-m", "tests.machine_faults", "--seconds", "12"]
     done = subprocess.run(
         [*command, "--clients", "20"], capture_output=True, text=True, check=False
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.composition import Composition
 from bench.shared.namespaces import inside
+from tests.composition import Composition
 from tests.dockerfile import Builder, Image, container
 from tests.roots import View
 from tests.running import wait_for

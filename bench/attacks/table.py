@@ -1,13 +1,12 @@
 """What an attacker can cost the others: the tables of docs/security.md.
 
-    python -m bench.attacks.table [--seeds 1] [--days 2] [--minutes 45] [--policy NAME …]
-        [--attacker WHO …] [--no-live] [--no-simulated] [--no-mirrors] [--results FILE] [--write]
+    python -m bench.attacks.table [--policy NAME …] [--attacker WHO …] [--no-live] [--no-simulated]
+        [--seeds 1] [--days 2] [--minutes 45] [--results FILE] [--write]
 
-Downloads that have a malicious mirror (a minute); a release day in virtual time under each policy,
-calm and attacked (about ten minutes); then real servers under attackers in network namespaces
-(root, half a minute for each day). No cell begins after so many `--minutes`; with
-`--results` the next run goes on where this one stopped. `--write` puts the tables into
-docs/security.md.
+A release day in virtual time under each policy, calm and attacked (about ten minutes); then real
+servers under attackers in network namespaces (root, half a minute for each day). No cell begins
+after so many `--minutes`; with `--results` the next run goes on where this one stopped. `--write`
+puts the tables into docs/security.md.
 
 Exit code 1 when under the default policy one network that uses nothing costs the honest over 5 % of
 their mean session time, or ten addresses over 15 %, by more than two standard errors; when one
@@ -19,39 +18,47 @@ when an attack did not take place.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import astuple
+from functools import cache
 from pathlib import Path
-from typing import cast
 
-from bench.attacks import live, mirrors
-from bench.attacks.simulated import ATTACKERS, SHARE, AttackBench, Attacker, Cost, Manner
+from bench.attacks import live
+from bench.attacks.simulated import ATTACKERS, CONDUCTS, SHARE, AttackBench, Attacker, Cost
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from bench.shared.subject import NothingMeasured
 
-_NAMES: dict[Manner, str] = {"ghost": "ghost", "idle": "idle", "real": "really downloads"}
-_MANNERS: tuple[Manner, ...] = tuple(_NAMES)
-_LIVE_NAMES = ("small files", "short files", "half a request")
-_LIVE_MANNERS: tuple[live.Manner, ...] = (*_MANNERS, "small", "short", "half")
-_FETCHING: tuple[live.Manner, ...] = ("real", "small", "short")
+_NAMES: dict[live.Manner, str] = {
+    "ghost": "ghost",
+    "idle": "idle",
+    "real": "really downloads",
+    "small": "small files",
+    "short": "short files",
+    "half": "half a request",
+}
+_FETCHING = ("real", "small", "short")
 _POLICIES = ("fair", "ticket", "reserve", "http")
 _LIVE_POLICIES = ("fair", "ticket")
 _DEFAULT_POLICY = "fair"
 _NAT_PEOPLE = 500
+_BEHIND_NAT = f"{_NAT_PEOPLE} honest people behind one NAT"
 #: What may be lost by those who use nothing: a fraction of the mean session time.
 _BARS = {"one IPv4": 0.05, "one /64": 0.05, "one /48": 0.05, "ten addresses": 0.15}
 #: So many times as long as the others may those take who share an address with many.
 _BEHIND_ONE_MOST = 1.5
 _ONE_NETWORK = ("one IPv4", "one /64", "one /48")
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"
-_BEGIN, _END = "<!-- make attacks: begin -->\n", "<!-- make attacks: end -->\n"
+_BEGIN = "<!-- make attacks: begin -->\n"
+_END = "<!-- make attacks: end -->\n"
+_EMPTY = "–"
 
 
 def _spelled(cost: Cost) -> str:
@@ -61,190 +68,6 @@ def _spelled(cost: Cost) -> str:
     return f"{least}{100 * cost.mean:+.1f}{error} %{taken}"
 
 
-class CostJudge:
-    """Hears every figure, and keeps what misses its bar."""
-
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-        #: What the shares of one network cost when honest people have them.
-        self._share: Cost | None = None
-
-    def hear(self, policy: str, title: str, manner: str, costs: list[Cost] | None) -> str:
-        """The figure as the cell of a table, see `Cells.get`."""
-        bar = _BARS.get(title)
-        if costs and costs[0].undone > 0.5:
-            costs = None
-        if costs is None:
-            self._fault(policy, f"{title}, {manner}: stops the service")
-            return "no service"
-        if not costs:
-            return "–"
-        cost = costs[0]
-        if title == SHARE.title:
-            self._share = cost
-        elif title in _ONE_NETWORK and manner in _FETCHING:
-            share = self._share
-            error = 2.0 * math.hypot(cost.error, share.error) if share else 0.0
-            if share is not None and cost.mean - share.mean > error:
-                what = "large" if manner == "real" else manner
-                self._fault(policy, f"{title} downloads more {what} files than its shares give it")
-        elif manner not in _FETCHING and bar is not None and cost.mean - 2.0 * cost.error > bar:
-            self._fault(policy, f"{title}, {manner}: {_spelled(cost)}")
-        return _spelled(cost)
-
-    def hear_behind_one(self, policy: str, pairs_s: Sequence[tuple[float, float]]) -> str:
-        """Mean sessions of those behind one address and of the others, day by day, as a cell."""
-        if not pairs_s:
-            return "–"
-        inside_s, outside_s = (statistics.median(found_s) for found_s in zip(*pairs_s, strict=True))
-        cell = f"they {inside_s:.1f} s, the others {outside_s:.1f} s"
-        if inside_s > _BEHIND_ONE_MOST * outside_s:
-            self._fault(policy, f"{live.BEHIND_ONE}: {cell}")
-        return cell
-
-    def _fault(self, policy: str, fault: str) -> None:
-        if policy == _DEFAULT_POLICY:
-            self.faults.append(fault)
-
-
-class Cells:
-    """Figures that were measured, in a file that a run goes on from: JSON lines."""
-
-    def __init__(self, path: Path | None, minutes: float) -> None:
-        self._until_s = time.monotonic() + 60.0 * minutes
-        self._path = path
-        self._known: dict[str, list[Cost]] = {}
-        if path is not None and path.exists():
-            for text in path.read_text("utf-8").splitlines():
-                name, costs = json.loads(text)
-                self._known[name] = [Cost(*one) for one in costs]
-
-    @property
-    def measures(self) -> bool:
-        """Whether there is time to measure anything yet."""
-        return time.monotonic() < self._until_s
-
-    def get(self, name: str, measure: Callable[[], list[Cost]]) -> list[Cost]:
-        """The figures of this name; empty: not measured yet."""
-        if name not in self._known and not self.measures:
-            return []
-        if name not in self._known:
-            found = self._known[name] = measure()
-            if self._path is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                with self._path.open("a", encoding="utf-8") as out:
-                    out.write(f"{json.dumps([name, [astuple(one) for one in found]])}\n")
-        return self._known[name]
-
-    def all_of(self, start: str) -> list[float]:
-        """The means of all figures whose names begin so."""
-        known = self._known.items()
-        return [one.mean for name, costs in known if name.startswith(start) for one in costs]
-
-
-class SimulatedCells:
-    """The cells in virtual time; a policy's calm days are played when they are first needed."""
-
-    def __init__(self, cells: Cells, seeds: int) -> None:
-        self._cells = cells
-        self._seeds = seeds
-        self._benches: dict[str, AttackBench] = {}
-
-    def _bench(self, policy: str) -> AttackBench:
-        if policy not in self._benches:
-            self._benches[policy] = AttackBench(policy, self._seeds)
-        return self._benches[policy]
-
-    def attack(self, policy: str, attacker: Attacker, manner: Manner) -> list[Cost]:
-        """What one attacker costs, see `Cells.get`."""
-        return self._cells.get(
-            f"simulated/{self._seeds}/{policy}/{attacker.title}/{manner}",
-            lambda: [self._bench(policy).attack(attacker, manner)],
-        )
-
-    def nat(self, policy: str) -> str:
-        """What people behind one address lose, and what the others lose."""
-        found = self._cells.get(
-            f"simulated/{self._seeds}/{policy}/nat",
-            lambda: list(self._bench(policy).nat(_NAT_PEOPLE)),
-        )
-        if not found:
-            return "–"
-        inside, outside = found
-        return f"they {_spelled(inside)}, the others {_spelled(outside)}"
-
-
-class LiveCells:
-    """The cells of real servers: medians of some days, each beside a day without attackers."""
-
-    def __init__(self, cells: Cells, days: int, titles: Sequence[str], people: int) -> None:
-        self._cells = cells
-        self._people = people
-        self._days = range(days)
-        #: Cells whose subject did not take place, with the sentence that says so.
-        self.empty: dict[str, str] = {}
-        self._titles = [one for one in live.ATTACKERS if not titles or one in titles]
-        self._with_nat = not titles or live.BEHIND_ONE in titles
-
-    @property
-    def measures(self) -> bool:
-        """See `Cells`."""
-        return self._cells.measures
-
-    def calm_s(self, policy: str) -> list[float]:
-        """Mean sessions of days without attackers."""
-        return self._cells.all_of(f"landed/{policy}/calm/")
-
-    def measure(self, policy: str) -> None:
-        """The n-th day of all, calm and attacked, then the next one."""
-        for day in self._days:
-            if self._with_nat:
-                self._behind_one(policy, day)
-            for title in ("", *self._titles) if self._titles else ():
-                for manner in _LIVE_MANNERS if title else ("calm",):
-                    if manner == "half" and policy != _DEFAULT_POLICY:
-                        continue
-                    if manner != "real" and title == SHARE.title:
-                        continue
-                    name = f"landed/{policy}/{title}/{manner}" if title else f"landed/{policy}/calm"
-
-                    def one(title: str = title, manner: str = manner) -> list[Cost]:
-                        kind = cast("live.Manner", manner)
-                        return [Cost(live.day(policy, title, kind, self._people), 0.0)]
-
-                    self._get(policy, f"{name}/{day}", one)
-
-    def _behind_one(self, policy: str, day: int) -> list[Cost]:
-        name = f"landed/{policy}/{live.BEHIND_ONE}/{day}"
-        return self._get(policy, name, lambda: [Cost(one, 0.0) for one in live.behind_one(policy)])
-
-    def _get(self, policy: str, name: str, measure: Callable[[], list[Cost]]) -> list[Cost]:
-        """As `Cells.get`; a day on which nothing was measured leaves its cell empty."""
-        if name in self.empty:
-            return []
-        try:
-            return self._cells.get(name, measure)
-        except NothingMeasured as fault:
-            self.empty[name] = f"{policy}: {fault}"
-            return []
-
-    def behind_one(self, policy: str) -> list[tuple[float, float]]:
-        """Mean sessions behind one address and elsewhere, of each day that was measured."""
-        days = (self._behind_one(policy, day) for day in self._days) if self._with_nat else ()
-        return [(day[0].mean, day[1].mean) for day in days if day]
-
-    def attack(self, policy: str, title: str, manner: live.Manner) -> list[Cost] | None:
-        """What one attacker costs. None: no service; empty: not measured."""
-        calm_s = self.calm_s(policy)
-        found_s = self._cells.all_of(f"landed/{policy}/{title}/{manner}/")
-        if not found_s or not calm_s:
-            return []
-        if statistics.median(found_s) >= live.LONGEST_S:
-            return None
-        ratio = statistics.median(found_s) / statistics.median(calm_s)
-        return [Cost(ratio - 1.0, ratio * math.hypot(_error(calm_s), _error(found_s)))]
-
-
 def _error(found_s: Sequence[float]) -> float:
     """The standard error of their mean, as a part of it."""
     if len(found_s) < 2:
@@ -252,76 +75,168 @@ def _error(found_s: Sequence[float]) -> float:
     return statistics.stdev(found_s) / math.sqrt(len(found_s)) / statistics.fmean(found_s)
 
 
+class CostJudge:
+    """Makes each figure the cell of a table, and keeps what misses its bar."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        #: What the shares of one network cost when honest people have them.
+        self._share: Cost | None = None
+
+    def cell(self, policy: str, title: str, manner: str, cost: Cost | None) -> str:
+        """One figure; None: not measured."""
+        if cost is None:
+            return _EMPTY
+        if cost.undone > 0.5:
+            self.fault(policy, f"{title}, {manner}: stops the service")
+            return "no service"
+        bar = _BARS.get(title, math.inf)
+        if title == SHARE.title:
+            self._share = cost
+        elif manner not in _FETCHING:
+            if cost.mean - 2.0 * cost.error > bar:
+                self.fault(policy, f"{title}, {manner}: {_spelled(cost)}")
+        elif title in _ONE_NETWORK and self._share is not None:
+            error = 2.0 * math.hypot(cost.error, self._share.error)
+            if cost.mean - self._share.mean > error:
+                self.fault(policy, f"{title}, {manner}: costs more than its shares give it")
+        return _spelled(cost)
+
+    def behind_one(self, policy: str, days_s: Sequence[Sequence[float]]) -> str:
+        """Mean sessions of those behind one address and of the others, day by day, as a cell."""
+        if not days_s:
+            return _EMPTY
+        inside_s, others_s = (statistics.median(found_s) for found_s in zip(*days_s, strict=True))
+        text = f"they {inside_s:.1f} s, the others {others_s:.1f} s"
+        if inside_s > _BEHIND_ONE_MOST * others_s:
+            self.fault(policy, f"{live.BEHIND_ONE}: {text}")
+        return text
+
+    def fault(self, policy: str, fault: str) -> None:
+        """Keep it if it is of the default policy."""
+        if policy == _DEFAULT_POLICY:
+            self.faults.append(fault)
+
+
+class KeptFigures:
+    """What was measured, by name, in a file of JSON lines that the next run goes on from."""
+
+    def __init__(self, path: Path | None, minutes: float) -> None:
+        self._until_s = time.monotonic() + 60.0 * minutes
+        self._path = path
+        self._known: dict[str, list[list[float]]] = {}
+        #: Cells whose subject did not take place, with the sentence that says so.
+        self.empty: dict[str, str] = {}
+        if path is not None and path.exists():
+            self._known.update(map(json.loads, path.read_text("utf-8").splitlines()))
+
+    def get(self, name: str, measure: Callable[[], list[list[float]]]) -> list[list[float]]:
+        """The figures of this name; empty if there is no time to measure, or no subject."""
+        if name in self._known or name in self.empty or time.monotonic() > self._until_s:
+            return self._known.get(name, [])
+        try:
+            found = self._known[name] = measure()
+        except NothingMeasured as fault:
+            self.empty[name] = f"{name}: {fault}"
+            return []
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as out:
+                out.write(f"{json.dumps([name, found])}\n")
+        return found
+
+
 def simulated_rows(
-    policies: Sequence[str],
-    attackers: Sequence[Attacker],
-    simulated: SimulatedCells,
+    policies: Iterable[str],
+    attackers: Iterable[Attacker],
+    seeds: int,
+    results: KeptFigures,
     judge: CostJudge,
 ) -> Iterator[str]:
-    """The rows of the simulated table, as they are known."""
-    yield markdown.head("policy", "who, simulated", *_NAMES.values()) + "\n"
+    """The rows of the table in virtual time."""
+    bench = cache(lambda policy: AttackBench(policy, seeds))
+
+    def costs(policy: str, title: str, measure: Callable[[], list[Cost]]) -> list[Cost]:
+        name = f"simulated/{seeds}/{policy}/{title}"
+        found = results.get(name, lambda: [[*astuple(cost)] for cost in measure()])
+        return [Cost(*figures) for figures in found]
+
+    yield markdown.head("policy", "who, simulated", *(_NAMES[one] for one in CONDUCTS))
     for policy in policies:
         for attacker in attackers:
-            cells = [
-                "–"
-                if attacker is SHARE and manner != "real"
-                else judge.hear(
-                    policy, attacker.title, manner, simulated.attack(policy, attacker, manner)
-                )
-                for manner in _MANNERS
-            ]
-            if set(cells) != {"–"}:
-                yield markdown.row(f"`{policy}`", attacker.title, *cells) + "\n"
-        people = f"{_NAT_PEOPLE} honest people behind one NAT"
-        nat = simulated.nat(policy)
-        if nat != "–":
-            yield markdown.row(f"`{policy}`", people, "–", "–", nat) + "\n"
+            cells = []
+            for manner in CONDUCTS:
+                cost = None
+                if attacker is not SHARE or manner == "real":
+                    measured = costs(
+                        policy,
+                        f"{attacker.title}/{manner}",
+                        lambda policy=policy, attacker=attacker, manner=manner: [  # type: ignore[misc]
+                            bench(policy).attack(attacker, manner)
+                        ],
+                    )
+                    cost = next(iter(measured), None)
+                cells.append(judge.cell(policy, attacker.title, manner, cost))
+            yield markdown.row(f"`{policy}`", attacker.title, *cells)
+        nat = costs(policy, "nat", lambda policy=policy: [*bench(policy).nat(_NAT_PEOPLE)])  # type: ignore[misc]
+        if nat:
+            cell = f"they {_spelled(nat[0])}, the others {_spelled(nat[1])}"
+            yield markdown.row(f"`{policy}`", _BEHIND_NAT, _EMPTY, _EMPTY, cell)
 
 
-def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> Iterator[str]:
-    """The rows of the live table."""
-    yield markdown.head("policy", "who, live", *_NAMES.values(), *_LIVE_NAMES) + "\n"
-    with live.line() if lived.measures else nullcontext():
-        for policy in policies:
-            lived.measure(policy)
+def live_rows(
+    policies: Iterable[str],
+    titles: Sequence[str],
+    days: int,
+    people: int,
+    results: KeptFigures,
+    judge: CostJudge,
+) -> Iterator[str]:
+    """The rows of the table of real servers: medians of some days, each beside a calm day."""
+
+    def one_day(policy: str, title: str, manner: live.Manner, day: int) -> list[list[float]]:
+        def measure() -> list[list[float]]:
+            if title == live.BEHIND_ONE:
+                return [[*live.behind_one(policy)]]
+            return [[live.day(policy, title, manner, people)]]
+
+        return results.get(f"live/{policy}/{title or 'nobody'}/{manner}/{day}", measure)
+
+    def all_days(policy: str, title: str, manner: live.Manner) -> list[list[float]]:
+        found = [one_day(policy, title, manner, day) for day in range(days)]
+        return [figures[0] for figures in found if figures]
+
+    def manners(title: str) -> Iterator[live.Manner]:
+        for manner in _NAMES:
+            if manner == "real" or title not in ("", SHARE.title, live.BEHIND_ONE):
+                yield manner
+
+    yield markdown.head("policy", "who, live", *_NAMES.values())
     for policy in policies:
-        pair = judge.hear_behind_one(policy, lived.behind_one(policy))
-        if pair != "–":
-            yield markdown.row(f"`{policy}`", live.BEHIND_ONE, "–", "–", pair, *["–"] * 3) + "\n"
-        days = ", ".join(f"{one:.1f} s" for one in lived.calm_s(policy))
-        if days:
-            yield markdown.row(f"`{policy}`", f"nobody: {days}", *["–"] * 6) + "\n"
-        for title in live.ATTACKERS:
-            cells = [
-                judge.hear(policy, title, manner, lived.attack(policy, title, manner))
-                for manner in _LIVE_MANNERS
-            ]
-            if set(cells) != {"–"}:
-                yield markdown.row(f"`{policy}`", title, *cells) + "\n"
-    judge.faults += lived.empty.values()
+        # One day of all, calm and attacked, then the next: a busy hour meets all of them.
+        for day, title in itertools.product(range(days), ("", *titles)):
+            for manner in manners(title):
+                one_day(policy, title, manner, day)
+        calm_s = [mean_s for (mean_s,) in all_days(policy, "", "real")]
+        told = ", ".join(f"{one:.1f} s" for one in calm_s)
+        yield markdown.row(f"`{policy}`", f"nobody: {told}", *[_EMPTY] * len(_NAMES))
+        for title in titles:
+            cells = dict.fromkeys(_NAMES, _EMPTY)
+            for manner in manners(title):
+                found_s = all_days(policy, title, manner)
+                if title == live.BEHIND_ONE:
+                    cells[manner] = judge.behind_one(policy, found_s)
+                elif calm_s and found_s:
+                    cost = _live_cost([mean_s for (mean_s,) in found_s], calm_s)
+                    cells[manner] = judge.cell(policy, title, manner, cost)
+            yield markdown.row(f"`{policy}`", title, *cells.values())
 
 
-def mirror_rows(cells: Cells, judge: CostJudge) -> Iterator[str]:
-    """The rows of the table of malicious mirrors, a minute."""
-    head = ("a mirror that", "time of the download", "bytes taken from it", "the file")
-    yield markdown.head(*head) + "\n"
-    found = cells.get("mirrors", lambda: list(mirrors.costs()))
-    for title, cost in zip(mirrors.TITLES, found or (), strict=False):
-        right = cost.taken < mirrors.WRONG
-        taken = f"{cost.taken / 1e6:.1f} MB" if right else "–"
-        yield (
-            markdown.row(title, f"{100 * cost.mean:+.0f} %", taken, "right" if right else "WRONG")
-            + "\n"
-        )
-        if not right:
-            judge.faults.append(f"a mirror that {title}: the file is wrong")
-
-
-def _written(text: str) -> None:
-    page = _PAGE.read_text("utf-8")
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    _PAGE.write_text(f"{before}{_BEGIN}{text}{_END}{after}", "utf-8")
+def _live_cost(attacked_s: Sequence[float], calm_s: Sequence[float]) -> Cost:
+    middle_s = statistics.median(attacked_s)
+    ratio = middle_s / statistics.median(calm_s)
+    error = ratio * math.hypot(_error(calm_s), _error(attacked_s))
+    return Cost(ratio - 1.0, error, undone=float(middle_s >= live.LONGEST_S))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -329,8 +244,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--policy", action="append", choices=(*_POLICIES, "adaptive"))
     everybody = (SHARE, *ATTACKERS)
-    titles = [attacker.title for attacker in everybody]
-    choices = dict.fromkeys((*titles, *live.ATTACKERS, live.BEHIND_ONE))
+    choices = [*dict.fromkeys((*(one.title for one in everybody), *live.ATTACKERS))]
+    choices.append(live.BEHIND_ONE)
     parser.add_argument("--attacker", action="append", choices=choices)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--days", type=int, default=2)
@@ -338,38 +253,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=45.0, help="No cell begins after so many.")
     parser.add_argument("--no-live", dest="live", action="store_false")
     parser.add_argument("--no-simulated", dest="simulated", action="store_false")
-    parser.add_argument("--no-mirrors", dest="mirrors", action="store_false")
     parser.add_argument("--results", type=Path, help="Keeps figures, and goes on from them.")
     parser.add_argument("--write", action="store_true", help="Put the tables into the page.")
     given = parser.parse_args(arguments)
-    judge = CostJudge()
-    attackers = [one for one in everybody if one.title in (given.attacker or titles)]
-    policies = given.policy or _POLICIES
     if given.people < 1 or (given.results and given.people != live.PEOPLE):
-        parser.error(
-            f"--people is at least 1, and {live.PEOPLE} where figures are kept (--results)"
-        )
-    cells = Cells(given.results, given.minutes)
-    tables = {"simulated": "", "live": "", "mirrors": ""}
+        parser.error(f"--people is at least 1, and {live.PEOPLE} where figures are kept")
+    chosen = given.attacker or choices
+    policies = given.policy or _POLICIES
+    results, judge = KeptFigures(given.results, given.minutes), CostJudge()
+    tables: list[str] = []
 
-    def show(title: str, rows: Iterator[str]) -> None:
-        tables[title] = "".join(rows)
-        sys.stdout.write(f"{tables[title]}\n")
+    def show(rows: Iterable[str]) -> None:
+        tables.append("".join(f"{row}\n" for row in rows))
+        sys.stdout.write(f"{tables[-1]}\n")
         sys.stdout.flush()
 
-    if given.mirrors:
-        show("mirrors", mirror_rows(cells, judge))
     if given.simulated:
-        played = SimulatedCells(cells, given.seeds)
-        show("simulated", simulated_rows(policies, attackers, played, judge))
+        attackers = [one for one in everybody if one.title in chosen]
+        show(simulated_rows(policies, attackers, given.seeds, results, judge))
     if given.live:
-        lived = LiveCells(cells, given.days, given.attacker or (), given.people)
-        names = [name for name in _LIVE_POLICIES if name in policies]
-        show("live", live_rows(names, lived, judge))
+        served = [name for name in _LIVE_POLICIES if name in policies]
+        titles = [one for one in (live.BEHIND_ONE, *live.ATTACKERS) if one in chosen]
+        with live.line() if served else nullcontext():
+            show(live_rows(served, titles, given.days, given.people, results, judge))
     if given.write:
-        _written("\n".join(text for text in tables.values() if text))
-    sys.stdout.write("".join(f"{fault}\n" for fault in judge.faults))
-    return 1 if judge.faults else 0
+        before, _, rest = _PAGE.read_text("utf-8").partition(_BEGIN)
+        _, _, after = rest.partition(_END)
+        _PAGE.write_text("".join([before, _BEGIN, "\n".join(tables), _END, after]), "utf-8")
+    faults = [*judge.faults, *results.empty.values()]
+    sys.stdout.write("".join(f"{fault}\n" for fault in faults))
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

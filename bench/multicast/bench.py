@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,20 +39,6 @@ class TrialRow:
     sent_bytes: int = 0
 
 
-@dataclass
-class Ours:
-    """A run of our own server and receivers, for a trial to act upon."""
-
-    network: MulticastLab
-    scratch: Path
-    outs: list[Path]
-    begun: float
-    before: tuple[int, int]
-    server: int
-    server_cpu_s: float
-    receivers: list[int]
-
-
 class MulticastBench:
     """A scratch folder in memory with the file that is sent."""
 
@@ -67,8 +53,6 @@ class MulticastBench:
         self.release.mkdir()
         self.file = self.release / "obj.bin"
         self.file.write_bytes(os.urandom(int(mib * (1 << 20))))
-        #: Whether a second server, without multicast, runs on the network's other host.
-        self.second = False
         self.digest = hashlib.sha256(self.file.read_bytes()).digest()
 
     def close(self) -> None:
@@ -81,39 +65,31 @@ class MulticastBench:
         network: MulticastLab,
         *,
         timeout_s: float = 90.0,
-        urls: Sequence[str] = (),
         late_s: dict[int, float] | None = None,
-        act: Callable[[Ours], None] | None = None,
-        expected: Sequence[int] | None = None,
     ) -> TrialRow:
         """`tool` once in `network`, which is built and removed here.
 
-        `act` may disturb a run of ours; `late_s` lets some receivers ask later; `expected` are the
-        receivers that must end with the file (default: all).
+        `late_s` lets some receivers ask later.
         """
         scratch = Path(tempfile.mkdtemp(dir=self.folder))
         count = network.receivers
         outs = [scratch / f"r{number}" / "obj.bin" for number in range(count)]
         for out in outs:
             out.parent.mkdir()
-        waited = list(range(count)) if expected is None else list(expected)
         cpu_s = 0.0
         try:
             with network:
                 if tool == "ours":
-                    ours = self._ours(network, scratch, outs, urls, late_s or {})
-                    before, begun = ours.before, ours.begun
-                    if act is not None:
-                        act(ours)
+                    server, cpu_s, before, begun = self._ours(network, scratch, outs, late_s or {})
                 else:
                     kbit = network.rate_mbit * 950
                     before, begun = PEERS[tool](network, self.file, scratch, outs, kbit)
-                whole = self._wait([outs[i] for i in waited], begun, timeout_s)
+                whole = self._wait(outs, begun, timeout_s)
                 time.sleep(0.2)
                 after = network.wire()
                 if tool == "ours":
-                    cpu_s = _cpu_s(ours.server) - ours.server_cpu_s
-            good = sum(self._right(outs[i]) for i in waited)
+                    cpu_s = _cpu_s(server) - cpu_s
+            good = sum(map(self._right, outs))
             results = _results(scratch, count) if tool == "ours" else []
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -121,9 +97,7 @@ class MulticastBench:
         ratio = sent / max(1, self.file.stat().st_size)
         note = _note(results, cpu_s) if tool == "ours" else ""
         loss = network.loss_percent
-        return TrialRow(
-            tool, loss, good, len(waited), ratio, whole - begun, note, results, cpu_s, sent
-        )
+        return TrialRow(tool, loss, good, count, ratio, whole - begun, note, results, cpu_s, sent)
 
     def serve_words(self, receivers: int, state: Path) -> list[str]:
         """The command line of our server."""
@@ -139,31 +113,20 @@ class MulticastBench:
         network: MulticastLab,
         scratch: Path,
         outs: list[Path],
-        urls: Sequence[str],
         late_s: dict[int, float],
-    ) -> Ours:
+    ) -> tuple[int, float, tuple[int, int], float]:
+        """Start server and receivers; the server's pid and CPU time, the wire, and the time."""
         env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         log = scratch / "server.log"
         words = self.serve_words(network.receivers, scratch / "state")
         server = network.start(network.sender(), words, log, scratch, env)
-        if self.second:
-            other = [sys.executable, "-m", "tidegate", "serve", str(self.release), "--admin", "off"]
-            other += ["--listen", f"{network.second_address}:{PORT}"]
-            other += ["--state", str(scratch / "state2")]
-            log2 = scratch / "second.log"
-            network.start(network.second_sender(), other, log2, scratch, env)
-            _until(lambda: b"ready http" in log2.read_bytes(), "the second server")
         url = f"http://{SENDER_ADDRESS}:{PORT}/obj.bin"
         go = scratch / "go"
-        processes = []
         for number, out in enumerate(outs):
             own_go = out.parent / "go" if number in late_s else go
             words = [sys.executable, "-m", "bench.multicast.receive", str(out)]
-            words += [network.address(number), str(out.parent / "ready"), str(own_go), url, *urls]
-            process = network.start(
-                network.receiver(number), words, scratch / f"r{number}.log", scratch, env
-            )
-            processes.append(process.pid)
+            words += [network.address(number), str(out.parent / "ready"), str(own_go), url]
+            network.start(network.receiver(number), words, scratch / f"r{number}.log", scratch, env)
         _until(lambda: b"ready http" in log.read_bytes(), "the server")
         # A minute for each: 64 that start at once on a busy machine need more than one in all.
         for number, out in enumerate(outs):
@@ -174,7 +137,7 @@ class MulticastBench:
         for number, delay_s in sorted(late_s.items(), key=lambda item: item[1]):
             time.sleep(max(0.0, begun + delay_s - time.monotonic()))
             (outs[number].parent / "go").touch()
-        return Ours(network, scratch, outs, begun, before, server.pid, cpu_s, processes)
+        return server.pid, cpu_s, before, begun
 
     def _wait(self, outs: list[Path], begun: float, timeout_s: float) -> float:
         """When the last output has its full size (or the timeout)."""

@@ -55,16 +55,12 @@ def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float
 @click.option("--mib", type=click.FloatRange(0.1, 4096), default=32, show_default=True)
 @click.option("--loss", "losses", default="0,1,5,10", show_default=True, callback=_losses)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--tools", default="ours,uftp,udpcast,norm,tcp", show_default=True)
+@click.option("--tools", default="ours,uftp,udpcast,tcp", show_default=True)
 @click.option("--fec", default="auto", show_default=True, help="Our erasure code.")
 @click.option("--line", default=100.0, show_default=True, help="Mb/s of the sender's interface.")
 @click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.8 % of the line.")
 @click.option("--burst", type=float, help="Losses in bursts of so many datagrams on average.")
 @click.option("--one-at", type=float, help="Percent that the first receiver loses, not as others.")
-@click.option("--trials", is_flag=True, help="Instead: losses in bursts, slow, late, killed, …")
-@click.option("--paper", is_flag=True, help="Instead: replay paper E's experiment (no root).")
-@click.option("--cpu", is_flag=True, help="Instead: the sender's CPU by receivers (no root).")
-@click.option("--only", default="", help="Trials whose name contains this.")
 @click.option("--prefix", default="tgm", show_default=True, help="Of the namespaces' names.")
 def lab(
     receivers: int,
@@ -77,23 +73,9 @@ def lab(
     rate: float | None,
     burst: float | None,
     one_at: float | None,
-    trials: bool,
-    paper: bool,
-    cpu: bool,
-    only: str,
     prefix: str,
 ) -> None:
     """Measure multicast on this machine: network namespaces, real processes, peers beside."""
-    if paper:
-        from bench.multicast.paper_table import tables
-
-        click.echo(tables())
-        return
-    if cpu:
-        from bench.multicast.sender_cpu import table as cpu_table
-
-        click.echo(cpu_table())
-        return
     if os.geteuid() != 0:
         click.echo("tidegate: this lab builds network namespaces; run it as root", err=True)
         sys.exit(2)
@@ -107,10 +89,6 @@ def lab(
     end_cleanly()
     bench = MulticastBench(mib, fec, rate or 0.998 * line)
     try:
-        if trials:
-            from bench.multicast.trials import run_trials
-
-            sys.exit(run_trials(bench, line, prefix, only, rounds))
         names = [name for name in names if name == "ours" or available(name)]
         rows = []
         for _ in range(rounds):

@@ -1,8 +1,8 @@
 """A sender, a bridge and N receivers as network namespaces; cleans up after itself. Needs root.
 
-Losses are independent per receiver (nft on its input hook, UDP only unless asked otherwise), and of
-single datagrams or in bursts as Gilbert and Elliott describe them. The
-rate is a token bucket on the sender's interface that counts Ethernet frames.
+Losses are independent per receiver (nft on its input hook, UDP only), and of single datagrams or in
+bursts as Gilbert and Elliott describe them. The rate is a token bucket on the sender's interface
+that counts Ethernet frames.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.shared import namespaces
@@ -52,16 +52,12 @@ class MulticastLab:
     rate_mbit: float = 100.0
     prefix: str = "tgm"
     losses: Sequence[float] | None = None
-    receiver_rates_mbit: dict[int, float] = field(default_factory=dict)
-    tcp_loss: bool = False
     #: So many datagrams in a row are lost of each so many.
     bursts: tuple[int, int] | None = None
     #: Losses come in bursts of random length, so many datagrams on the average; None: single ones.
     mean_burst: float | None = None
     #: One of fifty datagrams has some bits changed on the way.
     mangled: bool = False
-    #: Another host, for a mirror.
-    second: bool = False
     #: What each receiver's line carries away from it.
     upload_mbit: float | None = None
 
@@ -81,19 +77,8 @@ class MulticastLab:
         """A receiver's address."""
         return f"10.77.0.{11 + number}"
 
-    @property
-    def second_address(self) -> str:
-        """The other mirror's address."""
-        return "10.77.0.2"
-
-    def second_sender(self) -> str:
-        """Name of the other mirror's namespace."""
-        return f"{self.prefix}-m"
-
     def _names(self) -> list[str]:
         names = [self.sender(), f"{self.prefix}-b"]
-        if self.second:
-            names.append(self.second_sender())
         return [*names, *(self.receiver(i) for i in range(self.receivers))]
 
     def __enter__(self) -> MulticastLab:
@@ -109,9 +94,6 @@ class MulticastLab:
         namespaces.make(self._names(), bridge)
         self._port(self.sender(), SENDER_ADDRESS)
         shape(self.sender(), "eth0", self.rate_mbit, _QUEUE)
-        if self.second:
-            self._port(self.second_sender(), self.second_address)
-            shape(self.second_sender(), "eth0", self.rate_mbit, _QUEUE)
         for number in range(self.receivers):
             name = self.receiver(number)
             self._port(name, self.address(number))
@@ -123,14 +105,12 @@ class MulticastLab:
                 spans = ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in found)
                 self._rule(number, f"numgen inc mod {_CYCLE} {{ {spans} }} drop")
             elif loss:
-                self.set_loss(number, loss)
+                self._rule(number, f"numgen random mod 10000 < {round(loss * 100)} drop")
             if self.bursts:
                 self._rule(number, f"numgen inc mod {self.bursts[1]} < {self.bursts[0]} drop")
             if self.mangled:
                 # The checksum follows the change, so the datagram is delivered.
                 self._rule(number, "udp length > 1000 numgen random mod 50 == 0 @th,4000,8 set 90")
-            if number in self.receiver_rates_mbit:
-                shape(bridge, name, self.receiver_rates_mbit[number], _QUEUE)
         time.sleep(0.5)
 
     def _port(self, name: str, address: str) -> None:
@@ -140,15 +120,10 @@ class MulticastLab:
         namespaces.address(name, f"{address}/24")
         run("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
 
-    def set_loss(self, number: int, percent: float) -> None:
-        """Independent loss of what arrives at one receiver."""
-        what = "{ udp, tcp }" if self.tcp_loss else "udp"
-        self._rule(number, f"numgen random mod 10000 < {round(percent * 100)} drop", what)
-
-    def _rule(self, number: int, rule: str, what: str = "udp") -> None:
+    def _rule(self, number: int, rule: str) -> None:
         rules = (
             "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; "
-            f"add rule inet lab in meta l4proto {what} {rule}"
+            f"add rule inet lab in meta l4proto udp {rule}"
         )
         run(*inside(self.receiver(number), "nft", rules))
 

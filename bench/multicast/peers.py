@@ -1,14 +1,12 @@
 """The peers' command lines, as their manuals advise for a LAN at a known rate.
 
 Each starts receivers and sender, and returns the wire counters and the time at the start. Debian
-packages: uftp, udpcast, libnorm1, nginx, curl.
+packages: uftp, udpcast, nginx, curl.
 """
 
 from __future__ import annotations
 
-import ctypes.util
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 
 Begun = tuple[tuple[int, int], float]
 Peer = Callable[[MulticastLab, Path, Path, list[Path], float], Begun]
-HERE = Path(__file__).parent
 
 
 def _begin(network: MulticastLab, words: list[str], scratch: Path) -> Begun:
@@ -53,16 +50,6 @@ def udpcast(
     return _begin(network, words, scratch)
 
 
-def norm(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
-    """NACK-oriented reliable multicast (RFC 5740) with 8 proactive parities, GRTT 20 ms."""
-    tool = [sys.executable, str(HERE / "norm_peer.py")]
-    for number, out in enumerate(outs):
-        words = [*tool, "receive", str(out), str(100 + number)]
-        network.start(network.receiver(number), words, scratch / f"r{number}.log", out.parent)
-    nodes = ",".join(str(100 + number) for number in range(len(outs)))
-    return _begin(network, [*tool, "send", str(file), str(int(kbit * 1000)), nodes], scratch)
-
-
 def tcp(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
     """One nginx, one curl a receiver: what multicast is measured against."""
     del kbit
@@ -89,21 +76,13 @@ def tcp(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit
     return before, begun
 
 
-PEERS: dict[str, Peer] = {"uftp": uftp, "udpcast": udpcast, "norm": norm, "tcp": tcp}
+PEERS: dict[str, Peer] = {"uftp": uftp, "udpcast": udpcast, "tcp": tcp}
 _NEEDS = {"uftp": "uftp", "udpcast": "udp-sender", "tcp": "nginx"}
 
 
 def available(tool: str) -> bool:
     """Whether a tool of `PEERS` is installed; says so if not."""
-    if tool == "norm":
-        found = ctypes.util.find_library("norm") is not None or _norm_loads()
-    else:
-        found = shutil.which(_NEEDS[tool]) is not None
+    found = shutil.which(_NEEDS[tool]) is not None
     if not found:
         print(f"{tool} is not installed and is left out", file=sys.stderr)
     return found
-
-
-def _norm_loads() -> bool:
-    code = "import ctypes; ctypes.CDLL('libnorm.so.1')"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

@@ -1,22 +1,16 @@
-"""Several machines with one queue, on one PostgreSQL: fail-over, and what faults do to the queue.
+"""Several machines with one queue, on one PostgreSQL: what faults do to the queue.
 
-    python -m bench.machines failover
-    python -m bench.machines decisions
-    python -m bench.machines faults
+    python -m tests.machine_faults
 
-`failover` puts tickets into the journal, lets the leader answer for some of them, loses it (its
-process killed or stopped, its machine killed or, as root, cut off from everything without a closed
-connection) and takes the time until another one answers for them with their places. `faults` kills,
-stops and restarts leaders, nodes, whole machines and the database at random under clients that
-write down what they saw, and judges the history beside what the database was written.
-As root each machine is a network namespace and is cut off, too: from the others, from the
-database, from both, from everything.
+It kills, stops and restarts leaders, nodes, whole machines and the database at random under clients
+that write down what they saw, and judges the history beside what the database was written. As root
+each machine is a network namespace and is cut off, too: from the others, from the database, from
+both, from everything.
 """
 
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import datetime
 import itertools
@@ -26,23 +20,22 @@ import random
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import click
 from sqlalchemy import text
 
-from bench.cluster import LEASE_IDLE_S, children
-from bench.history import (
+from bench.shared.ending import end_cleanly
+from bench.shared.namespaces import run
+from bench.shared.subject import Suppressed
+from tests.crowd_history import (
     ClientAnswer,
     CrowdHistory,
     TicketClient,
@@ -51,31 +44,14 @@ from bench.history import (
     most_at_once,
     outside,
 )
-from bench.postgres import Postgres, postgres_running
-from bench.shared import markdown
-from bench.shared.ending import end_cleanly
-from bench.shared.namespaces import run
-from bench.shared.subject import Suppressed, require
-from tidegate.policies.contract import ELSEWHERE, TicketRow, TicketState
-from tidegate.protocol.cluster import (
-    Ended,
-    Enter,
-    FromNode,
-    Hello,
-    ProgressReport,
-    Respond,
-    Start,
-    WireFile,
-    WirePlan,
-    WireRequest,
-    decode_from_leader,
-    encode_frame,
-)
+from tests.postgres import Postgres
+from tidegate.policies.contract import ELSEWHERE
 from tidegate.server.cluster.leader import GATHER_S
 from tidegate.server.store.cluster import read_seat
 from tidegate.server.store.database import Database, StoreUnavailable
-from tidegate.server.store.journal import reserve_numbers, write_tickets
 
+#: What a lease may idle before its slot is another's.
+LEASE_IDLE_S = 2.0
 ENVIRON = {
     "TIDEGATE_DRAIN_S": "1",
     "TIDEGATE_CLIENTS_PER_ADDRESS": "65536",
@@ -84,13 +60,21 @@ ENVIRON = {
     "TIDEGATE_EARLY_PENALTY_S": "0",
     "TIDEGATE_KEYS_ROTATE_S": "3600",
 }
-_START_S = 60.0
 _LEASE_S = 1.5
 _GONE = Suppressed("processes that had ended before a signal", ProcessLookupError)
 _UNKNOWN = Suppressed("times when the database did not name a leader", StoreUnavailable)
 _BROKEN = Suppressed(
     "requests that broke off", OSError, EOFError, asyncio.IncompleteReadError, TimeoutError
 )
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii")
+    except OSError:
+        return []
+    return [int(word) for word in text.split()]
 
 
 @dataclass(slots=True)
@@ -193,7 +177,6 @@ def machines(
     count: int,
     url: str,
     *args: str,
-    lease_s: float = _LEASE_S,
     spaces: Spaces | None = None,
 ) -> Iterator[list[BenchMachine]]:
     """`count` servers with one queue."""
@@ -203,7 +186,7 @@ def machines(
             one = BenchMachine(root / f"m{index}", ["--cluster", url, *args])
             if spaces is not None:
                 one.within, one.host = spaces.within(index), spaces.address(index)
-            one.environ["TIDEGATE_CLUSTER_LEASE_S"] = f"{lease_s}"
+            one.environ["TIDEGATE_CLUSTER_LEASE_S"] = f"{_LEASE_S}"
             found.append(one)
             one.start()
         yield found
@@ -232,7 +215,7 @@ class Spaces:
         if os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], check=False).returncode:
             return False
         os.environ["TIDEGATE_BENCH_SPACE"] = "1"
-        again = ["unshare", "-n", sys.executable, "-m", "bench.machines", *sys.argv[1:]]
+        again = ["unshare", "-n", sys.executable, "-m", "tests.machine_faults", *sys.argv[1:]]
         os.execvp("unshare", again)
 
     def name(self, index: int) -> str:
@@ -303,352 +286,6 @@ def leading(database: Database, all_of_them: list[BenchMachine]) -> BenchMachine
     with database.begin() as session:
         holder = read_seat(session).holder
     return next((one for one in all_of_them if one.process and one.name == holder), None)
-
-
-# -- fail-over ----------------------------------------------------------------------------------
-
-
-#: How a leader is lost; as root it can be cut off, too.
-_WAYS, _CUT_OFF = ("process killed", "process stopped", "machine killed"), "machine cut off"
-
-
-async def _places(url: str, clients: list[str]) -> dict[str, int]:
-    """The places that clients are told, 0 for a start; who is told neither is left out."""
-    parts = urlsplit(url)
-    found = {}
-    for client in clients:
-        with _BROKEN:
-            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-            writer.write(
-                b"GET /big.bin HTTP/1.1\r\nHost: x\r\nTidegate-Wait: ticket\r\n"
-                b"Tidegate-Client: %s\r\n\r\n" % client.encode()
-            )
-            async with asyncio.timeout(_START_S):
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-            writer.transport.abort()
-            place = re.search(r"tidegate-place: (\d+)", head)
-            if place is not None or " 200 " in head.partition("\r")[0]:
-                found[client] = int(place[1]) if place is not None else 0
-    return found
-
-
-def _fill(database: Database, tickets: int) -> None:
-    now = time.time()
-    rows = [
-        TicketRow(n, f"old-{n}", "/big.bin", 10**7, 10**7, 1.0, now, TicketState.WAITING, now)
-        for n in range(1, tickets + 1)
-    ]
-    database.migrate()
-    with database.begin() as session:
-        session.execute(text("SET LOCAL statement_timeout = 0"))
-        write_tickets(session, rows)
-        reserve_numbers(session, tickets + 1)
-
-
-@click.group()
-def main() -> None:
-    """Several machines with one queue: how fast another one leads, and how they bear faults."""
-
-
-@main.command()
-@click.option("--tickets", default=100_000, show_default=True)
-@click.option("--rounds", default=3, show_default=True, help="Of each way to lose the leader.")
-@click.option("--count", default=3, show_default=True, help="Machines.")
-@click.option("--way", "only", multiple=True, type=click.Choice([*_WAYS, _CUT_OFF]))
-@click.option("--lease", default=1.5, show_default=True, help="cluster_lease_s.")
-@click.option("--prefix", default="tgo", show_default=True, help="Of the namespaces' names.")
-def failover(
-    tickets: int, rounds: int, count: int, only: tuple[str, ...], lease: float, prefix: str
-) -> None:
-    """The time from the loss of the leader to the first answer of the next."""
-    ways = list(_WAYS)
-    times: dict[str, list[float]] = {}
-    kept = grew = untold = 0
-    with contextlib.ExitStack() as stack:
-        spaces = stack.enter_context(Spaces(count, prefix)) if Spaces.enter() else None
-        if spaces is not None:
-            ways.append(_CUT_OFF)
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        postgres = Postgres(durable=True, address=Spaces.DATABASE if spaces is not None else "")
-        stack.callback(postgres.remove)
-        postgres.start()
-        root = Path(folder)
-        (root / "release").mkdir()
-        (root / "release" / "big.bin").write_bytes(b"x" * 10**7)
-        database = Database(postgres.url)
-        stack.callback(database.close)
-        _fill(database, tickets)
-        args = ("--slots", "2", "--reserve-small", "0", "--policy", "ticket", "--bandwidth", "10KB")
-        fleet = stack.enter_context(
-            machines(root, count, postgres.url, *args, lease_s=lease, spaces=spaces)
-        )
-        clients = [f"probe-{n}" for n in range(20)]
-        for what in [way for way in ways if not only or way in only] * rounds:
-            leader, epoch = _wait_for_leader(database, fleet), _epoch(database)
-            other = next(one for one in fleet if one is not leader)
-            before = asyncio.run(_places(other.url, clients))
-            began = time.monotonic()
-            make_good = _lose(what, leader, fleet.index(leader), spaces)
-            while not (first := asyncio.run(_places(other.url, clients[:1]))):
-                time.sleep(0.01)
-            times.setdefault(what, []).append(time.monotonic() - began)
-            click.echo(f"{what}: {times[what][-1]:.2f} s", err=True)
-            after = first | asyncio.run(_places(other.url, clients[1:]))
-            # Who started has left again: there is no place to be kept.
-            waited = {client: place for client, place in before.items() if place}
-            told = {client: after[client] for client in waited if client in after}
-            untold += len(waited) - len(told)
-            grew += sum(place > waited[client] for client, place in told.items())
-            kept += sum(place <= waited[client] for client, place in told.items())
-            _require_lost(database, epoch, what)
-            make_good()
-            time.sleep(1.0)
-    require_failover(times, kept + grew + untold)
-    lost = f"leader lost ({tickets} tickets)"
-    lines = [
-        (what, f"{statistics.median(found):.2f}", f"{max(found):.2f}")
-        for what, found in times.items()
-    ]
-    click.echo(markdown.table((lost, "first answer after, s: median", "worst"), lines))
-    click.echo(f"{kept} places were kept, {grew} grew, {untold} clients were told none.")
-
-
-def require_failover(times: Mapping[str, Sequence[float]], places: int) -> None:
-    """Raise NothingMeasured unless leaders were lost while clients had places to keep."""
-    require(any(times.values()), "No leader was lost: none of the chosen ways can be had here.")
-    require(places, "No client had a place in the queue when a leader was lost.")
-
-
-def _epoch(database: Database) -> int:
-    with database.begin() as session:
-        return read_seat(session).epoch
-
-
-def _require_lost(database: Database, epoch: int, what: str) -> None:
-    """Raise NothingMeasured unless another epoch begins: a signal may have hit nothing."""
-    end_s = time.monotonic() + _START_S
-    while (now := _epoch(database)) == epoch and time.monotonic() < end_s:
-        time.sleep(0.05)
-    require_new_epoch(what, epoch, now)
-
-
-def require_new_epoch(what: str, before: int, after: int) -> None:
-    """Raise NothingMeasured if the same leader still leads."""
-    require(
-        after > before, f"{what}: the leader of epoch {before} still leads, so nothing was lost."
-    )
-
-
-def _wait_for_leader(database: Database, fleet: list[BenchMachine]) -> BenchMachine:
-    end_s = time.monotonic() + _START_S
-    while (leader := leading(database, fleet)) is None and time.monotonic() < end_s:
-        time.sleep(0.05)
-    assert leader is not None
-    return leader
-
-
-def _lose(what: str, leader: BenchMachine, index: int, spaces: Spaces | None) -> Callable[[], None]:
-    """Lose the leader in this way; what makes it good again."""
-    pid = leader.leader_pid()
-    if what == "process killed":
-        os.kill(pid, signal.SIGKILL)
-        return lambda: None
-    if what == "process stopped":
-        os.kill(pid, signal.SIGSTOP)
-        return lambda: os.kill(pid, signal.SIGCONT)
-    if what == "machine killed":
-        leader.lose()
-        return leader.start
-    assert spaces is not None
-    # No connection is closed, and nothing answers any more.
-    spaces.cut(index, "everything")
-    return lambda: spaces.heal(index)
-
-
-# -- decisions ----------------------------------------------------------------------------------
-
-
-class Tester:
-    """A node that has no clients: it asks the leader itself, for downloads that it never sends."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Respond | Start]] = {}
-        #: Tokens in the order of their places.
-        self.line: collections.deque[tuple[str, str]] = collections.deque()
-        self.running: collections.deque[int] = collections.deque()
-        self.latencies_s: list[float] = []
-        self.cycles = 0
-
-    async def connect(self, socket: Path) -> None:
-        """Say hello, and go on telling progress as a node does."""
-        reader, self._writer = await asyncio.open_unix_connection(str(socket))
-        self._send(Hello(self._name, machine="tester"))
-        self._tasks = [asyncio.create_task(one) for one in (self._hear(reader), self._tell())]
-
-    def close(self) -> None:
-        """Leave."""
-        for task in self._tasks:
-            task.cancel()
-        self._writer.close()
-
-    def _send(self, *messages: FromNode) -> None:
-        frame = encode_frame(messages)
-        self._writer.write(len(frame).to_bytes(4, "big") + frame)
-
-    async def _tell(self) -> None:
-        while True:
-            await asyncio.sleep(0.25)
-            self._send(ProgressReport())
-
-    async def _hear(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-            for message in decode_from_leader(frame):
-                if isinstance(message, Respond | Start):
-                    asked = self._waiting.pop(message.number, None)
-                    if asked is not None:
-                        asked.set_result(message)
-
-    async def _ask(self, client: str, token: str = "") -> tuple[int, Respond | Start]:
-        number = next(self._numbers)
-        headers = {b"tidegate-wait": b"ticket", b"tidegate-client": client.encode()}
-        if token:
-            headers[b"tidegate-ticket"] = token.encode()
-        request = WireRequest(b"GET", b"/big.bin", headers, b"", False, self._address(), False)
-        file = WireFile(b"big.bin", "/big.bin", 10**7, 1.0, '"tag"', 1, 10**9, 10**9)
-        asked = self._waiting[number] = asyncio.get_running_loop().create_future()
-        began = time.perf_counter()
-        self._send(Enter(number, request, file, WirePlan(200, ((0, 10**7),), 10**7)))
-        answer = await asked
-        self.latencies_s.append(time.perf_counter() - began)
-        return number, answer
-
-    def _address(self) -> str:
-        return f"10.{zlib.crc32(self._name.encode()) % 250}.1.1"
-
-    async def issue(self) -> None:
-        """A newcomer: it starts, or joins the line."""
-        client = f"{self._name}-{next(self._numbers)}"
-        number, answer = await self._ask(client)
-        if isinstance(answer, Start):
-            self.running.append(number)
-        else:
-            self.line.append((client, dict(answer.headers)[b"Tidegate-Ticket"].decode()))
-
-    async def cycle(self) -> None:
-        """One download ends, the first in the line starts, a newcomer joins the line."""
-        if self.running:
-            self._send(Ended(self.running.popleft(), 10**7, True))
-        if not self.line:
-            await self.issue()
-            return
-        client, token = self.line.popleft()
-        number, answer = await self._ask(client, token)
-        if isinstance(answer, Start):
-            self.running.append(number)
-            self.cycles += 1
-        elif answer.status == 503:
-            self.line.appendleft((client, token))
-        await self.issue()
-
-
-async def _decisions(
-    sockets: Path, testers: int, flights: int, seconds: float, rate: float
-) -> tuple[int, list[float], float]:
-    nodes = [Tester(f"tester/{n}") for n in range(testers)]
-    for one in nodes:
-        await one.connect(sockets)
-    while any(len(one.line) < 3 * flights for one in nodes):
-        await asyncio.gather(*(one.issue() for one in nodes for _ in range(flights)))
-    for one in nodes:
-        one.latencies_s.clear()
-    began_s = time.monotonic()
-    end_s = began_s + seconds
-
-    async def closed(node: Tester) -> None:
-        while time.monotonic() < end_s:
-            await node.cycle()
-
-    async def opened(node: Tester) -> None:
-        running: set[asyncio.Task[None]] = set()
-        due_s = time.monotonic()
-        while (now := time.monotonic()) < end_s:
-            while due_s <= now:
-                due_s += testers / rate
-                running.add(asyncio.create_task(node.cycle()))
-            running = {one for one in running if not one.done()}
-            await asyncio.sleep(max(0.0005, due_s - time.monotonic()))
-        await asyncio.gather(*running)
-
-    if rate:
-        await asyncio.gather(*(opened(node) for node in nodes))
-    else:
-        await asyncio.gather(*(closed(node) for node in nodes for _ in range(flights)))
-    took_s = time.monotonic() - began_s
-    cycles = sum(one.cycles for one in nodes)
-    found = [one for node in nodes for one in node.latencies_s]
-    for one in nodes:
-        one.close()
-    return cycles, found, took_s
-
-
-@main.command()
-@click.option("--seconds", default=10.0, show_default=True)
-@click.option("--testers", default=3, show_default=True, help="Nodes that ask.")
-@click.option("--flights", default=64, show_default=True, help="Cycles of each at once.")
-@click.option("--policy", default="ticket", show_default=True)
-@click.option("--tickets", default=0, show_default=True, help="That wait all the time.")
-@click.option(
-    "--rate",
-    "rates",
-    multiple=True,
-    default=(0.0, 500.0),
-    show_default=True,
-    help="Cycles that are asked for a second; 0: as many as it can.",
-)
-def decisions(
-    seconds: float,
-    testers: int,
-    flights: int,
-    policy: str,
-    tickets: int,
-    rates: tuple[float, ...],
-) -> None:
-    """Cycles (issue, claim, release) that a leader decides, every answer after its commit."""
-    columns = "asked", "cycles/s", "leader, us of CPU a cycle", "p50, ms", "p99, ms"
-    click.echo(markdown.head(*columns))
-    for rate in rates:
-        with tempfile.TemporaryDirectory() as folder, postgres_running(durable=True) as url:
-            root = Path(folder)
-            (root / "release").mkdir()
-            (root / "release" / "big.bin").write_bytes(b"x")
-            database = Database(url)
-            if tickets:
-                _fill(database, tickets)
-            args = ("--slots", "300", "--reserve-small", "0", "--policy", policy)
-            with machines(root, 1, url, *args, "--bandwidth", "10GB") as fleet:
-                pid = fleet[0].leader_pid()
-                before = _own_cpu_s(pid)
-                socket = fleet[0].folder / "queue.sock"
-                cycles, found, took_s = asyncio.run(
-                    _decisions(socket, testers, flights, seconds, rate)
-                )
-                spent = _own_cpu_s(pid) - before
-            database.close()
-        found.sort()
-        p50, p99 = (found[int(len(found) * part)] * 1e3 for part in (0.5, 0.99))
-        asked = f"{rate:.0f} cycles/s" if rate else f"{testers * flights} at once"
-        require(cycles, f"No cycle of {asked} was decided.")
-        cpu = spent / cycles * 1e6
-        figures = f"{cycles / took_s:.0f}", f"{cpu:.0f}", f"{p50:.1f}", f"{p99:.1f}"
-        click.echo(markdown.row(asked, *figures))
-
-
-def _own_cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # -- faults -------------------------------------------------------------------------------------
@@ -982,7 +619,7 @@ def judge(
     return found
 
 
-@main.command()
+@click.command()
 @click.option("--count", default=3, show_default=True, help="Machines.")
 @click.option("--clients", default=300, show_default=True)
 @click.option("--seconds", default=60.0, show_default=True)
@@ -991,7 +628,7 @@ def judge(
 @click.option("--seed", default=1, show_default=True)
 @click.option("--prefix", default="tgf", show_default=True, help="Of the namespaces' names.")
 @click.option("--keep-log", type=click.Path(path_type=Path), help="Where the servers' log goes.")
-def faults(
+def main(
     count: int,
     clients: int,
     seconds: float,

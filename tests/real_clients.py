@@ -1,52 +1,26 @@
-"""What programs do while they wait: the rows of docs/clients.md, measured with the real ones.
+"""Real programs that download, each in its own way, and what some of them ask a registry first.
 
-    python -m bench.clients [--only NAME ...] [--full [POLICY]]
-
-A scripted server keeps each program waiting in five ways: it says nothing for 12, 28 or 40 s, it
-says nothing for 8 s and then sends a header line every 5 s, eight in all, or it answers 503 with
-`Retry-After: 3` twice. Programs that are not installed are left out (Debian: curl wget wget2 aria2
-axel ffmpeg mpv vlc-bin vlc-plugin-base skopeo podman git-lfs nodejs npm golang cargo default-jdk
-dnf zypper pacman-package-manager lftp rclone yt-dlp httpie; PyPI: py-rattler libtorrent).
-
-With `--full` the server is a real one on its defaults but for a line of 1 MB/s, which forty
-downloads of as many addresses fill first; all programs come at once, of one address.
+Programs that are not installed are left out (Debian: curl wget wget2 aria2 axel ffmpeg skopeo
+podman git-lfs nodejs npm golang cargo default-jdk dnf zypper pacman-package-manager lftp rclone
+yt-dlp httpie; PyPI: libtorrent).
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import json
-import os
 import random
 import shutil
 import socketserver
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import wave
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-from bench.shared import markdown
-from bench.shared.ending import end_cleanly
-from bench.shared.subject import require
-
-#: Ways to be kept waiting: (seconds of silence, header lines after it, answers with 503).
-WAYS = {
-    "silent 12": (12.0, 0, 0),
-    "silent 28": (28.0, 0, 0),
-    "silent 40": (40.0, 0, 0),
-    "lines": (8.0, 8, 0),
-    "503": (0.0, 0, 2),
-}
-AT_ONCE = (0.0, 0, 0)
-_LINE_EVERY_S, _LIMIT_S = 5.0, 240.0
 
 
 def _sound() -> bytes:
@@ -64,18 +38,6 @@ PAYLOAD = _sound()
 DIGEST = hashlib.sha256(PAYLOAD).hexdigest()
 
 
-@dataclass(eq=False)
-class SeenTries:
-    """What the server saw of one trial."""
-
-    way: tuple[float, int, int]
-    #: When the file was asked for, and how often it was sent whole.
-    asked: list[float] = field(default_factory=list)
-    whole: int = 0
-    agent: str = ""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 class _Handler(socketserver.StreamRequestHandler):
     server: _Server
 
@@ -84,7 +46,7 @@ class _Handler(socketserver.StreamRequestHandler):
             while self._one():
                 pass
         except OSError:
-            # The program hung up: that is what is measured.
+            # The program hung up.
             return
 
     def _one(self) -> bool:
@@ -97,52 +59,15 @@ class _Handler(socketserver.StreamRequestHandler):
             name, _, value = line.decode("latin-1").partition(":")
             fields[name.strip().lower()] = value.strip()
         body = self.rfile.read(int(fields.get("content-length", 0)))
-        seen = self.server.seen
         if DIGEST not in target and "payload" not in target:
             self._registry(method, target, body)
-            return True
-        if self.server.elsewhere:
-            where = f"Location: {self.server.elsewhere}/payload.wav\r\n".encode()
-            self._say(b"307 Temporary Redirect", b"", where)
-            return True
-        if method == "HEAD":
-            self._say(b"200 OK", PAYLOAD, head=True)
-            return True
-        with seen.lock:
-            seen.asked.append(time.monotonic())
-            seen.agent = fields.get("user-agent", "")
-            number = len(seen.asked)
-        silent_s, lines, refusals = seen.way
-        if number <= refusals:
-            self._say(b"503 Service Unavailable", b"wait\n", b"Retry-After: 3\r\n")
-            return True
-        if number > 1 and not refusals:
-            # A client that comes again is let in: the first try tells what it bears.
-            silent_s = lines = 0
-        time.sleep(silent_s)
-        start, stop, status = 0, len(PAYLOAD), b"200 OK"
-        more = b"Accept-Ranges: bytes\r\n"
-        if fields.get("range", "").startswith("bytes="):
-            low, _, high = fields["range"].removeprefix("bytes=").partition("-")
-            start, stop = int(low), min(len(PAYLOAD), int(high) + 1 if high else len(PAYLOAD))
-            status = b"206 Partial Content"
-            more += b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, len(PAYLOAD))
-        if lines:
-            self.wfile.write(b"HTTP/1.1 %b\r\n" % status)
-            for one in range(lines):
-                self.wfile.write(b"Tidegate-Held: line %d\r\n" % one)
-                self.wfile.flush()
-                time.sleep(_LINE_EVERY_S)
-            status = b""
-        self._say(status, PAYLOAD[start:stop], more)
-        with seen.lock:
-            seen.whole += 1
+        else:
+            self._say(f"Location: {self.server.elsewhere}/payload.wav\r\n")
         return True
 
-    def _say(self, status: bytes, body: bytes, more: bytes = b"", *, head: bool = False) -> None:
-        begin = b"HTTP/1.1 %b\r\n" % status if status else b""
-        fields = b"Content-Type: audio/wav\r\nContent-Length: %d\r\n\r\n" % len(body)
-        self.wfile.write(begin + more + fields + (b"" if head else body))
+    def _say(self, where: str) -> None:
+        head = f"HTTP/1.1 307 Temporary Redirect\r\n{where}Content-Length: 0\r\n\r\n"
+        self.wfile.write(head.encode())
         self.wfile.flush()
 
     def _registry(self, method: str, target: str, body: bytes) -> None:
@@ -186,9 +111,9 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, seen: SeenTries, elsewhere: str = "") -> None:
+    def __init__(self, elsewhere: str) -> None:
         #: Where the file itself lies, as registries send clients to a server of files.
-        self.seen, self.elsewhere = seen, elsewhere
+        self.elsewhere = elsewhere
         super().__init__(("127.0.0.1", 0), _Handler)
 
 
@@ -336,25 +261,6 @@ asyncio.run(main())
 """
 
 
-#: The library of pixi, which installs conda's packages.
-_RATTLER = """
-import asyncio, sys
-from rattler import PackageRecord, RepoDataRecord, VersionWithSource, install
-from rattler.package import BuildString
-url, folder, digest, size = sys.argv[1:]
-version, build = VersionWithSource("1.0"), BuildString("0")
-told = {"sha256": bytes.fromhex(digest), "size": int(size)}
-package = PackageRecord("payload", version, build, 0, "noarch", **told)
-found = RepoDataRecord(package, "payload-1.0-0.conda", url, url.rpartition("/")[0])
-asyncio.run(install([found], folder + "/there", cache_dir=folder + "/cache", show_progress=False))
-"""
-
-
-def _rattler(origin: str, folder: Path) -> list[str]:
-    asked = (f"{origin}/payload-1.0-0.conda", str(folder), DIGEST, str(len(PAYLOAD)))
-    return [sys.executable, "-c", _RATTLER, *asked]
-
-
 @dataclass(frozen=True, slots=True)
 class Tool:
     """How a program is made to fetch the file."""
@@ -367,8 +273,6 @@ class Tool:
     opens: bool = False
     #: It asks a registry first, which names the place of the file.
     registry: bool = False
-    #: It stops once it has seen enough.
-    plays: bool = False
 
 
 TOOLS: dict[str, Tool] = {
@@ -400,7 +304,6 @@ TOOLS: dict[str, Tool] = {
     # Stands for docker: the same HTTP client.
     "skopeo": Tool("skopeo", _skopeo, registry=True),
     "podman": Tool("podman", _podman, opens=True, registry=True),
-    "rattler": Tool(sys.executable, _rattler, opens=True, plays=True),
     # Stands for mamba and micromamba: libcurl with their name and their limits.
     "mamba": Tool(
         "curl",
@@ -411,20 +314,6 @@ TOOLS: dict[str, Tool] = {
     ),
     "git-lfs": Tool("git-lfs", _git_lfs, registry=True),
     "ffmpeg": Tool("ffmpeg", _script("ffmpeg", "-v", "error", "-i", "URL", "-f", "null", "-")),
-    "mpv": Tool(
-        "mpv",
-        _script("mpv", "--no-config", "--vo=null", "--ao=null", "--untimed", "--length=1", "URL"),
-        plays=True,
-    ),
-    # It does not run for root.
-    "VLC": Tool(
-        "cvlc",
-        _script(
-            *("setpriv", "--reuid", "65534", "--clear-groups", "env", "HOME=/nonexistent", "cvlc"),
-            *("-q", "--aout=adummy", "--run-time=1", "URL", "vlc://quit"),
-        ),
-        plays=True,
-    ),
     "libtorrent": Tool(sys.executable, _libtorrent),
     "lftp": Tool("lftp", _script("lftp", "-c", "get URL -o OUT")),
     "HTTPie": Tool(
@@ -435,47 +324,11 @@ TOOLS: dict[str, Tool] = {
 
 
 def there() -> list[str]:
-    """The programs of the table that are installed here."""
+    """The programs that are installed here."""
     return [name for name, tool in TOOLS.items() if shutil.which(tool.program)]
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramTrial:
-    """How a program fared in one way of waiting; `patient`: it waited until it was answered."""
-
-    got: bool
-    patient: bool
-    tries: int
-    agent: str
-    pauses_s: tuple[float, ...]
-
-
-def trial(tool: str, way: tuple[float, int, int]) -> ProgramTrial:
-    """One program, one way."""
-    seen = SeenTries(way)
-    with _Server(seen) as server, tempfile.TemporaryDirectory() as name:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        folder = Path(name)
-        folder.chmod(0o755)
-        command = TOOLS[tool].command(f"http://127.0.0.1:{server.server_address[1]}", folder)
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, timeout=_LIMIT_S, check=False
-            )
-            well = TOOLS[tool].opens or done.returncode == 0
-        except subprocess.TimeoutExpired:
-            well = False
-        server.shutdown()
-    pauses = zip(seen.asked, seen.asked[1:], strict=False)
-    apart = tuple(round(after - before, 1) for before, after in pauses)
-    waits_s = seen.way[0] + seen.way[1] * _LINE_EVERY_S
-    got = well and seen.whole > 0
-    # Several connections, or ranges, after the first answer are no impatience.
-    patient = got and (not apart or apart[0] >= waits_s - 0.5)
-    return ProgramTrial(got, patient, len(seen.asked), seen.agent, apart)
-
-
-#: What the programs of the table may ask for.
+#: What the programs may ask for.
 _NAMES = ("wav", "rpm", "tgz")
 _NAMES_OF_PACKAGES = ("-1-1-any.pkg.tar.zst", "-1.0.tar.gz", "-1.0-0.conda")
 
@@ -497,7 +350,7 @@ def lay_out(release: Path, tools: Sequence[str]) -> None:
 
 
 def all_at_once(
-    url: str, tools: Sequence[str], work: Path, limit_s: float = _LIMIT_S
+    url: str, tools: Sequence[str], work: Path, limit_s: float
 ) -> dict[str, tuple[int, str]]:
     """Every program fetches its file of a real server; its exit code, and what it said."""
     running: dict[str, subprocess.Popen[str]] = {}
@@ -506,7 +359,7 @@ def all_at_once(
         for tool in tools:
             origin = f"{url}/{place_of(tool)}"
             if TOOLS[tool].registry:
-                fronts.append(_Server(SeenTries(AT_ONCE), origin))
+                fronts.append(_Server(origin))
                 threading.Thread(target=fronts[-1].serve_forever, daemon=True).start()
                 origin = f"http://127.0.0.1:{fronts[-1].server_address[1]}"
             folder = work / place_of(tool)
@@ -538,128 +391,4 @@ def all_at_once(
 
 def got_it(tool: str, code: int, sent_bytes: int) -> bool:
     """Whether a program that ended so, and was sent so much, has what it came for."""
-    enough = 1 if TOOLS[tool].plays else len(PAYLOAD)
-    return sent_bytes >= enough and (code == 0 or TOOLS[tool].opens)
-
-
-def require_crowd(codes: Sequence[int | None]) -> None:
-    """Raise NothingMeasured unless most of the crowd still downloads or waits (no exit code)."""
-    there = sum(code is None for code in codes)
-    require(2 * there > len(codes), f"{there} of {len(codes)} clients keep the server busy.")
-
-
-def require_tools(broken: Sequence[str], left: Sequence[str]) -> None:
-    """Raise NothingMeasured unless each program that is installed fetched a file at once."""
-    require(not broken, f"Without a wait no file was fetched by: {', '.join(broken)}.")
-    require(left, "None of these programs is installed.")
-
-
-def full_server(tools: Sequence[str], policy: str) -> int:
-    """The programs at a real, full server: a row for each; 1 when one was left without its file."""
-    with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        work.chmod(0o755)
-        release, log = work / "release", work / "access.json"
-        release.mkdir()
-        lay_out(release, tools)
-        (release / "crowd").write_bytes(random.Random(8).randbytes(1_000_000))
-        command = [sys.executable, "-m", "tidegate", "serve", str(release), "--admin", "off"]
-        command += ["--listen", "127.0.0.1:0", "--state", str(work / "state"), "--policy", policy]
-        command += ["--bandwidth", "1MB", "--access-log", str(log)]
-        with subprocess.Popen(
-            command,
-            env={**os.environ, "TIDEGATE_ACCESS_LOG_FORMAT": "json"},
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as server:
-            assert server.stdout is not None
-            url = next(line.split()[1] for line in server.stdout if line.startswith("ready "))
-            others = [
-                subprocess.Popen(
-                    [
-                        *("curl", "-sS", "--interface", f"127.0.{one}.9", "-o", os.devnull),
-                        f"{url}/crowd",
-                    ]
-                )
-                for one in range(1, 41)
-            ]
-            try:
-                time.sleep(1)
-                require_crowd([other.poll() for other in others])
-                said = all_at_once(url, tools, work / "work")
-            finally:
-                for other in others:
-                    other.kill()
-                    other.wait()
-                server.terminate()
-                server.communicate()
-        answers = [json.loads(line) for line in log.read_text().splitlines()]
-    sys.stdout.write(markdown.head("program", "answers", "waited s", "has it") + "\n")
-    lost = 0
-    for tool in tools:
-        of_it = [one for one in answers if one["target"].startswith(f"/{place_of(tool)}/")]
-        sent = sum(one["bytes"] for one in of_it if one["status"] < 300)
-        code, text = said[tool]
-        well = got_it(tool, code, sent)
-        lost += not well
-        statuses = ", ".join(str(one["status"]) for one in of_it)
-        waited_s = max((one["waited"] for one in of_it), default=0.0)
-        sys.stdout.write(
-            markdown.row(tool, statuses, f"{waited_s:.1f}", "yes" if well else "no") + "\n"
-        )
-        if not well:
-            sys.stderr.write(f"{tool} ended with {code}: {text[-600:]}\n")
-    return 1 if lost else 0
-
-
-def row(tool: str, found: dict[str, ProgramTrial]) -> str:
-    """A line of the table."""
-    silent = [way for way in WAYS if way.startswith("silent")]
-    borne = [way.split()[1] for way in silent if found[way].patient]
-    again = [way for way in silent if found[way].got and not found[way].patient]
-    patience = f"{borne[-1]} s and more" if borne == ["12", "28", "40"] else (
-        f"{borne[-1]} s" if borne else "below 12 s"
-    )  # fmt: skip
-    if again:
-        patience += ", then tries again"
-    lines, refused = found["lines"], found["503"]
-    pauses = ", ".join(f"{pause:g}" for pause in refused.pauses_s)
-    came_back = f"comes back after {pauses} s" if refused.got else (
-        f"tries {refused.tries} times" if refused.tries > 1 else "gives up"
-    )  # fmt: skip
-    taken = "yes" if lines.patient else "no"
-    return markdown.row(tool, f"`{refused.agent[:60]}`", patience, taken, came_back)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all that are there, side by side: they wait, and hardly compute."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--only", nargs="*", choices=sorted(TOOLS), default=sorted(TOOLS))
-    parser.add_argument("--full", nargs="?", const="fair", metavar="POLICY")
-    given = parser.parse_args(arguments)
-    os.environ["GIT_TERMINAL_PROMPT"] = "0"
-    tools = [tool for tool in there() if tool in given.only]
-    require_tools([], tools)
-    if given.full:
-        return full_server(tools, given.full)
-    # At once at first: what must be compiled is compiled then, and what does not work is told.
-    broken = [tool for tool in tools if not trial(tool, AT_ONCE).got]
-    for tool in broken:
-        sys.stderr.write(f"{tool} does not even fetch a file at once: left out\n")
-    tools = [tool for tool in tools if tool not in broken]
-    jobs = [(tool, way) for tool in tools for way in WAYS]
-    with ThreadPoolExecutor(len(jobs) or 1) as pool:
-        found = dict(
-            zip(jobs, pool.map(lambda job: trial(job[0], WAYS[job[1]]), jobs), strict=True)
-        )
-    columns = "program", "User-Agent", "silence it bears", "header lines", "503"
-    sys.stdout.write(markdown.head(*columns) + "\n")
-    for tool in tools:
-        sys.stdout.write(row(tool, {way: found[tool, way] for way in WAYS}) + "\n")
-    require_tools(broken, tools)
-    return 0
-
-
-if __name__ == "__main__":
-    end_cleanly()
-    sys.exit(main())
+    return sent_bytes >= len(PAYLOAD) and (code == 0 or TOOLS[tool].opens)

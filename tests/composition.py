@@ -1,18 +1,15 @@
 """A composition as processes: docker-compose.cluster.yml, or another file, without Docker.
 
-    python -m bench.composition
-
 Each service has a network namespace on the composition's subnet, its names by DNS as in Docker, its
 secrets, volumes and read-only root, and the command that the file gives it; where it leaves that to
 the image, the image's own: HAProxy with its configuration, PostgreSQL made from its environment.
 Services of our own image run the installed tidegate in a view of this machine, or in `images`.
-Downloads go through the balancer; then a machine is lost and they go on. Needs root, docker-compose
+Needs root, docker-compose
 (to read the file), haproxy and PostgreSQL.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import json
 import os
@@ -20,18 +17,14 @@ import secrets
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import click
-
 import tidegate
-from bench.postgres import tool
 from bench.shared.namespaces import inside, remove, run
-from bench.shared.subject import require
+from tests.postgres import tool
 
 #: Where the composition lies.
 ROOT = Path(__file__).resolve().parent.parent
@@ -274,17 +267,17 @@ class Composition:
         return not done.returncode
 
     def wait_for(self, service: str) -> None:
-        """Wait until it is healthy. Raises ClickException."""
+        """Wait until it is healthy. Raises AssertionError."""
         end_s = time.monotonic() + _START_S
         while not self.healthy(service):
             if time.monotonic() > end_s or self.running[service].poll() is not None:
-                raise click.ClickException(f"{service} is not healthy\n{self.log(service)[-3000:]}")
+                raise AssertionError(f"{service} is not healthy\n{self.log(service)[-3000:]}")
             time.sleep(0.2)
 
     def lose(self, service: str) -> None:
         """Kill all of it."""
         pids = run("ip", "netns", "pids", self.name(service)).split()
-        require(pids, f"{service} was to be lost, but no process of it ran.")
+        assert pids, f"{service} was to be lost, but no process of it ran."
         for pid in pids:
             run("kill", "-KILL", pid, check=False)
         self.running.pop(service).wait()
@@ -343,41 +336,3 @@ def downloads(composition: Composition, content: bytes, count: int, name: str) -
                 time.sleep(0.5)
         whole += body == content
     return whole
-
-
-@click.command()
-@click.option("--count", default=9, show_default=True, help="Downloads, before and after.")
-def main(count: int) -> None:
-    """Run the composition's services as processes; exit status 1 if a download is not whole."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        root = Path(folder)
-        root.chmod(0o755)
-        composition = Composition(root)
-        content = os.urandom(3_000_000)
-        (root / "release" / "big.iso").write_bytes(content)
-        stack.callback(composition.close)
-        composition.network()
-        composition.start("postgres")
-        composition.wait_for("postgres")
-        machines = [name for name in composition.services if name not in ("postgres", "balancer")]
-        for name in machines:
-            composition.start(name)
-        for name in machines:
-            composition.wait_for(name)
-        composition.start("balancer")
-        before = downloads(composition, content, count, "before")
-        composition.lose(machines[1])
-        after = downloads(composition, content, count, "after")
-        logs = "\n".join(f"-- {name}\n{composition.log(name)}" for name in composition.services)
-    click.echo(
-        f"{len(machines)} machines and the database are healthy; {before} of {count} downloads "
-        f"through the balancer are whole, and {after} of {count} after a machine was lost"
-    )
-    require(count > 0, "No download was asked for.")
-    if before < count or after < count or "Traceback" in logs:
-        click.echo(logs[-5000:], err=True)
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
