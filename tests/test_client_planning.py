@@ -1,38 +1,54 @@
+"""Which mirrors a download asks, which stand by, and when connections are added.
+
+All in virtual time: what is decided depends on no clock of this machine.
+"""
+
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
 import pytest
-from faulty_mirrors import Behaviour, Mirror, Script, running
-from test_client_download import DATA, RATE, SHA, Run, one
+from faulty_mirrors import Behaviour, Script
+from test_client_download import DATA, RATE, SHA
 from virtual_network import VirtualRun
 
 from tidegate.client.fetch.metalink import Metalink
 from tidegate.client.schedule.trials import Trials
 
-__all__ = ["one"]
 KNOWN = Metalink("out.bin", len(DATA), SHA, None, ())
 
 
-def remember(folder: Path, *rows: tuple[Mirror, float, float]) -> None:
-    data = folder / "data"
+#: The mirror that is known to be fast, and the one that is known to be slow.
+FAST = (9e6, 0.001)
+SLOW = (1e4, 0.3)
+
+
+@pytest.fixture
+def virtual(tmp_path: Path) -> VirtualRun:
+    return VirtualRun(tmp_path)
+
+
+def remember(run: VirtualRun, *rates: tuple[float, float]) -> None:
+    """Rate and round trip that an earlier download saw of the n-th mirror."""
+    data = run.folder / "data"
     data.mkdir()
-    table = {f"127.0.0.1:{mirror.port}": [rate, rtt_s] for mirror, rate, rtt_s in rows}
+    table = {f"127.0.0.1:{number}": rate for number, rate in enumerate(rates, 1)}
     (data / "rates.json").write_text(json.dumps(table))
 
 
-def test_a_mirror_that_would_not_help_is_not_even_connected(
-    one: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A busy machine is no reason to call it.
-    monkeypatch.setattr("tidegate.client.fetch.planning._LATE_S", 60.0)
-    with running(Behaviour(DATA, rate=9e6), Behaviour(DATA)) as (near, far):
-        remember(one.folder, (near, 9e6, 0.001), (far, 1e4, 0.3))
-        result = one.get(near.url, far.url, metalink=KNOWN)
-        assert far.connections == 0
-    assert any(f"standing by: {far.url}" in line for line in result.forecast)
-    assert one.right()
+def is_right(run: VirtualRun) -> bool:
+    names = {path.name for path in run.folder.iterdir()}
+    return run.path.read_bytes() == DATA and names <= {"data", "out.bin"}
+
+
+def test_a_mirror_that_would_not_help_is_not_even_connected(virtual: VirtualRun) -> None:
+    remember(virtual, FAST, SLOW)
+    near, far = Script(Behaviour(DATA, rate=9e6)), Script(Behaviour(DATA))
+    result = virtual.get(near, far, metalink=KNOWN)
+    assert far.connections == 0
+    assert any("standing by: http://127.0.0.1:2/" in line for line in result.forecast)
+    assert is_right(virtual)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +66,9 @@ def test_a_mirror_that_would_not_help_is_not_even_connected(
     ],
     ids=lambda table: table[:20],
 )
-def test_rates_that_somebody_else_wrote_are_no_reason_to_fail(tmp_path: Path, table: str) -> None:
-    virtual = VirtualRun(tmp_path)
+def test_rates_that_somebody_else_wrote_are_no_reason_to_fail(
+    virtual: VirtualRun, table: str
+) -> None:
     (virtual.folder / "data").mkdir()
     text = table.replace('"HOST"', '"127.0.0.1:1"').replace("}", ', "127.0.0.1:2": [1e6, 1]}', 1)
     (virtual.folder / "data" / "rates.json").write_text(text)
@@ -59,99 +76,95 @@ def test_rates_that_somebody_else_wrote_are_no_reason_to_fail(tmp_path: Path, ta
     assert virtual.path.read_bytes() == DATA
 
 
-def test_one_that_stands_by_is_called_when_the_others_fail(one: Run) -> None:
-    broken = Behaviour(DATA, rate=9e6, stall_after=500_000)
-    with running(broken, Behaviour(DATA, rate=RATE)) as (near, far):
-        remember(one.folder, (near, 9e6, 0.001), (far, 1e4, 0.3))
-        result = one.get(near.url, far.url, metalink=KNOWN)
-        assert far.connections > 0
+def test_one_that_stands_by_is_called_when_the_others_fail(virtual: VirtualRun) -> None:
+    remember(virtual, FAST, SLOW)
+    near = Script(Behaviour(DATA, rate=9e6, stall_after=500_000))
+    far = Script(Behaviour(DATA, rate=RATE))
+    result = virtual.get(near, far, metalink=KNOWN)
+    assert far.connections > 0
     assert result.sources[1].bytes > 0
-    assert one.right()
+    assert is_right(virtual)
 
 
 @pytest.mark.parametrize("rate", [2e5, 9e6])
 def test_one_that_stands_by_is_called_when_it_takes_longer_than_planned(
-    one: Run, rate: float
+    virtual: VirtualRun, rate: float
 ) -> None:
-    with running(Behaviour(DATA, rate=rate), Behaviour(DATA, rate=RATE)) as (near, far):
-        remember(one.folder, (near, 9e6, 0.001), (far, 1e4, 0.3))
-        one.get(near.url, far.url, metalink=KNOWN)
-        assert (far.connections > 0) == (rate < 1e6)
-    assert one.right()
+    remember(virtual, FAST, SLOW)
+    near, far = Script(Behaviour(DATA, rate=rate)), Script(Behaviour(DATA, rate=RATE))
+    virtual.get(near, far, metalink=KNOWN)
+    assert (far.connections > 0) == (rate < 1e6)
+    assert is_right(virtual)
 
 
-def test_strangers_are_all_asked(one: Run) -> None:
-    with running(Behaviour(DATA, rate=RATE), Behaviour(DATA, rate=RATE)) as (near, far):
-        remember(one.folder, (near, 9e6, 0.001))
-        one.get(near.url, far.url, metalink=KNOWN)
-        assert far.connections > 0
-    assert one.right()
+def test_strangers_are_all_asked(virtual: VirtualRun) -> None:
+    remember(virtual, FAST)
+    near, far = Script(Behaviour(DATA, rate=RATE)), Script(Behaviour(DATA, rate=RATE))
+    virtual.get(near, far, metalink=KNOWN)
+    assert far.connections > 0
+    assert is_right(virtual)
 
 
-def test_a_mirror_learnt_of_that_would_not_help_stands_by(
-    one: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tidegate.client.fetch.planning._LATE_S", 60.0)
-    with running(Behaviour(DATA)) as (far,):
-        told = (("Link", f"<{far.url}>; rel=duplicate; pri=1"),)
-        with running(Behaviour(DATA, rate=9e6, headers=told)) as (near,):
-            remember(one.folder, (near, 9e6, 0.001), (far, 1e4, 0.3))
-            result = one.get(near.url)
-            assert far.connections == 0
+def test_a_mirror_learnt_of_that_would_not_help_stands_by(virtual: VirtualRun) -> None:
+    remember(virtual, FAST, SLOW)
+    told = (("Link", "<http://127.0.0.1:2/file.bin>; rel=duplicate; pri=1"),)
+    near, far = Script(Behaviour(DATA, rate=9e6, headers=told)), Script(Behaviour(DATA))
+    result = virtual.get(near, unnamed=[far])
+    assert far.connections == 0
     assert any("stands by" in line for line in result.forecast)
-    assert one.right()
+    assert is_right(virtual)
+
+
+def short_trials(patch: pytest.MonkeyPatch, **seconds: float) -> None:
+    """Trials that a download of this size has time for."""
+    for name, value in {"settle_s": 0.2, "warm_s": 0.1, "measure_s": 0.3, **seconds}.items():
+        patch.setattr(Trials, name, value)
 
 
 def test_connections_are_added_where_each_is_limited(
-    one: Run, monkeypatch: pytest.MonkeyPatch
+    virtual: VirtualRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mirror's threads each sleep for their own connection."""
-    for name, seconds in {"settle_s": 0.2, "warm_s": 0.1, "measure_s": 0.3, "worth_s": 1.0}.items():
-        monkeypatch.setattr(Trials, name, seconds)
-    with running(Behaviour(DATA, rate=5e5)) as (mirror,):
-        result = one.get(mirror.url)
-        assert mirror.connections >= 3
+    short_trials(monkeypatch, worth_s=1.0)
+    mirror = Script(Behaviour(DATA, rate=5e5))
+    result = virtual.get(mirror)
+    assert mirror.connections >= 3
     assert any("try 1 more" in line for line in result.forecast)
-    assert one.right()
+    assert is_right(virtual)
 
 
 def test_one_connection_stays_one_where_the_caller_says_so(
-    one: Run, monkeypatch: pytest.MonkeyPatch
+    virtual: VirtualRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trials, "settle_s", 0.1)
-    monkeypatch.setattr(Trials, "worth_s", 0.1)
-    with running(Behaviour(DATA, rate=2e6)) as (mirror,):
-        one.get(mirror.url, connections=1)
-        assert mirror.connections == 1
-    assert one.right()
+    short_trials(monkeypatch, settle_s=0.1, worth_s=0.1)
+    mirror = Script(Behaviour(DATA, rate=2e6))
+    virtual.get(mirror, connections=1)
+    assert mirror.connections == 1
+    assert is_right(virtual)
 
 
 def test_a_server_that_gives_one_connection_only_is_not_disturbed(
-    one: Run, monkeypatch: pytest.MonkeyPatch
+    virtual: VirtualRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in {"settle_s": 0.2, "warm_s": 0.1, "measure_s": 0.3, "worth_s": 0.5}.items():
-        monkeypatch.setattr(Trials, name, seconds)
+    short_trials(monkeypatch, worth_s=0.5)
     lease = (("Tidegate-Ticket", "lease-9"), ("Tidegate-Lease-Connections", "1"))
-    with running(Behaviour(DATA, rate=1e6, headers=lease)) as (mirror,):
-        one.get(mirror.url)
-        assert mirror.connections == 1
-    with running(Behaviour(DATA, rate=1e6, most_connections=1)) as (mirror,):
-        result = one.get(mirror.url)
-        assert mirror.connections > 1
+    mirror = Script(Behaviour(DATA, rate=1e6, headers=lease))
+    virtual.get(mirror)
+    assert mirror.connections == 1
+    mirror = Script(Behaviour(DATA, rate=1e6, most_connections=1))
+    result = virtual.get(mirror)
+    assert mirror.connections > 1
     assert result.sources[0].retries == 0
-    assert one.right()
+    assert is_right(virtual)
 
 
 @pytest.mark.parametrize(
     "kind", [{"ranges": False}, {"chunked": True}, {"no_length": True}], ids=str
 )
 def test_a_server_that_sends_only_the_whole_file_is_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, bool]
+    virtual: VirtualRun, monkeypatch: pytest.MonkeyPatch, kind: dict[str, bool]
 ) -> None:
     """Even one that claims to serve parts."""
-    for name, seconds in {"settle_s": 0.2, "warm_s": 0.1, "measure_s": 0.2, "worth_s": 0.2}.items():
-        monkeypatch.setattr(Trials, name, seconds)
-    virtual = VirtualRun(tmp_path)
+    short_trials(monkeypatch, measure_s=0.2, worth_s=0.2)
     whole = Script(Behaviour(DATA, rate=2e6, **kind))  # type: ignore[arg-type]
     result = virtual.get(whole)
     assert virtual.path.read_bytes() == DATA

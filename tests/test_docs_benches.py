@@ -165,8 +165,15 @@ def test_every_make_target_that_is_told_of_is_there(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[ApartRun]]]:
-    """All of them: they wait more than they compute, so a few go at a time."""
+def runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[ApartRun]]]:
+    """Those that are tested: they wait more than they compute, so a few go at a time."""
+    chosen = {
+        item.callspec.params.get("line")
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+    }
     folder = tmp_path_factory.mktemp("pair")
     for name, inner in (("old", b""), ("new", b"new")):
         (folder / name / "package").mkdir(parents=True)
@@ -179,6 +186,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[
                 end_at=ENDED.get(line, 0),
             )
             for line in (*SMALLEST, *ENDED)
+            if line in chosen
         }
         yield found
         pool.shutdown(cancel_futures=True)

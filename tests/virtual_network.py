@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from faulty_mirrors import Script, Step
 
 from tidegate.client.api import Options, Result, build, read_urls
+from tidegate.client.fetch.metalink import Metalink
 from tidegate.client.net.network import Endpoint, Readable, Receiver
 
 #: One way; what a mirror sends next leaves when its last part has come.
@@ -199,17 +200,27 @@ class VirtualRun:
         self.path = folder / "out.bin"
         self.events: list[tuple[str, Mapping[str, object]]] = []
 
-    def get(self, *mirrors: Script, until_s: float = 60.0, **wishes: object) -> Result:
-        """Raises DownloadFailed: Interrupted where it is not over by `until_s`."""
+    def get(
+        self,
+        *mirrors: Script,
+        until_s: float = 60.0,
+        metalink: Metalink | None = None,
+        unnamed: Sequence[Script] = (),
+        **wishes: object,
+    ) -> Result:
+        """Raises DownloadFailed: Interrupted where it is not over by `until_s`.
+
+        The n-th mirror is at port n. `unnamed` are at the ports after them, and must be learnt of.
+        """
         wishes = {"data_folder": self.folder / "data", "environ": {}, "seed": 1} | wishes
         options = Options(**wishes)  # type: ignore[arg-type]
-        network = VirtualNetwork(dict(enumerate(mirrors, 1)))
+        network = VirtualNetwork(dict(enumerate((*mirrors, *unnamed), 1)))
         urls = [f"http://127.0.0.1:{n}{m.behaviour.path}" for n, m in enumerate(mirrors, 1)]
 
         def emit(event: str, data: Mapping[str, object]) -> None:
             self.events.append((event, data))
 
-        download = build(network, read_urls(urls), self.path, options, emit)
+        download = build(network, read_urls(urls), self.path, options, emit, metalink)
         try:
             download.start()
             network.run(lambda: download.over, until_s)
