@@ -23,6 +23,7 @@ from tidegate.server.admin.status_text import state_of
 from tidegate.server.admission.responses import Notice
 from tidegate.server.app.run import introduction
 from tidegate.server.control.revisions import diff
+from tidegate.loadtest.trace import from_trace
 from tidegate.server.control.series import SERIES, Series
 from tidegate.server.control.vitals import Health
 from tidegate.server.http.phrases import Phrases
@@ -219,6 +220,21 @@ def test_the_past_leaves_as_csv(site: Site, browser: Browser) -> None:
     assert max(float(row["waiting"] or 0) for row in rows) > 0
     bad = browser.get(f"/api/v1/history.csv?since_s={until}&until_s={since}")
     assert bad.status == 422
+
+
+def test_the_crowd_leaves_as_arrivals_that_name_nobody(site: Site, browser: Browser) -> None:
+    crowd(site, 3)
+    site.wait(20.0)
+    site.settle()
+    answer = browser.get("/api/v1/arrivals?span_s=3600")
+    assert b"203.0.113" not in answer.body
+    found = json.loads(answer.body)["arrivals"]
+    assert [one["client"] for one in found] == ["c0", "c1", "c2"]
+    assert {one["file"] for one in found} == {"big.iso"}
+    lines = [json.dumps(one) for one in found]
+    played = from_trace(lines, bandwidth_bytes_s=1e6)
+    assert [visitor.files[0].name for visitor in played.visitors] == ["big.iso"] * 3
+    assert len(json.loads(browser.get("/api/v1/arrivals?limit=1").body)["arrivals"]) == 1
 
 
 def test_a_young_server_is_drawn_from_its_first_value() -> None:

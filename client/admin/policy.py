@@ -203,4 +203,16 @@ def history(s: Steering, span: str, points: int) -> None:
     click.echo(json.dumps(s.api.get("/history", span_s=parse_duration(span), points=points)))
 
 
-COMMANDS = (settings, revisions, restore, preview, history)
+@click.command()
+@click.option("--span", default="24h", show_default=True, help="How far back: 15m, 7d.")
+@click.option("--limit", default=20_000, show_default=True, help="At most so many downloads.")
+@steer
+def arrivals(s: Steering, span: str, limit: int) -> None:
+    """Print recorded arrivals, one JSON object a line, for loadtest, simulate and plan."""
+    found = s.api.get("/arrivals", span_s=parse_duration(span), limit=limit)
+    if not s.shown(found):
+        for arrival in found["arrivals"]:
+            click.echo(json.dumps(arrival))
+
+
+COMMANDS = (settings, revisions, restore, preview, history, arrivals)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from urllib.parse import unquote
 
 from pydantic import Field
 
@@ -94,6 +95,26 @@ class HistoryOut(Shape):
     series: dict[str, list[float | None]]
 
 
+class ArrivalsQuery(Shape):
+    span_s: float = Field(86_400.0, gt=0, le=30 * 86_400.0, description="How far back.")
+    limit: int = Field(
+        20_000, ge=1, le=200_000, description="At most so many large downloads, drawn at random."
+    )
+
+
+class ArrivalOut(Shape):
+    """A client's first request for a file; small files are known by their number only."""
+
+    t_s: float
+    client: str
+    file: str
+    size_bytes: int
+
+
+class ArrivalsOut(Shape):
+    arrivals: list[ArrivalOut]
+
+
 @api.get("/state")
 async def get_state(ask: HandlerCall) -> StateOut:
     """The server at a glance."""
@@ -123,6 +144,25 @@ async def export_history(ask: HandlerCall, query: PeriodQuery) -> Answer:
         for at, *values in zip(found.t, *(found.series[name] for name in SERIES), strict=True)
     )
     return csv_answer("history.csv", ["time", *SERIES], rows)
+
+
+@api.get("/arrivals")
+async def get_arrivals(ask: HandlerCall, query: ArrivalsQuery) -> ArrivalsOut:
+    """Recorded arrivals under pseudonyms, to be played by `simulate`, `plan` and `loadtest`."""
+    found = await ask.server.history.arrivals(ask.now - query.span_s, query.limit)
+    # A number in the order of arrival says nothing about the client outside this answer.
+    names = {client: f"c{n}" for n, client in enumerate(dict.fromkeys(a.client for a in found))}
+    return ArrivalsOut(
+        arrivals=[
+            ArrivalOut(
+                t_s=a.at_s,
+                client=names[a.client],
+                file=unquote(a.file.removeprefix("/")),
+                size_bytes=a.size_bytes,
+            )
+            for a in found
+        ]
+    )
 
 
 @api.get("/openapi.json", tag="account", public=True)
