@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from urllib.parse import quote
 
 import gevent
 import gevent.lock
 
-from ..client.fetch.metalink import LIMIT_BYTES, read_metalink
+from ..client.fetch.metalink import read_metalink
 from ..client.net.errors import UsageProblem
 from ..client.storage.piece_writer import Pieces
 from ..policies.settings import SMALL_BELOW_BYTES
 from ..protocol.errors import ProtocolError
-from ..protocol.headers import parse_retry_after
 from ..protocol.manifest import decode_sums
+from .probe import ServerProbe
 from .workloads import File
 
-_PATIENCE_S = 120.0
-_TIMEOUT_S = 30.0
+#: A server that still computes its digests is waited for this long.
+PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +32,14 @@ class CatalogueFile:
 
 
 class Catalogue:
-    """One per process; asks each host once, waiting while the server still computes digests."""
+    """One per process; asks each host once, waiting while the server still computes digests.
+
+    `ca` is a file of certificates to trust beside the system's.
+    """
 
     def __init__(self, small_below_bytes: int = SMALL_BELOW_BYTES) -> None:
         self.small_below_bytes = small_below_bytes
+        self.ca: str | None = None
         self._sums: dict[str, dict[str, str]] = {}
         self._pieces: dict[str, Pieces | None] = {}
         self._lock = gevent.lock.Semaphore()
@@ -46,7 +48,7 @@ class Catalogue:
         """The entry of `file`; a server without SHA256SUMS leaves its digest unchecked."""
         with self._lock:
             if host not in self._sums:
-                self._sums[host] = _fetch_sums(host)
+                self._sums[host] = _fetch_sums(self._probe(host))
         kind = "small" if file.size_bytes < self.small_below_bytes else "large"
         return CatalogueFile("/" + quote(file.name), self._sums[host].get(file.name), kind)
 
@@ -55,33 +57,29 @@ class Catalogue:
         url = f"{host}{path}.meta4"
         with self._lock:
             if url not in self._pieces:
-                self._pieces[url] = _fetch_pieces(url, size_bytes)
+                self._pieces[url] = _fetch_pieces(self._probe(host), f"{path}.meta4", size_bytes)
             return self._pieces[url]
 
+    def _probe(self, host: str) -> ServerProbe:
+        return ServerProbe(host, self.ca, patience_s=PATIENCE_S, sleep=gevent.sleep)
 
-def _fetch_pieces(url: str, size_bytes: int) -> Pieces | None:
+
+def _fetch_pieces(probe: ServerProbe, path: str, size_bytes: int) -> Pieces | None:
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-            found = read_metalink(answer.read(LIMIT_BYTES))
+        found = read_metalink(probe.get(path).body)
     except (OSError, UsageProblem):
         return None
     pieces = found[0].pieces if found else None
     return pieces if pieces is not None and pieces.fits(size_bytes) else None
 
 
-def _fetch_sums(host: str) -> dict[str, str]:
-    until = time.monotonic() + _PATIENCE_S
+def _fetch_sums(probe: ServerProbe) -> dict[str, str]:
+    until = time.monotonic() + PATIENCE_S
     while True:
         try:
-            with urllib.request.urlopen(host + "/SHA256SUMS", timeout=_TIMEOUT_S) as answer:
-                sums = decode_sums(answer.read())
-                return {name.decode("utf-8", "surrogateescape"): d.hex() for name, d in sums}
-        except urllib.error.HTTPError as error:
-            wait_s = parse_retry_after(error.headers.get("Retry-After", ""), time.time())
-            error.close()
-            if error.code != 503 or time.monotonic() > until:
-                return {}
-            gevent.sleep(1.0 if wait_s is None else min(wait_s, 10.0))
+            answer = probe.get("/SHA256SUMS")
+            sums = decode_sums(answer.body) if answer.ok else []
+            return {name.decode("utf-8", "surrogateescape"): d.hex() for name, d in sums}
         except ProtocolError:
             return {}
         except OSError:

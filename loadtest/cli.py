@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,47 +17,103 @@ from urllib.parse import quote
 import click
 
 from ..policies.registry import POLICIES
-from ..protocol.units import format_size
+from ..protocol.units import format_duration, format_size
 from .content import MOST_FILES, files_of, write
 from .population import scaled
-from .sim.arguments import read_rate
+from .probe import ServerProbe
+from .registry import Profile, find_profile, find_workload, on_release, profile_names
+from .sim.arguments import DurationParam, read_rate, read_weights
 from .sim.conditions import Starved
+from .sim.plan import draw_visitors, files_below, make_crowd
+from .trace import to_trace
 from .verdict import Simulated, simulate, verdict, verdict_page
-from .workloads import WORKLOADS, File, make_workload
+from .workloads import File, Workload
 
-_HERE = Path(__file__).parent
-_TIMEOUT_S = 30.0
+_PROFILE = "release_day"
 _MOST_NAMED = 5
+#: Clients that are under way at once when the crowd is the operator's own; `-- -u N` for more.
+MOST_USERS = 4_000
+#: A run with a crowd of one's own ends this long after the last arrival at the latest.
+AFTER_THE_LAST_S = 3_600
 
 
-def profiles() -> dict[str, Mapping[str, str]]:
-    """The settings of each profile, by its name."""
-    return {path.stem: read_profile(path) for path in sorted(_HERE.glob("*.conf"))}
+@dataclass(frozen=True, slots=True)
+class OwnCrowd:
+    """What the operator said about the crowd, instead of a profile's population."""
 
+    workload: str | None
+    trace: Path | None
+    release: Path | None
+    visitors: int | None
+    within_s: float
+    weights: tuple[str, ...]
 
-def read_profile(path: Path) -> Mapping[str, str]:
-    """NAME = VALUE lines."""
-    lines = [line.partition("=") for line in path.read_text("utf-8").splitlines()]
-    return {
-        name.strip(): value.strip()
-        for name, equals, value in lines
-        if equals and not name.startswith("#")
-    }
+    def population(self) -> tuple[str, Workload] | None:
+        """Its description and its clients; None where nothing was said. Raises ValueError."""
+        name = str(self.trace) if self.trace is not None else self.workload
+        if self.visitors is not None:
+            if self.release is None or name is not None:
+                raise ValueError(
+                    "--visitors needs --release DIR, and neither --trace nor --workload"
+                )
+            files = files_below(self.release)
+            crowd = make_crowd(files, self.visitors, self.within_s, read_weights(self.weights))
+            found = draw_visitors(crowd, self.visitors)
+            return f"{self.visitors} visitors within {format_duration(self.within_s)}", found
+        if name is None:
+            if self.release is not None:
+                raise ValueError("--release needs --visitors N, --trace FILE or --workload")
+            return None
+        found = find_workload(name, 1)
+        if self.release is not None:
+            return Path(name).name, on_release(found, files_below(self.release))
+        return (Path(name).name, found) if self.trace is not None else None
 
 
 @click.command(
     context_settings={"ignore_unknown_options": True},
-    epilog=f"Profiles: {', '.join(profiles())}.",
+    epilog=f"Profiles: {', '.join(profile_names())}; or your own FILE.conf, FILE.py.",
 )
-@click.argument("profile", type=click.Choice(list(profiles())), metavar="PROFILE")
+@click.argument("profile", default=_PROFILE, metavar="[PROFILE]")
 @click.argument("locust", nargs=-1, type=click.UNPROCESSED, metavar="[-- LOCUST OPTIONS]")
 @click.option("--host", required=True, help="The server, such as http://staging:8080.")
-@click.option("--workload", type=click.Choice(list(WORKLOADS)), help="Another population.")
+@click.option(
+    "--workload",
+    metavar="NAME",
+    help="Another population: a name, FILE.jsonl or FILE.py[:FUNCTION].",
+)
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A recorded crowd: what tidegate admin arrivals prints.",
+)
+@click.option(
+    "--release",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The files that the server serves: the crowd comes for these.",
+)
+@click.option("--visitors", type=click.IntRange(1), help="How many come for --release.")
+@click.option("--within", type=DurationParam(), default="1h", help="How long they take to arrive.")
+@click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    metavar="PATTERN=N",
+    help="Files that match are requested N times as often as others; 0: never. Repeatable.",
+)
 @click.option(
     "--lay-out",
     type=click.Path(file_okay=False, path_type=Path),
     help="First write the files that the population wants into this folder, which the server "
     "serves.",
+)
+@click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Certificates (PEM) to trust besides the system's.",
 )
 @click.option("--bandwidth", help="What the server's line carries: then it is simulated, too.")
 @click.option(
@@ -77,14 +133,21 @@ def loadtest(
     locust: tuple[str, ...],
     host: str,
     workload: str | None,
+    trace: Path | None,
+    release: Path | None,
+    visitors: int | None,
+    within: float,
+    weights: tuple[str, ...],
     lay_out: Path | None,
+    ca: str | None,
     bandwidth: str | None,
     policy: str,
     report: Path | None,
 ) -> None:
-    """Send a server the crowd of PROFILE, and say in one page what became of it.
+    """Send a server the crowd of PROFILE (release_day), and say in one page what became of it.
 
-    Options of Locust and of the profiles follow after --, such as -- --thin 10 --time-scale 4.
+    Your own crowd: --release DIR --visitors N --within T, or --trace crowd.jsonl. Options of Locust
+    and of the profiles follow after --, such as -- --thin 10 --time-scale 4.
     """
     if importlib.util.find_spec("locust") is None:
         raise click.ClickException(
@@ -92,30 +155,45 @@ def loadtest(
             "into the environment of this command."
         )
     line = read_rate(bandwidth) if bandwidth is not None else None
-    host = host.rstrip("/")
-    name = workload or profiles()[profile].get("workload", "release-artefacts")
+    if profile.startswith("-"):
+        # No profile was named: this follows the --.
+        profile, locust = _PROFILE, (profile, *locust)
     try:
+        found = find_profile(profile)
+        own = OwnCrowd(workload, trace, release, visitors, within, weights).population()
+        name = workload or found.settings.get("workload", "release-artefacts")
+        described, population = own or (name, find_workload(name, 1))
         if lay_out is not None:
-            write(make_workload(name, 1), lay_out)
-        fault = what_is_missing(host, files_of(make_workload(name, 1)))
+            write(population, lay_out)
+        fault = what_is_missing(ServerProbe(host, ca), files_of(population))
     except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if fault is not None:
         raise click.ClickException(
-            f"{fault} Write them with --lay-out into the folder that it serves, or name another "
-            "--workload."
+            f"{fault} Write them with --lay-out into the folder that it serves, let the crowd come "
+            "for what it has with --release, or name another --workload."
         )
-    target = report or Path(f"loadtest-{profile}.html")
+    target = report or Path(f"loadtest-{found.name}.html")
     with tempfile.TemporaryDirectory(prefix="tidegate-loadtest-") as folder:
         figures = Path(folder) / "figures.json"
-        status = _run(profile, host, name, figures, locust)
+        more = list(locust)
+        if own is not None:
+            crowd = Path(folder) / "crowd.jsonl"
+            crowd.write_text("\n".join(to_trace(population)), "utf-8")
+            name, more = str(crowd), [*_as_it_comes(population), *locust]
+        if ca is not None:
+            more = ["--ca", ca, *more]
+        status = _run(found, host.rstrip("/"), name, figures, more)
         if not figures.exists():
             sys.exit(status or 1)
         run = json.loads(figures.read_text("utf-8"))
+    if own is None:
+        population = find_workload(name, run["seed"])
+    run["workload"] = described
     simulated = None
     if line is not None:
         click.echo("Simulating the same clients …", err=True)
-        simulated = _simulated(run, policy, line)
+        simulated = _simulated(run, population, policy, line)
     try:
         target.write_text(verdict_page(run, simulated), encoding="utf-8")
     except OSError as error:
@@ -124,11 +202,20 @@ def loadtest(
     sys.exit(status)
 
 
-def _run(profile: str, host: str, workload: str, figures: Path, more: Sequence[str]) -> int:
+def _as_it_comes(population: Workload) -> list[str]:
+    """Locust's options by which all of a crowd comes at its own pace, whatever the profile says."""
+    ends_s = math.ceil(population.visitors[-1].arrival_s) + AFTER_THE_LAST_S
+    users = min(MOST_USERS, len(population.visitors))
+    return ["--thin", "1", "--time-scale", "1", "--run-time", f"{ends_s}s", "-u", str(users)]
+
+
+def _run(profile: Profile, host: str, workload: str, figures: Path, more: Sequence[str]) -> int:
     """Locust, as a process of its own; its exit code."""
-    file = _HERE.parent / profiles()[profile]["locustfile"]
-    command = [sys.executable, "-m", "locust", "--config", str(_HERE / f"{profile}.conf")]
-    command += ["-f", str(file), "--host", host, "--workload", workload, "--progress"]
+    command = [sys.executable, "-m", "locust", "-f", str(profile.locustfile)]
+    command += ["--headless", "--only-summary"]
+    if profile.conf is not None:
+        command += ["--config", str(profile.conf)]
+    command += ["--host", host, "--workload", workload, "--progress"]
     command += ["--figures-json", str(figures), "--loglevel", "WARNING", *more]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
         try:
@@ -138,10 +225,10 @@ def _run(profile: str, host: str, workload: str, figures: Path, more: Sequence[s
             return running.wait()
 
 
-def _simulated(run: Mapping[str, Any], policy: str, line: float) -> Simulated | None:
-    workload = scaled(
-        make_workload(run["workload"], run["seed"]), time_scale=run["time_scale"], thin=run["thin"]
-    )
+def _simulated(
+    run: Mapping[str, Any], population: Workload, policy: str, line: float
+) -> Simulated | None:
+    workload = scaled(population, time_scale=run["time_scale"], thin=run["thin"])
     try:
         return simulate(workload, policy, line, 60.0 / run["time_scale"])
     except Starved as error:
@@ -149,13 +236,13 @@ def _simulated(run: Mapping[str, Any], policy: str, line: float) -> Simulated | 
         return None
 
 
-def what_is_missing(host: str, files: Sequence[File]) -> str | None:
+def what_is_missing(probe: ServerProbe, files: Sequence[File]) -> str | None:
     """What the server lacks of these files, in a sentence. Raises OSError if it is not there."""
     if len(files) > MOST_FILES:
         return f"This population wants {len(files)} different files, which no server has."
     lacks = []
     for file in files:
-        found = _size_at(f"{host}/{quote(file.name)}")
+        found = probe.size_of(f"/{quote(file.name)}")
         if found is None:
             lacks.append(file.name)
         elif found not in (-1, file.size_bytes):
@@ -163,17 +250,6 @@ def what_is_missing(host: str, files: Sequence[File]) -> str | None:
     if not lacks:
         return None
     named = ", ".join(lacks[:_MOST_NAMED]) + (", …" if len(lacks) > _MOST_NAMED else "")
-    return f"{host} lacks {len(lacks)} of the {len(files)} files that are asked for: {named}."
-
-
-def _size_at(url: str) -> int | None:
-    """The size of a file there; -1 where nobody says, None where there is none."""
-    asked = urllib.request.Request(url, method="HEAD")
-    try:
-        with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as answer:
-            return int(answer.headers.get("Content-Length", -1))
-    except urllib.error.HTTPError as error:
-        error.close()
-        return -1 if error.code == 503 else None
-    except urllib.error.URLError as error:
-        raise OSError(f"{url} does not answer: {error.reason}") from error
+    return (
+        f"{probe.place} lacks {len(lacks)} of the {len(files)} files that are asked for: {named}."
+    )

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from .workloads import WORKLOADS, File, Workload, make_workload
+from .registry import find_workload
+from .workloads import WORKLOADS, File, Workload
 
 _BLOCK_BYTES = 1 << 20
 #: More distinct files than this is no release; such a workload is for the simulator.
@@ -45,9 +46,11 @@ def write(workload: Workload, directory: Path) -> list[File]:
             f"workload {workload.name!r} names {len(files)} different files; more than "
             f"{MOST_FILES} cannot be laid out. Use it with `tidegate simulate`."
         )
-    directory.mkdir(parents=True, exist_ok=True)
     for file in files:
         path = directory / file.name
+        if not path.resolve().is_relative_to(directory.resolve()):
+            raise ValueError(f"{file.name!r} does not lie in {directory}")
+        path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size == file.size_bytes:
             continue
         partial = path.with_name(f".{path.name}.part")
@@ -60,11 +63,16 @@ def write(workload: Workload, directory: Path) -> list[File]:
 
 def main(arguments: list[str]) -> int:
     """`content WORKLOAD DIR`: write and name what was written; 2 when called wrongly."""
-    if len(arguments) != 2 or arguments[0] not in WORKLOADS:
+    if len(arguments) != 2:
         sys.stderr.write(f"usage: python -m loadtest.content {{{','.join(WORKLOADS)}}} DIR\n")
         return 2
     try:
-        files = write(make_workload(arguments[0], 1), Path(arguments[1]))
+        workload = find_workload(arguments[0], 1)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    try:
+        files = write(workload, Path(arguments[1]))
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -15,7 +15,7 @@ from tidegate.client.net.answers import Body, Fields, read
 from tidegate.client.net.retry import Action, FailureReason, GiveUp, RetryState, SendNow, WaitUntil
 from tidegate.client.storage.piece_writer import Pieces
 from tidegate.loadtest import options
-from tidegate.loadtest.body import NarrowPool, PieceCheck, receive
+from tidegate.loadtest.body import PieceCheck, receive
 from tidegate.loadtest.catalogue import CATALOGUE, CatalogueFile
 from tidegate.loadtest.recorder import must_count, tally
 from tidegate.loadtest.replay import Replay
@@ -26,6 +26,7 @@ __all__ = ["Fanout", "Ranged", "options"]
 
 CONNECTIONS = 4
 _LEAST_PART_BYTES = 256 * 1024
+_RECEIVE_BUFFER_BYTES = 64 * 1024
 must_count("part_downloads", "no download came in several parts at a time")
 
 
@@ -34,9 +35,7 @@ class Ranged(Downloader):
 
     def fetch(self, visitor: Visitor, file: File) -> None:
         """One download in up to four parts."""
-        self.client.client.clientpool = NarrowPool(
-            64 * 1024, concurrency=CONNECTIONS, network_timeout=self.network_timeout
-        )
+        self.client.client.clientpool = self.narrow_pool(_RECEIVE_BUFFER_BYTES, CONNECTIONS)
         entry = CATALOGUE.find(self.host, file)
         edges, pieces = self._cut(file, entry.path)
         began_s = time.monotonic()

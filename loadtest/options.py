@@ -8,9 +8,9 @@ from typing import Any
 from locust import events
 
 from . import presence
+from .registry import find_workload
 from .slo import Objective
 from .tally import is_figure
-from .workloads import WORKLOADS
 
 __all__ = ["presence"]
 
@@ -25,6 +25,14 @@ def _objective(text: str) -> str:
             f"{objective.figure!r} is no figure of a run; they are listed in loadtest/README.md, "
             "for example p95_wait_small, failed_fraction, eta_within_p90"
         )
+    return text
+
+
+def _workload(text: str) -> str:
+    try:
+        find_workload(text, 1)
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return text
 
 
@@ -59,9 +67,9 @@ def add_options(parser: Any) -> None:
 
     field(
         "--workload",
-        choices=sorted(WORKLOADS),
+        type=_workload,
         default="release-artefacts",
-        help="The population that is replayed",
+        help="The population that is replayed: its name, FILE.jsonl or FILE.py[:FUNCTION]",
     )
     field("--seed", type=int, default=1, help="Which drawing of that population")
     field(
@@ -108,6 +116,7 @@ def add_options(parser: Any) -> None:
         help="An objective such as p95_wait_small<2s; a missed one makes the exit code 1. Give "
         "it as often as you like",
     )
+    group.add_argument("--ca", default="", help="Certificates (PEM) to trust beside the system's")
     group.add_argument(
         "--progress", action="store_true", help="Say every few seconds how far the run is"
     )

@@ -13,20 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .population import scaled
+from .registry import read_profile
 from .workloads import Workload, make_workload, with_rude
 
 FOLDER = Path(__file__).resolve().parent
 _BINS = 60
-
-
-def settings_of(conf: Path) -> dict[str, str]:
-    """The options of a profile: `name = value` lines, `#` comments."""
-    found: dict[str, str] = {}
-    for line in conf.read_text("utf-8").splitlines():
-        name, equals, value = line.partition("=")
-        if equals and not line.startswith("#"):
-            found[name.strip()] = value.strip()
-    return found
 
 
 def population_of(settings: Mapping[str, str]) -> Workload:
@@ -93,7 +84,7 @@ def main() -> int:
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for conf in sorted(FOLDER.glob("*.conf")):
-        workload = population_of(settings_of(conf))
+        workload = population_of(read_profile(conf))
         draw(conf.stem, workload, folder / f"profile-{conf.stem}.svg")
         sys.stdout.write(f"{conf.stem}: {len(workload.visitors)} clients\n")
     return 0

@@ -20,7 +20,8 @@ from locust.runners import HEARTBEAT_LIVENESS, MasterRunner, Runner, WorkerRunne
 
 from .population import scaled
 from .recorder import reset, tally, total
-from .workloads import Visitor, Workload, make_workload, with_rude
+from .registry import find_workload
+from .workloads import Visitor, Workload, with_rude
 
 _ARRIVALS = "tidegate-arrivals"
 #: Between "start" and the first arrival: the users must be up by then.
@@ -72,7 +73,7 @@ ARRIVALS = ArrivalFeed()
 
 def population(options: Any) -> Workload:
     """The population that the command line describes."""
-    workload = make_workload(options.workload, options.seed)
+    workload = find_workload(options.workload, options.seed)
     if options.rude_fraction:
         workload = with_rude(workload, options.rude_fraction)
     return scaled(workload, time_scale=options.time_scale, thin=options.thin)

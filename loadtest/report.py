@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
+from .registry import find_workload
 from .sim.chronicle import Chronicle
 from .sim.chronology import draw, natural_end
 from .sim.metrics import MEANING
@@ -17,7 +17,6 @@ from .sim.paper import Cell, Finding
 from .sim.scenario import Scenario
 from .sim.study import StudyResult
 from .sim.tables import comparison_rows, paper_rows
-from .trace import from_trace
 from .workloads import Workload, make_workload, with_rude
 
 _STYLE = """
@@ -71,16 +70,10 @@ def chronologies(workload: Workload, scenarios: Sequence[tuple[str, Scenario]]) 
     ]
 
 
-def study_report(results: Sequence[StudyResult], trace: Path | None = None) -> str:
+def study_report(results: Sequence[StudyResult]) -> str:
     """The page of `simulate run` and `simulate compare`."""
     first = results[0]
-    if trace is None:
-        workload = make_workload(first.workload, first.seeds[0])
-    else:
-        with trace.open(encoding="utf-8") as lines:
-            capacity = first.scenario.bandwidth_bytes_s
-            assert capacity is not None, "a trace is replayed at a given rate"
-            workload = from_trace(lines, bandwidth_bytes_s=capacity)
+    workload = find_workload(first.workload, first.seeds[0])
     shown = [(f"{workload.name}, {r.scenario.policy}", r.scenario) for r in results]
     control = first.scenario.control()
     if all(scenario.policy != "http" for _, scenario in shown):
@@ -92,7 +85,7 @@ def study_report(results: Sequence[StudyResult], trace: Path | None = None) -> s
         f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in MEANING.items()
     )
     return page(
-        f"Tidegate simulation: {first.workload}",
+        f"Tidegate simulation: {workload.name}",
         f"<p>{len(first.seeds)} population(s); lower bound {first.mean['bound_s']:.1f} s; means "
         "over the populations, ± one standard error.</p>"
         f"{table(comparison_rows(results))}<h2>Chronology of population {first.seeds[0]}</h2>"

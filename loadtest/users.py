@@ -9,9 +9,11 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import gevent
+import gevent.ssl
 from locust import FastHttpUser, task
 
 from ..client.net.answers import Body, Fields, Redirect, read
@@ -36,9 +38,18 @@ from .recorder import tally
 from .replay import ARRIVALS
 from .workloads import File, Visitor
 
+#: A client's kernel takes little before the client has read it, as over a slow line.
+RECEIVE_BUFFER_BYTES = 16 * 1024
 _EXPLANATION_BYTES = 16 * 1024
 #: A poll this much before the time that was told is early.
 _EARLY_S = 0.5
+
+
+def _trusting(ca: str, **_: Any) -> gevent.ssl.SSLContext:
+    """A TLS context that trusts what the system does, and the certificates in `ca`."""
+    context = gevent.ssl.create_default_context()
+    context.load_verify_locations(ca)
+    return context
 
 
 class Downloader(FastHttpUser):
@@ -54,13 +65,19 @@ class Downloader(FastHttpUser):
         super().__init__(environment)
         self._options = environment.parsed_options
         self.number = 0
-        self._narrow = NarrowPool(
-            16 * 1024,
-            concurrency=1,
+        self._narrow = self.narrow_pool(RECEIVE_BUFFER_BYTES, 1)
+        self.client.client.clientpool = self._narrow
+
+    def narrow_pool(self, receive_buffer_bytes: int, concurrency: int) -> NarrowPool:
+        """Connections that hold little and trust what `--ca` names."""
+        ca = self._options.ca
+        return NarrowPool(
+            receive_buffer_bytes,
+            concurrency=concurrency,
             network_timeout=self.network_timeout,
             connection_timeout=self.connection_timeout,
+            ssl_context_factory=partial(_trusting, ca) if ca else None,
         )
-        self.client.client.clientpool = self._narrow
 
     @task
     def next_visitor(self) -> None:

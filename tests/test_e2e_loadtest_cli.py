@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import urllib.parse
 import urllib.request
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from bench.shared.ports import free_port
+from tests.admin_browser import AdminVisit
+from tests.faulty_mirrors import certificate
 from tests.installed import PACKAGE, PYTHON, TIDEGATE
 from tests.running import make_release, serving, wait_for
 from tests.test_e2e_staging import admission
@@ -65,6 +68,55 @@ def test_it_lays_out_runs_and_ends_in_one_page(tmp_path: Path) -> None:
     for text in ("Live and simulated", "95 of 100 of these", "p95_wait_small<2s", "meaning"):
         assert text in page.replace("&lt;", "<"), text
     assert done.returncode == (0 if first.startswith("Held") else 1)
+
+
+MY_PROFILE = """
+from tidegate.loadtest import options
+from tidegate.loadtest.replay import Replay
+from tidegate.loadtest.users import Downloader
+
+__all__ = ["MyClients", "MyDay", "options"]
+
+
+class MyClients(Downloader):
+    pass
+
+
+class MyDay(Replay):
+    pass
+"""
+
+
+def test_an_operator_rehearses_the_day_and_plays_it_again(tmp_path: Path) -> None:
+    """Own files and crowd; its record against the next release, by an own profile over TLS."""
+    release, after = tmp_path / "release", tmp_path / "next"
+    make_release(release, new_iso=2_000_000, notes_txt=4_000)
+    make_release(after, newer_iso=2_100_000, notes_txt=5_000)
+    pem = str(certificate(tmp_path, "IP:127.0.0.1"))
+    tls, trust = ("--tls-cert", pem, "--tls-key", pem), ("--ca", pem)
+    with serving(release, tmp_path / "s1", *PROXY, "--admin", "127.0.0.1:0") as server:
+        words = ["loadtest", "--host", server.url, "--release", str(release)]
+        words += ["--visitors", "8"]
+        done = tidegate(tmp_path, *words, "--within", "3s", "--", "--slo", "failed_fraction<1%")
+        assert "16 downloads, 0 failed" in done.stdout, done.stdout + done.stderr
+        page = (tmp_path / "loadtest-release_day.html").read_text("utf-8")
+        assert "8 visitors within 3 s" in page
+        visit = AdminVisit(server)
+        words = ["admin", "--url", visit.url, "--token", visit.api_token(), "arrivals"]
+        crowd = tidegate(tmp_path, *words, "--span", "1h").stdout
+    (tmp_path / "crowd.jsonl").write_text(crowd)
+    assert crowd.count("new.iso") == 8
+    (tmp_path / "my_day.py").write_text(MY_PROFILE)
+    with serving(after, tmp_path / "s2", *PROXY, *tls) as server:
+        words = ["loadtest", "./my_day.py", "--host", server.url, *trust, "--trace", "crowd.jsonl"]
+        done = tidegate(tmp_path, *words)
+        assert "lacks 2 of the 2 files" in done.stderr
+        done = tidegate(tmp_path, *words, "--release", str(after), "--bandwidth", "40Mbit")
+    assert "16 downloads, 0 failed" in done.stdout, done.stdout + done.stderr
+    page = (tmp_path / "loadtest-my_day.html").read_text("utf-8")
+    assert "crowd.jsonl" in page
+    # One page has both: no cell of a mean is empty.
+    assert re.search(r"a client with all its files, mean</td><td>[\d.]+ s</td><td>[\d.]+ s", page)
 
 
 @contextlib.contextmanager

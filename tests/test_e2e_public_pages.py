@@ -11,7 +11,7 @@ import requests
 from tests.admin_browser import chromium, complaints, show, violations
 from tests.running import make_release, serving
 from tests.test_e2e_waiting_page import need_browser
-from tidegate.loadtest.sim.plan import make_crowd, make_plan
+from tidegate.loadtest.sim.plan import make_crowd, make_plan, sample_crowd
 from tidegate.loadtest.sim.plan_cli import plan_page
 from tidegate.loadtest.verdict import verdict_page
 from tidegate.loadtest.workloads import File
@@ -69,7 +69,7 @@ def test_no_public_page_has_a_fault(tmp_path: Path) -> None:
 def test_no_report_has_a_fault(tmp_path: Path) -> None:
     need_browser()
     crowd = make_crowd([File("a.iso", 2_000_000)], 20, 60.0)
-    plan = make_plan(crowd, 400_000.0, "fair", 5.0)
+    plan = make_plan(sample_crowd(crowd), 400_000.0, "fair", 5.0)
     (tmp_path / "plan.html").write_text(plan_page(plan), "utf-8")
     run = {
         "profile": "ci",

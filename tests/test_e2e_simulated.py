@@ -50,6 +50,7 @@ def trace() -> Workload:
                 "client": client,
                 "file": f"file-{client}",
                 "size_bytes": int(megabytes * 1e6),
+                "rate_bytes_s": None,
             }
         )
         for client, (t_s, megabytes) in zip(CLIENTS, RECORDED, strict=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.loadtest.pictures import draw, population_of, settings_of
+from tidegate.loadtest.pictures import draw, population_of
+from tidegate.loadtest.registry import read_profile
 
 ROOT = Path(__file__).parent.parent
 PROFILES = sorted((ROOT / "loadtest").glob("*.conf"))
@@ -18,7 +19,7 @@ README = (ROOT / "loadtest" / "README.md").read_text("utf-8")
 def test_each_profile_is_described_and_drawn_from_what_it_replays(
     conf: Path, tmp_path: Path
 ) -> None:
-    settings = settings_of(conf)
+    settings = read_profile(conf)
     assert (ROOT / settings["locustfile"]).is_file()
     assert f"({conf.name})" in README
     assert f"profile-{conf.stem}.svg" in README

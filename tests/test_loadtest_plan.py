@@ -18,8 +18,8 @@ from tidegate.loadtest.sim.plan import (
     make_crowd,
     make_plan,
     rows,
+    sample_crowd,
     verdict,
-    workload_of,
 )
 from tidegate.loadtest.workloads import File
 
@@ -38,7 +38,8 @@ def test_each_takes_a_large_file_and_a_small_one_beside_it() -> None:
     assert crowd.large == ((ISO, 3.0), (IMG, 1.0))
     assert crowd.small == (SUMS,)
     assert crowd.wanted_bytes == pytest.approx(10 * (4_250_000 + 300))
-    workload, each = workload_of(crowd)
+    played = sample_crowd(crowd)
+    workload, each = played.workload, played.each
     assert each == 1.0
     assert all(visitor.files[0] == SUMS for visitor in workload.visitors)
 
@@ -53,8 +54,8 @@ def test_small_files_alone_are_what_people_come_for() -> None:
 
 
 def test_a_large_crowd_is_played_by_few_on_a_thinner_line() -> None:
-    workload, each = workload_of(make_crowd([ISO], 10 * MOST_CLIENTS, 60.0))
-    assert (len(workload.visitors), each) == (MOST_CLIENTS, 10.0)
+    played = sample_crowd(make_crowd([ISO], 10 * MOST_CLIENTS, 60.0))
+    assert (len(played.workload.visitors), played.each) == (MOST_CLIENTS, 10.0)
 
 
 def crowd() -> Crowd:
@@ -63,7 +64,7 @@ def crowd() -> Crowd:
 
 def test_the_line_that_is_named_keeps_the_wish_and_a_thinner_one_does_not() -> None:
     told: list[float] = []
-    plan = make_plan(crowd(), 1_000_000.0, "fair", 5.0, told.append)
+    plan = make_plan(sample_crowd(crowd()), 1_000_000.0, "fair", 5.0, told.append)
     assert plan.ours.lost_s > 5.0
     assert plan.needed is not None
     assert plan.needed.lost_s <= 5.0
@@ -87,7 +88,8 @@ def test_a_crowd_for_days_costs_no_more_than_one_for_minutes(
             return tally
 
     monkeypatch.setattr(plan_module, "Engine", Watched)
-    workload, each = workload_of(make_crowd([File("big.iso", 4_000_000_000), SUMS], 30, 600.0))
+    crowd = make_crowd([File("big.iso", 4_000_000_000), SUMS], 30, 600.0)
+    workload, each = sample_crowd(crowd).workload, 1.0
     slow = feel(workload, each, "fair", 1_000_000.0)
     assert slow.mean_s > 30_000, "each takes an hour alone"
     assert played[0] < 2_000
@@ -100,11 +102,12 @@ def test_a_crowd_for_days_costs_no_more_than_one_for_minutes(
 
 def test_nobody_is_told_that_small_files_never_come() -> None:
     """A file above the server's threshold is no small one there, and has no figure."""
-    plan = make_plan(make_crowd([ISO, File("notes.pdf", 300_000)], 20, 60.0), 5e6, "fair", 30.0)
+    crowd = make_crowd([ISO, File("notes.pdf", 300_000)], 20, 60.0)
+    plan = make_plan(sample_crowd(crowd), 5e6, "fair", 30.0)
     assert "never" not in str(rows(plan))
 
 
 def test_a_line_that_is_wide_enough_is_said_to_be() -> None:
-    plan = make_plan(crowd(), 500_000_000.0, "fair", 10.0)
+    plan = make_plan(sample_crowd(crowd()), 500_000_000.0, "fair", 10.0)
     assert "would be enough to stay below 10 s" in verdict(plan)
     assert not math.isnan(plan.ours.mean_s)

@@ -15,6 +15,7 @@ import pytest
 from twisted.internet.defer import fail
 
 from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
+from tidegate.loadtest.trace import from_trace
 from tidegate.policies.contract import Estimate, Snapshot, Wait
 from tidegate.policies.settings import PolicySettings
 from tidegate.protocol.units import format_duration
@@ -23,7 +24,6 @@ from tidegate.server.admin.status_text import state_of
 from tidegate.server.admission.responses import Notice
 from tidegate.server.app.run import introduction
 from tidegate.server.control.revisions import diff
-from tidegate.loadtest.trace import from_trace
 from tidegate.server.control.series import SERIES, Series
 from tidegate.server.control.vitals import Health
 from tidegate.server.http.phrases import Phrases

@@ -11,7 +11,8 @@ import click
 
 from ...policies.settings import PolicySettings, read_text
 from ...protocol.errors import ProtocolError
-from ...protocol.units import parse_rate
+from ...protocol.units import parse_duration, parse_rate
+from ..registry import find_workload
 
 
 def read_come_back(text: str) -> float | None:
@@ -33,6 +34,52 @@ def read_rate(text: str, option: str = "--rate") -> float:
         return float(parse_rate(text))
     except ProtocolError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
+
+
+class WorkloadParam(click.ParamType[str]):
+    """The name of a workload, or of a file with one."""
+
+    name = "workload"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        try:
+            find_workload(str(value), 0)
+        except (OSError, ValueError) as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+class DurationParam(click.ParamType[float]):
+    """A duration such as 90s or 1h, in seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            return parse_duration(str(value))
+        except ProtocolError as error:
+            self.fail(str(error), param, ctx)
+
+
+def read_weights(given: Sequence[str]) -> list[tuple[str, float]]:
+    """`--weight PATTERN=N`, as often as it was given."""
+    found = []
+    for text in given:
+        pattern, equals, number = text.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = -1.0
+        if not equals or not pattern or not 0 <= weight < math.inf:
+            raise click.BadParameter(
+                f"{text!r} is not PATTERN=NUMBER, such as '*.iso=10'", param_hint="--weight"
+            )
+        found.append((pattern, weight))
+    return found
 
 
 def read_settings(overrides: Sequence[str]) -> Mapping[str, Any]:

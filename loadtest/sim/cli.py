@@ -16,14 +16,12 @@ from pydantic import ValidationError
 from ...policies import registry
 from ...policies.settings import fault_text
 from ..report import paper_report, study_report
-from ..trace import from_trace
-from ..workloads import WORKLOADS
-from .arguments import read_come_back, read_rate, read_settings
+from .arguments import WorkloadParam, read_come_back, read_rate, read_settings
 from .conditions import Starved
 from .fleet_cli import cluster
 from .paper import LOADS, Cell, findings, order_agrees, run_paper
 from .scenario import MANNERS, POLICIES, Scenario
-from .study import StudyResult, run_populations, run_seeds
+from .study import StudyResult, run_seeds
 from .tables import (
     LEGEND,
     as_csv,
@@ -42,7 +40,12 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
     """The options that `run` and `compare` have in common."""
     for option in reversed(
         (
-            click.option("--workload", type=click.Choice(list(WORKLOADS)), help="Population."),
+            click.option(
+                "--workload",
+                type=WorkloadParam(),
+                metavar="NAME",
+                help="Population: its name, FILE.jsonl or FILE.py[:FUNCTION].",
+            ),
             click.option(
                 "--trace",
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -196,34 +199,22 @@ def _study(
         raise click.UsageError("--trace needs --rate: a trace does not say what the link carries")
     capacity = None if rate is None else read_rate(rate)
     results: list[StudyResult] = []
-    numbers = range(first_seed, first_seed + seeds)
+    # Nothing is drawn of what was recorded: it is one population.
+    numbers = range(first_seed, first_seed + (seeds if trace is None else 1))
+    name = workload or str(trace)
     try:
         scenarios = [_scenario(policy, capacity, **options) for policy in dict.fromkeys(policies)]
         for scenario in scenarios:
-            if trace is not None:
-                assert capacity is not None
-                with trace.open(encoding="utf-8") as lines:
-                    population = from_trace(lines, bandwidth_bytes_s=capacity)
-                results.append(run_populations([population], scenario))
-            else:
-                assert workload is not None
-                with _progress(scenario.policy, seeds) as bar:
-                    results.append(
-                        run_seeds(
-                            workload,
-                            scenario,
-                            numbers,
-                            jobs=jobs,
-                            told=partial(bar.update, 1),
-                        )
-                    )
+            with _progress(scenario.policy, len(numbers)) as bar:
+                told = partial(bar.update, 1)
+                results.append(run_seeds(name, scenario, numbers, jobs=jobs, told=told))
     except (Starved, ValueError) as error:
         # pydantic's ValidationError is a ValueError too.
         raise click.ClickException(_sentence(error)) from error
     if csv_path is not None:
         _write(csv_path, as_csv(results))
     if report_path is not None:
-        _write(report_path, study_report(results, trace))
+        _write(report_path, study_report(results))
     if as_json:
         shown = [as_object(result) for result in results]
         click.echo(json.dumps(shown[0] if single else {"results": shown}, allow_nan=False))

@@ -55,6 +55,22 @@ class Crowd:
 
 
 @dataclass(frozen=True, slots=True)
+class CrowdSample:
+    """The clients that are played for a crowd of `people`, and what they were taken to be."""
+
+    workload: Workload
+    people: int
+    within_s: float
+    wanted_bytes: float
+    assumptions: tuple[str, ...]
+
+    @property
+    def each(self) -> float:
+        """How many people each client stands for."""
+        return self.people / len(self.workload.visitors)
+
+
+@dataclass(frozen=True, slots=True)
 class Felt:
     """What a crowd feels on a line under a policy; times in seconds, `lost_s` is what they wait."""
 
@@ -72,7 +88,7 @@ class Felt:
 class Plan:
     """What was found. `needed` is on the thinnest line that keeps the wish; None: none does."""
 
-    crowd: Crowd
+    crowd: CrowdSample
     plain: Felt
     ours: Felt
     wish_s: float
@@ -129,11 +145,10 @@ def make_crowd(
     return Crowd(visitors, within_s, large, small, patience_s)
 
 
-def workload_of(crowd: Crowd) -> tuple[Workload, float]:
-    """The clients that are played, and how many people each stands for."""
+def draw_visitors(crowd: Crowd, count: int) -> Workload:
+    """So many of the crowd, at their moments and on their lines; always the same."""
     rng = random.Random("plan/1")
-    played = min(crowd.visitors, MOST_CLIENTS)
-    arrivals = sorted(rng.uniform(0.0, crowd.within_s) for _ in range(played))
+    arrivals = sorted(rng.uniform(0.0, crowd.within_s) for _ in range(count))
     slow, fast = math.log(RELEASE_DAY.slowest_bytes_s), math.log(RELEASE_DAY.fastest_bytes_s)
     files = [file for file, _ in crowd.large]
     weights = [weight for _, weight in crowd.large]
@@ -150,8 +165,42 @@ def workload_of(crowd: Crowd) -> tuple[Workload, float]:
             )
         )
     wanted = sum(visitor.total_bytes for visitor in visitors)
-    workload = Workload("plan", 1, tuple(visitors), wanted / crowd.within_s)
-    return workload, crowd.visitors / played
+    return Workload("plan", 1, tuple(visitors), wanted / crowd.within_s)
+
+
+def sample_crowd(crowd: Crowd) -> CrowdSample:
+    """The clients that are played for a described crowd."""
+    workload = draw_visitors(crowd, min(crowd.visitors, MOST_CLIENTS))
+    beside = " and one of the small ones" if crowd.small else ""
+    one = "the large file" if len(crowd.large) == 1 else f"one of {len(crowd.large)} large files"
+    found = [
+        f"each visitor takes {one}{beside}; for all of them that is "
+        f"{format_size(crowd.wanted_bytes)} "
+        "(--weight 'PATTERN=3': three times as often as the others)",
+        f"they come evenly within {spell_time(crowd.within_s)}, on lines of 8 to 80 Mbit/s",
+    ]
+    return _sample(workload, crowd.visitors, crowd.within_s, crowd.wanted_bytes, found)
+
+
+def sample_trace(workload: Workload) -> CrowdSample:
+    """The clients that are played for a recorded crowd."""
+    people, wanted = len(workload.visitors), sum(v.total_bytes for v in workload.visitors)
+    within_s = max(1.0, workload.visitors[-1].arrival_s)
+    played = scaled(workload, time_scale=1.0, thin=max(1.0, people / MOST_CLIENTS))
+    found = [
+        f"the crowd comes as it was recorded, for {format_size(wanted)} in all",
+        "a client whose line was not recorded has one of 0.8 to 80 Mbit/s",
+    ]
+    return _sample(played, people, within_s, wanted, found)
+
+
+def _sample(
+    workload: Workload, people: int, within_s: float, wanted_bytes: float, found: list[str]
+) -> CrowdSample:
+    played = len(workload.visitors)
+    if people > played:
+        found.append(f"{played} clients are played, each for {people / played:.3g} people")
+    return CrowdSample(workload, people, within_s, wanted_bytes, tuple(found))
 
 
 def feel(workload: Workload, each: float, policy: str, bandwidth_bytes_s: float) -> Felt:
@@ -188,7 +237,7 @@ def feel(workload: Workload, each: float, policy: str, bandwidth_bytes_s: float)
 
 
 def make_plan(
-    crowd: Crowd,
+    crowd: CrowdSample,
     bandwidth_bytes_s: float,
     policy: str,
     wish_s: float,
@@ -198,7 +247,7 @@ def make_plan(
 
     `told` hears how much is done, from 0 to 1.
     """
-    workload, each = workload_of(crowd)
+    workload, each = crowd.workload, crowd.each
     steps = _STEPS + 2.0
     plain = feel(workload, each, PLAIN, bandwidth_bytes_s)
     told(1 / steps)
@@ -252,7 +301,7 @@ def _loss(felt: Felt) -> str:
 def verdict(plan: Plan) -> str:
     """What there is to decide, in one sentence."""
     ours, plain, needed = plan.ours, plan.plain, plan.needed
-    text = f"With {format_rate(ours.bandwidth_bytes_s)}, {plan.crowd.visitors:,} visitors within "
+    text = f"With {format_rate(ours.bandwidth_bytes_s)}, {plan.crowd.people:,} visitors within "
     text += f"{spell_time(plan.crowd.within_s)} lose {_loss(ours)} to the crowd"
     if plain.lost_s > 1.2 * ours.lost_s and plain.lost_s > 1.0:
         text += f" under {ours.policy}, {spell_time(plain.lost_s)} on a plain server"
@@ -295,22 +344,6 @@ def rows(plan: Plan) -> list[tuple[str, ...]]:
     # Those above the server's threshold wait like any other.
     if not any(math.isnan(one.small_s) for one in felt):
         found.append(("small files, 99 of 100", *(spell_time(one.small_s) for one in felt)))
-    if plan.crowd.patience_s < math.inf:
+    if any(visitor.patience_s < math.inf for visitor in plan.crowd.workload.visitors):
         found.append(("gave up", *(f"{100 * one.gave_up:.0f} %" for one in felt)))
-    return found
-
-
-def assumptions(crowd: Crowd) -> list[str]:
-    """What the crowd was taken to be; each can be told otherwise."""
-    beside = " and one of the small ones" if crowd.small else ""
-    one = "the large file" if len(crowd.large) == 1 else f"one of {len(crowd.large)} large files"
-    found = [
-        f"each visitor takes {one}{beside}; for all of them that is "
-        f"{format_size(crowd.wanted_bytes)} "
-        "(--weight 'PATTERN=3': three times as often as the others)",
-        f"they come evenly within {spell_time(crowd.within_s)}, on lines of 8 to 80 Mbit/s",
-    ]
-    if crowd.visitors > MOST_CLIENTS:
-        each = f"{crowd.visitors / MOST_CLIENTS:.3g}"
-        found.append(f"{MOST_CLIENTS} clients are played, each for {each} people")
     return found

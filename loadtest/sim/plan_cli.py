@@ -4,56 +4,28 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
 import click
 
 from ...policies.registry import POLICIES
-from ...protocol.errors import ProtocolError
-from ...protocol.units import parse_duration
+from ..registry import find_workload, on_release
 from ..report import page, table
-from .arguments import read_rate
+from .arguments import DurationParam, read_rate, read_weights
 from .conditions import Starved
 from .plan import (
     MEANINGS,
     Plan,
-    assumptions,
     files_below,
     make_crowd,
     make_plan,
     rows,
+    sample_crowd,
+    sample_trace,
     verdict,
 )
-
-
-class _Duration(click.ParamType[float]):
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            return parse_duration(str(value))
-        except ProtocolError as error:
-            self.fail(str(error), param, ctx)
-
-
-def _weights(given: Sequence[str]) -> list[tuple[str, float]]:
-    found = []
-    for text in given:
-        pattern, equals, number = text.rpartition("=")
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = -1.0
-        if not equals or not pattern or not 0 <= weight < math.inf:
-            raise click.BadParameter(
-                f"{text!r} is not PATTERN=NUMBER, such as '*.iso=10'", param_hint="--weight"
-            )
-        found.append((pattern, weight))
-    return found
 
 
 @click.command()
@@ -61,23 +33,29 @@ def _weights(given: Sequence[str]) -> list[tuple[str, float]]:
     "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR"
 )
 @click.option("--bandwidth", required=True, help="What the line carries, such as 200Mbit.")
-@click.option("--visitors", type=click.IntRange(1, 10_000_000), required=True, help="How many.")
+@click.option("--visitors", type=click.IntRange(1, 10_000_000), help="How many.")
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A recorded crowd (tidegate admin arrivals) instead, as if it came for the files of DIR.",
+)
 @click.option(
     "--within",
-    type=_Duration(),
+    type=DurationParam(),
     default="1h",
     show_default=True,
     help="How long the crowd takes to arrive.",
 )
 @click.option(
     "--wait",
-    type=_Duration(),
+    type=DurationParam(),
     default="1m",
     show_default=True,
     help="What each may lose to the crowd, in the mean; the line for that is looked for.",
 )
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="fair", show_default=True)
-@click.option("--patience", type=_Duration(), help="Longest wait for a first byte.")
+@click.option("--patience", type=DurationParam(), help="Longest wait for a first byte.")
 @click.option(
     "--weight",
     "weights",
@@ -93,7 +71,8 @@ def _weights(given: Sequence[str]) -> list[tuple[str, float]]:
 def plan(
     directory: Path,
     bandwidth: str,
-    visitors: int,
+    visitors: int | None,
+    trace: Path | None,
     within: float,
     wait: float,
     policy: str,
@@ -108,10 +87,17 @@ def plan(
     line = read_rate(bandwidth, "--bandwidth")
     if line <= 0 or within <= 0:
         raise click.UsageError("--bandwidth and --within must be above 0")
+    if (visitors is None) == (trace is None):
+        raise click.UsageError("give either --visitors or --trace")
     try:
-        crowd = make_crowd(
-            files_below(directory), visitors, within, _weights(weights), patience or math.inf
-        )
+        files = files_below(directory)
+        if trace is not None:
+            crowd = sample_trace(on_release(find_workload(str(trace), 1), files))
+        else:
+            wanted = read_weights(weights)
+            crowd = sample_crowd(
+                make_crowd(files, visitors or 1, within, wanted, patience or math.inf)
+            )
         found = _played(lambda told: make_plan(crowd, line, policy, wait, told))
         if report is not None:
             report.write_text(plan_page(found), encoding="utf-8")
@@ -125,7 +111,7 @@ def plan(
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         click.echo("  ".join((*cells, MEANINGS.get(row[0], ""))).rstrip())
     click.echo("\nTaken for granted:")
-    for text in assumptions(found.crowd):
+    for text in found.crowd.assumptions:
         click.echo(f"- {text}")
 
 
@@ -140,7 +126,7 @@ def plan_page(found: Plan) -> str:
     """The same as a page."""
     lines = rows(found)
     explained = [(*lines[0], "")] + [(*row, MEANINGS.get(row[0], "")) for row in lines[1:]]
-    items = "".join(f"<li>{escape(text)}</li>" for text in assumptions(found.crowd))
+    items = "".join(f"<li>{escape(text)}</li>" for text in found.crowd.assumptions)
     return page(
         "Release day, before it comes",
         f"<p><strong>{escape(verdict(found))}</strong></p>{table(explained, words=True)}"

@@ -2,14 +2,12 @@
 
 The server starts it as a process of its own, so neither imports the other.
 
-Recorded arrivals are played as they came. The speed of a client's line is not recorded unless it
-was measured; where it is unknown it is drawn, log-uniform over 100 kB/s to 10 MB/s, from the
-client's key, so both sides of a comparison see the same lines.
+Recorded arrivals are played as they came. A line that nobody measured has the speed that
+`trace.line_rate` draws from the client's key, so both sides of a comparison see the same lines.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -19,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...policies.settings import SMALL_BELOW_BYTES
+from ..trace import SHORTEST_SPAN_S, line_rate
 from ..workloads import File, Visitor, Workload, make_workload
 from .chronicle import Chronicle
 from .chronology import draw, natural_end
@@ -26,7 +25,6 @@ from .metrics import columns, measure
 from .outcome import DOWNLOAD_FIELDS
 from .scenario import Scenario
 
-_SLOW, _FAST = 1e5, 1e7
 _PATIENCE_S = 1800.0
 _SCENARIO_NAMES = {"fcfs": "http"}
 _RELEASE = "release-artefacts"
@@ -56,14 +54,8 @@ def population(request: Mapping[str, Any]) -> Workload:
     ]
     visitors.sort(key=lambda visitor: visitor.arrival_s)
     wanted = sum(visitor.total_bytes for visitor in visitors)
-    span = max(60.0, visitors[-1].arrival_s)
+    span = max(SHORTEST_SPAN_S, visitors[-1].arrival_s)
     return Workload("recorded", 0, tuple(visitors), wanted / span, small)
-
-
-def line_rate(client: str) -> float:
-    """The speed of a line that nobody measured."""
-    share = int.from_bytes(hashlib.sha256(client.encode()).digest()[:6]) / 2**48
-    return math.exp(math.log(_SLOW) + share * math.log(_FAST / _SLOW))
 
 
 @dataclass(frozen=True, slots=True)

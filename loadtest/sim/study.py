@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from ..workloads import Workload, make_workload, with_rude
+from ..registry import find_workload
+from ..workloads import Workload, with_rude
 from .arithmetic import mean
 from .bounds import lower_bounds
 from .metrics import mean_and_error, measure, net_faster, rude_gain, session_times
@@ -105,7 +106,7 @@ def _control_times(workload: Workload, control: Scenario, seed: int) -> Sequence
 
 @lru_cache(maxsize=32)
 def _population(name: str, seed: int) -> Workload:
-    return make_workload(name, seed)
+    return find_workload(name, seed)
 
 
 def _named(task: tuple[str, int, Scenario]) -> dict[str, float]:
@@ -137,16 +138,6 @@ def run_seeds(
             runs.append(_named(task))
             told()
     return gather(scenario, workload, seeds, runs)
-
-
-def run_populations(populations: Iterable[Workload], scenario: Scenario) -> StudyResult:
-    """The same for populations that are at hand (a replayed trace)."""
-    seeds, runs, name = [], [], ""
-    for workload in populations:
-        runs.append(run_one(workload, scenario, workload.seed))
-        seeds.append(workload.seed)
-        name = workload.name
-    return gather(scenario, name, seeds, runs)
 
 
 def gather(
