@@ -13,8 +13,8 @@ from collections.abc import Callable
 from .contract import Forecast
 from .estimate.told_times import ToldTimes, due_s
 from .hooks import AdmissionView
+from .keep_alive import most_paused
 from .preemption import PROBE_S, Preemption
-from .upkeep import most_paused
 
 #: Newcomers measured at once take no more than this part of the clients that fill the link.
 _PROBE_PART = 0.1

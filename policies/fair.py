@@ -20,7 +20,7 @@ up. They are not measured before their turn either.
 Newcomers run for a moment first, to give them their first bytes and to see what they can take;
 some are then paused. As many may be paused as cost the link little to keep alive; the others wait
 and start in turn, or out of turn as they were told (`policies.backfill`). A paused download is not
-silent (`policies.upkeep`); a waiting one whose program would give up gets as much
+silent (`policies.keep_alive`); a waiting one whose program would give up gets as much
 (`policies.openings`).
 """
 

@@ -2,7 +2,7 @@
 
 A program that waits inside its request lives on header lines, unless it counts bytes of the body
 (curl's speed limit, dnf, librepo). Such a download starts after a while although its turn has not
-come, is paused at once, and gets what keeps a paused one alive (`policies.upkeep`). It is not
+come, is paused at once, and gets what keeps a paused one alive (`policies.keep_alive`). It is not
 measured and takes nobody's place out of turn; how many there are is bounded by their own part of
 the line and of the slots, and half of them may be of one network of strangers. Its turn is its
 first run.
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from .hooks import AdmissionView
+from .keep_alive import most_with_first_bytes
 from .leases import Lease
-from .upkeep import most_opened
 
 #: So long they wait first: many start sooner in their turn. Speed limits give 15 s and more.
 _OPEN_S = 8.0
@@ -84,7 +84,7 @@ class Openings:
     def _most(self) -> float:
         settings = self._admission.settings
         slots = _SLOTS_PART * max(settings.slots, settings.slots_max)
-        return min(slots, most_opened(self._admission.capacity.rate_bytes_s))
+        return min(slots, most_with_first_bytes(self._admission.capacity.rate_bytes_s))
 
     def _has_room(self, row: int) -> bool:
         most = self._most()

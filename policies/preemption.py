@@ -6,7 +6,7 @@ and hardly any more. So they take nothing from those before them, and the line s
 download follows another, however roughly speeds are known.
 
 A *probe* is a first short run of a client whose speed nobody knows: rank needs the speed. What
-keeps a paused client from giving up is sent by the data plane (`policies.upkeep`).
+keeps a paused client from giving up is sent by the data plane (`policies.keep_alive`).
 """
 
 from __future__ import annotations

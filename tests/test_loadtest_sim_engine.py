@@ -29,7 +29,7 @@ from tidegate.loadtest.sim.scenario import POLICIES, Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload, exp2, release_artefacts
 from tidegate.policies.bottleneck import Bottleneck, LineOrders, Sample
 from tidegate.policies.contract import Decision, Job, Wait
-from tidegate.policies.upkeep import kept_alive_bytes_s
+from tidegate.policies.keep_alive import kept_alive_bytes_s
 
 
 def population(*visitors: Visitor) -> Workload:

@@ -12,9 +12,9 @@ from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload, exp2
 from tidegate.policies.contract import Admit, Job, Wait
 from tidegate.policies.estimate.told_times import ToldTimes, due_s
+from tidegate.policies.keep_alive import most_paused
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
-from tidegate.policies.upkeep import most_paused
 
 MB = 1_000_000
 LINK, CLIENT = 4.0 * MB, 0.25 * MB

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from tests.test_server_pacer import Taker, run
-from tidegate.policies.upkeep import BURST_BYTES, MOST_PART, SIP_S
+from tidegate.policies.keep_alive import KEEP_ALIVE
 from tidegate.server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
 from tidegate.server.files.pacer import Pacer, Share
 
@@ -78,15 +78,15 @@ def test_paused_downloads_of_all_processes_are_kept_alive_out_of_one_allowance()
         return sum(taker.sent for taker in paused) - before
 
     # The first has been alone at it for long when the others come.
-    at_most = MOST_PART * CAP
-    assert pause(pacers[0], 500, 60) <= at_most * 62 + BURST_BYTES
+    at_most = KEEP_ALIVE.line_part * CAP
+    assert pause(pacers[0], 500, 60) <= at_most * 62 + KEEP_ALIVE.burst_bytes
     for pacer in pacers[1:3]:
         pause(pacer, 100, 0.0)
     taken = pause(pacers[3], 100, 60)
-    assert 0.8 * at_most * 60 <= taken <= at_most * 62 + 4 * BURST_BYTES
+    assert 0.8 * at_most * 60 <= taken <= at_most * 62 + 4 * KEEP_ALIVE.burst_bytes
     for taker in paused[500:]:
         times = [60.0, *taker.trickles, clock.seconds()]
-        assert max(b - a for a, b in pairwise(times)) < 2.0 * SIP_S
+        assert max(b - a for a, b in pairwise(times)) < 2.0 * KEEP_ALIVE.interval_s
 
 
 def test_a_process_that_is_started_again_goes_on_with_the_sum() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from tidegate.policies.upkeep import BURST_BYTES, MOST_PART, SIP_BYTES, SIP_S
+from tidegate.policies.keep_alive import KEEP_ALIVE
 from tidegate.server.files.pacer import Pacer, Share
 
 
@@ -273,15 +273,17 @@ def test_a_paused_sender_is_never_silent_for_long(cap: float | None) -> None:
     run(clock, busy, 30)
     for taker in paused:
         times = [0.0, *taker.trickles, clock.seconds()]
-        assert max(b - a for a, b in pairwise(times)) < SIP_S + 3.0
-        assert len(taker.trickles) >= 30 / (SIP_S + 0.2)
+        assert max(b - a for a, b in pairwise(times)) < KEEP_ALIVE.interval_s + 3.0
+        assert len(taker.trickles) >= 30 / (KEEP_ALIVE.interval_s + 0.2)
         # Its first bytes came at once.
         assert taker.trickles[0] < began[taker] + 0.2
     if cap is not None:
         # What trickles is paid for by the others.
         total = sum(taker.sent for taker in (*busy, *paused))
         assert total <= cap * clock.seconds() * 1.02
-        assert sum(taker.sent for taker in paused) <= MOST_PART * cap * (clock.seconds() + 2.0)
+        assert sum(taker.sent for taker in paused) <= KEEP_ALIVE.line_part * cap * (
+            clock.seconds() + 2.0
+        )
 
 
 def test_who_resumed_trickles_no_more_and_who_was_served_lately_is_not_due() -> None:
@@ -289,7 +291,7 @@ def test_who_resumed_trickles_no_more_and_who_was_served_lately_is_not_due() -> 
     pacer = Pacer(clock, None)
     taker = Taker(pacer, clock, 1e9)
     taker.paused = True
-    taker.sent_bytes = BURST_BYTES
+    taker.sent_bytes = KEEP_ALIVE.burst_bytes
     pacer.paused(taker)
     run(clock, [], 3)
     taker.sent_at_s = clock.seconds()
@@ -297,7 +299,7 @@ def test_who_resumed_trickles_no_more_and_who_was_served_lately_is_not_due() -> 
     assert not taker.trickles
     run(clock, [], 2)
     assert len(taker.trickles) == 1
-    assert taker.sent == SIP_BYTES
+    assert taker.sent == KEEP_ALIVE.small_bytes
     taker.paused = False
     run(clock, [], 20)
     assert len(taker.trickles) == 1

@@ -16,7 +16,7 @@ from twisted.internet import defer
 
 from tests.http_bench import OLD_S, Answer, Bench
 from tests.open_files import SILENT
-from tidegate.policies.upkeep import BURST_BYTES
+from tidegate.policies.keep_alive import KEEP_ALIVE
 from tidegate.protocol.headers import EntityTag, parse_links, parse_repr_digest
 from tidegate.protocol.manifest import Source, decode_metalink, decode_sums
 from tidegate.server.files.conditions import range_counts
@@ -520,7 +520,7 @@ def test_a_transfer_pauses_resumes_and_tells_when_its_peer_leaves(tmp_path: Path
         bench.clock.advance(0.02)
     sent = transfer.sent_bytes
     # What its program needs to live, and nothing else for a while.
-    assert 0 < sent <= BURST_BYTES
+    assert 0 < sent <= KEEP_ALIVE.burst_bytes
     for _ in range(50):
         bench.clock.advance(0.02)
     assert transfer.sent_bytes == sent

@@ -26,9 +26,9 @@ from ...client.net.retry import (
 )
 from ...policies.contract import AdmissionPolicy, Admit, Job, Refuse, Wait
 from ...policies.driver import PolicyDriver
+from ...policies.keep_alive import BACKGROUND_WEIGHT, kept_alive_bytes_s
 from ...policies.max_min import Flow, SharedLink
 from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
-from ...policies.upkeep import BACKGROUND_PART, kept_alive_bytes_s
 from ..workloads import File, Workload
 from .chronicle import Chronicle
 from .conditions import Conditions, Starved
@@ -534,7 +534,7 @@ class Engine:
                 self._weigh(client)
 
     def _weigh(self, client: SimClient) -> None:
-        weight = BACKGROUND_PART if client.lease in self._background else 1.0
+        weight = BACKGROUND_WEIGHT if client.lease in self._background else 1.0
         if client.flow is not None and client.flow.weight != weight:
             self._link.weigh(client.flow, weight)
 
@@ -561,7 +561,7 @@ class Engine:
         lease = client.lease
         still = lease is not None and (lease in self._paused or lease in self._tried)
         if client.flow is flow and still and flow.running:
-            # Kept from giving up, as `policies.upkeep` says.
+            # Kept from giving up, as `policies.keep_alive` says.
             # Before all others, not in the background.
             self._link.weigh(flow, 1.0)
             slow = kept_alive_bytes_s(self._link.capacity_bytes_s, len(self._paused))

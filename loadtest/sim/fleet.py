@@ -18,10 +18,10 @@ from random import Random
 
 from ...policies.contract import Admit, Job, LineSeen, Wait
 from ...policies.driver import PolicyDriver
+from ...policies.keep_alive import BACKGROUND_WEIGHT
 from ...policies.max_min import Flow, SharedLink
 from ...policies.registry import make_policy
 from ...policies.settings import PolicySettings
-from ...policies.upkeep import BACKGROUND_PART
 
 TICK_S = 0.25
 #: A client that lost its node asks another one after so long, seconds; without an answer again
@@ -391,7 +391,7 @@ class Fleet:
         client = self._running.get(lease)
         if client is None or client.lease != lease or client.flow is None:
             return
-        weight = BACKGROUND_PART if lease in self._background else 1.0
+        weight = BACKGROUND_WEIGHT if lease in self._background else 1.0
         self._lines[client.node].weigh(client.flow, weight)
         if lease in self._paused:
             self._lines[client.node].stop(client.flow)

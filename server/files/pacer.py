@@ -11,7 +11,7 @@ Shares in the *background* stand in a ring of their own. It has its turns when n
 and else so few that none of them gets more than a small part of another's share.
 
 Senders that were told to pause get a trickle before all others, because clients give up when their
-socket stays silent (`policies.upkeep`).
+socket stays silent (`policies.keep_alive`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import math
 from collections import deque
 from typing import Any, Protocol
 
-from ...policies.upkeep import BACKGROUND_PART, BURST_BYTES, SIP_S, UpkeepBudget
+from ...policies.keep_alive import BACKGROUND_WEIGHT, KEEP_ALIVE, KeepAliveBudget
 from ..http.clock import Clock, cancel
 from .request_queue import RequestQueue, network_of
 
@@ -129,7 +129,7 @@ class Share:
 
     def __init__(self, *, counts_body: bool = False, address: str = "") -> None:
         self.address = address
-        #: Whether its program is known to count bytes of the body, see `policies.upkeep`.
+        #: Whether its program is known to count bytes of the body, see `policies.keep_alive`.
         self.counts_body = counts_body
         #: Whether it only gets what others leave; one in front has its next turn yet.
         self.background = False
@@ -194,7 +194,7 @@ class Pacer:
         #: Paused senders by when their next trickle is due, with their last burst; one that resumed
         #: goes when it surfaces.
         self._paused: list[tuple[float, int, float, Paced]] = []
-        self._upkeep = UpkeepBudget(reactor.seconds())
+        self._keep_alive = KeepAliveBudget(reactor.seconds())
         self._kept_total = 0
         self._others_kept = self._others.kept()[1]
         self._pauses = 0
@@ -318,7 +318,7 @@ class Pacer:
         if behind and (not ring or self._behind_due >= 1.0):
             self._behind_due = max(0.0, self._behind_due - 1.0)
             return behind.popleft()
-        self._behind_due += BACKGROUND_PART * len(behind) / len(ring)
+        self._behind_due += BACKGROUND_WEIGHT * len(behind) / len(ring)
         return ring.popleft()
 
     def paused(self, paced: Paced) -> None:
@@ -327,9 +327,9 @@ class Pacer:
         Never call it again before that.
         """
         # One that has sent nothing yet is due at once; for others the last run was a burst.
-        begun = paced.sent_bytes >= BURST_BYTES
+        begun = paced.sent_bytes >= KEEP_ALIVE.burst_bytes
         burst_s = paced.sent_at_s if begun else -math.inf
-        due_s = max(paced.sent_at_s + SIP_S, self.now()) if begun else self.now()
+        due_s = max(paced.sent_at_s + KEEP_ALIVE.interval_s, self.now()) if begun else self.now()
         self._pauses += 1
         heapq.heappush(self._paused, (due_s, self._pauses, burst_s, paced))
         if self._paused[0][3] is paced:
@@ -441,31 +441,31 @@ class Pacer:
         self._trickle_call = None
         now = self.now()
         rate = self._bandwidth_bytes_s
-        upkeep = self._upkeep
+        keep_alive = self._keep_alive
         paused, kept = self._others.kept()
         # All pay from one bucket: each takes from its own what others have spent.
-        upkeep.spend(kept - self._others_kept)
-        upkeep.fill(math.inf if rate is None else rate, now)
+        keep_alive.spend(kept - self._others_kept)
+        keep_alive.fill(math.inf if rate is None else rate, now)
         self._others_kept = kept
-        sip_s = upkeep.sip_s(len(self._paused) + paused)
+        interval_s = keep_alive.interval_s(len(self._paused) + paused)
         due: list[tuple[float, Paced]] = []
         while self._paused and self._paused[0][0] <= now + _TOGETHER_S:
             due.append(heapq.heappop(self._paused)[2:])
         for burst_s, paced in due:
-            due_s = paced.sent_at_s + sip_s
-            if paced.sent_bytes < BURST_BYTES or due_s <= now + _TOGETHER_S:
-                most_bytes = upkeep.share(now - burst_s, counts=paced.share.counts_body)
+            due_s = paced.sent_at_s + interval_s
+            if paced.sent_bytes < KEEP_ALIVE.burst_bytes or due_s <= now + _TOGETHER_S:
+                most_bytes = keep_alive.share(now - burst_s, counts=paced.share.counts_body)
                 sent = paced.trickle(most_bytes)
                 if sent is None:
                     continue
                 self.charge(sent)
-                upkeep.spend(sent)
+                keep_alive.spend(sent)
                 self._kept_total += sent
-                if sent >= BURST_BYTES:
+                if sent >= KEEP_ALIVE.burst_bytes:
                     burst_s = now
                 # It may be that its socket takes nothing: then there is enough under way. One that
                 # could not begin yet soon can.
-                due_s = now + (sip_s if paced.sent_bytes else _BEGINS_S)
+                due_s = now + (interval_s if paced.sent_bytes else _BEGINS_S)
             self._pauses += 1
             heapq.heappush(self._paused, (due_s, self._pauses, burst_s, paced))
         self._others.tell_kept(len(self._paused), self._kept_total)

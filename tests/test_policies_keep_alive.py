@@ -17,20 +17,18 @@ from tidegate.policies.admission import HookedAdmission
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import AdmissionPolicy, Admit, Job, LeaseView, TicketState, Wait
 from tidegate.policies.hooks import AdmissionView
+from tidegate.policies.keep_alive import (
+    KEEP_ALIVE,
+    KeepAliveBudget,
+    kept_alive_bytes_s,
+    most_paused,
+    most_with_first_bytes,
+)
 from tidegate.policies.leases import Lease, LeasePool
 from tidegate.policies.openings import Openings
 from tidegate.policies.preemption import PROBE_S, Preemption
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
-from tidegate.policies.upkeep import (
-    BURST_BYTES,
-    MOST_PART,
-    SIP_S,
-    UpkeepBudget,
-    kept_alive_bytes_s,
-    most_opened,
-    most_paused,
-)
 
 #: What the common speed limits are: bytes a second, the mean of so many seconds.
 LIMIT_BYTES_S, MEAN_S = 1_000.0, 5.0
@@ -61,35 +59,35 @@ class SpeedLimit:
 
 def kept_alive(rate: float, counting: int, others: int) -> tuple[list[SpeedLimit], int]:
     """So many paused downloads for three minutes on one budget; and what all took."""
-    budget = UpkeepBudget(0.0)
+    budget = KeepAliveBudget(0.0)
     clients = [SpeedLimit(0.0) for _ in range(counting + others)]
     chance = random.Random(counting)
-    due = [(chance.uniform(0.0, SIP_S), number) for number in range(len(clients))]
+    due = [(chance.uniform(0.0, KEEP_ALIVE.interval_s), number) for number in range(len(clients))]
     taken = 0
     for step in range(1, 1801):
         now = 0.1 * step
         budget.fill(rate, now)
-        sip_s = budget.sip_s(len(clients))
+        interval_s = budget.interval_s(len(clients))
         for place, (due_s, number) in enumerate(due):
             client = clients[number]
             if due_s <= now:
                 count = budget.share(now - client.burst_s, counts=number < counting)
                 budget.spend(count)
                 taken += count
-                client.burst_s = now if count >= BURST_BYTES else client.burst_s
+                client.burst_s = now if count >= KEEP_ALIVE.burst_bytes else client.burst_s
                 client.take(now, count)
-                due[place] = now + sip_s, number
+                due[place] = now + interval_s, number
             client.look(now)
     return clients, taken
 
 
 @given(st.floats(1e4, 1e9), st.integers(0, 40), st.integers(0, 40))
-def test_upkeep_takes_no_more_than_its_part_of_the_line(
+def test_keeping_alive_takes_no_more_than_its_part_of_the_line(
     rate: float, counting: int, others: int
 ) -> None:
     _, taken = kept_alive(rate, counting, others)
-    assert taken <= MOST_PART * rate * (180.0 + 2.0) + 5 * BURST_BYTES
-    assert kept_alive_bytes_s(rate, 40) * 40 <= MOST_PART * rate * 1.001
+    assert taken <= KEEP_ALIVE.line_part * rate * (180.0 + 2.0) + 5 * KEEP_ALIVE.burst_bytes
+    assert kept_alive_bytes_s(rate, 40) * 40 <= KEEP_ALIVE.line_part * rate * 1.001
 
 
 @pytest.mark.parametrize(
@@ -98,12 +96,12 @@ def test_upkeep_takes_no_more_than_its_part_of_the_line(
 def test_who_counts_bytes_lives_on(counting: int, others: int, least_s: float) -> None:
     clients, _ = kept_alive(2.5e6, counting, others)
     assert max(client.longest_s for client in clients[:counting]) < least_s
-    assert max(client.longest_silence_s for client in clients) <= SIP_S + 0.2
+    assert max(client.longest_silence_s for client in clients) <= KEEP_ALIVE.interval_s + 0.2
 
 
 @given(st.floats(1e3, 1e11))
 def test_places_cost_a_small_part_of_the_line(rate: float) -> None:
-    together = most_paused(rate) + most_opened(rate)
+    together = most_paused(rate) + most_with_first_bytes(rate)
     assert together * kept_alive_bytes_s(rate, 1) <= 0.125 * rate
     if rate >= 2e6:
         assert together * kept_alive_bytes_s(rate, 1) <= 0.0451 * rate
@@ -151,7 +149,9 @@ def test_who_counts_bytes_is_opened_before_its_turn_and_has_its_turn_later() -> 
                     opened.append(decision.lease)
                     assert now >= 18.0
     # Half of the openings may be of one network of strangers.
-    assert 0.5 * most_opened(line) <= len(opened) < 0.5 * most_opened(line) + 1.0
+    assert (
+        0.5 * most_with_first_bytes(line) <= len(opened) < 0.5 * most_with_first_bytes(line) + 1.0
+    )
     paused = {view.lease for view in policy.leases() if view.paused}
     assert paused >= set(opened)
     # When all others have ended, it is their turn.
@@ -260,7 +260,7 @@ class _Openings:
 
 def test_who_finds_no_room_in_its_network_keeps_no_other_waiting_and_is_looked_at_again() -> None:
     rate = 1e6
-    half = 0.5 * most_opened(rate)
+    half = 0.5 * most_with_first_bytes(rate)
     openings = _Openings(["10.1.1/24"] * 100 + ["10.2.2/24"], rate, 4096)
     openings.pass_time(7.0)
     assert not openings.leases
