@@ -123,6 +123,11 @@ lab-parallel: $(VENV)/.test
 lab-policies: $(VENV)/.test
 	$(BIN)/python -m bench.policies.lab
 
+# What each law of Fair brings, in virtual time: the table of docs/policies.md (four minutes).
+.PHONY: laws
+laws: $(VENV)/.test
+	$(BIN)/python -m bench.policies.laws --write
+
 # An hour of faults at random under mixed real clients.
 .PHONY: chaos
 chaos: $(VENV)/.test
