@@ -54,6 +54,7 @@ from .contract import (
 )
 from .estimate.retry import EARLY, RetryAdvice
 from .hooks import Policy
+from .laws.aside import AsideTickets
 from .leases import Lease
 from .queue.table import MOST_POLLS
 from .queue.tickets import READY, WAITING
@@ -121,6 +122,7 @@ class HookedAdmission:
         self._untold: set[int] = set()
         self.policy = kind.build(self)
         self._room = Room(state, settings, self.policy)
+        self._aside = AsideTickets(state, self.policy)
         self._use = SlotUse(state, settings, self.policy, self._room)
         #: For `progress`, which is told of each download many times a second.
         self._measured = state.capacity.measured
@@ -239,7 +241,7 @@ class HookedAdmission:
         self._take_in(now)
         self._spare_known = True
         self._spare_slots, self._spare_bytes_s = 0, 0.0
-        if self.state.closed or self.pool.doubted:
+        if self.state.closed or self.pool.doubted or self._aside.asks:
             return
         # Without a leader others have to be shown where each download stands.
         if self.queue.next_number < ELSEWHERE:
@@ -342,6 +344,7 @@ class HookedAdmission:
             self._make_ready(row, now, first=True)
         else:
             self._join_crowd(row, job.stranger_network, now)
+            self._aside.put_back(row, now)
             self._note_newcomer(row, job, now)
             self._fill_ready(now, _FEW)
         if self._may_start(row, now):
@@ -366,9 +369,10 @@ class HookedAdmission:
             table.network[row] = network = sys.intern(job.stranger_network)
             self.crowds.add(table.number[row], queue.turn(row), network, back=False)
         self._note_newcomer(row, job, now)
-        if self.policy.may_start(row, now):
+        if self._may_start(row, now):
             return self._start_ticket(row, job, now)
         queue.stay(row, now + self.settings.ticket_ttl_s)
+        self._aside.put_back(row, now)
         self._note_counting(row, job, now)
         times = self.state.reputation.times(job.client)
         return self.advice.slowly(self._wait(row, now), times)
@@ -386,6 +390,8 @@ class HookedAdmission:
             table.polls[row] += 1
         queue.set_present(row, job.present)
         queue.set_line(row, job.line)
+        if job.network and not table.subnet[row]:
+            table.subnet[row] = sys.intern(job.subnet)
         queue.resize(row, self._believed_bytes(job))
         if job.known:
             self._leave_crowd(row)
@@ -415,7 +421,7 @@ class HookedAdmission:
 
     def _may_start(self, row: int, now: float) -> bool:
         if not self._room.is_small(row):
-            return self.policy.may_start(row, now)
+            return not self._aside.holds(row, now) and self.policy.may_start(row, now)
         number = self.queue.table.number[row]
         return self._room.for_small(now, number)
 
@@ -434,9 +440,22 @@ class HookedAdmission:
         if waits and not self._nobody_comes(row, now):
             return False
         entry = (table.key[row], table.number[row])
-        free -= bisect_left(self.queue.here, entry)
+        free -= self._here_before(entry, now, free)
         kept_s = DUE_S if table.present[row] else self._kept_for_due_s()
         return free > 0 and not self._are_due_before(entry, now, free, kept_s)
+
+    def _here_before(self, entry: tuple[float, int], now: float, most: int) -> int:
+        """How many clients that wait here may start before this ticket, as far as `most`."""
+        before = bisect_left(self.queue.here, entry)
+        if not self._aside.asks:
+            return before
+        rows = self.queue.table.rows
+        at_once = (
+            number
+            for _, number in islice(self.queue.here, before)
+            if not self._aside.holds(rows[number], now)
+        )
+        return sum(1 for _ in islice(at_once, most))
 
     def _kept_for_due_s(self) -> float:
         """How long a client that polls leaves a slot to those before it who are due."""
@@ -490,6 +509,7 @@ class HookedAdmission:
         if not opens:
             self._judge_told(row, now)
         self.crowds.remove(table.number[row])
+        self._aside.remove(row)
         self.queue.start(row, now)
         admit = self._start(job, now, row)
         if opens:
@@ -533,9 +553,11 @@ class HookedAdmission:
 
     def _leave_crowd(self, row: int) -> None:
         """This ticket has a share of its own from now on."""
-        self.crowds.remove(self.queue.table.number[row])
+        number = self.queue.table.number[row]
+        back = self.crowds.stands_back(number)
+        self.crowds.remove(number)
         self.queue.table.network[row] = ""
-        if self.queue.stands_back(row):
+        if back:
             self.queue.come_forward(row)
 
     def _call_forward(self, now: float) -> None:
@@ -545,9 +567,10 @@ class HookedAdmission:
 
     def _makes_way(self, row: int) -> bool:
         """Whether this ticket stands back, and somebody of another network is there to go first."""
-        if not self.queue.stands_back(row):
+        number = self.queue.table.number[row]
+        if not (self.queue.stands_back(row) and self.crowds.stands_back(number)):
             return False
-        return self.queue.forward() > self.crowds.tickets_in_front(self.queue.table.number[row])
+        return self.queue.forward() > self.crowds.tickets_in_front(number)
 
     def _wastes(self, number: int, now: float) -> bool:
         """Whether slots are better kept from this ticket's crowd: never while nothing runs."""
@@ -726,6 +749,7 @@ class HookedAdmission:
             self._make_ready(row, now, first=True)
             return
         self._join_crowd(row, lease.network, now)
+        self._aside.put_back(row, now)
         self.policy.comes_back(row, now)
         forward = queue.forward_ready()
         if forward and (table.key[row], table.number[row]) < queue.ready[forward - 1]:
@@ -794,6 +818,7 @@ class HookedAdmission:
         expired = self._expire(now)
         self._use.advance(now)
         self._call_forward(now)
+        self._aside.advance(now)
         self._grow(now)
         late_s = (1.0 - _LATE_PART) * self.settings.ticket_ttl_s
         self._late = min(_MOST_LATE, queue.count_running_out(now, now + late_s))
@@ -804,7 +829,7 @@ class HookedAdmission:
             self._untold.discard(lease)
             self._judge_told(queue.table.rows[self.pool.leases[lease].ticket or 0], now)
         small = self._call_small(now)
-        call, held_for_due = self.policy.call(now)
+        call, held_for_due = self._call_large(now)
         for number in call:
             if queue.table.state[queue.table.rows[number]] == WAITING:
                 self._make_ready(queue.table.rows[number], now)
@@ -860,6 +885,7 @@ class HookedAdmission:
         if not self._room.is_small(row):
             self.policy.leaves(row, now)
         self.crowds.remove(self.queue.table.number[row])
+        self._aside.remove(row)
         self.queue.end(row, state, now)
 
     @property
@@ -925,6 +951,22 @@ class HookedAdmission:
                 call.append(number)
         return tuple(call)
 
+    def _call_large(self, now: float) -> tuple[tuple[int, ...], bool]:
+        """What the policy calls, less what stands aside: at most one of each subnet at once.
+
+        The start of one may be what the next one of its subnet stands aside for.
+        """
+        call, held_for_due = self.policy.call(now)
+        if not call or not self._aside.asks:
+            return call, held_for_due
+        table = self.queue.table
+        by_subnet: dict[str, int] = {}
+        for number in call:
+            row = table.rows[number]
+            if not self._aside.holds(row, now):
+                by_subnet.setdefault(table.subnet[row], number)
+        return tuple(by_subnet.values()), held_for_due
+
     def call_in_turn(self, now: float) -> tuple[tuple[int, ...], bool]:
         """Large jobs of clients that wait here, by rank; whether a slot is kept for one due."""
         free = self._room.for_large(now)
@@ -935,7 +977,8 @@ class HookedAdmission:
         for entry in self.queue.here:
             if len(call) >= free:
                 break
-            if self._room.is_small(table.rows[entry[1]]):
+            row = table.rows[entry[1]]
+            if self._room.is_small(row) or self._aside.holds(row, now):
                 continue
             if self._are_due_before(entry, now, free - len(call)):
                 return tuple(call), True
@@ -965,7 +1008,9 @@ class HookedAdmission:
         for row in islice(queue.running_out(low_s, high_s), _MOST_DUE):
             if not table.polls[row] and table.promise_s[row] > now + DUE_S:
                 continue
-            if (table.key[row], table.number[row]) < entry and not self._room.is_small(row):
+            if (table.key[row], table.number[row]) >= entry or self._room.is_small(row):
+                continue
+            if not self._aside.holds(row, now):
                 count -= 1
                 if count <= 0:
                     return True
@@ -983,6 +1028,10 @@ class HookedAdmission:
             self._lay_out(now, _OLD_S)
             wait_s = self.estimator.raw_s(self._turn(row, now), now)
             told = Forecast(wait_s / (1.0 - self._overtaking(row, now)))
+        if self._aside.asks:
+            service_s = self.estimator.service_s(self.queue.table.remaining[row])
+            wait_s = max(told.wait_s, self._aside.least_wait_s(row, service_s))
+            told = told._replace(wait_s=wait_s)
         return self._sane(told)
 
     def _next_forecast(self, now: float) -> Forecast:

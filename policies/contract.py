@@ -61,8 +61,13 @@ class Job:
     elsewhere: bool = False
 
     @property
+    def subnet(self) -> str:
+        """The widest prefix around the client (IPv4 /24, IPv6 /48); empty where none is known."""
+        return self.network[-1] if self.network else ""
+
+    @property
     def stranger_network(self) -> str:
-        """The network that it counts with while nothing is known of it; empty: with none."""
+        """The subnet that the client counts with while it has no evidence; empty: with none."""
         return "" if self.known or not self.network else self.network[-1]
 
 

@@ -154,6 +154,12 @@ class Crowds:
         """Its tickets in front."""
         return len(self._tickets.get(network, ()))
 
+    def stands_back(self, number: int) -> bool:
+        """Whether this ticket stands back for its crowd."""
+        back, turn = self._back.get(self._of.get(number, ""), ()), self._turn_of(number)
+        at = bisect_left(back, turn)
+        return at < len(back) and back[at] == turn
+
     def of(self, number: int) -> str | None:
         """The crowd that a ticket counts with."""
         return self._of.get(number)

@@ -122,6 +122,14 @@ class Policy:
         """Whether the owner of this ticket, who asks now, may start: its turn and a slot."""
         return self.admission.turn_has_come(row, now)
 
+    def stands_aside(self, row: int, now: float) -> bool:
+        """Whether this ticket of a large job lets all others go first, and does not start.
+
+        The kernel puts such a ticket behind all others, so order, places, calls and told times
+        follow, and asks again as time passes. See docs/writing-a-policy.md.
+        """
+        return False
+
     def spare(self, now: float) -> tuple[int, float]:
         """How many more large jobs of whatever size would start now, and keep nobody waiting.
 

@@ -48,6 +48,7 @@ class Lease:
         "started_bytes",
         "started_s",
         "stopped_s",
+        "subnet",
         "ticket",
         "untouched",
         "weight",
@@ -76,6 +77,8 @@ class Lease:
         self.lent = False
         #: The network as a part of whose crowd it counts (`policies.crowds`); empty: none.
         self.network = ""
+        #: The subnet of its client, known or not (`Job.subnet`).
+        self.subnet = job.subnet
         self.large = large
         #: The line that carries it, see `Job`.
         self.line = job.line

@@ -395,10 +395,11 @@ class Laws(RuleBasedStateMachine):
         crowds, queue, pool = self.policy.crowds, self.policy.queue, self.policy.pool
         rows = [queue.table.rows[row.number] for row in self.policy.tickets()]
         for row in rows:
-            assert not queue.stands_back(row) or crowds.of(queue.table.number[row]) == CROWD[-1]
+            back = crowds.stands_back(queue.table.number[row])
+            assert not back or crowds.of(queue.table.number[row]) == CROWD[-1]
+        numbers = [queue.table.number[row] for row in rows]
         tickets = sum(
-            crowds.of(queue.table.number[row]) is not None and not queue.stands_back(row)
-            for row in rows
+            crowds.of(number) is not None and not crowds.stands_back(number) for number in numbers
         )
         slots = sum(
             lease.network == CROWD[-1] and not lease.slotless for lease in pool.leases.values()

@@ -21,8 +21,10 @@ MOST_POLLS = (1 << 16) - 1
 CODES = {state: code for code, state in enumerate(STATES)}
 _WAITING = CODES[TicketState.WAITING]
 _QUEUED = (_WAITING, CODES[TicketState.READY])
-#: Added to the key of a ticket that stands back; beyond every key that a policy gives.
-BACK = 1e15
+#: Added to the key of a ticket that stands back. Policies give keys between -`BACK_FROM` and this.
+BACK = 4e15
+#: Keys from here on are of tickets that stand back.
+BACK_FROM = BACK / 2.0
 #: Rows that a full table grows by, as each column has a price of its own.
 _MORE = 256
 
@@ -135,6 +137,7 @@ class TicketTable:
         "rows",
         "size",
         "state",
+        "subnet",
         "weight",
     )
 
@@ -151,6 +154,9 @@ class TicketTable:
         self.priority_class: list[str] = []
         #: The crowd that a stranger's ticket counts with, see `policies.crowds`.
         self.network: list[str] = []
+        #: The subnet of its client (`Job.subnet`). After a restart that of a known client is empty
+        #: until the client asks again.
+        self.subnet: list[str] = []
         self.issued_s = array("d")
         self.changed_s = array("d")
         #: Order in the queue, see `TicketQueue`.
@@ -208,7 +214,7 @@ class TicketTable:
         count, first = max(missing, _MORE), len(self.number)
         for column in self._numeric():
             column.frombytes(bytes(count * column.itemsize))
-        for names in (self.client, self.file, self.priority_class, self.network):
+        for names in (self.client, self.file, self.priority_class, self.network, self.subnet):
             names.extend(repeat("", count))
         self.mark[first:] = array("d", repeat(math.inf, count))
         self.state.extend(repeat(_WAITING, count))
@@ -219,7 +225,8 @@ class TicketTable:
     def drop(self, number: int) -> None:
         """Forget the ticket and free its row."""
         row = self.rows.pop(number)
-        self.client[row] = self.file[row] = self.priority_class[row] = self.network[row] = ""
+        self.client[row] = self.file[row] = self.priority_class[row] = ""
+        self.network[row] = self.subnet[row] = ""
         self.key[row] = 0.0
         self.mark[row] = math.inf
         self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
@@ -246,7 +253,7 @@ class TicketTable:
             self.early[row],
             self.priority_class[row],
             self.network[row],
-            self.key[row] >= BACK and state in _QUEUED,
+            self.key[row] >= BACK_FROM and state in _QUEUED,
         )
 
     def _numeric(self) -> tuple[array[Any], ...]:

@@ -27,7 +27,7 @@ from ..leases import Lease
 from .deadlines import Deadlines
 from .here import LinesHere
 from .ranked import RankedList
-from .table import BACK, CODES, MOST_POLLS, TicketTable
+from .table import BACK, BACK_FROM, CODES, MOST_POLLS, TicketTable
 from .turns import IssueTimes
 
 WAITING = CODES[TicketState.WAITING]
@@ -134,13 +134,16 @@ class TicketQueue:
         return self.rank(self.ranked(row))
 
     def set_key(self, row: int, key: float) -> None:
-        """Move a ticket to another place of the order."""
+        """Give a ticket another key; one that stands back stays behind the others."""
+        self._move(row, key + BACK if self.stands_back(row) else key)
+
+    def _move(self, row: int, key: float) -> None:
         self._take(row)
         self._put(row, key)
 
     def stands_back(self, row: int) -> bool:
         """Whether all those go before this ticket that do not stand back."""
-        return self.table.key[row] >= BACK
+        return self.table.key[row] >= BACK_FROM
 
     def goes_first(self, row: int) -> bool:
         """Whether this ticket goes before all others, whatever its crowd does.
@@ -151,21 +154,25 @@ class TicketQueue:
 
     def stand_back(self, row: int) -> None:
         """Put a ticket behind all that do not stand back."""
-        self.set_key(row, self.table.key[row] + BACK)
+        if self.stands_back(row):
+            return
+        self._move(row, self.table.key[row] + BACK)
         self._note(self.table.number[row])
 
     def come_forward(self, row: int) -> None:
         """A ticket that stands back does so no longer."""
-        self.set_key(row, self._key_of(row))
+        # A policy puts urgent ones below zero; the others lose precision beside so large a number.
+        key = self.table.key[row] - BACK
+        self._move(row, key if key < 0.0 else self._key_of(row))
         self._note(self.table.number[row])
 
     def forward_ready(self) -> int:
         """How many ready tickets do not stand back."""
-        return bisect_left(self.ready, (BACK, 0))
+        return bisect_left(self.ready, (BACK_FROM, 0))
 
     def forward(self) -> int:
         """How many wait or are ready that do not stand back."""
-        return self.forward_ready() + self.line.rank(BACK, 0)
+        return self.forward_ready() + self.line.rank(BACK_FROM, 0)
 
     def ready_bytes_before(self, row: int) -> int:
         """What the ready tickets want that are before this one, bytes."""
@@ -198,15 +205,15 @@ class TicketQueue:
     def back_before(self, row: int) -> int:
         """How many that stand back would go before this ticket, which does not, if they did not."""
         # The first of all has no key of its own.
-        entry = (max(BACK, BACK + self.table.key[row]), self.table.number[row])
-        return self.line.rank(*entry) - self.line.rank(BACK, 0)
+        entry = (max(BACK_FROM, BACK + self.table.key[row]), self.table.number[row])
+        return self.line.rank(*entry) - self.line.rank(BACK_FROM, 0)
 
     def place(self, row: int) -> int:
         """How many are before this ticket, plus one."""
         entry = (self.table.key[row], self.table.number[row])
-        back = entry[0] >= BACK
+        back = entry[0] >= BACK_FROM
         if self.table.state[row] == READY:
-            before = self.line.rank(BACK, 0) if back else 0
+            before = self.line.rank(BACK_FROM, 0) if back else 0
             return before + bisect_left(self.ready, entry) + 1
         ready = len(self.ready) if back else self.forward_ready()
         return ready + self.line.rank(*entry) + 1
@@ -216,7 +223,7 @@ class TicketQueue:
 
         Ready ones come first, but those that stand back after all that do not.
         """
-        ready, forward = self.forward_ready(), self.line.rank(BACK, 0)
+        ready, forward = self.forward_ready(), self.line.rank(BACK_FROM, 0)
         parts = (
             (number for _, number in self.ready[start:ready]),
             islice(
@@ -284,6 +291,7 @@ class TicketQueue:
             now,
         )
         table.network[row] = sys.intern(lease.network)
+        table.subnet[row] = sys.intern(lease.subnet)
         self._set_state(row, STARTED, now)
         return number
 
@@ -312,6 +320,7 @@ class TicketQueue:
             now,
         )
         self.table.network[row] = sys.intern(job.stranger_network)
+        self.table.subnet[row] = sys.intern(job.subnet)
         return row
 
     def restore(
@@ -351,7 +360,7 @@ class TicketQueue:
             if early:
                 table.early[row] = min(early, MOST_POLLS)
             if network:
-                table.network[row] = sys.intern(network)
+                table.network[row] = table.subnet[row] = sys.intern(network)
             turn = turns.taken_up(number, issued_s)
             key = rank(Ranked(turn, size, left, weight, issued_s))
             first = state is TicketState.STARTED or not is_large(size)
@@ -408,7 +417,7 @@ class TicketQueue:
         self.keep_until(row, deadline_s)
 
     def _serve(self, key: float) -> None:
-        if key < BACK:
+        if key < BACK_FROM:
             self.served = max(self.served, key)
 
     def keep_until(self, row: int, deadline_s: float) -> None:
@@ -471,7 +480,7 @@ class TicketQueue:
         table.remaining[row] = remaining_bytes
         after = self._key_of(row)
         moves = table.state[row] == WAITING and after != before
-        back = BACK if table.key[row] >= BACK else 0.0
+        back = BACK if self.stands_back(row) else 0.0
         self._put(row, after + back if moves else table.key[row])
 
     def reweigh(self, row: int, weight: float, priority_class: str) -> None:
@@ -480,7 +489,7 @@ class TicketQueue:
         self.table.priority_class[row] = sys.intern(priority_class)
         if self.table.state[row] == WAITING:
             back = BACK if self.stands_back(row) else 0.0
-            self.set_key(row, min(self.table.key[row], back + self._key_of(row)))
+            self._move(row, min(self.table.key[row], back + self._key_of(row)))
 
     def start(self, row: int, now: float) -> None:
         """The ticket's download runs: it leaves the queue, but stays known until it ends."""

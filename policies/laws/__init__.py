@@ -1,0 +1,1 @@
+"""Laws: who lets others go first although a slot is free. One law a file."""
