@@ -11,7 +11,8 @@ from test_client_download import DATA, RATE, SHA, WRONG, Run, one
 from virtual_network import VirtualRun
 
 from tidegate.client.api import Options, fetch_blocking
-from tidegate.client.fetch.breaks import Again, Break, Fault, judge
+from tidegate.client.fetch.events import Break
+from tidegate.client.fetch.faults import Again, Fault, judge_break
 from tidegate.client.net.errors import Interrupted, LocalProblem, NetworkProblem
 from tidegate.client.net.retry import Failed, GiveUp, Granted, RetryPolicy, RetryState, WaitUntil
 
@@ -50,7 +51,7 @@ def ended(
 def test_how_a_connection_ends_says_what_to_do(
     one: Break, single: bool, cut: int | None, verdict: Again | Fault
 ) -> None:
-    assert judge(one, single=single, cut_before=cut) == verdict
+    assert judge_break(one, single=single, cut_before=cut) == verdict
 
 
 def test_a_fault_in_the_timer_ends_the_download_in_one_sentence(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import pathlib
 from collections.abc import Callable
 from random import Random
 
@@ -11,49 +14,49 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tidegate.client.fetch.actions import (
-    Accept,
+    AcceptBody,
     Action,
-    CallAt,
+    AssignFrom,
     Connect,
+    Disconnect,
     Distrust,
     Fail,
+    FindCulprit,
     FinishFile,
-    HangUp,
-    LetGo,
-    Mend,
-    Settle,
-    SetUp,
+    OpenOutput,
+    ReleaseConnection,
+    ScheduleRetry,
+    SetSize,
     StartOver,
-    Steer,
 )
-from tidegate.client.fetch.breaks import Break
 from tidegate.client.fetch.decide import decide
 from tidegate.client.fetch.events import (
-    Answered,
-    BrokeOff,
-    Doubted,
-    Due,
+    AnswerReceived,
+    Break,
+    BytesComplete,
+    ConnectionLost,
+    ConnectionOpened,
+    ConnectionSilent,
     Event,
-    Opened,
-    OutsideFile,
+    Findings,
+    OutputReady,
     PiecesWrong,
-    PlaceReady,
+    RangeOutsideFile,
     Redirected,
-    Said,
-    Sampled,
+    ReplacementStarted,
+    RetryDue,
+    SampleReceived,
     SessionJoined,
     SessionLeft,
-    ShortEnd,
-    Silent,
     Started,
+    StatusReceived,
     Tick,
-    Unfinished,
-    Whole,
-    WholeBegan,
-    WholeEnded,
+    UnsizedAnswerEnded,
+    UnsizedAnswerLost,
+    WholeAnswerBegan,
+    WholeAnswerEnded,
     WrongBytes,
 )
-from tidegate.client.fetch.findings import Findings
 from tidegate.client.fetch.options import Options
 from tidegate.client.fetch.state import DownloadPhase, Mirror, MirrorState, Serves, State
 from tidegate.client.net.answers import Body
@@ -93,7 +96,7 @@ class Downloads(RuleBasedStateMachine):
         self.accepted = False
         self.hear(Started(SIZE if promised else None))
         if promised:
-            self.perform(SetUp(SIZE))
+            self.perform(OpenOutput(SIZE))
 
     def hear(self, event: Event) -> None:
         self.accepted = False
@@ -111,36 +114,36 @@ class Downloads(RuleBasedStateMachine):
                 if state.usable(mirror) and not state.ended:
                     self.open.add(lane)
                     self.join(lane)
-            case HangUp(lane) | LetGo(lane):
+            case Disconnect(lane) | ReleaseConnection(lane):
                 self.close(lane)
-            case CallAt(mirror_number, until):
+            case ScheduleRetry(mirror_number, until):
                 assert until >= self.now
                 self.timers.add((mirror_number, until))
-            case SetUp(size):
+            case OpenOutput(size):
                 assert state.board is None
                 state.board = AdaptiveBlocks([(0, size)] if size else [])
-                self.hear(PlaceReady(size, 0, False, False))
+                self.hear(OutputReady(size, 0, False, False))
                 for lane in sorted(self.open):
                     self.join(lane)
-            case Settle(size):
+            case SetSize(size):
                 assert state.board is not None
                 state.board.settle(size)
             case StartOver():
                 for lane in sorted(self.open):
                     self.close(lane)
                 assert state.board is None
-            case Steer(lane, start):
+            case AssignFrom(lane, start):
                 assert state.board is not None
                 if lane in self.open:
                     state.board.claim(lane, start, state.size_bytes, self.now)
             case Distrust():
                 if state.board is not None and state.size_bytes < UNKNOWN_SIZE:
                     state.board.want(0, state.size_bytes)
-            case Mend():
+            case FindCulprit():
                 # One is doubted only while another can give its bytes.
                 alive = [mirror.number for mirror in state.alive]
-                self.hear(Doubted(alive[0] if len(alive) > 1 else None))
-            case Accept():
+                self.hear(ReplacementStarted(alive[0] if len(alive) > 1 else None))
+            case AcceptBody():
                 self.accepted = True
             case FinishFile():
                 state.phase = DownloadPhase.OVER
@@ -154,12 +157,12 @@ class Downloads(RuleBasedStateMachine):
         mirror = self.state.mirror_of(lane)
         if self.state.board is not None:
             self.state.board.join(lane, self.now, mirror=mirror.number, rtt_s=0.01)
-            self.hear(Opened(lane))
+            self.hear(ConnectionOpened(lane))
 
     def close(self, lane: int) -> None:
         self.open.discard(lane)
         if lane in self.state.whole:
-            self.hear(WholeEnded(lane))
+            self.hear(WholeAnswerEnded(lane))
         if self.state.board is not None:
             self.state.board.leave(lane, self.now)
 
@@ -195,13 +198,13 @@ class Downloads(RuleBasedStateMachine):
         first = 0 if whole else (start or 0) + off
         body = Body(first, size, size, whole, validator, Granted(None, connections))
         findings = Findings(tuple(parse(url) for url in found))
-        self.hear(Answered(lane, start, body, self.now, findings=findings))
+        self.hear(AnswerReceived(lane, start, body, self.now, findings=findings))
         if self.accepted and not self.over:
             assert self.state.board is not None
             if whole and lane in self.open and lane not in self.state.whole:
                 self.state.board.leave(lane, self.now)
                 self.join(lane)
-                self.hear(WholeBegan(lane))
+                self.hear(WholeAnswerBegan(lane))
 
     @precondition(lambda self: self.open and not self.over)
     @rule(
@@ -218,7 +221,7 @@ class Downloads(RuleBasedStateMachine):
         ),
     )
     def refuses(self, data: st.DataObject, answer: RetryAfter | Failed | Refused) -> None:
-        self.hear(Said(self.pick(data), answer, self.now))
+        self.hear(StatusReceived(self.pick(data), answer, self.now))
 
     @precondition(lambda self: self.open and not self.over)
     @rule(
@@ -233,19 +236,21 @@ class Downloads(RuleBasedStateMachine):
     ) -> None:
         lane = self.pick(data)
         self.close(lane)
-        self.hear(BrokeOff(lane, Break(served, brought, brought, crowded, permanent), "broke"))
+        self.hear(
+            ConnectionLost(lane, Break(served, brought, brought, crowded, permanent), "broke")
+        )
 
     @precondition(lambda self: self.open and not self.over and self.state.board is not None)
     @rule(data=st.data())
     def stands_again(self, data: st.DataObject) -> None:
         if self.state.size_bytes >= UNKNOWN_SIZE and not self.state.whole:
-            self.hear(Unfinished(self.pick(data)))
+            self.hear(UnsizedAnswerLost(self.pick(data)))
 
     @precondition(lambda self: self.open and not self.over)
     @rule(data=st.data(), seconds=st.sampled_from([0.3, 1.0, 2.0, 40.0]), crowded=st.booleans())
     def falls_silent(self, data: st.DataObject, seconds: float, crowded: bool) -> None:
         self.now += seconds
-        self.hear(Silent(self.pick(data), seconds, 0.01, crowded))
+        self.hear(ConnectionSilent(self.pick(data), seconds, 0.01, crowded))
 
     @precondition(lambda self: self.open and not self.over)
     @rule(data=st.data(), where=st.sampled_from(["/g", "http://plain.example/f", "https://"]))
@@ -259,7 +264,7 @@ class Downloads(RuleBasedStateMachine):
         size=st.sampled_from([None, 0, 7, SIZE]),
     )
     def outside(self, data: st.DataObject, start: int | None, size: int | None) -> None:
-        self.hear(OutsideFile(self.pick(data), start, size))
+        self.hear(RangeOutsideFile(self.pick(data), start, size))
 
     @precondition(lambda self: self.open and not self.over and self.state.board)
     @rule(data=st.data(), share=st.floats(0.01, 1.0))
@@ -285,7 +290,7 @@ class Downloads(RuleBasedStateMachine):
     def gives_a_sample(self, data: st.DataObject, word: bytes) -> None:
         if self.open and self.state.board is not None:
             place = data.draw(st.sampled_from(self.state.samples.rounds), "place")
-            self.hear(Sampled(self.pick(data), place.start, word))
+            self.hear(SampleReceived(self.pick(data), place.start, word))
 
     @precondition(lambda self: not self.over and self.state.board)
     @rule(data=st.data(), culprit=st.booleans())
@@ -302,7 +307,7 @@ class Downloads(RuleBasedStateMachine):
     @precondition(lambda self: not self.over and self.state.board and self.state.board.done)
     @rule(wrong=st.booleans(), drained=st.booleans())
     def is_whole(self, wrong: bool, drained: bool) -> None:
-        self.hear(Whole("sha256" if wrong else None, drained, frozenset()))
+        self.hear(BytesComplete("sha256" if wrong else None, drained, frozenset()))
 
     @precondition(lambda self: not self.over and self.state.board)
     @rule(joins=st.booleans())
@@ -321,7 +326,7 @@ class Downloads(RuleBasedStateMachine):
             if until <= self.now:
                 self.timers.discard((mirror, until))
                 if not self.over:
-                    self.hear(Due(mirror, until))
+                    self.hear(RetryDue(mirror, until))
         if not self.over:
             self.hear(Tick())
 
@@ -385,12 +390,12 @@ def _goes_well(run: Downloads, lane: int) -> None:
 
 def _cuts(run: Downloads, lane: int) -> None:
     run.close(lane)
-    run.hear(BrokeOff(lane, Break(0, 0, 0, False, False), "broke"))
+    run.hear(ConnectionLost(lane, Break(0, 0, 0, False, False), "broke"))
 
 
 def _falls_silent(run: Downloads, lane: int) -> None:
     run.now += 40.0
-    run.hear(Silent(lane, 40.0, 0.01, False))
+    run.hear(ConnectionSilent(lane, 40.0, 0.01, False))
 
 
 @pytest.mark.parametrize("spoil", [_goes_well, _cuts, _falls_silent])
@@ -407,7 +412,7 @@ def test_a_server_whose_size_changes_with_each_answer_is_soon_given_up(
                 fickle = run.state.lane_mirrors[lane] == 0
                 size = SIZE + 1 + number if fickle else SIZE
                 body = Body(0, 1000, size, False, None, Granted(None, None))
-                run.hear(Answered(lane, 0, body, run.now))
+                run.hear(AnswerReceived(lane, 0, body, run.now))
                 if fickle and lane in run.open and not run.over:
                     spoil(run, lane)
         if run.over or not run.state.mirrors[0].alive:
@@ -426,9 +431,9 @@ def test_after_a_new_start_a_mirror_that_sent_the_whole_file_is_asked_again() ->
     run.begin(2, False, False, 1, 5)
     for lane in sorted(run.open):
         body = Body(0, None, None, True, None, Granted(None, None))
-        run.hear(Answered(lane, 100, body, run.now))
-        run.hear(WholeBegan(lane))
-    run.hear(ShortEnd(0, 0))
+        run.hear(AnswerReceived(lane, 100, body, run.now))
+        run.hear(WholeAnswerBegan(lane))
+    run.hear(UnsizedAnswerEnded(0, 0))
     assert run.state.mirrors[0].dropped == "its copy is empty"
     assert not run.state.mirrors[1].resting
     assert run.open == {1}
@@ -438,3 +443,16 @@ TestDownloads = Downloads.TestCase
 TestDownloads.settings = settings(
     max_examples=100, stateful_step_count=40, deadline=None, derandomize=True
 )
+
+
+def test_only_decide_changes_the_state() -> None:
+    """The driver assigns to no field of a State or a Mirror but these two, set or counted by it."""
+    fetch = pathlib.Path(inspect.getfile(State)).parent
+    found = []
+    for name in ("download", "workers", "content", "multicast_join", "peer_join", "report"):
+        for node in ast.walk(ast.parse((fetch / f"{name}.py").read_text("utf-8"))):
+            match node:
+                case ast.Attribute(value=owner, attr=attr, ctx=ast.Store()):
+                    if ast.unparse(owner).rpartition(".")[2].strip("_") in ("state", "mirror"):
+                        found.append((attr, name))
+    assert sorted(found) == [("in_order", "download"), ("overhead_bytes", "workers")]

@@ -737,7 +737,7 @@ def test_a_header_cannot_smuggle_another(one: Run) -> None:
         one.get("http://127.0.0.1:1/x", headers=(("X", "a\r\nHost: b"),))
 
 
-@pytest.mark.parametrize("where", ["_woken", "_due", "_look_after", "joined", "took"])
+@pytest.mark.parametrize("where", ["_woken", "_due", "_look_after", "connected", "took"])
 def test_a_fault_in_a_callback_ends_its_download_and_no_other(
     one: Run, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:

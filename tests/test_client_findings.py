@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from tidegate.client.fetch.findings import read_findings
+from tidegate.client.fetch.acceptance import read_findings
 from tidegate.client.net.answers import Fields
 from tidegate.client.net.urls import BadUrl, parse
 

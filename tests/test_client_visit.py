@@ -89,7 +89,7 @@ def test_busy_without_a_time_never_ends_the_visit() -> None:
 
 def test_a_server_that_has_answered_may_be_away_for_longer() -> None:
     """It may be starting again: pauses grow to a minute, and that for several minutes."""
-    one = visit(RetryPolicy(jitter=0.0, max_failures=3, max_failures_heard=9))
+    one = visit(RetryPolicy(jitter=0.0, max_failures=3, max_failures_answered=9))
     one.answered(0.0, Granted())
     now = 0.0
     for _ in range(8):

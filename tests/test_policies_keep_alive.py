@@ -41,12 +41,12 @@ class SpeedLimit:
         self.got: deque[tuple[float, int]] = deque()
         self.fine_s = now
         self.longest_s = self.longest_silence_s = 0.0
-        self.heard_s = now
+        self.received_s = now
         self.burst_s = -math.inf
 
     def take(self, now: float, count: int) -> None:
-        self.longest_silence_s = max(self.longest_silence_s, now - self.heard_s)
-        self.heard_s = now
+        self.longest_silence_s = max(self.longest_silence_s, now - self.received_s)
+        self.received_s = now
         self.got.append((now, count))
 
     def look(self, now: float) -> None:

@@ -1,22 +1,125 @@
-"""Whether an answer's bytes are of our file, and what else its head tells. Pure."""
+"""What an answer's head tells: whether its bytes are of our file, and what else is known of it.
+
+Mirrors that send only the whole file: such an answer begins at the start of the file and cannot be
+steered. One of them is worth keeping, the fastest: mirrors that serve parts work from the far end
+towards it. While several run side by side, each writes what the others have not. Pure.
+"""
 
 from __future__ import annotations
 
-from ..schedule.segments import UNKNOWN_SIZE
-from . import faults, planning, whole_answers
+from ...protocol.units import whole_number
+from ..net.answers import Fields
+from ..net.urls import BadUrl, Url, disposition_name
+from ..schedule.segments import UNKNOWN_SIZE, Lane
+from . import faults, planning
 from .actions import (
-    Accept,
+    AcceptBody,
     Action,
+    AssignFrom,
     Connect,
+    Emit,
     FetchMetalink,
-    Settle,
-    SetUp,
-    Tell,
+    OpenOutput,
+    SetSize,
     UseDigest,
 )
-from .events import Answered
-from .findings import Findings
-from .state import Mirror, Serves, State
+from .events import AnswerReceived, Findings
+from .state import Mirror, Serves, State, WholeAnswer
+
+#: So long the answers run side by side, from the first byte of the last of them.
+_COMPARE_S = 0.25
+#: Or until one has brought this much.
+_COMPARE_BYTES = 2 << 20
+#: Where the others have, or are being sent, more of the file than this, it would come twice.
+_TWICE_SHARE = 0.1
+
+
+def _is_whole_answer_useful(state: State, mirror: Mirror) -> bool:
+    """Whether a whole answer from this mirror could be of use now."""
+    board = state.board
+    if board is None or not state.others(mirror):
+        return True
+    # Those that may turn out alike are not counted; they are compared, and the fastest stays.
+    lanes = [
+        lane for lane in board.lanes.values() if state.mirrors[lane.mirror].serves is Serves.PARTS
+    ]
+    size = state.size_bytes
+    return size - board.wanted.total + sum(map(Lane.left, lanes)) <= _TWICE_SHARE * size
+
+
+def whole_answer_began(state: State, lane: int, now: float) -> list[Action]:
+    """The body of a whole answer follows; it has the block if none runs yet."""
+    steering = not state.whole
+    state.whole[lane] = WholeAnswer(lane, now, steering)
+    return [AssignFrom(lane, 0)] if steering else []
+
+
+def whole_answer_ended(state: State, lane: int) -> None:
+    """What this lane brought is over, or broken off."""
+    state.whole.pop(lane, None)
+
+
+def keep_fastest_whole_answer(state: State, now: float) -> list[Action]:
+    """Keep the fastest, once it is known; without any mirror at work, begin another answer."""
+    running = list(state.whole.values())
+    if not running:
+        idle = not any(state.helps(mirror) and not mirror.resting for mirror in state.mirrors)
+        return faults.revive(state) if idle else []
+    actions: list[Action] = []
+    if len(running) > 1:
+        youngest_s = now - max(answer.began_s for answer in running)
+        most_bytes = max(answer.position for answer in running)
+        if youngest_s < _COMPARE_S and most_bytes < _COMPARE_BYTES:
+            return []
+        best = max(running, key=lambda answer: answer.rate(now))
+        for answer in running:
+            if answer is not best:
+                mirror = state.mirror_of(answer.lane)
+                actions += faults.drop(state, mirror, "another one sends the whole file faster")
+        running = [best]
+    for answer in running:
+        if not answer.steering and not state.over:
+            # It ran beside the one that had the block, which is gone.
+            answer.steering = True
+            actions.append(AssignFrom(answer.lane, answer.position))
+    return actions
+
+
+_HASHLIB = {"sha-512": "sha512", "sha-256": "sha256"}
+
+
+def read_findings(base: Url, fields: Fields) -> Findings:
+    """Read Link and Repr-Digest; whatever cannot be read is not there."""
+    links, digests = fields.all("link"), fields.all("repr-digest")
+    name = disposition_name(fields.get("content-disposition"))
+    modified = fields.get("last-modified")
+    if not links and not digests:
+        return Findings(name=name, modified=modified)
+    from ...protocol.headers import parse_links, parse_repr_digest
+
+    ranked: list[tuple[int, Url]] = []
+    metalink: Url | None = None
+    for link in parse_links(", ".join(links)):
+        try:
+            url = base.join(link.target)
+        except BadUrl:
+            continue
+        if "duplicate" in link.relations:
+            priority = whole_number(link.parameters.get("pri", ""))
+            ranked.append((999_999 if priority is None else priority, url))
+            continue
+        kind = link.parameters.get("type", "").lower()
+        if "describedby" in link.relations and kind == "application/metalink4+xml":
+            metalink = metalink or url
+    digest = None
+    found = parse_repr_digest(", ".join(digests))
+    for told, ours in _HASHLIB.items():
+        if told in found and len(found[told]) == int(told[4:]) // 8:
+            digest = (ours, found[told])
+            break
+    ranked.sort(key=lambda pair: pair[0])
+    return Findings(tuple(url for _, url in ranked), metalink, digest, name, modified)
+
 
 #: Of such a name, servers often say "packed" and mean the file itself.
 _PACKED = (".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br")
@@ -26,35 +129,35 @@ _MOST_MIRRORS = 16
 Actions = list[Action]
 
 
-def answered(state: State, event: Answered, now: float) -> Actions:
-    """`Accept` is among what is returned if the bytes are ours; else the mirror is dealt with."""
+def answer_received(state: State, event: AnswerReceived, now: float) -> Actions:
+    """Returns `AcceptBody` among others if the bytes are of our file."""
     body, lane = event.body, event.lane
     mirror = state.mirror_of(lane)
     if not body.whole and body.start != event.start:
-        return faults.misplaced(state, mirror)
+        return faults.wrong_range(state, mirror)
     if mirror.validator is not None and body.validator != mirror.validator:
         when = "during the download" if mirror.answered else "since the download was broken off"
-        return faults.changed(state, mirror, f"the file changed on the server {when}")
+        return faults.file_changed(state, mirror, f"the file changed on the server {when}")
     if _packed(state, mirror, event.coding):
         # Its size is that of the packed file, and no word against those of the others.
         return faults.drop(state, mirror, f"it sends the file packed ({event.coding})")
     actions: Actions = []
     size = body.size_bytes
     if faults.tells_another_size(mirror, size):
-        return faults.fickle(state, mirror)
+        return faults.size_changes(state, mirror)
     if size == 0 and faults.doubts_empty(state, mirror):
-        return faults.empty(state, mirror)
+        return faults.drop_empty(state, mirror)
     if size is not None and state.board is not None and state.size_bytes >= UNKNOWN_SIZE:
         state.size_bytes = size
-        actions.append(Settle(size))
+        actions.append(SetSize(size))
     if size is not None and state.size_bytes not in (UNKNOWN_SIZE, size):
-        return [*actions, *faults.disagrees(state, mirror, size)]
+        return [*actions, *faults.size_differs(state, mirror, size)]
     if state.board is None and size is not None and faults.outvoted(state, mirror, size):
         return [*actions, *faults.drop(state, mirror, faults.OTHER_SIZE)]
     first = not mirror.answered
     mirror.answered, mirror.validator = True, body.validator
     mirror.size_bytes, mirror.redirects = size, 0
-    actions += faults.told(state, lane, body.granted, event.at_s, now)
+    actions += faults.status_received(state, lane, body.granted, event.at_s, now)
     if first:
         actions += _learn(state, mirror, event.findings, size or 0, now)
     if mirror.serves is not Serves.LAST_RESORT and mirror.parts:
@@ -63,16 +166,16 @@ def answered(state: State, event: Answered, now: float) -> Actions:
     if body.whole and event.start is not None:
         if lane not in mirror.lanes[:1]:
             # Its other connection brings the whole file already.
-            return [*actions, *faults.without(state, lane)]
+            return [*actions, *faults.give_up_connection(state, lane)]
         if len(state.mirrors) > 1 and mirror.serves is not Serves.LAST_RESORT:
             mirror.serves = Serves.WHOLE
-            if not whole_answers.welcome(state, mirror):
+            if not _is_whole_answer_useful(state, mirror):
                 return [*actions, *faults.drop(state, mirror, "it sends only the whole file")]
     if state.board is None:
-        actions.append(SetUp(size if size is not None else UNKNOWN_SIZE))
+        actions.append(OpenOutput(size if size is not None else UNKNOWN_SIZE))
     if first and state.digest is not None:
         actions.append(UseDigest(state.digest))
-    return [*actions, Accept()]
+    return [*actions, AcceptBody()]
 
 
 def _packed(state: State, mirror: Mirror, coding: str) -> bool:
@@ -115,7 +218,7 @@ def mirrors_found(state: State, found: Findings, size: int, now: float) -> Actio
             break
         fresh = state.add(url, listed=False)
         if fresh is not None:
-            planning.found(state, fresh, size, now)
+            planning.mirror_found(state, fresh, size, now)
             news = {"url": url.text, "state": "found"}
-            actions += [Tell("mirror", news), Connect(fresh.lanes[0])]
+            actions += [Emit("mirror", news), Connect(fresh.lanes[0])]
     return actions

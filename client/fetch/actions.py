@@ -15,19 +15,19 @@ class Connect(NamedTuple):
     lane: int
 
 
-class HangUp(NamedTuple):
+class Disconnect(NamedTuple):
     """Close it; its blocks become free."""
 
     lane: int
 
 
-class LetGo(NamedTuple):
+class ReleaseConnection(NamedTuple):
     """Nothing more for this lane: other downloads may use the connection."""
 
     lane: int
 
 
-class AskAll(NamedTuple):
+class RequestWholeFile(NamedTuple):
     """Ask for whatever there is: the whole file."""
 
     lane: int
@@ -37,44 +37,44 @@ class Wake(NamedTuple):
     """Look after all lanes in a moment."""
 
 
-class CallAt(NamedTuple):
-    """Say `Due` at that time."""
+class ScheduleRetry(NamedTuple):
+    """Say `RetryDue` at that time."""
 
     mirror: int
     until: float
 
 
-class Tell(NamedTuple):
+class Emit(NamedTuple):
     """An event for the user."""
 
     event: str
     data: Mapping[str, object]
 
 
-class SetUp(NamedTuple):
+class OpenOutput(NamedTuple):
     """The size is known, or known to be untold: make a place for the bytes, and begin."""
 
     size_bytes: int
 
 
-class Settle(NamedTuple):
+class SetSize(NamedTuple):
     """The size was untold, and is known now."""
 
     size_bytes: int
 
 
-class Accept(NamedTuple):
+class AcceptBody(NamedTuple):
     """The answer's bytes are of our file."""
 
 
-class Steer(NamedTuple):
+class AssignFrom(NamedTuple):
     """The lane's whole answer gets the block from `start` on."""
 
     lane: int
     start: int
 
 
-class AskSample(NamedTuple):
+class RequestSample(NamedTuple):
     """Ask for these bytes, to compare them."""
 
     lane: int
@@ -100,7 +100,7 @@ class Distrust(NamedTuple):
     mirror: int
 
 
-class Mend(NamedTuple):
+class FindCulprit(NamedTuple):
     """The digest is wrong: look for the culprit."""
 
 
@@ -120,21 +120,21 @@ class Fail(NamedTuple):
 
 Action = (
     Connect
-    | HangUp
-    | LetGo
-    | AskAll
+    | Disconnect
+    | ReleaseConnection
+    | RequestWholeFile
     | Wake
-    | CallAt
-    | Tell
-    | SetUp
-    | Settle
-    | Accept
-    | Steer
-    | AskSample
+    | ScheduleRetry
+    | Emit
+    | OpenOutput
+    | SetSize
+    | AcceptBody
+    | AssignFrom
+    | RequestSample
     | FetchMetalink
     | UseDigest
     | Distrust
-    | Mend
+    | FindCulprit
     | FinishFile
     | StartOver
     | Fail

@@ -1,14 +1,228 @@
-"""The file of a download: where it lies, what vouches for it, and the search for who spoilt it."""
+"""The file of a download: where its bytes go, what proves them, and the search for wrong ones."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from ..net.errors import LocalProblem
+from ..schedule.segments import Segment, SegmentMap
+from ..schedule.strategies import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
 from ..storage.journal import Identity
 from ..storage.output import Output
 from ..storage.piece_writer import Pieces, PieceWriter
+from .events import Event, FirstByte
 from .metalink import Metalink
-from .receiver import BodyReceiver
-from .repair import CulpritSearch
-from .state import State
+from .options import Options
+from .state import Mirror, State
+
+#: The first pieces are checked the moment they are there, later ones a few times a second.
+_NEW_PIECES = 64
+
+
+class ArrivalHandler(Protocol):
+    """What arrived bytes may call for."""
+
+    def handle(self, event: Event) -> bool:
+        """Decide and act."""
+        ...
+
+    def fail(self, problem: LocalProblem) -> None:
+        """They cannot be written."""
+
+    def wake(self) -> None:
+        """All are here."""
+
+    def check(self) -> None:
+        """Pieces can be checked."""
+
+    def break_stopped(self) -> None:
+        """Transfers may have become pointless."""
+
+    def took(self, lane: int, block: Segment, count: int, now: float) -> None:
+        """So many bytes were read."""
+
+
+class BodyReceiver:
+    """One sink, one board, until the download is over or starts over."""
+
+    def __init__(
+        self, state: State, sink: PieceWriter, board: SegmentMap, handler: ArrivalHandler
+    ) -> None:
+        self.sink = sink
+        self.board = board
+        self._state = state
+        self._handler = handler
+
+    def arrived(self, lane: int, block: Segment, data: memoryview, now: float) -> bool:
+        """Bytes at the block's position; False when the download is over because of them."""
+        sink, board, handler = self.sink, self.board, self._handler
+        if not self._write(lane, block.position, data):
+            return False
+        board.received(block, len(data), now)
+        if sink.pieces is not None and len(sink.checked) < _NEW_PIECES and sink.checks_due:
+            # A liar is best found with its first piece.
+            handler.check()
+        handler.took(lane, block, len(data), now)
+        if board.done:
+            handler.wake()
+        return not self._state.over
+
+    def beside(self, lane: int, position: int, data: memoryview, now: float) -> bool:
+        """Bytes of a whole answer that runs beside the one that has the block."""
+        if not self._write(lane, position, data):
+            return False
+        self.board.filled(position, position + len(data))
+        self._handler.break_stopped()
+        if self.board.done:
+            self._handler.wake()
+        return True
+
+    def _write(self, lane: int, position: int, data: memoryview) -> bool:
+        state = self._state
+        mirror = state.mirror_of(lane)
+        try:
+            self.sink.write_at(position, data, mirror.number)
+        except LocalProblem as problem:
+            self._handler.fail(problem)
+            return False
+        if state.first_byte_s is None:
+            self._handler.handle(FirstByte())
+        mirror.counts.received_bytes += len(data)
+        return True
+
+
+#: What a mirror about which nothing is known is handed first.
+_FIRST_BYTES = 64 << 10
+#: Blocks are rounded to pieces, and first blocks are whole pieces, up to these sizes.
+_LONGEST_ALIGN = 1 << 20
+_LONGEST_FIRST = 512 << 10
+
+
+def make_segment_map(
+    sink: PieceWriter, options: Options, rates: Mapping[int, float | None]
+) -> SegmentMap:
+    """A board for what `sink` misses; `rates` by mirror, None for strangers."""
+    missing = sink.missing()
+    left = sum(end - start for start, end in missing)
+    match options.strategy:
+        case "history":
+            seen = [rate for rate in rates.values() if rate]
+            usual = sum(seen) / len(seen) if seen else 1.0
+            return HistoryBlocks(missing, {n: rate or usual for n, rate in rates.items()})
+        case "dynamic":
+            count = options.blocks
+            if options.block_bytes:
+                count = max(1, -(-left // options.block_bytes))
+            return DynamicBlocks(missing, count)
+        case "single":
+            return SingleBlocks(missing)
+    piece = sink.pieces.length if sink.pieces is not None else 1
+    return AdaptiveBlocks(
+        missing,
+        align=piece if piece <= _LONGEST_ALIGN else 1,
+        first_bytes=max(_FIRST_BYTES, piece if piece <= _LONGEST_FIRST else 0),
+        fixed_bytes=options.block_bytes,
+    )
+
+
+_SAMPLES = 4
+_SAMPLE_BYTES = 16 << 10
+Span = tuple[int, int]
+
+
+class CulpritSearch:
+    """Call `next` whenever the digest turned out wrong; it says whose bytes to read again."""
+
+    def __init__(self, mirrors: list[Mirror], sink: PieceWriter) -> None:
+        self._mirrors = mirrors
+        self._sink = sink
+        self._suspect: int | None = None
+        shares = self._shares()
+        order = sorted(shares, key=lambda n: -sum(b - a for a, b in shares[n]))
+        self._samples = deque(order)
+        self._steps: deque[tuple[int, int]] = deque()
+        self._planned = False
+
+    def _shares(self) -> dict[int, list[Span]]:
+        found: dict[int, list[Span]] = {}
+        for start, end, number in self._sink.sources(0, self._sink.size_bytes):
+            if self._mirrors[number].alive:
+                found.setdefault(number, []).append((start, end))
+        return found
+
+    def next(self, board: SegmentMap) -> int | None:
+        """Prepare the next step: some bytes of one mirror are wanted again, from others; its
+        number is returned. None when nothing is left to try."""
+        self._suspect = None
+        while self._samples:
+            number = self._samples.popleft()
+            spans = [
+                (start, min(end, start + _SAMPLE_BYTES))
+                for start, end in self._spread(self._shares().get(number, []))
+            ]
+            if self._doubt(board, number, spans):
+                return number
+        if not self._planned:
+            self._planned = True
+            self._plan()
+        while self._steps:
+            number, half = self._steps.popleft()
+            spans = self._shares().get(number, [])
+            if self._doubt(board, number, self._half(spans, half)):
+                self._suspect = number
+                return number
+        return None
+
+    def _plan(self) -> None:
+        counts: dict[int, int] = {}
+        for (old, new), times in self._sink.differences.items():
+            for number in (old, new):
+                counts[number] = counts.get(number, 0) + times
+        accused = sorted(counts, key=lambda n: -counts[n])
+        self._steps.extend((number, 2) for number in accused)
+        others = [n for n in self._shares() if n not in accused]
+        # The first half changes hands, so what is left of the share is then the second.
+        self._steps.extend((number, half) for number in others for half in (0, 2))
+
+    @staticmethod
+    def _spread(spans: list[Span]) -> list[Span]:
+        if len(spans) <= _SAMPLES:
+            return spans
+        step = (len(spans) - 1) / (_SAMPLES - 1)
+        return [spans[round(at * step)] for at in range(_SAMPLES)]
+
+    @staticmethod
+    def _half(spans: list[Span], half: int) -> list[Span]:
+        """The first half of the bytes (0), or all (2)."""
+        if half == 2:
+            return spans
+        left = sum(end - start for start, end in spans) // 2
+        found = []
+        for start, end in spans:
+            cut = min(left, end - start)
+            left -= cut
+            found.append((start, start + cut))
+        return [span for span in found if span[1] > span[0]]
+
+    def _doubt(self, board: SegmentMap, number: int, spans: list[Span]) -> bool:
+        others = any(mirror.alive and mirror.number != number for mirror in self._mirrors)
+        if not spans or not others or not self._mirrors[number].alive:
+            return False
+        for start, end in spans:
+            self._sink.doubt(start, end)
+            board.want(start, end)
+        return True
+
+    def name_culprit(self) -> None:
+        """The digest is right now: the mirror that was being replaced had given the wrong bytes."""
+        differing = {old for (old, _), times in self._sink.differences.items() if times}
+        if self._suspect is not None:
+            self._sink.culprits.add(self._suspect)
+        elif len(differing) == 1:
+            self._sink.culprits |= differing
+
 
 _STRONG = ("sha256", "sha384", "sha512")
 
@@ -45,17 +259,17 @@ class DownloadedFile:
     def _digest(self) -> tuple[str, bytes] | None:
         return self._checksum or (self._metalink.digest if self._metalink else None)
 
-    def resume(self) -> int | None:
-        """The size, where an earlier attempt or a Metalink tells; validators are then known."""
+    def resume(self) -> tuple[int | None, Mapping[int, str | None]]:
+        """The size, where an earlier attempt or a Metalink tells it, and the validators that the
+        earlier attempt got, by mirror."""
         left = self._target.resumable()
         mirrors = self._state.mirrors
         if left is not None:
             vouched = left.digest is not None and left.digest == _text(self._digest)
             if vouched or any(mirror.url.text in left.validators for mirror in mirrors):
-                for mirror in mirrors:
-                    mirror.validator = left.validators.get(mirror.url.text)
-                return left.size_bytes
-        return self._metalink.size_bytes if self._metalink is not None else None
+                known = {one.number: left.validators.get(one.url.text) for one in mirrors}
+                return left.size_bytes, known
+        return self._metalink.size_bytes if self._metalink is not None else None, {}
 
     def open(self, size_bytes: int) -> PieceWriter:
         """A sink for a file of that size; raises DownloadFailed when there is no place for it."""
@@ -89,12 +303,14 @@ class DownloadedFile:
         strong = pieces is not None and pieces.algorithm in _STRONG
         return strong and self._checksum is None
 
-    def use_told_digest(self, sink: PieceWriter, digest: tuple[str, bytes]) -> None:
-        """The first mirror told a digest: it is checked from the first byte on."""
-        if sink.digest is None and not self._pieces_vouch(sink.pieces):
-            sink.use_digest(digest)
-            self.digest_from = "digest"
-            self._state.vouched = True
+    def use_told_digest(self, sink: PieceWriter, digest: tuple[str, bytes]) -> bool:
+        """The first mirror told a digest: check it from the first byte on, unless a better proof
+        is known. Returns whether it is checked."""
+        if sink.digest is not None or self._pieces_vouch(sink.pieces):
+            return False
+        sink.use_digest(digest)
+        self.digest_from = "digest"
+        return True
 
     def use_pieces(self, sink: PieceWriter, metalink: Metalink) -> bool:
         """Piece digests learnt while the download runs; False if it is another file's Metalink."""

@@ -1,56 +1,53 @@
 """The download's one decision: what happened, and what is to be done about it. Pure.
 
 `decide` changes the state and returns actions; it does no I/O, so whole downloads can be played
-in tests. What belongs together stands in a module: faults, planning, silence, widening, whole
-answers, samples, what an answer's head means, the end.
+in tests. Each module has one subject: `acceptance` an answer's head, `faults`, `connections`,
+`planning` by the model, `sampling` of copies that may differ.
 """
 
 from __future__ import annotations
 
-from . import (
-    acceptance,
-    ending,
-    faults,
-    forecast,
-    planning,
-    sampling,
-    silence,
-    whole_answers,
-    widening,
-)
-from .actions import Action, Connect, HangUp, Settle, Wake
+from ..net.errors import Corrupt
+from . import acceptance, connections, faults, planning, sampling
+from .actions import Action, Connect, Disconnect, FindCulprit, FinishFile, SetSize, Wake
 from .events import (
-    Answered,
-    BrokeOff,
-    Doubted,
-    Due,
+    AnswerReceived,
+    BytesComplete,
+    ConnectionLost,
+    ConnectionOpened,
+    ConnectionSilent,
+    DigestKnown,
+    DownloadOver,
     Event,
+    FileNamed,
+    FileTooLarge,
+    FirstByte,
     MirrorsFound,
-    Opened,
-    OutsideFile,
-    Passed,
+    OutputReady,
     PiecesWrong,
-    PlaceReady,
+    PipelineAnswered,
+    RangeOutsideFile,
     Redirected,
-    RoomLacking,
-    Said,
-    Sampled,
-    Scanty,
+    ReplacementStarted,
+    RetryDue,
+    SamplePassed,
+    SampleReceived,
     SessionJoined,
     SessionLeft,
-    ShortEnd,
-    Silent,
+    ShortAnswer,
+    SizeOffered,
     Started,
+    StatusReceived,
     Tick,
-    Unfinished,
-    Vouched,
-    Whole,
-    WholeBegan,
-    WholeEnded,
+    UnsizedAnswerEnded,
+    UnsizedAnswerLost,
+    ValidatorsKnown,
+    WholeAnswerBegan,
+    WholeAnswerEnded,
     WrongBytes,
 )
 from .faults import EMPTY
-from .state import DownloadPhase, MirrorState, State
+from .state import Depth, DownloadPhase, MirrorState, State
 
 
 def decide(state: State, event: Event, now: float) -> list[Action]:
@@ -67,38 +64,38 @@ def _decide(state: State, event: Event, now: float) -> list[Action]:
     match event:
         case Tick():
             return _tick(state, now)
-        case Silent():
-            return silence.judge(state, event, now)
-        case Answered():
-            return acceptance.answered(state, event, now)
-        case Said():
-            return faults.told(state, event.lane, event.answer, event.at_s, now)
-        case BrokeOff():
-            return faults.broke(state, event, now)
-        case Scanty():
-            return faults.scanty(state, event.lane, now)
-        case Due():
-            return faults.due(state, event.mirror, event.until, now)
+        case ConnectionSilent():
+            return connections.connection_silent(state, event, now)
+        case AnswerReceived():
+            return acceptance.answer_received(state, event, now)
+        case StatusReceived():
+            return faults.status_received(state, event.lane, event.answer, event.at_s, now)
+        case ConnectionLost():
+            return faults.connection_lost(state, event, now)
+        case ShortAnswer():
+            return faults.short_answer(state, event.lane, now)
+        case RetryDue():
+            return faults.retry_due(state, event.mirror, event.until, now)
         case Redirected():
             return faults.redirected(state, event.lane, event.location)
-        case OutsideFile():
-            return faults.outside(state, event)
-        case Sampled():
-            return sampling.testified(state, event.lane, event.start, event.data)
-        case Passed():
-            return sampling.passed(state, event.lane, event.position, event.data)
+        case RangeOutsideFile():
+            return faults.range_outside_file(state, event)
+        case SampleReceived():
+            return sampling.sample_received(state, event.lane, event.start, event.data)
+        case SamplePassed():
+            return sampling.sample_passed(state, event.lane, event.position, event.data)
         case WrongBytes():
             return faults.convict(state, state.mirrors[event.mirror], event.text)
-        case Unfinished():
-            return faults.unfinished(state, event.lane)
+        case UnsizedAnswerLost():
+            return faults.unsized_answer_lost(state, event.lane)
         case PiecesWrong():
-            return ending.pieces_wrong(state, event)
-        case Whole():
-            return ending.whole(state, event, now)
-        case Doubted():
-            return ending.doubted(state, event.mirror)
-        case WholeBegan():
-            return whole_answers.begin(state, event.lane, now)
+            return _pieces_wrong(state, event)
+        case BytesComplete():
+            return _bytes_complete(state, event, now)
+        case ReplacementStarted():
+            return _replacement_started(state, event.mirror)
+        case WholeAnswerBegan():
+            return acceptance.whole_answer_began(state, event.lane, now)
         case _:
             return _note(state, event, now)
 
@@ -108,39 +105,54 @@ def _note(state: State, event: Event, now: float) -> list[Action]:
     match event:
         case Started():
             return _start(state, event, now)
-        case Opened():
-            return sampling.opened(state, event)
-        case PlaceReady():
+        case ConnectionOpened():
+            return sampling.connection_opened(state, event)
+        case OutputReady():
             return _ready(state, event, now)
-        case Vouched():
+        case DigestKnown():
             state.vouched = True
-        case WholeEnded():
-            whole_answers.end(state, event.lane)
-        case ShortEnd():
+        case WholeAnswerEnded():
+            acceptance.whole_answer_ended(state, event.lane)
+        case UnsizedAnswerEnded():
             return _short_end(state, event)
-        case RoomLacking():
-            return faults.room_lacking(state, event)
+        case FileTooLarge():
+            return faults.file_too_large(state, event)
         case MirrorsFound():
             return acceptance.mirrors_found(state, event.findings, state.size_bytes, now)
         case SessionJoined():
             return _session_joined(state, event.mirror)
         case SessionLeft():
             return _session_left(state, event.mirror)
+        case ValidatorsKnown():
+            for number, validator in event.validators.items():
+                state.mirrors[number].validator = validator
+        case SizeOffered():
+            state.mirrors[event.mirror].size_bytes = event.size_bytes
+        case FirstByte():
+            state.first_byte_s = now
+        case PipelineAnswered():
+            mirror = state.mirror_of(event.lane)
+            if mirror.depth is Depth.UNTRIED:
+                mirror.depth = Depth.SEVERAL
+        case FileNamed():
+            state.phase = DownloadPhase.CLOSING
+        case DownloadOver():
+            state.phase = DownloadPhase.OVER
     return []
 
 
-def _short_end(state: State, event: ShortEnd) -> list[Action]:
+def _short_end(state: State, event: UnsizedAnswerEnded) -> list[Action]:
     mirror = state.mirror_of(event.lane)
     if event.size_bytes == 0 and faults.doubts_empty(state, mirror):
-        actions = faults.empty(state, mirror)
+        actions = faults.drop_empty(state, mirror)
         return actions if state.over else [*actions, *faults.start_over(state, mirror, EMPTY)]
     state.size_bytes = event.size_bytes
-    return [Settle(event.size_bytes), Wake()]
+    return [SetSize(event.size_bytes), Wake()]
 
 
 def _start(state: State, event: Started, now: float) -> list[Action]:
     state.promised_bytes = event.promised_bytes
-    planning.choose(state, event.promised_bytes or 0, now)
+    planning.choose_mirrors(state, event.promised_bytes or 0, now)
     first = [mirror.lanes[0] for mirror in state.mirrors]
     for mirror in state.mirrors:
         for _ in range((state.options.connections or 1) - 1):
@@ -148,12 +160,14 @@ def _start(state: State, event: Started, now: float) -> list[Action]:
     return [Connect(lane) for lane in first]
 
 
-def _ready(state: State, event: PlaceReady, now: float) -> list[Action]:
+def _ready(state: State, event: OutputReady, now: float) -> list[Action]:
     state.phase = DownloadPhase.FETCHING
+    if event.board is not None:
+        state.board = event.board
     state.size_bytes, state.vouched = event.size_bytes, event.vouched
     if len(state.mirrors) > 1 and not event.pieces:
         sampling.choose(state)
-    forecast.at_start(state, event.size_bytes - event.have_bytes, now)
+    planning.forecast_at_start(state, event.size_bytes - event.have_bytes, now)
     return [Connect(lane) for mirror in state.mirrors for lane in mirror.lanes]
 
 
@@ -162,7 +176,7 @@ def _session_joined(state: State, number: int) -> list[Action]:
     mirror, board = state.mirrors[number], state.board
     mirror.state = MirrorState.RECEIVING
     lanes = board.lanes if board is not None else {}
-    return [HangUp(lane) for lane in mirror.lanes if lane in lanes and lanes[lane].blocks]
+    return [Disconnect(lane) for lane in mirror.lanes if lane in lanes and lanes[lane].blocks]
 
 
 def _session_left(state: State, number: int) -> list[Action]:
@@ -177,10 +191,61 @@ def _session_left(state: State, number: int) -> list[Action]:
 def _tick(state: State, now: float) -> list[Action]:
     if state.board is None or state.phase is not DownloadPhase.FETCHING:
         return []
-    forecast.tick(state, now)
+    planning.forecast_rest(state, now)
     return [
-        *widening.tick(state, now),
-        *planning.tick(state, now),
-        *whole_answers.tick(state, now),
+        *connections.try_more_connections(state, now),
+        *planning.call_when_late(state, now),
+        *acceptance.keep_fastest_whole_answer(state, now),
         *sampling.tick(state),
+    ]
+
+
+def _pieces_wrong(state: State, event: PiecesWrong) -> list[Action]:
+    """Wrong pieces are wanted again; the mirror that gave them is dropped."""
+    assert state.board is not None
+    for index, start, end in event.pieces:
+        state.board.want(start, end)
+        times = state.wrong_pieces[index] = state.wrong_pieces.get(index, 0) + 1
+        if times > 2 * len(state.mirrors) + 1:
+            return faults.fail(state, Corrupt(f"piece {index} is wrong on every mirror"))
+    actions: list[Action] = []
+    for number in event.culprits:
+        actions += faults.convict(state, state.mirrors[number], "it gives wrong bytes")
+    return actions
+
+
+def _bytes_complete(state: State, event: BytesComplete, now: float) -> list[Action]:
+    """Every byte is here: mend it, wait a moment, or finish."""
+    if event.wrong_digest is not None:
+        # A reader of in-order output has not had the last bytes yet, and will not get them.
+        return _mend(state, event.wrong_digest)
+    if not event.drained:
+        return []
+    asked = sampling.request_remaining(state)
+    if asked or sampling.should_wait(state, event.working, now):
+        return asked
+    return sampling.settle_votes(state) or [FinishFile()]
+
+
+def _mend(state: State, digest: str) -> list[Action]:
+    if not state.in_order and state.others(state.mirrors[0]):
+        return [FindCulprit()]
+    several = len(state.mirrors) > 1
+    who = "; the mirrors agree on it, so the checksum may be wrong" if several else ""
+    names = "the file" if several else state.mirrors[0].url.text
+    text = f"{names} arrived whole but does not have the expected {digest}{who}"
+    return faults.fail(state, Corrupt(text))
+
+
+def _replacement_started(state: State, number: int | None) -> list[Action]:
+    """That mirror's bytes are being replaced by others'."""
+    state.suspect = number
+    if number is None:
+        text = "the mirrors agree, but the file does not have the expected digest"
+        return faults.fail(state, Corrupt(text))
+    lanes = [lane for mirror in state.mirrors for lane in mirror.lanes]
+    return [
+        *(Disconnect(lane) for lane in state.mirrors[number].lanes),
+        *(Connect(lane) for lane in lanes),
+        Wake(),
     ]

@@ -30,55 +30,108 @@ from ..net.urls import Url
 from ..schedule.segments import UNKNOWN_SIZE, Segment, SegmentMap
 from ..storage.output import MemoryOutput, Output
 from ..storage.piece_writer import PieceWriter
-from . import pacing, silence
+from . import connections
 from .actions import (
-    Accept,
+    AcceptBody,
     Action,
-    AskAll,
-    AskSample,
-    CallAt,
+    AssignFrom,
     Connect,
+    Disconnect,
     Distrust,
+    Emit,
     Fail,
     FetchMetalink,
+    FindCulprit,
     FinishFile,
-    HangUp,
-    LetGo,
-    Mend,
-    Settle,
-    SetUp,
+    OpenOutput,
+    ReleaseConnection,
+    RequestSample,
+    RequestWholeFile,
+    ScheduleRetry,
+    SetSize,
     StartOver,
-    Steer,
-    Tell,
     UseDigest,
     Wake,
 )
-from .content import DownloadedFile
+from .content import BodyReceiver, DownloadedFile, make_segment_map
 from .decide import decide
 from .events import (
-    Doubted,
-    Due,
+    BytesComplete,
+    ConnectionOpened,
+    ConnectionSilent,
+    DigestKnown,
+    DownloadOver,
     Event,
+    FileNamed,
+    FileTooLarge,
+    Findings,
     MirrorsFound,
-    Opened,
+    OutputReady,
     PiecesWrong,
-    PlaceReady,
-    RoomLacking,
-    Silent,
+    ReplacementStarted,
+    RetryDue,
     Started,
     Tick,
-    Vouched,
-    Whole,
+    ValidatorsKnown,
 )
-from .findings import Findings
 from .metalink import LIMIT_BYTES, Metalink, read_metalink
 from .options import OnEvent, Options, Progress, Result
-from .rates import Rates
-from .receiver import BodyReceiver
-from .report import make_progress, make_result, remember
-from .sharing import make_board
-from .state import DownloadPhase, State
+from .report import Rates, make_progress, make_result, remember
+from .state import State
 from .workers import Worker
+
+#: An answer that runs past the reader's window is held back this far before its edge.
+_MARGIN_BYTES = 1 << 20
+_BURST_S = 0.1
+
+
+class RateLimit:
+    """`hold(True)` stops all reading, `hold(False)` lets it go on."""
+
+    def __init__(
+        self, network: Network, rate_bytes_s: float | None, hold: Callable[[bool], None]
+    ) -> None:
+        self._network = network
+        self._rate = rate_bytes_s
+        self._hold = hold
+        self._allowance = 0.0
+        self._allowed_s = network.now()
+        self.held = False
+
+    def spend(self, count: int, now: float) -> None:
+        """So many bytes have arrived: read no further until they are within the limit."""
+        rate = self._rate
+        if rate is None:
+            return
+        earned = self._allowance + (now - self._allowed_s) * rate
+        self._allowance = min(earned, rate * _BURST_S) - count
+        self._allowed_s = now
+        if self._allowance < 0 and not self.held:
+            self.held = True
+            self._hold(True)
+            self._network.call_later(-self._allowance / rate, self._release)
+
+    def _release(self) -> None:
+        self.held = False
+        self._hold(False)
+
+
+def runs_over(board: SegmentMap, block: Segment) -> bool:
+    """Whether a block comes so near the edge of the reader's window that it should be held."""
+    limit = board.limit
+    if limit is None:
+        return False
+    return block.live and block.position + _MARGIN_BYTES > limit and block.end > limit
+
+
+def may_go_on(board: SegmentMap, lane: int) -> bool:
+    """Whether a lane that was held has room again before the edge of the reader's window."""
+    limit = board.limit
+    if limit is None:
+        return True
+    blocks = board.lanes[lane].blocks
+    return all(b.position + _MARGIN_BYTES <= limit or b.end <= limit for b in blocks)
+
 
 if TYPE_CHECKING:
     from .multicast_join import MulticastJoin
@@ -108,7 +161,7 @@ class Download:
         self.emit = emit
         folder = Path(options.data_folder or data_folder(options.environ))
         self._rates = Rates(folder)
-        self.asking = RequestBuilder(
+        self.requests = RequestBuilder(
             options.environ,
             options.headers,
             options.client_id,
@@ -129,7 +182,7 @@ class Download:
         self._workers: dict[int, Worker] = {}
         #: Small downloads beside this one (a Metalink, a torrent).
         self._aside: list[Download] = []
-        self._limit = pacing.RateLimit(self.network, options.limit_bytes_s, self._hold_all)
+        self._limit = RateLimit(self.network, options.limit_bytes_s, self._hold_all)
         self._waking = False
         self._noted_s = self.state.began_s
         self._told_s = 0.0
@@ -177,8 +230,9 @@ class Download:
             return
         known = self._metalink.size_bytes if self._metalink is not None else None
         try:
-            self.hear(Started(known))
-            size_bytes = self.content.resume()
+            self.handle(Started(known))
+            size_bytes, validators = self.content.resume()
+            self.handle(ValidatorsKnown(validators))
             if size_bytes is None and self.peering is not None:
                 size_bytes = self.peering.size_bytes()
             if size_bytes is not None:
@@ -197,7 +251,7 @@ class Download:
         if self.over:
             return
         self.over = True
-        self.state.phase = DownloadPhase.OVER
+        self.handle(DownloadOver())
         if self.result is None:
             self.failure = problem
         try:
@@ -223,15 +277,15 @@ class Download:
 
     # -- deciding and acting -------------------------------------------------------------------
 
-    def hear(self, event: Event) -> bool:
+    def handle(self, event: Event) -> bool:
         """Decide and act; True if an answer's bytes were accepted."""
         accepted = False
         for action in decide(self.state, event, self.network.now()):
             if self.over:
                 return False
-            if isinstance(action, SetUp) and not self._placed(action.size_bytes):
+            if isinstance(action, OpenOutput) and not self._placed(action.size_bytes):
                 return False
-            accepted = accepted or isinstance(action, Accept)
+            accepted = accepted or isinstance(action, AcceptBody)
             self._perform(action)
         return accepted and not self.over
 
@@ -239,24 +293,24 @@ class Download:
         match action:
             case Connect(lane):
                 self._worker(lane).connect()
-            case HangUp(lane):
+            case Disconnect(lane):
                 self._worker(lane).hang_up()
-            case LetGo(lane):
+            case ReleaseConnection(lane):
                 self._worker(lane).let_go()
-            case AskAll(lane):
+            case RequestWholeFile(lane):
                 self._worker(lane).ask_all()
-            case AskSample(lane, start, end):
+            case RequestSample(lane, start, end):
                 self._worker(lane).sample(start, end)
-            case Steer(lane, start):
+            case AssignFrom(lane, start):
                 whole = self._worker(lane).whole
                 if whole is not None:
                     whole.steer(start)
             case Wake():
                 self.wake()
-            case CallAt(mirror, until):
-                due = Due(mirror, until)
+            case ScheduleRetry(mirror, until):
+                due = RetryDue(mirror, until)
                 self.network.call_later(until - self.network.now(), lambda: self._due(due))
-            case Tell(event, data):
+            case Emit(event, data):
                 self.emit(event, data)
             case Fail(problem):
                 self.fail(problem)
@@ -270,18 +324,19 @@ class Download:
                 self._start_over()
             case FetchMetalink(url):
                 self.network.call_later(0.0, lambda: self._fetch_metalink(url))
-            case Settle(size_bytes) if intake is not None:
+            case SetSize(size_bytes) if intake is not None:
                 intake.sink.settle(size_bytes)
                 intake.board.settle(size_bytes)
             case UseDigest(digest) if sink is not None:
-                self.content.use_told_digest(sink, digest)
+                if self.content.use_told_digest(sink, digest):
+                    self.handle(DigestKnown())
             case Distrust(mirror) if intake is not None:
                 self.content.distrust(intake, mirror)
-            case Mend() if intake is not None:
+            case FindCulprit() if intake is not None:
                 if self.content.begin_repair(intake.sink):
                     text = "the digest is wrong; looking for the culprit"
                     self.emit("retry", {"text": text})
-                self.hear(Doubted(self.content.next_doubt(intake)))
+                self.handle(ReplacementStarted(self.content.next_doubt(intake)))
             case FinishFile():
                 self._attempt(self._finish)
 
@@ -289,7 +344,7 @@ class Download:
         try:
             self.set_up(size_bytes)
         except NoRoom as problem:
-            self.hear(RoomLacking(size_bytes, problem))
+            self.handle(FileTooLarge(size_bytes, problem))
             return False
         except DownloadFailed as problem:
             self.fail(problem)
@@ -302,8 +357,8 @@ class Download:
         except DownloadFailed as problem:
             self.fail(problem)
 
-    def _due(self, due: Due) -> None:
-        self.hear(due)
+    def _due(self, due: RetryDue) -> None:
+        self.handle(due)
 
     def _worker(self, lane: int) -> Worker:
         worker = self._workers.get(lane)
@@ -322,16 +377,18 @@ class Download:
             mirror.number: mirror.remembered.rate_bytes_s if mirror.remembered else None
             for mirror in state.mirrors
         }
-        board = state.board = make_board(sink, state.options, hosts)
+        board = make_segment_map(sink, state.options, hosts)
         board.limit = self.target.window_end()
         self.intake = BodyReceiver(state, sink, board, self)
         told = None if size_bytes == UNKNOWN_SIZE else size_bytes
         self.emit("start", {"size": told, "have": sink.have.total})
         vouched = sink.digest is not None or sink.pieces is not None
-        self.hear(PlaceReady(size_bytes, sink.have.total, sink.pieces is not None, vouched))
+        self.handle(
+            OutputReady(size_bytes, sink.have.total, sink.pieces is not None, vouched, board)
+        )
         for worker in list(self._workers.values()):
             if worker.connection is not None and worker.connection.open:
-                self.joined(worker, anew=False)
+                self.connected(worker, anew=False)
         for worker in list(self._workers.values()):
             worker.reserve(size_bytes)
 
@@ -349,7 +406,7 @@ class Download:
             bad = sink.check()
             if bad or sink.culprits:
                 pieces = tuple((piece.index, piece.start, piece.end) for piece in bad)
-                self.hear(PiecesWrong(pieces, tuple(sorted(sink.culprits))))
+                self.handle(PiecesWrong(pieces, tuple(sorted(sink.culprits))))
 
     def _conclude(self) -> None:
         """Every byte is there, as it seems."""
@@ -370,7 +427,7 @@ class Download:
         wrong = None
         if not sink.right():
             wrong = sink.digest[0] if sink.digest is not None else "digest"
-        self.hear(Whole(wrong, self.target.drained(), working))
+        self.handle(BytesComplete(wrong, self.target.drained(), working))
 
     def _finish(self) -> None:
         state, sink = self.state, self.sink
@@ -386,7 +443,7 @@ class Download:
             self.peering.stop()
         now = self.network.now()
         self.result = make_result(state, self.content, sink, self.joining, self.peering, now)
-        state.phase = DownloadPhase.CLOSING
+        self.handle(FileNamed())
         self._part()
 
     def _part(self) -> None:
@@ -395,7 +452,7 @@ class Download:
         if self.over or (joining is not None and joining.closing(self.network.now())):
             return
         self.over = True
-        self.state.phase = DownloadPhase.OVER
+        self.handle(DownloadOver())
         self._leave_others()
         self.when_over()
 
@@ -411,7 +468,7 @@ class Download:
 
     # -- heard from workers --------------------------------------------------------------------
 
-    def joined(self, worker: Worker, *, anew: bool = True) -> None:
+    def connected(self, worker: Worker, *, anew: bool = True) -> None:
         """Its connection stands; not `anew`: as it did before."""
         board, state, mirror = self.state.board, self.state, worker.mirror
         if board is None or state.ended:
@@ -428,7 +485,7 @@ class Download:
             most_bytes=mirror.most_bytes,
             single=worker.one_at_a_time,
         )
-        self.hear(Opened(worker.lane, anew))
+        self.handle(ConnectionOpened(worker.lane, anew))
 
     def has_session(self, worker: Worker) -> bool:
         """Whether the lane is kept for multicast."""
@@ -451,7 +508,7 @@ class Download:
         board = self.state.board
         if board is None or board.limit is None:
             return
-        if pacing.runs_over(board, block):
+        if runs_over(board, block):
             self._worker(lane).hold(True)
         self.target.checkpoint()
 
@@ -492,7 +549,7 @@ class Download:
     def _look_after(self, now: float) -> None:
         self._listen(now)
         if self.intake is not None and not self.over:
-            self.hear(Tick())
+            self.handle(Tick())
             self.check()
             if not self.over:
                 self.break_stopped()
@@ -527,9 +584,9 @@ class Download:
                     # It held the request for longer than we care to wait: ask the plain way.
                     self.joining.give_up()
                     self.break_off(worker)
-            elif silent_s > silence.SHORT_S:
+            elif silent_s > connections.SHORT_S:
                 crowded = connection.unheard
-                self.hear(Silent(worker.lane, silent_s, worker.rtt_s, crowded))
+                self.handle(ConnectionSilent(worker.lane, silent_s, worker.rtt_s, crowded))
 
     def _hold_all(self, on: bool) -> None:
         for worker in self._workers.values():
@@ -543,7 +600,7 @@ class Download:
         if self._limit.held:
             return
         for worker in self._workers.values():
-            if worker.paused and pacing.may_go_on(board, worker.lane):
+            if worker.paused and may_go_on(board, worker.lane):
                 worker.hold(False)
 
     # -- small files beside the file -----------------------------------------------------------
@@ -608,5 +665,5 @@ class Download:
         if sink is None or not self.content.use_pieces(sink, metalink):
             return
         if sink.pieces is not None:
-            self.hear(Vouched())
-        self.hear(MirrorsFound(Findings(metalink.urls)))
+            self.handle(DigestKnown())
+        self.handle(MirrorsFound(Findings(metalink.urls)))

@@ -5,13 +5,46 @@ Named tuples are made eight times as fast as data classes, and the first request
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..net.answers import Body
 from ..net.errors import NoRoom
 from ..net.retry import Answer
-from .breaks import Break
-from .findings import NOTHING_FOUND, Findings
+from ..net.urls import Url
+from ..schedule.segments import SegmentMap
+
+
+class Break(NamedTuple):
+    """How a connection ended.
+
+    `served` answers were complete. `brought_bytes` of the file came in all, `answer_bytes` of them
+    in the answer that did not end. `crowded`: a request had been sent while another was under way.
+    `permanent`: asking again is pointless. `announced`: an answer had said that the server closes.
+    """
+
+    served: int
+    brought_bytes: int
+    answer_bytes: int
+    crowded: bool
+    permanent: bool
+    announced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """`mirrors` in order of preference (RFC 6249), `metalink` of type metalink4, the digest
+    of the whole file (RFC 9530), the name that the server proposes, and the Last-Modified."""
+
+    mirrors: tuple[Url, ...] = ()
+    metalink: Url | None = None
+    digest: tuple[str, bytes] | None = None
+    name: str | None = None
+    modified: str | None = None
+
+
+NOTHING_FOUND = Findings()
 
 
 class Started(NamedTuple):
@@ -20,14 +53,14 @@ class Started(NamedTuple):
     promised_bytes: int | None = None
 
 
-class Opened(NamedTuple):
+class ConnectionOpened(NamedTuple):
     """The lane's connection stands; not `anew`: it stood before, with what was asked for on it."""
 
     lane: int
     anew: bool = True
 
 
-class BrokeOff(NamedTuple):
+class ConnectionLost(NamedTuple):
     """The lane's connection ended by itself."""
 
     lane: int
@@ -35,7 +68,7 @@ class BrokeOff(NamedTuple):
     text: str
 
 
-class Silent(NamedTuple):
+class ConnectionSilent(NamedTuple):
     """Nothing came for so long. `crowded`: its next answer is to a request that was sent behind
     another."""
 
@@ -45,7 +78,7 @@ class Silent(NamedTuple):
     crowded: bool
 
 
-class Said(NamedTuple):
+class StatusReceived(NamedTuple):
     """A mirror said no, later, or nothing; or (Granted) yes. `at_s`: when the words arrived."""
 
     lane: int
@@ -53,7 +86,7 @@ class Said(NamedTuple):
     at_s: float
 
 
-class Due(NamedTuple):
+class RetryDue(NamedTuple):
     """The end of a pause has come."""
 
     mirror: int
@@ -67,7 +100,7 @@ class Redirected(NamedTuple):
     location: str
 
 
-class OutsideFile(NamedTuple):
+class RangeOutsideFile(NamedTuple):
     """What was asked for lies outside the file, which has `size_bytes` (None: not told)."""
 
     lane: int
@@ -75,7 +108,7 @@ class OutsideFile(NamedTuple):
     size_bytes: int | None
 
 
-class Answered(NamedTuple):
+class AnswerReceived(NamedTuple):
     """The head of an answer with bytes of a file, asked for from `start` on (None: all of it).
 
     `coding` is what it is packed with ("identity": not at all), `says_parts` whether it claims to
@@ -91,16 +124,17 @@ class Answered(NamedTuple):
     findings: Findings = NOTHING_FOUND
 
 
-class PlaceReady(NamedTuple):
+class OutputReady(NamedTuple):
     """The place for the bytes stands. `vouched`: a digest or pieces will tell what is right."""
 
     size_bytes: int
     have_bytes: int
     pieces: bool
     vouched: bool
+    board: SegmentMap | None = None
 
 
-class Vouched(NamedTuple):
+class DigestKnown(NamedTuple):
     """A digest, or pieces, were learnt of."""
 
 
@@ -110,7 +144,7 @@ class MirrorsFound(NamedTuple):
     findings: Findings
 
 
-class Sampled(NamedTuple):
+class SampleReceived(NamedTuple):
     """A mirror's bytes at the place of a sample."""
 
     lane: int
@@ -118,7 +152,7 @@ class Sampled(NamedTuple):
     data: bytes
 
 
-class Passed(NamedTuple):
+class SamplePassed(NamedTuple):
     """A whole answer has come to these bytes, of which some should be compared."""
 
     lane: int
@@ -126,39 +160,39 @@ class Passed(NamedTuple):
     data: bytes
 
 
-class WholeBegan(NamedTuple):
+class WholeAnswerBegan(NamedTuple):
     """On this lane comes the whole file."""
 
     lane: int
 
 
-class WholeEnded(NamedTuple):
+class WholeAnswerEnded(NamedTuple):
     """What this lane brought is over, or broken off."""
 
     lane: int
 
 
-class ShortEnd(NamedTuple):
+class UnsizedAnswerEnded(NamedTuple):
     """An answer of untold length has ended: there ends the file."""
 
     lane: int
     size_bytes: int
 
 
-class Scanty(NamedTuple):
+class ShortAnswer(NamedTuple):
     """A complete answer brought hardly anything of what was asked for."""
 
     lane: int
 
 
-class RoomLacking(NamedTuple):
+class FileTooLarge(NamedTuple):
     """There is no room for a file of that size."""
 
     size_bytes: int
     problem: NoRoom
 
 
-class Unfinished(NamedTuple):
+class UnsizedAnswerLost(NamedTuple):
     """A connection stands again whose answer of untold length had broken off, and none runs."""
 
     lane: int
@@ -178,7 +212,7 @@ class WrongBytes(NamedTuple):
     text: str
 
 
-class Whole(NamedTuple):
+class BytesComplete(NamedTuple):
     """Every byte is here. `digest` is the name of the one that is wrong, None: all is right.
     `drained`: the reader has everything; `working`: mirrors that are sending something."""
 
@@ -187,7 +221,7 @@ class Whole(NamedTuple):
     working: frozenset[int]
 
 
-class Doubted(NamedTuple):
+class ReplacementStarted(NamedTuple):
     """The bytes of this mirror are being replaced; None: nothing is left to try."""
 
     mirror: int | None
@@ -205,36 +239,73 @@ class SessionLeft(NamedTuple):
     mirror: int
 
 
+class ValidatorsKnown(NamedTuple):
+    """What mirrors (by number) said of the file in an earlier attempt, or in a multicast offer."""
+
+    validators: Mapping[int, str | None]
+
+
+class SizeOffered(NamedTuple):
+    """A mirror offers the file, of that size, by multicast."""
+
+    mirror: int
+    size_bytes: int
+
+
+class FirstByte(NamedTuple):
+    """The first byte of the file is here."""
+
+
+class PipelineAnswered(NamedTuple):
+    """The lane's mirror answered a request that was sent behind another."""
+
+    lane: int
+
+
+class FileNamed(NamedTuple):
+    """The file has its name; a multicast sender may still wait for a word."""
+
+
+class DownloadOver(NamedTuple):
+    """Nothing more is to be done."""
+
+
 class Tick(NamedTuple):
     """Time has passed."""
 
 
 Event = (
     Started
-    | Opened
-    | BrokeOff
-    | Silent
-    | Said
-    | Due
+    | ConnectionOpened
+    | ConnectionLost
+    | ConnectionSilent
+    | StatusReceived
+    | RetryDue
     | Redirected
-    | OutsideFile
-    | Answered
-    | PlaceReady
-    | Vouched
+    | RangeOutsideFile
+    | AnswerReceived
+    | OutputReady
+    | DigestKnown
     | MirrorsFound
-    | Sampled
-    | Passed
-    | WholeBegan
-    | WholeEnded
-    | ShortEnd
-    | Scanty
-    | RoomLacking
-    | Unfinished
+    | SampleReceived
+    | SamplePassed
+    | WholeAnswerBegan
+    | WholeAnswerEnded
+    | UnsizedAnswerEnded
+    | ShortAnswer
+    | FileTooLarge
+    | UnsizedAnswerLost
     | PiecesWrong
     | WrongBytes
-    | Whole
-    | Doubted
+    | BytesComplete
+    | ReplacementStarted
     | SessionJoined
     | SessionLeft
+    | ValidatorsKnown
+    | SizeOffered
+    | FirstByte
+    | PipelineAnswered
+    | FileNamed
+    | DownloadOver
     | Tick
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ..net.errors import (
     AccessRefused,
@@ -31,19 +32,18 @@ from ..schedule.segments import UNKNOWN_SIZE
 from . import planning
 from .actions import (
     Action,
-    AskAll,
-    CallAt,
     Connect,
+    Disconnect,
     Distrust,
+    Emit,
     Fail,
-    HangUp,
-    SetUp,
+    OpenOutput,
+    RequestWholeFile,
+    ScheduleRetry,
     StartOver,
-    Tell,
     Wake,
 )
-from .breaks import Fault, judge
-from .events import BrokeOff, OutsideFile, RoomLacking
+from .events import Break, ConnectionLost, FileTooLarge, RangeOutsideFile
 from .state import (
     Depth,
     DownloadPhase,
@@ -54,6 +54,42 @@ from .state import (
     Serves,
     State,
 )
+
+#: A connection that brought this much was of use, however it ended.
+_USEFUL_BYTES = 32 << 10
+
+
+class Again(NamedTuple):
+    """No fault: connect again at once. `single`: with one request at a time from now on.
+    `most_bytes`: and ask for no more than this at a time."""
+
+    single: bool = False
+    most_bytes: int | None = None
+
+
+class Fault(NamedTuple):
+    """The mirror has failed; how long to leave it alone is for its manners to say."""
+
+
+def judge_break(one: Break, *, single: bool, cut_before: int | None) -> Again | Fault:
+    """What to do. `single`: the mirror is asked one at a time already; `cut_before`: how much an
+    answer had brought when one was cut off earlier, None if none was."""
+    if one.permanent:
+        return Fault()
+    if one.crowded and one.served <= 1 and not single:
+        # It closes after each answer, and what was sent meanwhile made it a reset; that may have
+        # taken the end of the answer with it.
+        return Again(single=True)
+    if one.served > 0:
+        # An idle or limited keep-alive connection ends like this.
+        return Again()
+    if one.brought_bytes >= _USEFUL_BYTES:
+        # Twice in about the same place: it cuts long answers, so they are not asked for.
+        usual = cut_before is not None and cut_before / 2 <= one.answer_bytes <= cut_before * 2
+        most = min(one.answer_bytes, cut_before or 0) * 9 // 10 if usual else None
+        return Again(most_bytes=most)
+    return Fault()
+
 
 _FAILURES: Mapping[FailureReason, type[DownloadFailed]] = {
     FailureReason.NOT_FOUND: NotFound,
@@ -87,12 +123,18 @@ def fail(state: State, problem: DownloadFailed) -> Actions:
 # -- connections and answers -------------------------------------------------------------------
 
 
-def broke(state: State, event: BrokeOff, now: float) -> Actions:
+def connection_lost(state: State, event: ConnectionLost, now: float) -> Actions:
     """The connection ended by itself."""
     mirror, how = state.mirror_of(event.lane), event.how
-    verdict = judge(how, single=mirror.depth is Depth.ONE, cut_before=mirror.cut_bytes)
-    barren = how.served == 0 and _is_barren(state, mirror)
-    if isinstance(verdict, Fault) or barren or (not how.served and state.options.max_failures <= 1):
+    if how.announced and how.served <= 1:
+        mirror.depth = Depth.ONE
+    verdict = judge_break(how, single=mirror.depth is Depth.ONE, cut_before=mirror.cut_bytes)
+    in_vain = how.served == 0 and _brought_nothing_new(state, mirror)
+    if (
+        isinstance(verdict, Fault)
+        or in_vain
+        or (not how.served and state.options.max_failures <= 1)
+    ):
         return failed(state, event.lane, event.text, how.permanent, now)
     actions: Actions = []
     if how.served == 0 and not verdict.single:
@@ -100,61 +142,63 @@ def broke(state: State, event: BrokeOff, now: float) -> Actions:
         mirror.most_bytes = verdict.most_bytes or mirror.most_bytes
         mirror.counts.retries += 1
         news = {"url": mirror.url.text, "text": event.text, "seconds": 0.0}
-        actions.append(Tell("retry", news))
+        actions.append(Emit("retry", news))
     if verdict.single:
         mirror.depth = Depth.ONE
     return [*actions, Connect(event.lane)]
 
 
-def _is_barren(state: State, mirror: Mirror) -> bool:
+def _brought_nothing_new(state: State, mirror: Mirror) -> bool:
     """Whether all that it brought since it broke off last was there already.
 
     So it is where whole answers are always cut at the same place: asking again at once would go on
     for ever.
     """
     lacked = state.board.wanted.total if state.board is not None else None
-    before, mirror.lacked_bytes = mirror.lacked_bytes, lacked
+    before, mirror.missing_at_loss_bytes = mirror.missing_at_loss_bytes, lacked
     if before is None or lacked is None or lacked < before:
-        mirror.barren = 0
+        mirror.vain_losses = 0
         return False
-    mirror.barren += 1
+    mirror.vain_losses += 1
     return True
 
 
-def scanty(state: State, lane: int, now: float) -> Actions:
+def short_answer(state: State, lane: int, now: float) -> Actions:
     """Its answers end before they brought what they should.
 
     Asked again at once it would be handed the same bytes for ever, and no other mirror would get
     them.
     """
     mirror = state.mirror_of(lane)
-    mirror.scanty += 1
-    return told(state, lane, Failed("it sends less than it was asked for", mirror.scanty), now, now)
+    mirror.short_answers += 1
+    return status_received(
+        state, lane, Failed("it sends less than it was asked for", mirror.short_answers), now, now
+    )
 
 
 def failed(state: State, lane: int, text: str, permanent: bool, now: float) -> Actions:
     """The connection broke, fell silent, or never came."""
     mirror = state.mirror_of(lane)
     if lane not in mirror.lanes[:1]:
-        return without(state, lane)
+        return give_up_connection(state, lane)
     if permanent:
         state.reasons.append((FailureReason.NETWORK, text))
         return drop(state, mirror, text)
-    return told(state, lane, Failed(text, max(1, mirror.barren)), now, now)
+    return status_received(state, lane, Failed(text, max(1, mirror.vain_losses)), now, now)
 
 
-def told(state: State, lane: int, answer: Answer, at_s: float, now: float) -> Actions:
+def status_received(state: State, lane: int, answer: Answer, at_s: float, now: float) -> Actions:
     """A mirror said no, later, or nothing; or (Granted) yes."""
     mirror = state.mirror_of(lane)
     if lane not in mirror.lanes[:1] and not isinstance(answer, Granted):
         # It gives no further connection: no reason to disturb the one that works.
-        return without(state, lane)
+        return give_up_connection(state, lane)
     action = mirror.visit.answered(at_s, answer)
     match action:
         case HoldOn(connections):
             return _keep_within(mirror, lane, connections)
         case SendNow():
-            return [HangUp(lane), Connect(lane)]
+            return [Disconnect(lane), Connect(lane)]
         case WaitUntil():
             return _wait(state, mirror, action, now)
         case GiveUp(reason, text):
@@ -162,12 +206,12 @@ def told(state: State, lane: int, answer: Answer, at_s: float, now: float) -> Ac
             return drop(state, mirror, text)
 
 
-def without(state: State, lane: int) -> Actions:
+def give_up_connection(state: State, lane: int) -> Actions:
     """A further connection that is not to be had: the first one works on."""
     mirror = state.mirror_of(lane)
     if lane in mirror.lanes:
         mirror.lanes.remove(lane)
-    return [HangUp(lane), Wake()]
+    return [Disconnect(lane), Wake()]
 
 
 def _keep_within(mirror: Mirror, lane: int, connections: int | None) -> Actions:
@@ -178,7 +222,7 @@ def _keep_within(mirror: Mirror, lane: int, connections: int | None) -> Actions:
     others = [other for other in mirror.lanes if other != lane]
     surplus = others[max(1, connections) - (lane in mirror.lanes) :]
     mirror.lanes = [other for other in mirror.lanes if other not in surplus]
-    return [HangUp(other) for other in reversed(surplus)]
+    return [Disconnect(other) for other in reversed(surplus)]
 
 
 def _wait(state: State, mirror: Mirror, action: WaitUntil, now: float) -> Actions:
@@ -200,16 +244,16 @@ def _wait(state: State, mirror: Mirror, action: WaitUntil, now: float) -> Action
         "ready": told.ready if told is not None else False,
     }
     return [
-        *(HangUp(lane) for lane in mirror.lanes),
+        *(Disconnect(lane) for lane in mirror.lanes),
         *planning.call_all(state),
-        Tell("wait" if told is not None else "retry", news),
-        CallAt(mirror.number, action.at),
-        *_small(state),
+        Emit("wait" if told is not None else "retry", news),
+        ScheduleRetry(mirror.number, action.at),
+        *_open_small_file(state),
         Wake(),
     ]
 
 
-def due(state: State, number: int, until: float, now: float) -> Actions:
+def retry_due(state: State, number: int, until: float, now: float) -> Actions:
     """A pause has ended."""
     mirror = state.mirrors[number]
     if mirror.state is not MirrorState.WAITING or mirror.pause is None:
@@ -221,7 +265,7 @@ def due(state: State, number: int, until: float, now: float) -> Actions:
     return [Connect(lane) for lane in mirror.lanes]
 
 
-def misplaced(state: State, mirror: Mirror) -> Actions:
+def wrong_range(state: State, mirror: Mirror) -> Actions:
     """It sends another part than was asked for. That may be the answer to a later request, where an
     earlier one was thrown away because it came while another was under way."""
     if mirror.depth is Depth.ONE:
@@ -232,7 +276,7 @@ def misplaced(state: State, mirror: Mirror) -> Actions:
 
 
 def _connect_anew(mirror: Mirror) -> Actions:
-    return [act for lane in mirror.lanes for act in (HangUp(lane), Connect(lane))]
+    return [act for lane in mirror.lanes for act in (Disconnect(lane), Connect(lane))]
 
 
 def redirected(state: State, lane: int, location: str) -> Actions:
@@ -247,24 +291,24 @@ def redirected(state: State, lane: int, location: str) -> Actions:
     return _connect_anew(mirror)
 
 
-def outside(state: State, event: OutsideFile) -> Actions:
+def range_outside_file(state: State, event: RangeOutsideFile) -> Actions:
     """What was asked for lies outside the mirror's copy."""
     mirror = state.mirror_of(event.lane)
     if tells_another_size(mirror, event.size_bytes):
-        return fickle(state, mirror)
+        return size_changes(state, mirror)
     if event.size_bytes == 0 and doubts_empty(state, mirror):
-        return empty(state, mirror)
+        return drop_empty(state, mirror)
     if state.board is None:
         # Asked in the dark for a part of a small file.
         mirror.beyond = True
         mirror.size_bytes = event.size_bytes
-        return _small(state)
+        return _open_small_file(state)
     inside = event.start is not None and event.start < state.size_bytes
     another = event.start is not None and event.size_bytes not in (None, state.size_bytes)
     if inside and event.size_bytes == state.size_bytes:
         state.reasons.append((FailureReason.PROTOCOL, REFUSES_PARTS))
         return drop(state, mirror, REFUSES_PARTS)
-    return disagrees(state, mirror, event.size_bytes) if inside or another else []
+    return size_differs(state, mirror, event.size_bytes) if inside or another else []
 
 
 def outvoted(state: State, mirror: Mirror, size: int) -> bool:
@@ -274,7 +318,7 @@ def outvoted(state: State, mirror: Mirror, size: int) -> bool:
     return common not in (None, size) and sizes.count(common) > sizes.count(size) + 1
 
 
-def _small(state: State) -> Actions:
+def _open_small_file(state: State) -> Actions:
     """Mirrors were asked for parts past the end: the first one will tell more. But if it has
     not answered and will not now, those that did must do."""
     if state.board is not None or state.over:
@@ -285,10 +329,10 @@ def _small(state: State) -> Actions:
         return []
     sizes = [mirror.size_bytes for mirror in beyond if mirror.size_bytes is not None]
     if sizes:
-        return [SetUp(max(sizes, key=sizes.count))]
+        return [OpenOutput(max(sizes, key=sizes.count))]
     for mirror in beyond:
         mirror.beyond = False
-    return [AskAll(beyond[0].lanes[0])]
+    return [RequestWholeFile(beyond[0].lanes[0])]
 
 
 # -- mirrors that are dropped ------------------------------------------------------------------
@@ -300,13 +344,13 @@ def drop(state: State, mirror: Mirror, text: str) -> Actions:
         return []
     mirror.state, mirror.dropped, mirror.pause = MirrorState.DROPPED, text, None
     news = {"url": mirror.url.text, "state": "dropped", "text": text}
-    actions: Actions = [*(HangUp(lane) for lane in mirror.lanes), Tell("mirror", news)]
+    actions: Actions = [*(Disconnect(lane) for lane in mirror.lanes), Emit("mirror", news)]
     if not any(state.alive):
-        return [*actions, *_last_hope(state, text)]
-    return [*actions, *planning.call_all(state), *_small(state), Wake()]
+        return [*actions, *_no_mirror_left(state, text)]
+    return [*actions, *planning.call_all(state), *_open_small_file(state), Wake()]
 
 
-def _last_hope(state: State, text: str) -> Actions:
+def _no_mirror_left(state: State, text: str) -> Actions:
     called = revive(state) or _empty_after_all(state)
     if called:
         return called
@@ -351,7 +395,7 @@ def convict(state: State, mirror: Mirror, text: str) -> Actions:
 # -- copies that differ ------------------------------------------------------------------------
 
 
-def changed(state: State, mirror: Mirror, text: str) -> Actions:
+def file_changed(state: State, mirror: Mirror, text: str) -> Actions:
     """The mirror has another file under the name now, and says so."""
     mirror.size_bytes = None
     if state.others(mirror):
@@ -371,7 +415,7 @@ def _is_of_nothing(digest: tuple[str, bytes] | None) -> bool:
     return digest is not None and hashlib.new(digest[0]).digest() == digest[1]
 
 
-def empty(state: State, mirror: Mirror) -> Actions:
+def drop_empty(state: State, mirror: Mirror) -> Actions:
     """The mirror's copy has no bytes, which is doubted: ask the others."""
     mirror.size_bytes = 0
     return drop(state, mirror, EMPTY)
@@ -387,7 +431,7 @@ def _empty_after_all(state: State) -> Actions:
     if len(told) < len(state.mirrors):
         text = "the file is empty, as far as mirrors answered: the others could not be asked"
         state.notes.append(text)
-    return [SetUp(0)]
+    return [OpenOutput(0)]
 
 
 def tells_another_size(mirror: Mirror, size: int | None) -> bool:
@@ -396,7 +440,7 @@ def tells_another_size(mirror: Mirror, size: int | None) -> bool:
     return size is not None and mirror.size_bytes not in (None, size)
 
 
-def fickle(state: State, mirror: Mirror) -> Actions:
+def size_changes(state: State, mirror: Mirror) -> Actions:
     """The mirror tells another size than before: its word against others' is worth nothing, and
     alone it is asked afresh only once."""
     mirror.resized, mirror.size_bytes = mirror.resized + 1, None
@@ -414,7 +458,7 @@ def fickle(state: State, mirror: Mirror) -> Actions:
     return start_over(state, mirror, "the file has another size than before")
 
 
-def disagrees(state: State, mirror: Mirror, size: int | None) -> Actions:
+def size_differs(state: State, mirror: Mirror, size: int | None) -> Actions:
     """A mirror has a copy of another size: the majority of those asked decides.
 
     Where as many say this as that, it is the one that the user named first, not who answers first.
@@ -441,7 +485,7 @@ def disagrees(state: State, mirror: Mirror, size: int | None) -> Actions:
     return start_over(state, mirror, "the file has another size than before")
 
 
-def room_lacking(state: State, event: RoomLacking) -> Actions:
+def file_too_large(state: State, event: FileTooLarge) -> Actions:
     """One mirror's word must not end the download where another's file would find its place.
 
     The first mirror's counts before the others', but not where no disk of this size could hold it.
@@ -456,7 +500,7 @@ def room_lacking(state: State, event: RoomLacking) -> Actions:
     return [action for mirror in tellers for action in drop(state, mirror, text)]
 
 
-def unfinished(state: State, lane: int) -> Actions:
+def unsized_answer_lost(state: State, lane: int) -> Actions:
     """An answer of untold length broke off: nothing says whether the next is of the same file."""
     return start_over(state, state.mirror_of(lane), "it broke off and had told no size")
 
@@ -477,7 +521,7 @@ def start_over(state: State, mirror: Mirror, text: str) -> Actions:
         # Another file may be served in another way; one that had sent the old one whole, and
         # rests, would not be asked for this one.
         other.serves = Serves.UNKNOWN
-        other.lacked_bytes, other.barren = None, 0
+        other.missing_at_loss_bytes, other.vain_losses = None, 0
     news = {"url": mirror.url.text, "text": f"{text}; starting over"}
     lanes = [lane for other in state.mirrors for lane in other.lanes]
-    return [Tell("retry", news), StartOver(), *(Connect(lane) for lane in lanes)]
+    return [Emit("retry", news), StartOver(), *(Connect(lane) for lane in lanes)]

@@ -23,7 +23,7 @@ from ..net.answers import Body, Fields
 from ..net.errors import DownloadFailed, LocalProblem
 from ..schedule.meter import Meter
 from ..schedule.segments import UNKNOWN_SIZE
-from .events import SessionJoined, SessionLeft
+from .events import FirstByte, SessionJoined, SessionLeft, SizeOffered, ValidatorsKnown
 from .options import SourceReport
 from .state import Mirror, MirrorState, Serves
 from .workers import AnswerTaker, Driver, FileBytes, Worker
@@ -80,7 +80,7 @@ class MulticastJoin:
         self._closing_until: float | None = None
         self.received_bytes = 0
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- asking ----------------------------------------------------------------------------------
 
     def takes(self, worker: Worker) -> bool:
         """Whether this worker is ours for now; asks when it is time."""
@@ -94,7 +94,7 @@ class MulticastJoin:
             return self._offer is None
         if connection is None or connection is self._asked_on:
             return True
-        if self._host.asking.proxy(worker.mirror.at) is not None:
+        if self._host.requests.proxy(worker.mirror.at) is not None:
             # Groups do not reach through proxies.
             self.give_up()
             return False
@@ -137,8 +137,8 @@ class MulticastJoin:
         try:
             offer = decode_offer(body)
             self._check(offer)
-            mirror.validator = mirror.validator or offer.etag
-            mirror.size_bytes = offer.size_bytes
+            host.handle(ValidatorsKnown({mirror.number: mirror.validator or offer.etag}))
+            host.handle(SizeOffered(mirror.number, offer.size_bytes))
             if host.intake is None:
                 host.set_up(offer.size_bytes)
             self._join(worker, offer)
@@ -176,7 +176,7 @@ class MulticastJoin:
         self._reception = Reception(
             host.network,
             offer,
-            HttpChannel(host.network, host.asking, worker.mirror.at),
+            HttpChannel(host.network, host.requests, worker.mirror.at),
             self._write,
             self._folder,
             host.state.options.multicast_interface or "",
@@ -191,7 +191,7 @@ class MulticastJoin:
         if self._gathering:
             self._fetch_far_end()
         else:
-            host.hear(SessionJoined(self._mirror.number))
+            host.handle(SessionJoined(self._mirror.number))
         self._began_s = host.network.now()
         self._meter.start(self._began_s)
         self._tell(
@@ -217,7 +217,7 @@ class MulticastJoin:
     def _begun(self) -> None:
         """The cohort stands: what was under way by unicast comes by the session."""
         self._stay_no_more()
-        self._host.hear(SessionJoined(self._mirror.number))
+        self._host.handle(SessionJoined(self._mirror.number))
 
     def _stay_no_more(self) -> None:
         self._gathering = False
@@ -232,7 +232,7 @@ class MulticastJoin:
         # The offer came from the mirror: should its hashes be wrong, it is the one to blame.
         intake.sink.write_at(offset, data, self._mirror.number)
         if host.state.first_byte_s is None:
-            host.state.first_byte_s = now
+            host.handle(FirstByte())
         self.received_bytes += len(data)
         self._meter.add(len(data), now)
         intake.board.filled(offset, offset + len(data))
@@ -277,7 +277,7 @@ class MulticastJoin:
         reception, self._reception = self._reception, None
         self._stay_no_more()
         if self._mirror.state is MirrorState.RECEIVING:
-            self._host.hear(SessionLeft(self._mirror.number))
+            self._host.handle(SessionLeft(self._mirror.number))
         if reception is not None:
             reception.stop()
 
@@ -306,7 +306,7 @@ class MulticastJoin:
         else:
             self._tell("ended", f"{outcome.reason} ({facts}); the rest comes by unicast")
             self._ask_again(outcome.reason)
-        host.hear(SessionLeft(self._mirror.number))
+        host.handle(SessionLeft(self._mirror.number))
 
     def _ask_again(self, reason: str) -> None:
         """Whether the next request to the server may be answered with another session."""

@@ -15,9 +15,10 @@ from ..net.errors import LocalProblem
 from ..peers.exchange import BadTorrent, Exchange
 from ..schedule.meter import Meter
 from ..schedule.segments import UNKNOWN_SIZE
+from .content import BodyReceiver
+from .events import FirstByte
 from .multicast_join import Host
 from .options import SourceReport
-from .receiver import BodyReceiver
 from .state import Mirror
 
 #: The torrent may hold up the first request by so long, and is taken later than that, too.
@@ -113,7 +114,7 @@ class PeerJoin:
             # The torrent came from the mirror: should its hashes be wrong, it is the one to blame.
             sink.write_at(offset, memoryview(data), self._mirror.number)
             if self._host.state.first_byte_s is None:
-                self._host.state.first_byte_s = now
+                self._host.handle(FirstByte())
             self.received_bytes += len(data)
             self._meter.add(len(data), now)
             board.filled(offset, offset + len(data))

@@ -1,8 +1,8 @@
-"""Which of the known mirrors are worth a connection, by the model and remembered rates. Pure.
+"""The model's use: which known mirrors are worth a connection, and how long a download should take.
 
-A small file from a near mirror is through before a far one has said a word: such a mirror stands
-by. It is brought in when another leaves, or when the download takes longer than was thought. A
-mirror about which nothing is known never stands by.
+A small file from a near mirror is complete before a far one has answered: such a mirror stands by.
+It is called when another leaves, or when the download takes longer than planned. A mirror without
+a measured rate never stands by. The forecast is compared with the measured time at the end. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LATE_S = 0.3
 _BLOCK_BYTES = 256 << 10
 
 
-def choose(state: State, left_bytes: int, now: float) -> None:
+def choose_mirrors(state: State, left_bytes: int, now: float) -> None:
     """Before connections are opened, when the size is known."""
     if state.options.strategy != "adaptive" or not 0 < left_bytes < UNKNOWN_SIZE:
         return
@@ -38,7 +38,7 @@ def choose(state: State, left_bytes: int, now: float) -> None:
     state.planned.lines.append(text + (f"; standing by: {names}" if idle else ""))
 
 
-def found(state: State, mirror: Mirror, size_bytes: int, now: float) -> None:
+def mirror_found(state: State, mirror: Mirror, size_bytes: int, now: float) -> None:
     """A mirror was learnt of while the download runs: does it pay to open it?"""
     path = mirror.remembered
     if path is None or state.options.strategy != "adaptive":
@@ -61,7 +61,7 @@ def found(state: State, mirror: Mirror, size_bytes: int, now: float) -> None:
         state.planned.lines.append(text)
 
 
-def tick(state: State, now: float) -> list[Action]:
+def call_when_late(state: State, now: float) -> list[Action]:
     """Call everybody when it takes longer than planned."""
     until_s = state.planned.until_s
     return call_all(state) if until_s is not None and now > until_s else []
@@ -74,3 +74,51 @@ def call_all(state: State) -> list[Action]:
     for mirror in waiting:
         mirror.state = MirrorState.READY
     return [Connect(lane) for mirror in waiting for lane in mirror.lanes]
+
+
+#: Mirrors are measured for so long before the model is asked, if they are all strangers.
+_MEASURE_S = 0.75
+
+
+def forecast_at_start(state: State, left_bytes: int, now: float) -> None:
+    """The size is known; perhaps all mirrors are too."""
+    paths = [mirror.remembered for mirror in state.mirrors if mirror.remembered is not None]
+    if len(paths) < len(state.mirrors) or left_bytes <= 0 or state.size_bytes == UNKNOWN_SIZE:
+        return
+    _predict(state, left_bytes, paths, now, "from earlier downloads", standing=False)
+
+
+def forecast_rest(state: State, now: float) -> None:
+    """Measure for a moment, then predict the rest."""
+    board, first_s = state.board, state.first_byte_s
+    if state.predicted.made or board is None or first_s is None:
+        return
+    if now - first_s < _MEASURE_S or state.size_bytes == UNKNOWN_SIZE:
+        return
+    state.predicted.made = True
+    paths = []
+    for lane in board.lanes.values():
+        rate = lane.rate(now)
+        if lane.blocks and rate is not None and rate > 1.0:
+            paths.append(model.Path(lane.rtt_s, rate))
+    left = board.wanted.total
+    if paths and left > 0:
+        _predict(state, left, paths, now, "from the first second", standing=True)
+
+
+def _predict(
+    state: State,
+    left_bytes: int,
+    paths: list[model.Path],
+    now: float,
+    source: str,
+    *,
+    standing: bool,
+) -> None:
+    predicted = state.predicted
+    predicted.made = True
+    block = max(model.least_block(path) for path in paths)
+    rest_s = model.predict_s(left_bytes, paths, block, standing=standing)
+    predicted.seconds = now - state.began_s + rest_s
+    count = model.useful(left_bytes, paths, block)
+    predicted.lines.append(f"model: {source}, {count} of {len(paths)} mirrors pay")

@@ -1,4 +1,4 @@
-"""Compares a few bytes of all mirrors' copies while they work; see `client.schedule.sample_vote`.
+"""Compares a few bytes of all mirrors' copies while they work.
 
 Three or more mirrors are asked for the same few bytes near the start before anything else,
 so that one with another copy is found before it has given much, and later for some at a random
@@ -8,12 +8,55 @@ different dates, where no digest will tell, are compared all over the file. Pure
 
 from __future__ import annotations
 
-from ..schedule.openings import OPENING_BYTES, SAMPLE_BYTES
+from random import Random
+
+from ...protocol.intervals import Span
 from ..schedule.segments import UNKNOWN_SIZE
 from . import faults
-from .actions import Action, AskSample
-from .events import Opened
-from .state import Depth, Round, State
+from .actions import Action, RequestSample
+from .events import ConnectionOpened
+from .state import Depth, Round, Serves, State
+
+#: What each of several mirrors is asked for.
+OPENING_BYTES = 128 << 10
+#: How much is compared at a place of the file.
+SAMPLE_BYTES = 256
+#: So many mirrors can tell which of them has another copy.
+LEAST_VOTERS = 3
+
+
+def _first_range(lane: int, count: int, step: int = OPENING_BYTES) -> Span | None:
+    """What connection `lane` to one of `count` mirrors asks for; None: the whole file."""
+    return None if count == 1 else (lane * step, (lane + 1) * step)
+
+
+def _first_sample(random: Random) -> Span:
+    """What `LEAST_VOTERS` mirrors or more are asked for before anything else, to compare it."""
+    at = random.randrange(OPENING_BYTES - SAMPLE_BYTES)
+    return at, at + SAMPLE_BYTES
+
+
+#: What strategies with a plan of their own ask for.
+_PROBE_BYTES = 16 << 10
+
+
+def first_request(state: State, lane: int) -> tuple[Span | None, Span | None]:
+    """A sample to compare first (None: no need), and what to ask for (None: the whole file)."""
+    mirror = state.mirror_of(lane)
+    count = sum(1 for _ in state.alive)
+    if mirror.serves is Serves.LAST_RESORT:
+        return None, None
+    step = OPENING_BYTES if state.options.strategy == "adaptive" else _PROBE_BYTES
+    span = _first_range(lane, count, state.options.block_bytes or step)
+    if count < LEAST_VOTERS:
+        return None, span
+    # These can tell which of them has another copy, so a sample comes before anything else.
+    rounds = state.samples.rounds
+    if not rounds:
+        rounds.append(Round(*_first_sample(state.random)))
+    rounds[0].votes.asked.add(mirror.number)
+    return (rounds[0].start, rounds[0].end), span
+
 
 #: A shorter file comes from one mirror.
 _LEAST_BYTES = OPENING_BYTES + 1
@@ -34,12 +77,12 @@ def choose(state: State) -> None:
         state.samples.rounds.append(Round(at, at + SAMPLE_BYTES))
 
 
-def opened(state: State, event: Opened) -> list[Action]:
+def connection_opened(state: State, event: ConnectionOpened) -> list[Action]:
     """The lane's connection stands: what was asked for on another one is lost."""
     number = state.lane_mirrors[event.lane]
     for one in state.samples.rounds:
-        if event.anew and number not in one.jury.said:
-            one.jury.heard.discard(number)
+        if event.anew and number not in one.votes.answered:
+            one.votes.asked.discard(number)
     return ask(state, event.lane)
 
 
@@ -51,9 +94,9 @@ def ask(state: State, lane: int) -> list[Action]:
     single = mirror.depth is Depth.ONE
     actions: list[Action] = []
     for one in state.samples.rounds[: _MOST_SINGLE if single else None]:
-        if mirror.number not in one.jury.heard:
-            one.jury.heard.add(mirror.number)
-            actions.append(AskSample(lane, one.start, one.end))
+        if mirror.number not in one.votes.asked:
+            one.votes.asked.add(mirror.number)
+            actions.append(RequestSample(lane, one.start, one.end))
     return actions
 
 
@@ -102,7 +145,7 @@ def _doubt(state: State) -> None:
         state.notes.append(f"{text}: their copies were compared at {count} places")
 
 
-def rest(state: State) -> list[Action]:
+def request_remaining(state: State) -> list[Action]:
     """Every byte is here: the places that were not compared yet, and then who is believed."""
     samples = state.samples
     if state.vouched:
@@ -116,49 +159,49 @@ def rest(state: State) -> list[Action]:
     return actions
 
 
-def verdict(state: State) -> list[Action]:
+def settle_votes(state: State) -> list[Action]:
     """Nothing more will be said: where mirrors differ, most or else the first are believed."""
     if state.vouched:
         return []
     for one in state.samples.rounds:
-        for number in one.jury.against_first([mirror.number for mirror in state.alive]):
+        for number in one.votes.differing_from_first([mirror.number for mirror in state.alive]):
             return faults.convict(state, state.mirrors[number], _DIFFERS)
     return []
 
 
-def wanted_at(state: State, lane: int, start: int, end: int) -> bool:
+def is_sampled(state: State, lane: int, start: int, end: int) -> bool:
     """Whether a whole answer on this lane passes through bytes that should be compared."""
     number = state.lane_mirrors[lane]
     return any(
-        one.start < end and start < one.end and number not in one.jury.said
+        one.start < end and start < one.end and number not in one.votes.answered
         for one in state.samples.rounds
     )
 
 
-def passed(state: State, lane: int, position: int, data: bytes) -> list[Action]:
+def sample_passed(state: State, lane: int, position: int, data: bytes) -> list[Action]:
     """A mirror that sends the whole file has come to these bytes of it."""
     number = state.lane_mirrors[lane]
     actions: list[Action] = []
     for one in list(state.samples.rounds):
         first, last = max(one.start, position), min(one.end, position + len(data))
-        if first >= last or number in one.jury.said:
+        if first >= last or number in one.votes.answered:
             continue
         found = state.samples.passing.setdefault((number, one.start), bytearray())
         found += data[first - position : last - position]
         if len(found) == one.end - one.start:
-            one.jury.heard.add(number)
-            actions += testified(state, lane, one.start, bytes(found))
+            one.votes.asked.add(number)
+            actions += sample_received(state, lane, one.start, bytes(found))
     return actions
 
 
-def testified(state: State, lane: int, start: int, data: bytes) -> list[Action]:
+def sample_received(state: State, lane: int, start: int, data: bytes) -> list[Action]:
     """A mirror's bytes: who differs from the majority is convicted."""
     actions: list[Action] = []
     for one in state.samples.rounds:
         if one.start != start:
             continue
-        one.jury.testify(state.lane_mirrors[lane], data)
-        for number in one.jury.liars() or _second_of_two(state, one):
+        one.votes.add(state.lane_mirrors[lane], data)
+        for number in one.votes.minority() or _second_of_two(state, one):
             actions += faults.convict(state, state.mirrors[number], _DIFFERS)
     return actions
 
@@ -166,18 +209,25 @@ def testified(state: State, lane: int, start: int, data: bytes) -> list[Action]:
 def _second_of_two(state: State, one: Round) -> list[int]:
     """Where nothing else can tell, the mirror that the user named first is believed."""
     alive = [mirror.number for mirror in state.alive]
-    if state.board is None or state.vouched or len(alive) != 2 or not one.jury.said >= set(alive):
+    if (
+        state.board is None
+        or state.vouched
+        or len(alive) != 2
+        or not one.votes.answered >= set(alive)
+    ):
         return []
-    return one.jury.against_first(alive)
+    return one.votes.differing_from_first(alive)
 
 
-def awaited(state: State, working: frozenset[int], now: float) -> bool:
+def should_wait(state: State, working: frozenset[int], now: float) -> bool:
     """Whether a whole file should wait for samples of the mirrors that work on, where
     there is no better proof."""
     samples = state.samples
     if state.vouched:
         return False
-    outstanding = {n for one in samples.rounds for n in one.jury.heard - one.jury.said} & working
+    outstanding = {
+        n for one in samples.rounds for n in one.votes.asked - one.votes.answered
+    } & working
     if samples.doubtful:
         # Bytes of it are in the file. Its connection may be on its way anew.
         outstanding |= {
@@ -185,7 +235,7 @@ def awaited(state: State, working: frozenset[int], now: float) -> bool:
             for mirror in state.mirrors
             if mirror.counts.received_bytes and mirror.parts and mirror.depth is not Depth.ONE
             for one in samples.rounds
-            if mirror.number not in one.jury.said
+            if mirror.number not in one.votes.answered
         }
     if not any(state.usable(state.mirrors[n]) for n in outstanding):
         return False

@@ -1,12 +1,14 @@
 """Everything a download has decided and been told: one state, changed by `decide` alone.
 
-The driver (`client.fetch.download`) adds what only it can see: bytes as they arrive, round trips,
-time spent. It holds no sockets, files or timers.
+The driver (`client.fetch.download`) counts what only it can see: `Counts`, `overhead_bytes`, the
+position of a whole answer. The state holds no sockets, files or timers. A *lane* is the number of
+a connection to a mirror; it stays when the connection is opened again.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -16,10 +18,47 @@ from ..net.errors import NoRoom
 from ..net.retry import FailureReason, RetryPolicy, RetryState
 from ..net.urls import Url
 from ..schedule.model import Path
-from ..schedule.sample_vote import SampleVote
 from ..schedule.segments import UNKNOWN_SIZE, SegmentMap
 from ..schedule.trials import Trials
 from .options import Options
+
+
+class SampleVote:
+    """`add` for each mirror; `minority` once more than half of at least three agree.
+
+    `asked` are those that have been asked.
+    """
+
+    def __init__(self) -> None:
+        self._answers: dict[int, bytes] = {}
+        self.asked: set[int] = set()
+
+    @property
+    def answered(self) -> set[int]:
+        """Those that have answered."""
+        return set(self._answers)
+
+    def add(self, source: int, data: bytes) -> None:
+        self._answers[source] = data
+
+    def minority(self) -> list[int]:
+        """Mirrors whose bytes differ from those of a clear majority; empty while unclear."""
+        if len(self._answers) < 3:
+            return []
+        (word, votes), *_ = Counter(self._answers.values()).most_common(1)
+        if votes * 2 <= len(self._answers):
+            return []
+        return sorted(source for source, said in self._answers.items() if said != word)
+
+    def differing_from_first(self, among: list[int]) -> list[int]:
+        """Where no more will be heard: who of these differs from what most of them say, or, where
+        as many say one thing as another, from the one with the least number."""
+        words = [self._answers[source] for source in sorted(among) if source in self._answers]
+        if not words:
+            return []
+        word = max(words, key=words.count)
+        return [source for source in sorted(among) if self._answers.get(source, word) != word]
+
 
 #: A mirror that has answered is left so many times more failures than one that never did: it may
 #: be starting again.
@@ -122,10 +161,10 @@ class Mirror:
     most_bytes: int | None = None
     #: How much the download lacked when a connection of it broke off last, and how often in a row
     #: that had not become less.
-    lacked_bytes: int | None = None
-    barren: int = 0
+    missing_at_loss_bytes: int | None = None
+    vain_losses: int = 0
     #: Complete answers that brought next to nothing of what was asked for.
-    scanty: int = 0
+    short_answers: int = 0
     redirects: int = 0
     #: How many connections its lease allows, where it told.
     lease_connections: int | None = None
@@ -188,7 +227,7 @@ class Round:
 
     start: int
     end: int
-    jury: SampleVote = field(default_factory=SampleVote)
+    votes: SampleVote = field(default_factory=SampleVote)
 
 
 @dataclass(slots=True)
@@ -292,9 +331,11 @@ class State:
             return None
         options = self.options
         failures = max(1, options.max_failures)
-        heard = failures if failures == 1 else _MORE_PATIENCE * failures
+        failures_answered = failures if failures == 1 else _MORE_PATIENCE * failures
         manners = RetryPolicy(
-            max_wait_s=options.max_wait_s, max_failures=failures, max_failures_heard=heard
+            max_wait_s=options.max_wait_s,
+            max_failures=failures,
+            max_failures_answered=failures_answered,
         )
         visit = RetryState(manners, self.random, self.began_s)
         visit.begin(self.began_s)

@@ -17,32 +17,34 @@ from ..net.http import Connection, Taker
 from ..net.network import Network
 from ..net.request_builder import RequestBuilder
 from ..schedule.segments import UNKNOWN_SIZE, Segment
-from . import opening, sampling, silence
-from .breaks import Break
+from . import connections, sampling
+from .acceptance import read_findings
+from .content import BodyReceiver
 from .events import (
-    Answered,
-    BrokeOff,
+    NOTHING_FOUND,
+    AnswerReceived,
+    Break,
+    ConnectionLost,
     Event,
-    OutsideFile,
-    Passed,
+    PipelineAnswered,
+    RangeOutsideFile,
     Redirected,
-    Said,
-    Sampled,
-    Scanty,
-    ShortEnd,
-    Unfinished,
-    WholeBegan,
-    WholeEnded,
+    SamplePassed,
+    SampleReceived,
+    ShortAnswer,
+    StatusReceived,
+    UnsizedAnswerEnded,
+    UnsizedAnswerLost,
+    WholeAnswerBegan,
+    WholeAnswerEnded,
 )
-from .findings import NOTHING_FOUND, read_findings
-from .receiver import BodyReceiver
 from .state import Depth, Mirror, Serves, State, WholeAnswer
 
 _PROBLEM_BYTES = 64 << 10
 #: Two blocks (see the board) and two samples.
 _MOST_UNDER_WAY = 4
 #: A server may send less than it is asked for, but not forever next to nothing.
-_SCANTY_BYTES = 16 << 10
+_SHORT_ANSWER_BYTES = 16 << 10
 #: A sample's answer that runs on for longer than this is broken off.
 _LONG_BYTES = 64 << 10
 
@@ -53,17 +55,17 @@ class Driver(Protocol):
     @property
     def network(self) -> Network: ...
     @property
-    def asking(self) -> RequestBuilder: ...
+    def requests(self) -> RequestBuilder: ...
     @property
     def state(self) -> State: ...
     @property
     def intake(self) -> BodyReceiver | None: ...
 
-    def hear(self, event: Event) -> bool:
+    def handle(self, event: Event) -> bool:
         """Decide and act; True if an answer's bytes were accepted."""
         ...
 
-    def joined(self, worker: Worker, *, anew: bool = True) -> None:
+    def connected(self, worker: Worker, *, anew: bool = True) -> None:
         """Its connection stands; not `anew`: as it did before."""
         ...
 
@@ -103,11 +105,11 @@ class Worker:
             return
         if state.ended or self.lane not in mirror.lanes:
             return
-        endpoint, tunnel = driver.asking.route(mirror.at)
+        endpoint, tunnel = driver.requests.route(mirror.at)
         self._first_asked = False
         self._openings.clear()
         self.brought_bytes = self.answer_bytes = 0
-        timeout_s = silence.connect_timeout_s(state, mirror)
+        timeout_s = connections.connect_timeout_s(state, mirror)
         self.connection = Connection(driver.network, endpoint, self, timeout_s, tunnel)
 
     def opened(self, rtt_s: float) -> None:
@@ -116,18 +118,16 @@ class Worker:
         counts.connections += 1
         self.rtt_s = rtt_s
         counts.rtt_s = min(counts.rtt_s, rtt_s) if counts.rtt_s else rtt_s
-        self.driver.joined(self)
+        self.driver.connected(self)
         self.pump()
 
     def closed(self, text: str, permanent: bool, crowded: bool) -> None:
         """The connection is gone by itself."""
         assert self.connection is not None
-        served = self.connection.served
-        if self.connection.closing and served <= 1:
-            self.mirror.depth = Depth.ONE
+        served, announced = self.connection.served, self.connection.closing
         self._gone()
-        how = Break(served, self.brought_bytes, self.answer_bytes, crowded, permanent)
-        self.driver.hear(BrokeOff(self.lane, how, text))
+        how = Break(served, self.brought_bytes, self.answer_bytes, crowded, permanent, announced)
+        self.driver.handle(ConnectionLost(self.lane, how, text))
 
     def hang_up(self) -> None:
         """Close the connection from our side; the blocks become free."""
@@ -141,7 +141,7 @@ class Worker:
         self.paused = False
         if self.whole is not None:
             self.whole = None
-            self.driver.hear(WholeEnded(self.lane))
+            self.driver.handle(WholeAnswerEnded(self.lane))
         board = self.driver.state.board
         if board is not None:
             board.leave(self.lane, self.driver.network.now())
@@ -153,7 +153,7 @@ class Worker:
             self.connection.release()
             self.connection = None
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- asking ----------------------------------------------------------------------------------
 
     @property
     def one_at_a_time(self) -> bool:
@@ -194,11 +194,11 @@ class Worker:
         if not mirror.answered:
             self._ask_first()
         elif not self.driver.state.whole:
-            self.driver.hear(Unfinished(self.lane))
+            self.driver.handle(UnsizedAnswerLost(self.lane))
 
     def _ask_first(self) -> None:
         self._first_asked = True
-        sample, span = opening.ask(self.driver.state, self.lane)
+        sample, span = sampling.first_request(self.driver.state, self.lane)
         if sample is not None:
             self.sample(*sample)
         start, end = span if span is not None else (None, None)
@@ -251,7 +251,7 @@ class Worker:
             self._busy_since = driver.network.now()
         assert self.connection is not None
         all_fields = [*mirror.visit.headers(), *fields]
-        self.connection.send(driver.asking.request(mirror.at, mirror.url, all_fields), taker)
+        self.connection.send(driver.requests.request(mirror.at, mirror.url, all_fields), taker)
 
     def _rest(self) -> None:
         if self._busy_since is not None:
@@ -262,7 +262,7 @@ class Worker:
         """An answer is complete: go on, or rest."""
         behind = self.connection is not None and self.connection.served_behind > 0
         if behind and self.mirror.depth is Depth.UNTRIED:
-            self.mirror.depth = Depth.SEVERAL
+            self.driver.handle(PipelineAnswered(self.lane))
         self.pump()
         if self.connection is not None and not self.connection.busy:
             self._rest()
@@ -321,24 +321,24 @@ class AnswerTaker:
         match meaning:
             # The answer's body says nothing of use; what follows it on this connection does.
             case Redirect():
-                driver.hear(Redirected(worker.lane, meaning.location))
+                driver.handle(Redirected(worker.lane, meaning.location))
             case OutOfRange():
-                driver.hear(OutsideFile(worker.lane, self.start, meaning.size_bytes))
+                driver.handle(RangeOutsideFile(worker.lane, self.start, meaning.size_bytes))
             case Body():
-                if driver.hear(self._answered(meaning, fields)):
+                if driver.handle(self._answered(meaning, fields)):
                     self._useful = True
                     self._reader.begin(meaning)
             case _:
-                self._said(meaning)
+                self._report_status(meaning)
 
-    def _answered(self, body: Body, fields: Fields) -> Answered:
+    def _answered(self, body: Body, fields: Fields) -> AnswerReceived:
         worker = self._worker
         mirror = worker.mirror
-        return Answered(
+        return AnswerReceived(
             worker.lane,
             self.start,
             body,
-            self._heard_s(),
+            self._received_s(),
             (fields.get("content-encoding") or "identity").strip().lower(),
             (fields.get("accept-ranges") or "").strip().lower() == "bytes",
             NOTHING_FOUND if mirror.answered else read_findings(mirror.at, fields),
@@ -355,18 +355,18 @@ class AnswerTaker:
         """Called by the connection."""
         if self._problem is not None:
             status, fields = self._problem
-            self._said(session.read(status, fields, bytes(self._words), time.time()))
+            self._report_status(session.read(status, fields, bytes(self._words), time.time()))
             return
         self._reader.complete()
         self._worker.answered()
 
-    def _said(self, meaning: Meaning) -> None:
+    def _report_status(self, meaning: Meaning) -> None:
         """The mirror will not or cannot."""
         assert not isinstance(meaning, Body | Redirect | OutOfRange)
         worker = self._worker
-        worker.driver.hear(Said(worker.lane, meaning, self._heard_s()))
+        worker.driver.handle(StatusReceived(worker.lane, meaning, self._received_s()))
 
-    def _heard_s(self) -> float:
+    def _received_s(self) -> float:
         """What was told counts from when it arrived."""
         connection = self._worker.connection
         return connection.last_s if connection is not None else self._worker.driver.network.now()
@@ -412,10 +412,10 @@ class FileBytes:
         driver = worker.driver
         if driver.state.board is not None:
             driver.state.board.leave(worker.lane, driver.network.now())
-        driver.joined(worker, anew=False)
+        driver.connected(worker, anew=False)
         self._block = None
         worker.whole = self
-        driver.hear(WholeBegan(worker.lane))
+        driver.handle(WholeAnswerBegan(worker.lane))
         self._whole = driver.state.whole.get(worker.lane)
 
     def reserve(self, size_bytes: int) -> None:
@@ -443,8 +443,8 @@ class FileBytes:
         if whole is not None:
             position = whole.position
             whole.position += len(data)
-            if sampling.wanted_at(driver.state, worker.lane, position, whole.position):
-                driver.hear(Passed(worker.lane, position, bytes(data)))
+            if sampling.is_sampled(driver.state, worker.lane, position, whole.position):
+                driver.handle(SamplePassed(worker.lane, position, bytes(data)))
             if worker.connection is None or driver.intake is None:
                 return
             if self._block is None:
@@ -476,16 +476,16 @@ class FileBytes:
         driver = worker.driver
         if worker.whole is self:
             worker.whole = None
-            driver.hear(WholeEnded(worker.lane))
+            driver.handle(WholeAnswerEnded(worker.lane))
         if block is None or not block.live or driver.intake is None:
             return
         # The answer ended before its block did.
         if driver.state.size_bytes == UNKNOWN_SIZE:
-            driver.hear(ShortEnd(worker.lane, block.position))
+            driver.handle(UnsizedAnswerEnded(worker.lane, block.position))
         else:
             driver.intake.board.ended(block, driver.network.now())
-            if worker.answer_bytes < _SCANTY_BYTES:
-                driver.hear(Scanty(worker.lane))
+            if worker.answer_bytes < _SHORT_ANSWER_BYTES:
+                driver.handle(ShortAnswer(worker.lane))
 
 
 class SampleBytes:
@@ -524,4 +524,4 @@ class SampleBytes:
             self._instead.complete()
         elif len(self._data) == self._stop - self._start:
             worker = self._worker
-            worker.driver.hear(Sampled(worker.lane, self._start, bytes(self._data)))
+            worker.driver.handle(SampleReceived(worker.lane, self._start, bytes(self._data)))

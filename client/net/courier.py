@@ -151,8 +151,8 @@ class Courier:
         if errand is None:
             return
         now = self._network.now()
-        heard_s = max(errand.began_s, connection.last_s if connection is not None else 0.0)
-        until_s = min(heard_s + errand.silence_s, errand.began_s + errand.total_s)
+        received_s = max(errand.began_s, connection.last_s if connection is not None else 0.0)
+        until_s = min(received_s + errand.silence_s, errand.began_s + errand.total_s)
         if now < until_s:
             self._timer = self._network.call_later(until_s - now, self._watch)
             return

@@ -38,9 +38,9 @@ class RetryPolicy:
 
     `obeys_retry_after`: whether it waits as told, else `own_retry_s` is used for every answer.
     `tickets`: whether it keeps a ticket and shows it again. `max_wait_s`: it gives up rather than
-    wait longer than this in all. `max_failures`: so many failures in a row (no answer, 5xx
-    without a time) end the visit, `max_failures_heard` once the server has answered: it exists, and
-    may be starting again (None: the same). Backoff after failure n is `backoff_s` x 2**(n-1) up to
+    wait longer than this in all. `max_failures` in a row (no answer, 5xx without a time) end the
+    visit, `max_failures_answered` once the server has answered: it exists, and may be starting
+    again (None: the same). Backoff after failure n is `backoff_s` x 2**(n-1) up to
     `backoff_cap_s`.
     """
 
@@ -53,7 +53,7 @@ class RetryPolicy:
     backoff_cap_s: float = 60.0
     max_wait_s: float = math.inf
     max_failures: int = 8
-    max_failures_heard: int | None = None
+    max_failures_answered: int | None = None
 
 
 #: `tidegate get`.
@@ -156,7 +156,7 @@ class RetryState:
         self._began_s = now
         self._first_wait_s: float | None = None
         self._failures = 0
-        self._heard = False
+        self._has_answered = False
         #: Answers in a row that gave no time to speak of.
         self._hasty = 0
         self._asked_afresh = False
@@ -189,7 +189,7 @@ class RetryState:
         match answer:
             case Granted(ticket, connections):
                 self._failures = self._hasty = 0
-                self._heard = True
+                self._has_answered = True
                 self._asked_afresh = False
                 self._keep(ticket)
                 if self._first_wait_s is not None:
@@ -198,7 +198,7 @@ class RetryState:
                 return HoldOn(connections)
             case RetryAfter():
                 self._failures = 0
-                self._heard = True
+                self._has_answered = True
                 if answer.ticket is not None:
                     # A new place: it may be lost as well, to a server whose disk fails again.
                     self._asked_afresh = False
@@ -220,8 +220,8 @@ class RetryState:
 
     def _most_failures(self) -> int:
         manners = self.manners
-        if self._heard and manners.max_failures_heard is not None:
-            return manners.max_failures_heard
+        if self._has_answered and manners.max_failures_answered is not None:
+            return manners.max_failures_answered
         return manners.max_failures
 
     def _keep(self, ticket: str | None) -> None:

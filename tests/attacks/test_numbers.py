@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import RunningServer, make_release, serving
-from tidegate.client.fetch.findings import read_findings
+from tidegate.client.fetch.acceptance import read_findings
 from tidegate.client.net.answers import Fields
 from tidegate.client.net.urls import parse
 from tidegate.protocol.units import whole_number
