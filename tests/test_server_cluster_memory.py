@@ -26,7 +26,7 @@ def _processes(clock: Clock, *rates: list[float]) -> tuple[list[Pacer], list[lis
         clock.advance(0.003)
         takers.append([Taker(pacer, clock, rate) for rate in own])
         for taker in takers[-1]:
-            pacer.ready(taker)
+            taker.ready()
     return pacers, takers
 
 
@@ -57,7 +57,7 @@ def test_a_process_that_stands_still_takes_nothing_along() -> None:
     CommonLine(memory, 1).tell(0, 20)
     pacer = Pacer(clock, CAP, CommonLine(memory, 0))
     taker = Taker(pacer, clock, 1e9)
-    pacer.ready(taker)
+    taker.ready()
     run(clock, [taker], 4)
     assert taker.sent == pytest.approx(4 * CAP, rel=0.1)
 
@@ -71,8 +71,7 @@ def test_paused_downloads_of_all_processes_are_kept_alive_out_of_one_allowance()
         """What all get while so many more are paused."""
         for _ in range(count):
             paused.append(Taker(pacer, clock, 1e9, Share(counts_body=True)))
-            paused[-1].paused = True
-            pacer.paused(paused[-1])
+            paused[-1].pause()
         before = sum(taker.sent for taker in paused)
         run(clock, [], seconds)
         return sum(taker.sent for taker in paused) - before

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from tidegate.policies.keep_alive import KEEP_ALIVE
-from tidegate.server.files.pacer import Pacer, Share
+from tidegate.server.files.pacer import Pacer, Share, TransferState
 
 
 class Taker:
@@ -22,14 +22,16 @@ class Taker:
         self.pacer = pacer
         self.share = share or Share()
         self.sent_at_s = clock.seconds()
-        self.paused = False
         self.trickles: list[float] = []
         self.clock = clock
         self.rate_bytes_s = rate_bytes_s
         self.sent = self.sent_bytes = 0
+        self.state, self.state_since_s = TransferState.HELD_UP, clock.seconds()
+        self.stands_in: Share | None = None
+        self.pause_number, self.burst_at_s = 0, clock.seconds()
+        pacer.add(self)
         #: It sends so much at least, as TLS does that was stopped in a larger turn.
         self.least_bytes = 0
-        self.waiting = False
         self.lifted = False
 
     def room(self) -> int:
@@ -38,12 +40,14 @@ class Taker:
     def push(self, most_bytes: int) -> int:
         count = max(0, min(max(most_bytes, self.least_bytes), self.room()))
         self.sent += count
-        self.waiting = count < most_bytes
+        if count < most_bytes:
+            self.pacer.move(self, TransferState.SOCKET)
         return count
 
-    def trickle(self, most_bytes: int) -> int | None:
-        if not self.paused:
-            return None
+    def watch_socket(self, *, watches: bool) -> None:
+        """`poll` looks at all of them."""
+
+    def trickle(self, most_bytes: int) -> int:
         self.sent += most_bytes
         self.sent_bytes = self.sent
         self.sent_at_s = self.clock.seconds()
@@ -54,9 +58,14 @@ class Taker:
         self.lifted = True
 
     def poll(self) -> None:
-        if self.waiting and self.room() >= 2048:
-            self.waiting = False
-            self.pacer.ready(self)
+        if self.state is TransferState.SOCKET and self.room() >= 2048:
+            self.ready()
+
+    def ready(self) -> None:
+        self.pacer.move(self, TransferState.RING)
+
+    def pause(self) -> None:
+        self.pacer.move(self, TransferState.PAUSED)
 
 
 def run(clock: Clock, takers: list[Taker], seconds: float) -> None:
@@ -76,7 +85,7 @@ def test_rates_are_max_min_fair_under_the_cap(rates: list[float], cap: float) ->
     pacer = Pacer(clock, cap)
     takers = [Taker(pacer, clock, rate) for rate in rates]
     for taker in takers:
-        pacer.ready(taker)
+        taker.ready()
     run(clock, takers, 8)
     left, fair = cap, {}
     for position, index in enumerate(sorted(range(len(rates)), key=lambda i: rates[i])):
@@ -104,7 +113,7 @@ def test_the_background_has_what_is_left_and_is_never_silent(
     for taker in back:
         taker.share.background = True
     for taker in (*back, *front):
-        pacer.ready(taker)
+        taker.ready()
     run(clock, [*front, *back], 8)
     assert sum(taker.sent for taker in (*front, *back)) == pytest.approx(8 * cap, rel=0.1)
     wanted = sum(min(rate, cap) for rate in rates)
@@ -123,7 +132,7 @@ def test_a_share_comes_to_the_front_with_its_next_turn_and_goes_on_when_the_cap_
     first, second = Taker(pacer, clock, 1e9), Taker(pacer, clock, 1e9)
     second.share.background = True
     for taker in (first, second):
-        pacer.ready(taker)
+        taker.ready()
     run(clock, [first, second], 4)
     assert 0 < second.sent < 0.2 * first.sent
     second.share.background = False
@@ -142,7 +151,7 @@ def test_bytes_that_left_without_asking_are_paid_for_later() -> None:
     clock = Clock()
     pacer = Pacer(clock, 100_000)
     taker = Taker(pacer, clock, 1e9)
-    pacer.ready(taker)
+    taker.ready()
     pacer.charge(50_000)
     run(clock, [taker], 1)
     assert taker.sent < 70_000
@@ -153,7 +162,7 @@ def test_what_was_given_back_is_taken_once_and_nothing_else_is() -> None:
     clock, cap = Clock(), 100_000.0
     pacer = Pacer(clock, cap)
     taker = Taker(pacer, clock, 10_000_000.0)
-    pacer.ready(taker)
+    taker.ready()
     run(clock, [taker], 2)
     pacer.give_back(-1_000_000)
     run(clock, [taker], 2)
@@ -173,7 +182,7 @@ def test_a_cap_far_above_what_all_take_holds_nobody_back(rates: list[float], tim
     pacer = Pacer(clock, times * sum(rates))
     takers = [Taker(pacer, clock, rate) for rate in rates]
     for taker in takers:
-        pacer.ready(taker)
+        taker.ready()
     run(clock, takers, 1)
     held = 0
     for _ in range(200):
@@ -190,7 +199,7 @@ def test_lifting_the_cap_frees_those_who_stood_in_line() -> None:
     clock = Clock()
     pacer = Pacer(clock, 1000)
     taker = Taker(pacer, clock, 1e9)
-    pacer.ready(taker)
+    taker.ready()
     assert pacer.capped
     pacer.set_bandwidth(None)
     assert taker.lifted
@@ -219,7 +228,7 @@ def test_many_connections_of_one_download_get_what_one_gets() -> None:
     share = Share()
     many = [Taker(pacer, clock, 1e9, share) for _ in range(8)]
     for taker in (one, *many):
-        pacer.ready(taker)
+        taker.ready()
     run(clock, [one, *many], 10)
     together = sum(taker.sent for taker in many)
     assert one.sent == pytest.approx(together, rel=0.02)
@@ -235,7 +244,7 @@ def test_a_connection_that_takes_no_more_leaves_its_part_to_the_others_of_its_do
     share = Share()
     slow, fast = Taker(pacer, clock, 10_000, share), Taker(pacer, clock, 1e9, share)
     for taker in (one, slow, fast):
-        pacer.ready(taker)
+        taker.ready()
     run(clock, [one, slow, fast], 10)
     assert slow.sent == pytest.approx(100_000, rel=0.1)
     assert slow.sent + fast.sent == pytest.approx(one.sent, rel=0.03)
@@ -249,7 +258,7 @@ def test_who_has_to_send_more_than_its_turn_keeps_its_place() -> None:
     slow, fast = Taker(pacer, clock, 100_000, share), Taker(pacer, clock, 1e9, share)
     slow.least_bytes = fast.least_bytes = 15_000
     for taker in (one, slow, fast):
-        pacer.ready(taker)
+        taker.ready()
     run(clock, [one, slow, fast], 10)
     assert slow.sent + fast.sent == pytest.approx(one.sent, rel=0.5)
     assert slow.sent + fast.sent + one.sent == pytest.approx(4_000_000, rel=0.05)
@@ -263,13 +272,12 @@ def test_a_paused_sender_is_never_silent_for_long(cap: float | None) -> None:
     paused = [Taker(pacer, clock, 1e9) for _ in range(400)]
     for taker in busy:
         if cap is not None:
-            pacer.ready(taker)
+            taker.ready()
     began = {}
     for number, taker in enumerate(paused):
         clock.advance(0.007 * (number % 3))
         began[taker] = clock.seconds()
-        taker.paused = True
-        pacer.paused(taker)
+        taker.pause()
     run(clock, busy, 30)
     for taker in paused:
         times = [0.0, *taker.trickles, clock.seconds()]
@@ -290,9 +298,8 @@ def test_who_resumed_trickles_no_more_and_who_was_served_lately_is_not_due() -> 
     clock = Clock()
     pacer = Pacer(clock, None)
     taker = Taker(pacer, clock, 1e9)
-    taker.paused = True
     taker.sent_bytes = KEEP_ALIVE.burst_bytes
-    pacer.paused(taker)
+    taker.pause()
     run(clock, [], 3)
     taker.sent_at_s = clock.seconds()
     run(clock, [], 3)
@@ -300,7 +307,7 @@ def test_who_resumed_trickles_no_more_and_who_was_served_lately_is_not_due() -> 
     run(clock, [], 2)
     assert len(taker.trickles) == 1
     assert taker.sent == KEEP_ALIVE.small_bytes
-    taker.paused = False
+    pacer.move(taker, TransferState.SOCKET)
     run(clock, [], 20)
     assert len(taker.trickles) == 1
     assert not clock.getDelayedCalls()
@@ -311,7 +318,7 @@ def test_a_round_of_a_long_ring_takes_about_a_second() -> None:
     pacer = Pacer(clock, 2_500_000)
     takers = [Taker(pacer, clock, 1e9) for _ in range(600)]
     for taker in takers:
-        pacer.ready(taker)
+        taker.ready()
     run(clock, takers, 1.2)
     assert all(taker.sent for taker in takers)
 
@@ -363,7 +370,7 @@ def flood_beside(
     pacer.waiting_downloads = wanted
     large = [Taker(pacer, clock, 1e9) for _ in range(downloads)]
     for taker in large:
-        pacer.ready(taker)
+        taker.ready()
     flood = Flood(pacer, clock, addresses, size_bytes)
     for _ in range(2000):
         flood.ask()
@@ -420,12 +427,12 @@ def test_small_downloads_of_one_network_take_turns_in_one_share() -> None:
     large = Taker(pacer, clock, 1e9)
     small = [Taker(pacer, clock, 1e9, Share(address=f"192.0.2.{n}")) for n in range(50)]
     for taker in (large, *small):
-        pacer.ready(taker)
+        taker.ready()
     run(clock, [large, *small], 20)
     assert large.sent >= 0.75 * 20 * 400_000
     assert sum(taker.sent for taker in small) > 0.05 * 20 * 400_000
     quiet = Taker(pacer, clock, 1e9, Share(address="198.51.100.1"))
-    pacer.ready(quiet)
+    quiet.ready()
     before = large.sent
     run(clock, [large, quiet, *small], 1)
     assert quiet.sent == pytest.approx(large.sent - before, rel=0.3)

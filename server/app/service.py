@@ -522,6 +522,8 @@ class Service:
             sent_bytes_total=self.pacer.sent_bytes_total,
             goodput_bytes_s=self.pacer.goodput_bytes_s(),
             capacity_bytes_s=self.pacer.bandwidth_bytes_s,
+            transfers_misplaced=self.pacer.misplaced(),
+            transfers_starved_total=self.pacer.starved_total,
         )
 
     def use_keys(self, keys: KeyRing) -> None:

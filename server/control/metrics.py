@@ -49,6 +49,16 @@ _FIGURES = (
     ("tidegate_early_polls", "Visits before the promised time.", "early_polls_total"),
     ("tidegate_goodput_bytes_per_second", "Bytes that leave, measured.", "goodput_bytes_s"),
     ("tidegate_capacity_bytes_per_second", "What may leave at most.", "capacity_bytes_s"),
+    (
+        "tidegate_transfers_misplaced",
+        "Transfers that the pacer would forget; a fault of the server.",
+        "transfers_misplaced",
+    ),
+    (
+        "tidegate_transfers_starved",
+        "Turns given to transfers that had starved under the cap.",
+        "transfers_starved_total",
+    ),
     ("tidegate_connections", "Open connections.", "connections"),
     ("tidegate_held_requests", "Clients that wait inside their request.", "held"),
     ("tidegate_multicast_cohorts", "Multicast sessions that send.", "multicast_cohorts"),

@@ -33,8 +33,9 @@ class Totals:
     """What all that serve have in common at this moment, be it this process or several.
 
     `listeners` are where files are served, `goodput_bytes_s` is measured, `capacity_bytes_s` what
-    may leave (None: as much as can); `epoch` counts the leaders (0 where nobody can follow this
-    one), `fleet_fault` says what is wrong among processes and machines.
+    may leave (None: as much as can). The pacer of a single process finds `transfers_misplaced` and
+    `transfers_starved_total`. `epoch` counts the leaders (0 where nobody can follow this one),
+    `fleet_fault` says what is wrong among processes and machines.
     """
 
     listeners: tuple[str, ...] = ()
@@ -43,6 +44,8 @@ class Totals:
     sent_bytes_total: int = 0
     goodput_bytes_s: float = 0.0
     capacity_bytes_s: float | None = None
+    transfers_misplaced: int = 0
+    transfers_starved_total: int = 0
     nodes: tuple[NodeFigures, ...] = ()
     epoch: int = 0
     fleet_fault: str = ""

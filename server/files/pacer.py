@@ -1,71 +1,111 @@
-"""The cap on what leaves the server, shared fairly: deficit rounds among downloads that can send.
+"""The cap on what leaves the server, shared fairly: deficit round robin among downloads.
 
-Downloads that the cap holds back stand in a ring. Each tick adds `rate * elapsed` to a budget, and
-the ring is served one quantum at a time until the budget is spent. A quantum goes to a *share*: all
-connections of one download, which take turns in it, so many connections get no more than one. A
-sender whose peer takes no more leaves its share until its socket is writable again, so slow clients
-keep what they can take and the others share the rest: max-min fairness, at a cost set by the
-bandwidth and not by the number of clients.
+Each tick adds `rate * elapsed` to a budget, and the ring is served one quantum at a time until the
+budget is spent. A quantum goes to a *share*: all connections of one download take turns in it, so
+many connections get no more than one. A sender whose socket is full leaves its share until the
+socket is writable again. So slow clients keep what they can take and the others share the rest:
+max-min fairness, at a cost set by the bandwidth and not by the number of clients.
 
-Shares in the *background* stand in a ring of their own. It has its turns when nobody else can send,
-and else so few that none of them gets more than a small part of another's share.
+Shares in the *background* have a ring of their own. It gets turns while the other ring is empty,
+and otherwise so few that no share in it gets more than a small part of another share.
 
-Senders that were told to pause get a trickle before all others, because clients give up when their
+Paused senders get a few keep-alive bytes before all others, because clients give up when their
 socket stays silent (`policies.keep_alive`).
+
+A transfer has exactly one `TransferState`, and only `Pacer.move` changes it. `Pacer.misplaced`
+counts transfers that are not where their state says.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
+from enum import Enum
 from typing import Any, Protocol
+
+from twisted.logger import Logger
 
 from ...policies.keep_alive import BACKGROUND_WEIGHT, KEEP_ALIVE, KeepAliveBudget
 from ..http.clock import Clock, cancel
 from .request_queue import RequestQueue, network_of
 
+#: The ring is served this often.
 TICK_S = 0.01
-#: What a turn is: at least this on a ring that is short, more on a fast link, where turns cost CPU.
+#: Least length of a turn in a short ring.
 _QUANTUM_BYTES = 16 * 1024
+#: A turn on a fast link is this much of its time, because turns cost CPU.
 _QUANTUM_S = 0.001
-#: No turn is shorter than a packet, and a round of the ring lasts no longer than this if it can be.
-_PACKET_BYTES, _ROUND_S = 1448, 1.0
-#: The budget never holds more than this much time's worth, so an idle link makes no long burst.
+#: No turn is shorter than a TCP segment of Ethernet.
+_PACKET_BYTES = 1448
+#: A round of the ring lasts no longer than this while turns can be that short.
+_ROUND_S = 1.0
+#: The budget of an idle link never exceeds this time's worth, so that no long burst leaves.
 _BURST_S = 0.05
-#: or this much while somebody waits: a busy machine ticks late, and the line would be lost.
+#: The budget while a transfer waits: a busy machine ticks late, and its line would be lost.
 _LATE_S = 0.25
-#: What left without asking is paid back for at most this much of the line's time. More would keep
-#: large downloads waiting for a flood that is over.
+#: Bytes that left without a turn are paid back for at most this much of the line's time.
+#: With more, large downloads would wait for a flood that is over.
 _MOST_DEBT_S = 2.0
-#: What the part of a process is kept for it while it has no turn.
+#: A process without a turn keeps its part of the budget for this long.
 _CLAIM_S = 0.03
 _GOODPUT_WINDOW_S = 1.0
-#: Trickles that are due within this of each other leave together.
+#: Keep-alive bytes that are due within this time of each other leave together.
 _TOGETHER_S = 0.05
-#: A paused sender that could not begin is asked again after this, seconds.
+#: A paused sender that could not begin is asked again after this.
 _BEGINS_S = 0.5
+#: A share whose sender has stood in the ring for this long without a byte gets the next turn.
+#: Two keep-alive intervals: its client is about to give up.
+_STARVED_S = 2.0 * KEEP_ALIVE.interval_s
+
+_log = Logger()
+
+
+class TransferState(Enum):
+    """Where a transfer stands."""
+
+    #: It waits for its header, the disk, a comparison of its file, or its listener.
+    HELD_UP = "held up"
+    #: It waits for its turn under the cap, in front or in the background.
+    RING = "ring"
+    #: It waits until its socket takes more.
+    SOCKET = "socket"
+    #: It sends only keep-alive bytes.
+    PAUSED = "paused"
+    OVER = "over"
 
 
 class Paced(Protocol):
-    """A body sender as the pacer sees it."""
+    """A body sender as the pacer sees it. `Pacer.move` owns the fields from `state` on."""
 
     share: Share
-    #: When it last sent something, and how much it has sent.
+    #: When it last sent something.
     sent_at_s: float
     sent_bytes: int
+    state: TransferState
+    #: Since when.
+    state_since_s: float
+    #: The share in whose ring entry it waits: of its download, or of its network.
+    stands_in: Share | None
+    #: The number of its pause; an entry of the keep-alive queue with another number is stale.
+    pause_number: int
+    #: When it last sent a keep-alive burst, or ran.
+    burst_at_s: float
 
     def push(self, most_bytes: int) -> int:
-        """Send about so many bytes now; returns how many went.
+        """Send about this many bytes now; returns how many went.
 
-        TLS has to offer once more what it could not send, so a little more may go. Fewer than
-        asked means that the sender cannot go on now (blocked, paused or over): it leaves the ring
-        and calls `Pacer.ready` again when it can.
+        TLS must be offered again what it could not send, so a little more may go. A sender that
+        cannot go on (full socket, paused, over) moves out of the ring before this returns.
         """
         ...
 
-    def trickle(self, most_bytes: int) -> int | None:
-        """Send a little although it is paused; None, and no more, when it is not paused now."""
+    def trickle(self, most_bytes: int) -> int:
+        """Send a little although it is paused; returns how many bytes went."""
+        ...
+
+    def watch_socket(self, *, watches: bool) -> None:
+        """Whether to hear that the socket takes more."""
         ...
 
     def uncapped(self) -> None:
@@ -131,20 +171,24 @@ class Share:
         self.address = address
         #: Whether its program is known to count bytes of the body, see `policies.keep_alive`.
         self.counts_body = counts_body
-        #: Whether it only gets what others leave; one in front has its next turn yet.
+        #: Whether it gets only what others leave. It moves between the rings at the next tick.
         self.background = False
-        self.senders: deque[Paced] = deque()
+        #: The senders that wait for a turn, in order.
+        self.senders: dict[Paced, None] = {}
         self.in_ring = False
 
     def push(self, most_bytes: int) -> int:
-        """Let the senders that stand here send so much together; returns how much went."""
+        """Let the senders that wait here send this much together; returns how much went."""
         left = most_bytes
         while left > 0 and self.senders:
-            paced = self.senders.popleft()
+            paced = next(iter(self.senders))
+            del self.senders[paced]
+            self.senders[paced] = None
             sent = paced.push(left)
-            if sent >= left:
-                self.senders.append(paced)
-            left -= sent
+            full, left = sent >= left, left - sent
+            if not full and paced in self.senders:
+                # It may not stay, but another turn is better than a loop.
+                break
         return most_bytes - left
 
 
@@ -191,9 +235,14 @@ class Pacer:
         self.waiting_downloads = 0
         self.sent_bytes_total = 0
         self._marks: deque[tuple[float, int]] = deque()
-        #: Paused senders by when their next trickle is due, with their last burst; one that resumed
-        #: goes when it surfaces.
-        self._paused: list[tuple[float, int, float, Paced]] = []
+        #: Paused senders with the number of their pause, by when their next keep-alive bytes are
+        #: due. Stale entries go when they surface.
+        self._paused: list[tuple[float, int, Paced]] = []
+        #: How many transfers stand where.
+        self.states: Counter[TransferState] = Counter()
+        #: Shares that got a turn because their senders had starved in the ring.
+        self.starved_total = 0
+        self._next_starved_s = -math.inf
         self._keep_alive = KeepAliveBudget(reactor.seconds())
         self._kept_total = 0
         self._others_kept = self._others.kept()[1]
@@ -216,15 +265,19 @@ class Pacer:
         if bandwidth_bytes_s is None:
             self._short, self._given = False, 0.0
             self.requests.let_all_go()
-            ring, self._ring = self._ring + self._behind + self._beyond, deque()
-            self._behind.clear()
-            self._beyond.clear()
+            shares = [*self._ring, *self._behind, *self._beyond]
+            for ring in (self._ring, self._behind, self._beyond):
+                ring.clear()
             self._small.clear()
-            for share in ring:
+            freed = [paced for share in shares for paced in share.senders]
+            for share in shares:
                 share.in_ring = False
-                senders, share.senders = share.senders, deque()
-                for paced in senders:
-                    paced.uncapped()
+            for paced in freed:
+                self.move(paced, TransferState.HELD_UP)
+            for paced in freed:
+                if paced.state is TransferState.HELD_UP:
+                    with _log.failuresHandled("A transfer could not go on without a cap"):
+                        paced.uncapped()
             self._tell()
 
     @property
@@ -283,12 +336,50 @@ class Pacer:
         """Shares that wait for a turn; all of the background as one, if nobody else does."""
         return len(self._ring) or min(1, len(self._behind) + len(self._beyond))
 
-    def ready(self, paced: Paced) -> None:
-        """A sender can send: it stands in the ring from now on. Never call twice in a row."""
+    # -- where transfers stand -----------------------------------------------------------------
+
+    def add(self, paced: Paced) -> None:
+        """A transfer that stands still begins; it ends when it is moved to `OVER`."""
+        self.states[paced.state] += 1
+
+    def move(self, paced: Paced, to: TransferState) -> None:
+        """A transfer stands elsewhere from now on. Harmless when it stands there already."""
+        was = paced.state
+        if was is to or was is TransferState.OVER:
+            return
+        match was:
+            case TransferState.RING if paced.stands_in is not None:
+                del paced.stands_in.senders[paced]
+                paced.stands_in = None
+            case TransferState.SOCKET:
+                paced.watch_socket(watches=False)
+        paced.state = to
+        paced.state_since_s = self.now()
+        self.states[was] -= 1
+        self.states[to] += 1
+        match to:
+            case TransferState.RING:
+                self._enter_ring(paced)
+            case TransferState.SOCKET:
+                paced.watch_socket(watches=True)
+            case TransferState.PAUSED:
+                self._enter_pause(paced)
+
+    def misplaced(self) -> int:
+        """How many transfers are not where their state says; 0 unless there is a fault."""
+        shares = {*self._ring, *self._behind, *self._beyond}
+        waiting = [paced for share in shares for paced in share.senders]
+        lost = sum(paced.state is not TransferState.RING for paced in waiting)
+        lost += abs(self.states[TransferState.RING] - len(waiting))
+        kept = {paced for _, number, paced in self._paused if _is_current(paced, number)}
+        return lost + abs(self.states[TransferState.PAUSED] - len(kept))
+
+    def _enter_ring(self, paced: Paced) -> None:
         share = paced.share
         if share.address:
             share = self._small.setdefault(network_of(share.address), share)
-        share.senders.append(paced)
+        share.senders[paced] = None
+        paced.stands_in = share
         if not share.in_ring:
             share.in_ring = True
             self._enter(share)
@@ -296,19 +387,45 @@ class Pacer:
             self._earn()
             self._tick_soon()
 
+    def _enter_pause(self, paced: Paced) -> None:
+        # A sender without bytes is due at once; for others the last run was a burst.
+        if paced.sent_bytes < KEEP_ALIVE.burst_bytes:
+            paced.burst_at_s = -math.inf
+            due_s = self.now()
+        else:
+            due_s = max(paced.sent_at_s + KEEP_ALIVE.interval_s, self.now())
+        self._pauses += 1
+        paced.pause_number = self._pauses
+        heapq.heappush(self._paused, (due_s, self._pauses, paced))
+        if self._paused[0][2] is paced:
+            self._wake_for_trickle()
+
     def _enter(self, share: Share) -> None:
         if share.address and self.requests.is_beyond_share(share.address):
             self._beyond.append(share)
         else:
             (self._behind if share.background else self._ring).append(share)
 
-    def _bring_ahead(self) -> None:
-        """Shares that are not in the background, or beyond their part, any more stand in front."""
+    def _sort_into_rings(self) -> None:
+        """Move shares that left or entered the background, or that are within their part again."""
         behind = self._behind
         for _ in range(len(self._beyond)):
             self._enter(self._beyond.popleft())
         for _ in range(len(behind)):
             self._enter(behind.popleft())
+
+    def _rescue_starved(self) -> None:
+        """Give the next turns to shares whose senders got nothing for too long."""
+        now = self._last_tick_s
+        if now < self._next_starved_s:
+            return
+        self._next_starved_s = now + 0.25 * _STARVED_S
+        for ring in (self._behind, self._beyond):
+            starved = [share for share in ring if _starves(share, now)]
+            for share in starved:
+                ring.remove(share)
+                self._ring.appendleft(share)
+            self.starved_total += len(starved)
 
     def _next(self) -> Share:
         """Whose turn it is."""
@@ -320,20 +437,6 @@ class Pacer:
             return behind.popleft()
         self._behind_due += BACKGROUND_WEIGHT * len(behind) / len(ring)
         return ring.popleft()
-
-    def paused(self, paced: Paced) -> None:
-        """A sender was paused: it trickles until its `trickle` says that it is not any more.
-
-        Never call it again before that.
-        """
-        # One that has sent nothing yet is due at once; for others the last run was a burst.
-        begun = paced.sent_bytes >= KEEP_ALIVE.burst_bytes
-        burst_s = paced.sent_at_s if begun else -math.inf
-        due_s = max(paced.sent_at_s + KEEP_ALIVE.interval_s, self.now()) if begun else self.now()
-        self._pauses += 1
-        heapq.heappush(self._paused, (due_s, self._pauses, burst_s, paced))
-        if self._paused[0][3] is paced:
-            self._wake_for_trickle()
 
     def now(self) -> float:
         """The reactor's clock, in seconds."""
@@ -390,41 +493,53 @@ class Pacer:
         return int(max(1.0, least, min(most, rate_bytes_s * _ROUND_S / max(1, len(self._ring)))))
 
     def _tick(self) -> None:
-        self._earn()
+        # A tick that failed and made no other would freeze all that stands in the ring.
+        with _log.failuresHandled("A tick of the pacer failed"):
+            self._earn()
         self._tick_call = None
-        self._bring_ahead()
-        ring, behind, beyond = self._ring, self._behind, self._beyond
+        with _log.failuresHandled("A tick of the pacer failed"):
+            self._serve()
         requests, rate = self.requests, self._bandwidth_bytes_s
-        if requests.busy and rate is not None:
+        self._short = bool(self._ring or self._behind or self._beyond or requests)
+        requests.busy = rate is not None and (self._short or self._budget < 0.0)
+        self._tell()
+        if requests.busy:
+            self._tick_soon()
+
+    def _serve(self) -> None:
+        """Spend the budget: on requests that wait, then on turns."""
+        rate = self._bandwidth_bytes_s
+        if rate is None:
+            return
+        self._sort_into_rings()
+        self._rescue_starved()
+        ring, behind, beyond, requests = self._ring, self._behind, self._beyond, self.requests
+        if requests.busy:
             requests.refuse_oldest(self._last_tick_s)
             requests.serve(
                 within_share=bool(ring or behind),
                 alone=not (ring or behind or self.waiting_downloads),
             )
-        if (ring or behind or beyond) and rate is not None:
-            # No turn is larger than what the budget can hold.
-            quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _BURST_S)))
-            if self._due < self._budget:
-                # However small this process's part is, it must be enough for a turn some day.
-                quantum = min(quantum, max(_PACKET_BYTES, int(self._due)))
-            while (ring or behind or beyond) and self._due >= quantum:
-                share = self._next()
+        # No turn is larger than what the budget can hold.
+        quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _BURST_S)))
+        if self._due < self._budget:
+            # However small this process's part is, it must be enough for a turn some day.
+            quantum = min(quantum, max(_PACKET_BYTES, int(self._due)))
+        while (ring or behind or beyond) and self._due >= quantum:
+            share = self._next()
+            sent = quantum
+            with _log.failuresHandled("A turn of a download failed"):
                 sent = share.push(quantum)
-                self._budget -= sent
-                self._due -= sent
-                self.sent_bytes_total += sent
-                if share.address:
-                    requests.charge(share.address, sent)
-                if share.senders:
-                    self._enter(share)
-                else:
-                    share.in_ring = False
-                    self._small.pop(network_of(share.address), None)
-        self._short = bool(ring or behind or beyond or requests)
-        requests.busy = rate is not None and (self._short or self._budget < 0.0)
-        self._tell()
-        if requests.busy:
-            self._tick_soon()
+            self._budget -= sent
+            self._due -= sent
+            self.sent_bytes_total += sent
+            if share.address:
+                requests.charge(share.address, sent)
+            if share.senders:
+                self._enter(share)
+            else:
+                share.in_ring = False
+                self._small.pop(network_of(share.address), None)
 
     def _wake_for_trickle(self) -> None:
         if not self._paused:
@@ -447,26 +562,43 @@ class Pacer:
         keep_alive.spend(kept - self._others_kept)
         keep_alive.fill(math.inf if rate is None else rate, now)
         self._others_kept = kept
-        interval_s = keep_alive.interval_s(len(self._paused) + paused)
-        due: list[tuple[float, Paced]] = []
+        interval_s = keep_alive.interval_s(self.states[TransferState.PAUSED] + paused)
+        due: list[tuple[int, Paced]] = []
         while self._paused and self._paused[0][0] <= now + _TOGETHER_S:
-            due.append(heapq.heappop(self._paused)[2:])
-        for burst_s, paced in due:
+            due.append(heapq.heappop(self._paused)[1:])
+        for number, paced in due:
+            if not _is_current(paced, number):
+                continue
             due_s = paced.sent_at_s + interval_s
             if paced.sent_bytes < KEEP_ALIVE.burst_bytes or due_s <= now + _TOGETHER_S:
-                most_bytes = keep_alive.share(now - burst_s, counts=paced.share.counts_body)
-                sent = paced.trickle(most_bytes)
-                if sent is None:
-                    continue
-                self.charge(sent)
-                keep_alive.spend(sent)
-                self._kept_total += sent
-                if sent >= KEEP_ALIVE.burst_bytes:
-                    burst_s = now
-                # It may be that its socket takes nothing: then there is enough under way. One that
-                # could not begin yet soon can.
+                with _log.failuresHandled("The keep-alive bytes of a download failed"):
+                    self._send_keep_alive(paced, now)
+                # A socket that takes nothing has enough under way. A sender that could not begin
+                # yet soon can.
                 due_s = now + (interval_s if paced.sent_bytes else _BEGINS_S)
-            self._pauses += 1
-            heapq.heappush(self._paused, (due_s, self._pauses, burst_s, paced))
-        self._others.tell_kept(len(self._paused), self._kept_total)
+            if _is_current(paced, number):
+                heapq.heappush(self._paused, (due_s, number, paced))
+        self._others.tell_kept(self.states[TransferState.PAUSED], self._kept_total)
         self._wake_for_trickle()
+
+    def _send_keep_alive(self, paced: Paced, now: float) -> None:
+        counts = paced.share.counts_body
+        sent = paced.trickle(self._keep_alive.share(now - paced.burst_at_s, counts=counts))
+        self.charge(sent)
+        self._keep_alive.spend(sent)
+        self._kept_total += sent
+        if sent >= KEEP_ALIVE.burst_bytes:
+            paced.burst_at_s = now
+
+
+def _is_current(paced: Paced, pause_number: int) -> bool:
+    """Whether this is the pause in which the sender is now."""
+    return paced.state is TransferState.PAUSED and paced.pause_number == pause_number
+
+
+def _starves(share: Share, now: float) -> bool:
+    """Whether the first sender of a share got nothing for too long."""
+    first = next(iter(share.senders), None)
+    if first is None:
+        return False
+    return max(first.sent_at_s, first.state_since_s) <= now - _STARVED_S

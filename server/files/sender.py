@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import socket
 import struct
@@ -25,7 +26,7 @@ from ..http.outbox import queued_bytes
 from ..http.request import Request
 from .disk import AHEAD_BYTES, Disk
 from .openfile import OpenFile, Unreadable
-from .pacer import Pacer, Share
+from .pacer import Pacer, Share, TransferState
 from .transfer import TransferListener
 
 #: One piece of a body: bytes as they are, or a half-open range of the file.
@@ -77,34 +78,35 @@ class BodySender:
         "_at_hand",
         "_by_copy",
         "_checked_bytes",
-        "_checked_s",
         "_checking",
         "_compared",
         "_delivered_bytes",
         "_disk",
         "_end_bytes",
         "_file",
-        "_in_ring",
         "_index",
         "_left_bytes",
         "_listener",
         "_open",
-        "_over",
         "_pacer",
-        "_paused",
         "_pieces",
         "_position",
         "_request",
         "_still",
         "_stuck_bytes",
         "_telling",
-        "_trickles",
         "_unsent_bytes",
         "_unsent_goal_bytes",
+        "_waited_s",
         "blocked",
+        "burst_at_s",
+        "pause_number",
         "sent_at_s",
         "sent_bytes",
         "share",
+        "stands_in",
+        "state",
+        "state_since_s",
         "total_bytes",
     )
 
@@ -146,40 +148,34 @@ class BodySender:
         self._position = 0
         self._listener = listener
         self._pacer = pacer
-        self._paused = False
-        self._over = False
+        #: See `Paced`.
+        self.state = TransferState.HELD_UP
+        self.stands_in: Share | None = None
+        self.pause_number = 0
+        self.burst_at_s = -math.inf
         #: Says whether a file that changed has its content still; asked once at a time.
         self._still = still
         self._checking = False
         #: The file was compared in this very turn.
         self._compared = False
-        self._in_ring = False
-        self._trickles = False
         self.share = listener.share or Share()
-        self._checked_s = self.sent_at_s = pacer.now()
+        self.state_since_s = self.sent_at_s = pacer.now()
+        #: How long it has waited for its peer since its rate was checked, up to `state_since_s`,
+        #: and what had arrived by then.
+        self._waited_s = 0.0
         self._checked_bytes = 0
+        pacer.add(self)
 
     # -- Transfer ---------------------------------------------------------------------------
 
     def pause(self) -> None:
         """Send next to nothing until `resume`."""
-        if not self._paused and not self._over:
-            self._paused = True
-            self._suspend()
-            if not self._trickles:
-                self._trickles = True
-                self._pacer.paused(self)
+        self._pacer.move(self, TransferState.PAUSED)
 
     def resume(self) -> None:
         """Go on after `pause`."""
-        if self._paused and not self._over:
-            self._paused = False
-            self._go_on()
-
-    def _go_on(self) -> None:
-        self._checked_s = self._pacer.now()
-        self._checked_bytes = self.delivered_bytes()
-        self._go()
+        if self.state is TransferState.PAUSED:
+            self._go()
 
     def abort(self, reason: str) -> None:
         """Cut the connection with a reset."""
@@ -282,38 +278,48 @@ class BodySender:
             rate = self._pacer.bandwidth_bytes_s
             if rate is not None:
                 self._bound_unsent(max(_UNTRIED_BYTES, int(rate * _UNTRIED_S)))
-            if not self._paused:
+            if self.state is not TransferState.PAUSED:
                 self._go()
 
     def _gone(self) -> None:
         self._end(False)
 
     def _monitor(self, now: float) -> float:
-        """Cut a peer that takes less than the lowest rate over a whole window; when to ask next."""
+        """Cut a peer that takes less than the lowest rate over a whole window; when to ask next.
+
+        Only time in which this waited for the peer counts. Otherwise a transfer that the server
+        itself starves would be cut.
+        """
         limits = self._request.connection.factory.limits
-        elapsed_s = now - self._checked_s
-        if not self._running() or self._in_ring or elapsed_s < limits.min_rate_window_s:
-            return self._checked_s + limits.min_rate_window_s
+        waited_s = self._waited_s
+        if self.state is TransferState.SOCKET:
+            waited_s += now - self.state_since_s
+        if waited_s < limits.min_rate_window_s:
+            return now + limits.min_rate_window_s - waited_s
         delivered = self.delivered_bytes()
-        if delivered - self._checked_bytes < limits.min_rate_bytes_s * elapsed_s:
+        if delivered - self._checked_bytes < limits.min_rate_bytes_s * waited_s:
             self.abort(
-                f"the client took {delivered - self._checked_bytes} bytes in {elapsed_s:.0f} s, "
+                f"the client took {delivered - self._checked_bytes} bytes in {waited_s:.0f} s, "
                 f"less than {limits.min_rate_bytes_s:g} bytes/s"
             )
         else:
-            self._checked_s = now
+            self._waited_s -= waited_s
             self._checked_bytes = delivered
         return now + limits.min_rate_window_s
+
+    @property
+    def _over(self) -> bool:
+        return self.state is TransferState.OVER
 
     def _go(self) -> None:
         """Move on: by the pacer's turns where there is a cap, by writability where not."""
         if not self._open or self._checking:
+            self._pacer.move(self, TransferState.HELD_UP)
             return
         if self._pacer.capped:
-            if not self._in_ring:
-                self._in_ring = True
-                self._pacer.ready(self)
+            self._pacer.move(self, TransferState.RING)
             return
+        self._pacer.move(self, TransferState.HELD_UP)
         # Try first: a socket with room needs no trip through the loop.
         self._pacer.sent_bytes_total += self._send_some(_FIRST_BYTES)
         if self._running():
@@ -321,7 +327,15 @@ class BodySender:
 
     def _await_room(self) -> None:
         self.blocked = True
-        self._request.connection.await_room(self._has_room)
+        self._pacer.move(self, TransferState.SOCKET)
+
+    def watch_socket(self, *, watches: bool) -> None:
+        """See `Paced`."""
+        if not watches:
+            # Its peer does not limit it until its socket takes no more again.
+            self.blocked = False
+            self._waited_s += self._pacer.now() - self.state_since_s
+        self._request.connection.await_room(self._has_room if watches else None)
 
     def _has_room(self) -> None:
         """The socket takes bytes."""
@@ -330,46 +344,37 @@ class BodySender:
         if self._pacer.capped:
             if self._unsent_bytes < self._unsent_goal_bytes:
                 self.limit_unsent(self._unsent_goal_bytes)
-            self._suspend()
             self._go()
         else:
             most = _ENCRYPTED_BYTES if self._by_copy else _SENDFILE_BYTES
             sent = self._send_some(most)
             self._pacer.sent_bytes_total += sent
-            self.blocked = sent < most
+            self.blocked = sent < most and self.state is TransferState.SOCKET
 
     def push(self, most_bytes: int) -> int:
         """The pacer's turn; see `Paced`."""
-        self._in_ring = False
-        if not self._running():
-            return 0
         sent = self._send_some(most_bytes)
-        if self._running():
-            self._in_ring = sent >= most_bytes
-            if not self._in_ring:
-                self._await_room()
+        if sent < most_bytes and self._running():
+            self._await_room()
         return sent
 
-    def trickle(self, most_bytes: int) -> int | None:
+    def trickle(self, most_bytes: int) -> int:
         """What keeps a paused client from giving up; see `Paced`."""
-        self._trickles = self._paused and not self._over
-        if not self._trickles:
-            return None
         return self._send_some(most_bytes) if self._open and not self._checking else 0
 
     def _running(self) -> bool:
-        return not self._over and not self._paused and not self._checking
+        return self.state not in (TransferState.PAUSED, TransferState.OVER) and not self._checking
 
     def uncapped(self) -> None:
         """The cap is gone; see `Paced`."""
-        self._in_ring = False
-        if self._running():
-            self._go()
+        self._go()
 
     def _advance(self, count: int) -> None:
         self.sent_bytes += count
         self._position += count
         self.sent_at_s = self._pacer.now()
+        if self.state is not TransferState.PAUSED:
+            self.burst_at_s = self.sent_at_s
         request = self._request
         request.bytes_out += count
         request.connection.bodies_bytes += count
@@ -401,13 +406,13 @@ class BodySender:
                 return
             if not same:
                 self.abort("the file changed while it was sent")
-            elif waits and not self._paused:
+            elif waits:
                 self._go_on()
 
         self._still(self._file).addCallback(compared)
         waits = self._checking
         if waits:
-            self._suspend()
+            self._hold_up()
         return not waits and not self._over
 
     def _has_at_hand(self, offset: int, count: int, limit: int) -> bool:
@@ -431,13 +436,13 @@ class BodySender:
         def fetched(_: None) -> None:
             self._checking = False
             self._at_hand = (offset, stop)
-            if waits and not self._over and not self._paused:
+            if waits:
                 self._go_on()
 
         self._disk.fetch(self._file, offset, stop).addCallback(fetched)
         waits = self._checking
         if waits:
-            self._suspend()
+            self._hold_up()
         return not waits
 
     def _more_at_hand(self, stop: int, wanted: int, limit: int) -> int:
@@ -455,14 +460,14 @@ class BodySender:
 
         def go_on() -> None:
             self._checking = False
-            if waits and not self._over and not self._paused:
+            if waits:
                 self._go_on()
 
         if self._listener.may_end(go_on):
             self._checking = False
         else:
             waits = True
-            self._suspend()
+            self._hold_up()
         return not waits
 
     def _end(self, complete: bool) -> None:
@@ -472,8 +477,8 @@ class BodySender:
         self._end_bytes = self._request.connection.bodies_bytes
         if not complete:
             self._delivered_bytes = self.sent_bytes - self._left_bytes
-        self._over = self._telling = True
-        self._suspend()
+        self._telling = True
+        self._pacer.move(self, TransferState.OVER)
         try:
             self._listener.transfer_done(self, complete)
         finally:
@@ -481,13 +486,15 @@ class BodySender:
             if complete:
                 self._request.finish()
 
-    def _suspend(self) -> None:
-        """Stop asking for room. A place in the ring lapses by itself at the next turn.
+    def _hold_up(self) -> None:
+        """It waits for the disk, a comparison or its listener; a pause goes on."""
+        if self.state is not TransferState.PAUSED:
+            self._pacer.move(self, TransferState.HELD_UP)
 
-        It is not its peer that limits it until its socket takes no more again.
-        """
-        self.blocked = False
-        self._request.connection.await_room(None)
+    def _go_on(self) -> None:
+        """What it waited for is there."""
+        if self.state is TransferState.HELD_UP:
+            self._go()
 
     # -- sending ----------------------------------------------------------------------------
 

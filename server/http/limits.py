@@ -14,7 +14,7 @@ class HttpLimits:
     handshake, and counts where it is shorter. `max_handshakes` have begun TLS (46 kB each) and not
     ended their handshake. `idle_timeout_s` runs between requests. `body_timeout_s` bounds the whole
     request body. A response body must move on average `min_rate_bytes_s` over each
-    `min_rate_window_s`, counted in bytes that the peer has acknowledged.
+    `min_rate_window_s` in which it waits for its peer, counted in bytes that were acknowledged.
     """
 
     header_timeout_s: float = 20.0

@@ -19,7 +19,7 @@ from tidegate.policies.contract import Admit, Job
 from tidegate.policies.leases import Lease
 from tidegate.server.admission.downloads import LeasedDownload
 from tidegate.server.admission.line import LineKeeper
-from tidegate.server.files.pacer import Pacer, Share
+from tidegate.server.files.pacer import Pacer, Share, TransferState
 
 
 @pytest.mark.timeout(600)
@@ -39,17 +39,27 @@ class Reader:
         self.blocked = False
         self.transfer = self
         self._holds, self._takes = holds, takes
-        pacer.ready(self)
+        self._pacer = pacer
+        self.state, self.state_since_s = TransferState.HELD_UP, 0.0
+        self.stands_in: Share | None = None
+        self.pause_number, self.burst_at_s = 0, 0.0
+        pacer.add(self)
+        pacer.move(self, TransferState.RING)
 
     def push(self, most_bytes: int) -> int:
         room = most_bytes if self._takes else max(0, self._holds - self.sent_bytes)
         count = min(most_bytes, room)
         self.blocked = count < most_bytes
         self.sent_bytes += count
+        if self.blocked:
+            self._pacer.move(self, TransferState.SOCKET)
         return count
 
-    def trickle(self, most_bytes: int) -> int | None:
-        return None
+    def watch_socket(self, *, watches: bool) -> None:
+        """It never has room again."""
+
+    def trickle(self, most_bytes: int) -> int:
+        return 0
 
     def uncapped(self) -> None:
         self.blocked = False
