@@ -15,7 +15,7 @@ from tidegate.protocol.ticket import Key, KeyRing
 from tidegate.server.admission.client_keys import Clients
 from tidegate.server.admission.client_programs import ToolRule, ToolTable
 from tidegate.server.admission.gate import Gate
-from tidegate.server.admission.gateparts import GateParts
+from tidegate.server.admission.gateparts import GateParts, GateTerms
 from tidegate.server.admission.line import LineKeeper
 from tidegate.server.admission.number_allocator import Numbers
 from tidegate.server.admission.passes import PassBook
@@ -279,10 +279,8 @@ class House:
             line=LineKeeper(FakeLink(), None),
             clients=Clients(1000, self.clock.seconds),
             rules=RuleBook(rules),
-            tools=ToolTable(tools),
             arrived=self.arrivals.append,
-            holds_most=holds_most,
-            holds_per_client=holds_per_client,
+            terms=GateTerms(ToolTable(tools), holds_most, holds_per_client),
         )
         self.gate = Gate(parts, policy, self.settings)
         #: Where requests enter; a test may put a node of a cluster in front of the gate.

@@ -142,7 +142,7 @@ module.Service.start = refuse
 """
 _NO_MEMORY = """
 import resource
-import tidegate.server.app.service as module
+import tidegate.server.app.line_room as module
 def refuse(*_): raise MemoryError
 module.Pacer = refuse
 """

@@ -76,11 +76,15 @@ class Clients:
     """Names clients. `now` is Unix time in seconds."""
 
     def __init__(self, per_address: int, now: Callable[[], float]) -> None:
-        self.per_address = per_address
+        self._per_address = per_address
         self._now = now
         self._names: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()
         self._count = 0
         self._visitors: dict[str, ReturningVisitor] = {}
+
+    def reconfigure(self, per_address: int) -> None:
+        """Tell this many clients of one address apart from now on."""
+        self._per_address = per_address
 
     def identify(
         self, request: Request, keys: KeyRing, ticket: Ticket | None, *, browser: bool
@@ -144,7 +148,7 @@ class Clients:
             names = self._names[block] = OrderedDict()
         self._names.move_to_end(block)
         if name not in names:
-            if len(names) >= self.per_address:
+            if len(names) >= self._per_address:
                 oldest, used_s = next(iter(names.items()))
                 if now - used_s < _UNUSED_S:
                     return f"s{zlib.crc32(name.encode('ascii')) % _SHARED}"

@@ -31,7 +31,7 @@ from ...policies.contract import (
     Wait,
 )
 from ...policies.settings import PolicySettings
-from ...protocol.ticket import Ticket
+from ...protocol.ticket import KeyRing, Ticket
 from ..files.transfer import BodyPlan, Representation, StartBody
 from ..http.answers import Header
 from ..http.cookies import read_cookie
@@ -41,12 +41,12 @@ from .client_keys import TICKET_FIELD, visitor_cookie
 from .client_programs import ToolRule
 from .credentials import write_proof
 from .downloads import Delivery, LeasedDownload
-from .gateparts import AdmissionRequest, GateParts, StatusRequest
+from .gateparts import AdmissionRequest, GateParts, GateTerms, StatusRequest
 from .identify import Identifier
 from .leases import LeaseManager, moved
 from .parked import ParkedFor, ParkedRequest, ParkedRequests
 from .responses import Notice, clear_cookie
-from .rules import NOTHING
+from .rules import NOTHING, RuleBook
 from .small_files import admit_small
 
 _SENTENCES = {
@@ -112,7 +112,11 @@ class Gate:
         #: Answers that are kept back from clients who ask again and again.
         self._slowed = 0
         self.parked = ParkedRequests(
-            self, parts.reactor, self._expected, parts.holds_most, parts.holds_per_client
+            self,
+            parts.reactor,
+            self._expected,
+            parts.terms.holds_most,
+            parts.terms.holds_per_client,
         )
         #: The settings that were written as JSON last.
         self._told_settings: PolicySettings | None = None
@@ -185,6 +189,21 @@ class Gate:
         self.leases.switch(name, settings)
         for request in self.parked:
             self.offer_again(request)
+
+    def reconfigure(self, terms: GateTerms) -> None:
+        """Follow a configuration that was read again."""
+        self.parts.terms = terms
+        self.parts.clients.reconfigure(terms.clients_per_address)
+        self.parked.limit(terms.holds_most, terms.holds_per_client)
+
+    def use_keys(self, keys: KeyRing) -> None:
+        """Sign and read tickets and passes with these keys."""
+        self.parts.keys = keys
+        self.parts.passes.use_keys(keys)
+
+    def use_rules(self, rules: RuleBook) -> None:
+        """Judge files by these rules."""
+        self.parts.rules = rules
 
     def serve_with(self, machines: int) -> None:
         """So many machines send from now on, each with the configured slots."""

@@ -71,9 +71,20 @@ class StatusRequest:
     tell: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class GateTerms:
+    """What the configuration says about waiting clients; a reload may bring other terms."""
+
+    tools: ToolTable = field(default_factory=ToolTable)
+    holds_most: int = 5000
+    holds_per_client: int = 64
+    clients_per_address: int = 1000
+    ticket_max_age_s: float = 7 * 86_400.0
+
+
 @dataclass(slots=True)
 class GateParts:
-    """What a gate is made of; `service` fills it.
+    """What a gate is made of.
 
     `now` is the process clock, on which all durations are counted, the policy's too; `wall` is
     Unix time, for what a person, a token or the journal reads.
@@ -91,14 +102,11 @@ class GateParts:
     line: Line
     clients: Clients
     rules: RuleBook
-    tools: ToolTable
     arrived: Callable[[ArrivalRecord], None]
     popularity: Popularity = field(default_factory=Popularity)
     evidence: Evidence = field(default_factory=Evidence)
     prequeue: Prequeue = field(default_factory=lambda: Prequeue(lambda name, body: None))
-    holds_most: int = 5000
-    holds_per_client: int = 64
-    ticket_max_age_s: float = 7 * 86_400.0
+    terms: GateTerms = field(default_factory=GateTerms)
     #: How many machines send, each with the configured slots and a line of its own.
     machines: int = 1
 

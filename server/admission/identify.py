@@ -57,7 +57,7 @@ class Identifier:
         proof = self._prove(request, rep.url_path, verdict, now)
         if proof is None:
             return None
-        rule = parts.tools.rule_for(headers.get(b"user-agent"))
+        rule = parts.terms.tools.rule_for(headers.get(b"user-agent"))
         browser = self._is_browser(rule, headers)
         client = parts.clients.identify(request, parts.keys, proof.ticket, browser=browser)
         if proof.grant is not None:
@@ -114,7 +114,7 @@ class Identifier:
         parts = self.parts
         try:
             proof = read_proof(
-                request, url_path, now, parts.keys, parts.passes, parts.ticket_max_age_s
+                request, url_path, now, parts.keys, parts.passes, parts.terms.ticket_max_age_s
             )
         except BadToken as error:
             self._refuse_token(request, error)
@@ -141,7 +141,7 @@ class Identifier:
             return False
         if self.blocked.blocks(request.client_address):
             return False
-        rule = parts.tools.rule_for(request.header(b"user-agent"))
+        rule = parts.terms.tools.rule_for(request.header(b"user-agent"))
         browser = self._is_browser(rule, request.headers)
         client = parts.clients.identify(request, parts.keys, None, browser=browser)
         entry = parts.prequeue.draw(opens_s).enter(client.key, rep, 1.0, client.network)
@@ -170,9 +170,8 @@ class Identifier:
         # wget2 asks for text/html as browsers do, so a known tool's name counts for more. yt-dlp
         # has a browser's name and one of the fields of Fetch Metadata: browsers send them together.
         half = b"sec-fetch-mode" in headers and b"sec-fetch-dest" not in headers
-        return (
-            rule is self.parts.tools.unknown and prefers_html(headers.get(b"accept")) and not half
-        )
+        unknown = rule is self.parts.terms.tools.unknown
+        return unknown and prefers_html(headers.get(b"accept")) and not half
 
     def _counted_size(self, rep: Representation, verdict: Verdict) -> int:
         small_below = self._small_below()

@@ -39,6 +39,10 @@ class PassBook:
         self._records: dict[str, PassRecord] = {}
         self._begun: dict[tuple[str, str], str] = {}
 
+    def use_keys(self, keys: KeyRing) -> None:
+        """Sign and read passes with these keys."""
+        self.keys = keys
+
     def load(self, records: Iterable[PassRecord]) -> None:
         """Take up what the store knows."""
         for record in records:

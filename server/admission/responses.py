@@ -103,7 +103,6 @@ class RetryResponder:
     ) -> None:
         self._tells_places = tells_places
         self._pages = pages
-        #: The operator's own templates; exchanged when they are read again.
         self.own = own if own is not None else OwnPages(None)
         self._has_torrent = has_torrent
         self._has_mirrors = has_mirrors
@@ -112,6 +111,10 @@ class RetryResponder:
         self._hurry = hurry
         self.wording = Wording()
         self._patterns: dict[Hashable, Pattern] = {}
+
+    def reconfigure(self, own: OwnPages) -> None:
+        """Render pages from these templates of the operator."""
+        self.own = own
 
     def show(self, wording: Wording) -> None:
         """Say this from now on."""

@@ -44,7 +44,7 @@ from ..http.tls import TlsServer
 from ..store.accounts import OperatorTables
 from ..store.records import RevisionRecord
 from ..store.store import Store
-from .bootstrap import configured_policy
+from .bootstrap import CONFIGURATION, configured_policy
 from .listeners import Listener, OpenListener, open_admin
 from .parts import Part
 from .settings import ServerConfig
@@ -58,6 +58,35 @@ if TYPE_CHECKING:
 _KEY_BYTES = 32
 #: Work of the pages runs here, so that it cannot crowd out the store.
 _THREADS = 3
+
+
+class AdminConnections:
+    """The listener of the admin page; `opened` if its socket was opened early."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        reactor: Reactor,
+        handler: Callable[[Request], None],
+        proofs: Callable[[], frozenset[str] | None],
+        tls: TlsServer | None,
+        opened: OpenListener | None,
+    ) -> None:
+        bodies = LargeBodies(
+            SMALL_BODY_BYTES, LARGE_BODIES, lambda fields: shows_one_of(fields, proofs())
+        )
+        proxies = TrustedProxies(config.trusted_proxies, config.proxy_header)
+        self._factory = HttpFactory(
+            handler, reactor, limits=LIMITS, proxies=proxies, large_bodies=bodies
+        )
+        front = Front(reactor, self._factory, known=False)
+        self.listener: Listener = open_admin(front, config.admin, tls, opened)
+
+    async def close(self) -> None:
+        """Close the listener and its connections."""
+        await maybeDeferred(self.listener.port.stopListening)
+        self._factory.drain()
+        self._factory.abort_all()
 
 
 class AdminService:
@@ -137,8 +166,7 @@ class AdminService:
             behind_proxy=bool(config.trusted_proxies),
         )
         site.add_route(LOGO_ROUTE, branding.answer_logo)
-        self.factory: HttpFactory | None = None
-        self.listener: Listener | None = None
+        self._connections: AdminConnections | None = None
         self._accounts: OpenedAccounts | None = None
         self._admin: Admin | None = None
         #: Requests that came before the pages were loaded.
@@ -159,19 +187,23 @@ class AdminService:
         self.server.history.start()
 
     def _listen(self) -> None:
-        place = self._config.admin
-        if place == "off":
-            return
-        self.open_accounts()
-        proxies = TrustedProxies(self._config.trusted_proxies, self._config.proxy_header)
-        bodies = LargeBodies(
-            SMALL_BODY_BYTES, LARGE_BODIES, lambda fields: shows_one_of(fields, self.proofs())
+        if self._config.admin != "off":
+            self.open_accounts()
+            self._connections = AdminConnections(
+                self._config, self._reactor, self.answer, self.proofs, self._tls, self._opened
+            )
+
+    def reconfigure(self, config: ServerConfig) -> None:
+        """See `ServerRoom`: rules and policy, which operators change as well."""
+        server = self.server
+        server.rules.configure(config.rules)
+        server.reconfigure(config.metrics_from)
+        server.revisions.reconfigure(
+            configured_policy(config),
+            config.policy_settings(),
+            CONFIGURATION,
+            "The configuration was read again.",
         )
-        self.factory = HttpFactory(
-            self.answer, self._reactor, limits=LIMITS, proxies=proxies, large_bodies=bodies
-        )
-        front = Front(self._reactor, self.factory, known=False)
-        self.listener = open_admin(front, place, self._tls, self._opened)
 
     def proofs(self) -> frozenset[str] | None:
         """What shows that a request is of somebody who may use the pages, see
@@ -235,9 +267,9 @@ class AdminService:
                 f"Settings  revision {self.server.revisions.current.number} of the admin "
                 f"page is in force, not the configuration's: {names}"
             )
-        if self.listener is None:
+        if self._connections is None:
             return lines
-        lines.append(f"Admin     {self.listener.url}/")
+        lines.append(f"Admin     {self._connections.listener.url}/")
         password = self.open_accounts().first_password
         if password is not None:
             lines.append(f"          log in as admin with {password}")
@@ -245,11 +277,8 @@ class AdminService:
         return lines
 
     async def _close(self) -> None:
-        if self.listener is not None:
-            await maybeDeferred(self.listener.port.stopListening)
-        if self.factory is not None:
-            self.factory.drain()
-            self.factory.abort_all()
+        if self._connections is not None:
+            await self._connections.close()
 
     def _end(self) -> None:
         if self._admin is not None:

@@ -1,11 +1,7 @@
-"""What must open before anything is built: the tree, the database with what it remembers, the log.
-
-Each fault is a `CannotStart` that names the remedy.
-"""
+"""What an earlier run left: the tables of the database, the policy in force, the number mark."""
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,44 +10,23 @@ from typing import TYPE_CHECKING
 
 from ...protocol.disk.durable import write_whole
 from ..admission.number_allocator import BLOCK
-from ..admission.own_pages import BadTemplate, OwnPages
 from ..control.revisions import Configured, usable
-from ..files.openfile import local_tag, shared_tag
-from ..files.site import Site
-from ..files.transfer import HasTorrent
-from ..files.tree import Tree
-from ..http.accesslog import AccessLog
-from ..http.clock import Reactor
-from ..http.log_format import parse_format
-from ..http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 from ..store.cluster import Fenced
 from ..store.database import Database, StoreUnavailable, sqlite_url
 from ..store.journal import JournalState, read_journal, reserve_numbers
 from ..store.queries import add_revision, read_passes, read_revisions
 from ..store.records import PassRecord, RevisionRecord
-from .config import CannotStart, LoadedConfig, without_password
+from .config import CannotStart, without_password
 from .settings import ServerConfig
 
 if TYPE_CHECKING:
-    from ..torrent.room import TorrentRoom
+    pass
 
 #: Author of revisions that come from the configuration and not from an operator.
 CONFIGURATION = "configuration"
 _MARK = "ticket-numbers"
 #: A database of SQLite needs more than this on its disk, in bytes.
 _ROOM_BYTES = 1 << 20
-
-
-def open_tree(config: ServerConfig) -> Tree:
-    """The served directory. Raises CannotStart."""
-    try:
-        tag_of = local_tag if config.cluster is None else shared_tag
-        return Tree(str(config.directory), show_hidden=config.show_hidden, tag_of=tag_of)
-    except OSError as fault:
-        raise CannotStart(
-            f"{config.directory} cannot be served: {fault.strerror}; give a directory that "
-            "this user can read."
-        ) from fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +143,6 @@ def keep_mark(state: Path, below: int) -> None:
     write_whole(state / _MARK, b"%d\n" % below, mode=0o600)
 
 
-def private_paths(loaded: LoadedConfig) -> list[str]:
-    """What must not be downloaded even if it lies in the served directory."""
-    config = loaded.config
-    paths = [str(path) for path in (config.state, config.tls_key, loaded.file) if path is not None]
-    if config.database is not None and config.database.startswith("sqlite:///"):
-        database = config.database.removeprefix("sqlite:///")
-        paths += [database + ending for ending in ("", "-wal", "-shm", "-journal")]
-    return paths
-
-
 def configured_revision(config: ServerConfig, now: float) -> RevisionRecord:
     """The policy as the configuration has it."""
     settings = config.policy_settings().model_dump(mode="json")
@@ -193,45 +158,3 @@ def configured_policy(config: ServerConfig) -> Configured:
 def same_policy(one: RevisionRecord, other: RevisionRecord) -> bool:
     """Whether two revisions ask for the same."""
     return one.policy == other.policy and dict(one.settings) == dict(other.settings)
-
-
-def open_waiting_pages(config: ServerConfig) -> OwnPages:
-    """The operator's own waiting pages, if there are any. Raises CannotStart."""
-    try:
-        return OwnPages(config.waiting_pages)
-    except BadTemplate as fault:
-        raise CannotStart(f"The waiting page cannot be used: {fault}.") from fault
-
-
-def open_access_log(config: ServerConfig) -> AccessLog | None:
-    """The access log, or None. Raises CannotStart."""
-    place = config.access_log
-    if place is None:
-        return None
-    try:
-        outlet = open_outlet(place)
-    except (OSError, ValueError) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) else fault
-        raise CannotStart(f"The access log {place} cannot be opened: {reason}.") from fault
-    form = parse_format(config.access_log_format)
-    return AccessLog(BackgroundWriter(LineWriter(outlet, form, config.access_log_most)))
-
-
-def torrent_room(
-    config: ServerConfig, reactor: Reactor, site: Site, has_torrent: HasTorrent, rng: random.Random
-) -> TorrentRoom | None:
-    """What torrent programs are answered; None where there are no torrents. Raises CannotStart."""
-    if not config.torrent.enabled:
-        return None
-    from ..torrent.metainfo import MetainfoStore, library
-    from ..torrent.room import TorrentRoom
-
-    try:
-        library()
-    except ImportError as fault:
-        raise CannotStart(
-            "torrents need the package libtorrent 2.1.1 or later: install tidegate with its extra, "
-            "tidegate[peers], or leave torrent.enabled out"
-        ) from fault
-    store = MetainfoStore(reactor, config.state / "torrents")
-    return TorrentRoom(reactor, config.torrent, site, store, has_torrent, rng, reactor.seconds)

@@ -16,17 +16,17 @@ from ..admission.gate import Gate, QueueTerms, SmallTerms
 from ..admission.rules import Rule, RuleBook
 from ..cluster.common_memory import CommonCounts, CommonLine, CommonMemory
 from ..cluster.leader import Leader, Nodes, machine_of
-from ..cluster.line import FleetLine
 from ..cluster.link import LinkFactory
 from ..cluster.wire import ticket_row
 from ..control.vitals import NodeFigures, Totals
-from ..files.pacer import Pacer
 from ..files.site import Site
 from ..files.transfer import BodyPlan, Representation, StartBody
 from ..files.tree import IsDirectory, NotHere
 from ..http.clock import Reactor
+from ..http.proxies import TrustedProxies
 from ..http.request import Request
 from ..store.database import Database
+from .line_room import LineRoom
 from .shared import Shared
 
 _BACKLOG = 64
@@ -92,17 +92,44 @@ class FleetPlan:
         return max(1, len({machine_of(name) for name in self.awaited | self.lost}))
 
 
-def fleet_totals(
-    nodes: Nodes, lines: FleetLine, pacer: Pacer, plan: FleetPlan, now: Callable[[], float]
-) -> Totals:
+def build_leader(
+    reactor: Reactor,
+    site: Site,
+    gate: Gate,
+    line: LineRoom,
+    plan: FleetPlan,
+    proxies: TrustedProxies,
+    *,
+    administer: Callable[[Request], None],
+    proofs: Callable[[], frozenset[str] | None],
+) -> Leader:
+    """What decides for the nodes of `plan`."""
+    assert line.nodes is not None
+    assert line.fleet_line is not None
+    return Leader(
+        reactor,
+        LeaderHome(site, gate, administer, proofs),
+        line.nodes,
+        proxies,
+        epoch=plan.epoch,
+        awaited=plan.awaited,
+        cap_of=line.fleet_line.cap_of,
+        lost=plan.lost,
+    )
+
+
+def fleet_totals(line: LineRoom, plan: FleetPlan, now: Callable[[], float]) -> Totals:
     """Several processes serve; this one sends multicast only."""
+    nodes, pacer = line.nodes, line.pacer
+    assert nodes is not None
+    assert line.fleet_line is not None
     return Totals(
         listeners=plan.urls,
         connections=nodes.connections,
         connections_total=nodes.connections_total,
         sent_bytes_total=nodes.sent_bytes_total + pacer.sent_bytes_total,
         goodput_bytes_s=nodes.goodput_bytes_s(),
-        capacity_bytes_s=lines.capacity_bytes_s,
+        capacity_bytes_s=line.fleet_line.capacity_bytes_s,
         nodes=tuple(
             NodeFigures(
                 node.name,

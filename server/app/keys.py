@@ -75,7 +75,7 @@ class KeyKeeper:
     ) -> None:
         self._now = now
         self._path = path
-        self.rotate_after_s = rotate_after_s
+        self._rotate_after_s = rotate_after_s
         self._use = use
         self._lost = lost
         self._known: Entries = []
@@ -91,6 +91,11 @@ class KeyKeeper:
         """Look no more."""
         self._timer.stop()
 
+    def reconfigure(self, rotate_after_s: float) -> None:
+        """Replace keys at this age from now on, and read the file again."""
+        self._rotate_after_s = rotate_after_s
+        self.read()
+
     def read(self) -> None:
         """Read the keys now; what goes wrong is logged, once, and changes nothing."""
         try:
@@ -101,7 +106,7 @@ class KeyKeeper:
                 self.log.error("{path} was removed; it is written again.", path=str(self._path))
                 self._lost()
                 entries = self._known
-            kept = renewed(entries, self._now(), self.rotate_after_s)
+            kept = renewed(entries, self._now(), self._rotate_after_s)
             if kept != entries:
                 _write(self._path, kept)
             if kept != self._known:

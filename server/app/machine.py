@@ -20,8 +20,6 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from ...protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_from_node
-from ..accounts.proofs import shows_one_of
-from ..admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES
 from ..cluster.candidate import Candidate
 from ..cluster.election import Candidacy, Standing
 from ..cluster.identity import MutualTls
@@ -29,16 +27,13 @@ from ..cluster.link import Link, LinkFactory, Peer, Redial
 from ..cluster.node import RemoteAdmission
 from ..files.pacer import Pacer
 from ..http.clock import Reactor
-from ..http.factory import HttpFactory
-from ..http.front import Front
-from ..http.large_bodies import LargeBodies
-from ..http.proxies import TrustedProxies
 from ..http.request import Request
 from ..store.cluster import read_nodes
 from ..store.database import Database, StoreUnavailable, address_towards
+from .admin_service import AdminConnections
 from .config import CannotStart, LoadedConfig
 from .fleet import ClusterSeat, FleetPlan
-from .listeners import Listener, OpenListener, open_admin, tls_server
+from .listeners import OpenListener, tls_server
 from .meeting import Meeting, MeetingEndpoint, write_meeting
 from .settings import ServerConfig, split_address
 from .shared import Shared, machine_name, open_shared
@@ -122,8 +117,7 @@ class Machine:
         self._service: Any = None
         self._relay: Redial[FromLeader] | None = None
         self._follower: RemoteAdmission | None = None
-        self._admin: Listener | None = None
-        self._admin_http: HttpFactory | None = None
+        self._admin: AdminConnections | None = None
         self._followed = ""
         #: What this machine's nodes were told last of where the leader is.
         self._meeting: Meeting | None = None
@@ -243,7 +237,7 @@ class Machine:
             here = {name for name, machine in nodes.items() if machine != self._followed}
             own = {f"{self.name}/{name}" for name in self._fleet.names}
             self._shared = self._open_shared()
-            self._database.epoch = epoch
+            self._database.lead(epoch)
             assert self._candidate is not None
             candidate = self._candidate
             seat = ClusterSeat(
@@ -328,16 +322,15 @@ class Machine:
         self._introduce(list(self._fleet.urls))
 
     def _listen_for_admin(self, config: ServerConfig, relay: RemoteAdmission) -> None:
-        proxies = TrustedProxies(config.trusted_proxies, config.proxy_header)
-        bodies = LargeBodies(
-            SMALL_BODY_BYTES, LARGE_BODIES, lambda fields: shows_one_of(fields, relay.proofs)
-        )
-        self._admin_http = HttpFactory(
-            relay.administer, self._reactor, limits=LIMITS, proxies=proxies, large_bodies=bodies
-        )
-        front = Front(self._reactor, self._admin_http, known=False)
         try:
-            self._admin = open_admin(front, config.admin, tls_server(config), self._opened_admin)
+            self._admin = AdminConnections(
+                config,
+                self._reactor,
+                relay.administer,
+                lambda: relay.proofs,
+                tls_server(config),
+                self._opened_admin,
+            )
         except CannotStart as fault:
             self.log.error("This machine has no admin page: {fault}", fault=fault)
 
@@ -351,10 +344,9 @@ class Machine:
         answer_unled(request, seen)
 
     def _stop_following(self) -> None:
-        if self._admin is not None and self._admin_http is not None:
-            self._admin.port.stopListening()
-            self._admin_http.abort_all()
-            self._admin = self._admin_http = None
+        if self._admin is not None:
+            Deferred.fromCoroutine(self._admin.close())
+            self._admin = None
         if self._relay is not None:
             self._relay.stop()
             self._relay = self._follower = None
@@ -368,7 +360,7 @@ class Machine:
         else:
             lines = [f"Cluster   {self.name} follows {self._followed}"]
             if self._admin is not None:
-                lines.append(f"Admin     {self._admin.url}/")
+                lines.append(f"Admin     {self._admin.listener.url}/")
         for line in lines:
             click.echo(line)
         for url in urls:

@@ -1,16 +1,21 @@
 """Start and stop of a process as a service tree: its parts begin in order and end in reverse.
 
+A room is built whole from the configuration, gives its parts, and follows a reload by itself.
+
 Twisted's service tree has no types: hence the ignored calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.application.service import MultiService, Service
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
+
+if TYPE_CHECKING:
+    from .settings import ServerConfig
 
 
 class Part(Service):
@@ -67,3 +72,15 @@ class InOrder(MultiService):
                 await maybeDeferred(part.stopService)
             except Exception:  # noqa: BLE001 - the parts below must end all the same
                 self.log.failure("{part} did not stop in order", part=getattr(part, "what", part))
+
+
+class ServerRoom(Protocol):
+    """One room of a process, complete when its builder returns it."""
+
+    def parts(self) -> Iterable[Part]:
+        """What starts and stops, each on top of those before it."""
+        ...
+
+    def reconfigure(self, config: ServerConfig) -> None:
+        """Follow a configuration that was read again."""
+        ...

@@ -435,6 +435,10 @@ class ServerConfig(_Section):
             return len(os.sched_getaffinity(0))
         return int(self.workers)
 
+    def needing_restart(self, old: ServerConfig) -> list[str]:
+        """The settings that differ from `old` and that a running server cannot change."""
+        return [name for name in FIXED if getattr(old, name) != getattr(self, name)]
+
     def policy_settings(self) -> PolicySettings:
         """The policies' settings; the egress cap tells them what the link carries."""
         if self.bandwidth is None or self.admission.bandwidth_bytes_s is not None:

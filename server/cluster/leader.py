@@ -412,14 +412,22 @@ class Nodes:
         self.by_name: dict[str, Node] = {}
         #: Since when those are away that were here, and did not say that they leave for good.
         self.away: dict[str, float] = {}
-        #: Called for nodes that come, and with the names of those that do not count any more.
-        self.came: Callable[[Node], None] = lambda node: None
-        self.left: Callable[[str], None] = lambda name: None
+        self._came: Callable[[Node], None] = lambda node: None
+        self._left: Callable[[str], None] = lambda name: None
         #: The names of those that count.
         self._counted: set[str] = set()
         #: What was counted by nodes that have left.
         self._past_connections = 0
         self._past_bytes = 0
+
+    def watch(
+        self,
+        came: Callable[[Node], None] = lambda node: None,
+        left: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """Call `came` for each new node, `left` with the name of each that counts no more."""
+        self._came = came
+        self._left = left
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -433,7 +441,7 @@ class Nodes:
             del self.by_name[node.name]
             if node.parts:
                 self._counted.discard(node.name)
-                self.left(node.name)
+                self._left(node.name)
             else:
                 self.away[node.name] = now
             self._past_connections += node.told.connections_total
@@ -444,7 +452,7 @@ class Nodes:
         self.by_name[node.name] = node
         self._counted.add(node.name)
         self.away.pop(node.name, None)
-        self.came(node)
+        self._came(node)
 
     def miss(self, names: Iterable[str], now: float) -> None:
         """An earlier leader had these, which are not here as yet."""
@@ -457,7 +465,7 @@ class Nodes:
         for name in self._counted - self.by_name.keys():
             if self.away[name] <= now - _MISSED_S:
                 self._counted.discard(name)
-                self.left(name)
+                self._left(name)
 
     def machines(self) -> set[str]:
         """The machines that were heard a moment ago."""

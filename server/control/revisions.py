@@ -88,6 +88,14 @@ class Revisions:
         self._store.must(lambda connection: keep_revision(connection, record))
         return record
 
+    def reconfigure(
+        self, configured: Configured, settings: PolicySettings, who: str, note: str
+    ) -> None:
+        """Follow a configuration that was read again: its last change of the policy wins."""
+        if configured != self.configured:
+            self.configured = configured
+            self.apply(configured.policy, settings, who, note)
+
     async def listed(self, before: int | None, limit: int) -> list[RevisionRecord]:
         """Revisions older than `before`, newest first. Raises StoreSilent."""
         rows = await ask(self._store, lambda connection: read_revisions(connection, limit, before))

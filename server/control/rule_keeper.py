@@ -72,5 +72,5 @@ class RuleKeeper:
     def put_in_force(self) -> None:
         """Let the gate judge by these, and make the draws they need."""
         rules = [one.rule for one in self.all()]
-        self._gate.parts.rules = RuleBook(rules, self._real_url)
+        self._gate.use_rules(RuleBook(rules, self._real_url))
         self._prequeue.plan(openings(rules), self._now())

@@ -68,6 +68,10 @@ class Server:
     scrapers: Sequence[str]
     behind_proxy: bool
 
+    def reconfigure(self, scrapers: Sequence[str]) -> None:
+        """Let these networks read the metrics from now on."""
+        self.scrapers = scrapers
+
     def may_scrape(self, peer: str, host: str, forwarded: bool) -> bool:
         """Whether this address may read the metrics without an API token, asking for this host.
 

@@ -201,6 +201,10 @@ class Database:
         except SQLAlchemyError as error:
             raise StoreUnavailable(str(error).splitlines()[0]) from error
 
+    def lead(self, epoch: int) -> None:
+        """Let transactions write only in this epoch of the cluster."""
+        self.epoch = epoch
+
     def fence(self, connection: Connection) -> None:
         """Let a transaction write only while no other machine leads. Raises Fenced."""
         if self.epoch is not None:

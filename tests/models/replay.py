@@ -159,7 +159,7 @@ class Replay:
         with database.begin() as session:
             seat = campaign(session, name, f"{name}:1", _LEASE_S, self.now_s, _LEASE_S)
         assert seat.holder == name
-        database.epoch = seat.epoch
+        database.lead(seat.epoch)
         return Reign(database, self._config, self.now_s, self.asked)
 
     # -- actions -------------------------------------------------------------------------------

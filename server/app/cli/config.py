@@ -26,7 +26,7 @@ from ..config import (
     value_of,
     without_password,
 )
-from ..settings import ServerConfig
+from ..settings import FIXED, ServerConfig
 
 _FILE = click.option(
     "--config",
@@ -164,7 +164,9 @@ def manual() -> str:
         "Defaults < `tidegate.toml` (or `--config FILE`) < environment < flags. `tidegate config "
         "check` names every fault, `tidegate config show` says where each value came from, "
         "and which ones a revision of the admin page overrides. "
-        "`SIGHUP` reads everything again; a bad configuration changes nothing.",
+        "`SIGHUP` reads everything again; a bad configuration changes nothing. The column "
+        "*reload* says `yes` where a setting follows at once, and `restart` where the log names "
+        "the changed setting and the next start uses it.",
         "",
         "In the file, settings stand under their section (`[admission]`, `[holding]`, …); in the "
         "environment they are `TIDEGATE_NAME`, `TIDEGATE_SECTION__NAME`, and those of `admission` "
@@ -180,14 +182,15 @@ def manual() -> str:
         if head != section:
             section = head
             lines += ["", f"## `[{head}]`" if head else "## Top level", ""]
-            lines += ["| setting | default | unit | |", "|---|---|---|---|"]
+            lines += ["| setting | default | unit | reload | |", "|---|---|---|---|---|"]
         field = field_of(name)
         assert field is not None
         unit = unit_of(field.json_schema_extra) or ""
         default = json.dumps(plain(value_of(ServerConfig(), name)))
         text = " ".join((field.description or "").split()).replace("|", "\\|")
         shown = "" if default == "null" else f"`{default}`"
-        lines.append(f"| `{key}` | {shown} | {unit} | {text}{_bounds(field)} |")
+        reload = "restart" if name.partition(".")[0] in FIXED else "yes"
+        lines.append(f"| `{key}` | {shown} | {unit} | {reload} | {text}{_bounds(field)} |")
     for title, model in (("`[[rules]]`", Rule), ("`[[holding.tools]]`", ToolRule)):
         lines += ["", f"## {title}", "", "| key | default | |", "|---|---|---|"]
         for key, field in model.model_fields.items():

@@ -1,0 +1,168 @@
+"""Where clients connect to one process: listeners, TLS, bounds on connections, access log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ..files.pacer import Pacer
+from ..http.accesslog import AccessLog
+from ..http.clock import Reactor
+from ..http.denylist import BlockList
+from ..http.factory import AddressCounts, HttpFactory
+from ..http.front import Front
+from ..http.limits import HttpLimits
+from ..http.log_format import parse_format
+from ..http.log_outlets import BackgroundWriter, LineWriter, open_outlet
+from ..http.request import Request
+from ..http.tls import CertificateWatch, TlsServer
+from ..http.unarrived import UnarrivedAnswers
+from .config import CannotStart
+from .descriptors import affordable, raise_limit
+from .listeners import (
+    Listener,
+    OpenListener,
+    adopt_port,
+    open_port,
+    places,
+    trusted_proxies,
+)
+from .parts import Part
+from .settings import ServerConfig
+
+#: Complete answers have this long to leave when the server stops.
+CLOSING_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPort:
+    """What the processes of one machine share: how many serve, and connections by address."""
+
+    processes: int
+    per_address: AddressCounts
+
+
+class Connections:
+    """The connections of one process; `opened` are sockets that listen already."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        reactor: Reactor,
+        factory: HttpFactory,
+        tls: TlsServer | None,
+        limits: Callable[[ServerConfig], HttpLimits],
+        opened: Sequence[OpenListener],
+    ) -> None:
+        self._config = config
+        self.factory = factory
+        self._front = Front(reactor, factory)
+        self._tls = tls
+        self._certificate = CertificateWatch(reactor, tls) if tls is not None else None
+        self._limits = limits
+        self._opened = opened
+        self.listeners: list[Listener] = []
+
+    def log_part(self) -> Part:
+        """The access log, which outlasts the connections."""
+        log = self.factory.access_log
+        return Part("access log", end=log.close if log is not None else lambda: None)
+
+    def parts(self) -> Iterator[Part]:
+        """See `ServerRoom`."""
+        if self._certificate is not None:
+            yield Part("certificate", self._certificate.start, self._certificate.stop)
+        yield Part("connections", end=self.close)
+
+    def listening(self) -> Iterator[Part]:
+        """The listeners: the last parts to start and the first to stop."""
+        if self._opened:
+            for one in self._opened:
+                adopt = partial(adopt_port, self._front, one.sockets[0], one.url, self._tls)
+                yield self._listener(one.url, adopt)
+            return
+        for place in places(self._config):
+            tls = None if place.startswith("unix:") else self._tls
+            yield self._listener(place, partial(open_port, self._front, place, tls))
+
+    def _listener(self, place: str, open_it: Callable[[], Listener]) -> Part:
+        return Part(
+            f"listener {place}", lambda: self.listeners.append(open_it()), self.stop_listening
+        )
+
+    def stop_listening(self) -> None:
+        """Accept no more connections."""
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            listener.port.stopListening()
+
+    def reconfigure(self, config: ServerConfig) -> None:
+        """See `ServerRoom`."""
+        self.reopen_log()
+        self.factory.reconfigure(self._limits(config))
+        if self._certificate is not None:
+            self._certificate.read_now()
+
+    def reopen_log(self) -> None:
+        """Begin a new access log: the old one was renamed."""
+        if self.factory.access_log is not None:
+            self.factory.access_log.reopen()
+
+    async def close(self) -> None:
+        """Let complete answers leave, then cut all connections."""
+        self.factory.drain()
+        await self.factory.parted(CLOSING_S)
+        self.factory.abort_all()
+
+
+def build_connections(
+    config: ServerConfig,
+    reactor: Reactor,
+    handler: Callable[[Request], None],
+    *,
+    pacer: Pacer,
+    blocked: BlockList,
+    answers: UnarrivedAnswers,
+    tls: TlsServer | None,
+    opened: Sequence[OpenListener] = (),
+    shared: SharedPort | None = None,
+) -> Connections:
+    """The connections that `handler` answers. Raises `CannotStart`."""
+    open_files = raise_limit()
+
+    def limits(config: ServerConfig) -> HttpLimits:
+        found = config.limits.http_limits()
+        if shared is not None and found.max_connections:
+            # The kernel divides connections evenly among the processes.
+            found = replace(found, max_connections=-(-found.max_connections // shared.processes))
+        return affordable(found, open_files)
+
+    factory = HttpFactory(
+        handler,
+        reactor,
+        limits=limits(config),
+        proxies=trusted_proxies(config),
+        hsts_s=config.tls_hsts_s,
+        access_log=open_access_log(config),
+        charge=pacer.charge_answers,
+        requests=pacer.requests,
+        denylist=blocked,
+        per_address=shared.per_address if shared is not None else None,
+        answers=answers,
+    )
+    return Connections(config, reactor, factory, tls, limits, opened)
+
+
+def open_access_log(config: ServerConfig) -> AccessLog | None:
+    """The access log, or None. Raises CannotStart."""
+    place = config.access_log
+    if place is None:
+        return None
+    try:
+        outlet = open_outlet(place)
+    except (OSError, ValueError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) else fault
+        raise CannotStart(f"The access log {place} cannot be opened: {reason}.") from fault
+    form = parse_format(config.access_log_format)
+    return AccessLog(BackgroundWriter(LineWriter(outlet, form, config.access_log_most)))

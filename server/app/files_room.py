@@ -1,0 +1,112 @@
+"""The served tree, its digests and the site that answers requests for files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ...protocol.manifest import Source
+from ..files.contact import security_txt
+from ..files.digest_warmup import DigestWarmup
+from ..files.digests import DigestService
+from ..files.disk import DISK_THREADS, Disk
+from ..files.openfile import local_tag, shared_tag
+from ..files.pacer import Pacer
+from ..files.pages import Pages
+from ..files.site import Site
+from ..files.tree import Tree
+from ..http.clock import Reactor
+from .config import CannotStart, LoadedConfig
+from .memory import small_files_bytes
+from .parts import Part
+from .settings import ServerConfig
+
+if TYPE_CHECKING:
+    from ..files.digests import DigestCache
+    from ..files.transfer import Admission, Visibility
+
+
+class FilesRoom:
+    """The site with the tree under it."""
+
+    def __init__(self, reactor: Reactor, tree: Tree, digests: DigestService, site: Site) -> None:
+        self.tree = tree
+        self.digests = digests
+        self.site = site
+        self._warmup = DigestWarmup(reactor, tree, digests)
+
+    def parts(self) -> Iterator[Part]:
+        """See `ServerRoom`."""
+        yield Part("files", end=self.tree.close)
+        yield Part("digests", end=self.digests.stop)
+
+    def warmup(self) -> Part:
+        """Computes the digests of all files in the background."""
+        return Part("digest warm-up", self._warmup.start, self._warmup.stop)
+
+    def reconfigure(self, config: ServerConfig) -> None:
+        """See `ServerRoom`."""
+        self.site.use_mirrors(configured_mirrors(config))
+
+
+def build_files(
+    config: ServerConfig,
+    reactor: Reactor,
+    now: Callable[[], float],
+    *,
+    tree: Tree,
+    kept: DigestCache,
+    admission: Admission,
+    visibility: Visibility,
+    pacer: Pacer,
+    pages: Pages,
+    **more: Any,
+) -> FilesRoom:
+    """The files of `tree`, which start through `admission`; `more` goes to `Site` as it is."""
+    digests = DigestService(reactor, kept)
+    site = Site(
+        tree,
+        digests,
+        admission,
+        visibility,
+        pacer,
+        pages,
+        reactor,
+        mirrors=configured_mirrors(config),
+        disk=Disk(reactor, DISK_THREADS),
+        small_files_bytes=small_files_bytes(config.small_files_bytes, config.worker_count()),
+        wall=now,
+        **more,
+    )
+    site.add_maker(security_txt(config.security_contact, now))
+    return FilesRoom(reactor, tree, digests, site)
+
+
+def open_tree(config: ServerConfig) -> Tree:
+    """The served directory. Raises CannotStart."""
+    try:
+        tag_of = local_tag if config.cluster is None else shared_tag
+        return Tree(str(config.directory), show_hidden=config.show_hidden, tag_of=tag_of)
+    except OSError as fault:
+        raise CannotStart(
+            f"{config.directory} cannot be served: {fault.strerror}; give a directory that "
+            "this user can read."
+        ) from fault
+
+
+def private_paths(loaded: LoadedConfig) -> list[str]:
+    """What must not be downloaded even if it lies in the served directory."""
+    config = loaded.config
+    paths = [str(path) for path in (config.state, config.tls_key, loaded.file) if path is not None]
+    if config.database is not None and config.database.startswith("sqlite:///"):
+        database = config.database.removeprefix("sqlite:///")
+        paths += [database + ending for ending in ("", "-wal", "-shm", "-journal")]
+    return paths
+
+
+def configured_mirrors(config: ServerConfig) -> tuple[Source, ...]:
+    """The mirrors named by the configuration, best first."""
+    return tuple(
+        Source(url if url.endswith("/") else url + "/", priority)
+        for priority, url in enumerate(config.mirrors, start=1)
+    )

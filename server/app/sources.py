@@ -1,0 +1,82 @@
+"""Other sources of the files: multicast, followers of a mirror channel, torrents of peers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from ...protocol.errors import ProtocolError
+from ..files.pacer import Pacer
+from ..files.site import Site
+from ..files.transfer import HasTorrent
+from ..http.clock import Reactor
+from .config import CannotStart
+from .settings import ServerConfig
+
+if TYPE_CHECKING:
+    from ..mirror.registry import MirrorDirectory, Registry
+    from ..multicast.service import MulticastSender
+    from ..torrent.room import TorrentRoom
+
+
+def followers_of(
+    config: ServerConfig, registry: Registry | None, now: Callable[[], float]
+) -> MirrorDirectory | None:
+    """Where else files can be had: at the followers of the channel that is served, if any."""
+    if registry is None or config.mirror_publish is None or config.mirror_channel is None:
+        return None
+    from ..mirror.registry import MirrorDirectory
+
+    return MirrorDirectory(
+        registry,
+        config.mirror_channel,
+        now,
+        config.mirror_prefix,
+        _url_path_of(config.mirror_publish, config.directory),
+    )
+
+
+def _url_path_of(folder: Path, root: Path) -> str | None:
+    """The URL path, slashes at both ends, under which a folder of the served tree is seen."""
+    inside, outside = folder.resolve(), root.resolve()
+    if not inside.is_relative_to(outside):
+        return None
+    path = inside.relative_to(outside).as_posix()
+    return "/" if path == "." else f"/{quote(path)}/"
+
+
+def multicast_sender(
+    config: ServerConfig, reactor: Reactor, rng: random.Random, pacer: Pacer
+) -> MulticastSender | None:
+    """What sends hot files once for all; None where it is off. Raises CannotStart."""
+    if not config.multicast.enabled:
+        return None
+    from ..multicast.service import MulticastSender
+
+    try:
+        return MulticastSender(reactor, config.multicast, rng, pacer.charge)
+    except ProtocolError as fault:
+        raise CannotStart(str(fault)) from fault
+
+
+def torrent_room(
+    config: ServerConfig, reactor: Reactor, site: Site, has_torrent: HasTorrent, rng: random.Random
+) -> TorrentRoom | None:
+    """What torrent programs are answered; None where there are no torrents. Raises CannotStart."""
+    if not config.torrent.enabled:
+        return None
+    from ..torrent.metainfo import MetainfoStore, library
+    from ..torrent.room import TorrentRoom
+
+    try:
+        library()
+    except ImportError as fault:
+        raise CannotStart(
+            "torrents need the package libtorrent 2.1.1 or later: install tidegate with its extra, "
+            "tidegate[peers], or leave torrent.enabled out"
+        ) from fault
+    store = MetainfoStore(reactor, config.state / "torrents")
+    return TorrentRoom(reactor, config.torrent, site, store, has_torrent, rng, reactor.seconds)
