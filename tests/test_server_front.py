@@ -245,6 +245,26 @@ def test_repetitions_are_admitted_each_and_counted(bench: Bench, counting: Count
     assert counting.counted["/a.bin"] == counting.again
 
 
+def test_a_file_that_was_just_replaced_is_not_repeated_though_its_times_were_kept(
+    tmp_path: Path, counting: Counting
+) -> None:
+    """`cp -p` keeps the modification time. A second write in the same clock tick shows nowhere."""
+    changed_s = fill(Bench(tmp_path)).root.joinpath("a.bin").stat().st_ctime
+    now = [changed_s + 0.05]
+    bench = fill(Bench(tmp_path, admission=counting, wall=lambda: now[0]))
+    now[0] = bench.root.joinpath("a.bin").stat().st_ctime + 0.05
+    client = Dialled(bench)
+    warm(client)
+    asked = counting.small
+    client.get("/a.bin")
+    assert counting.small == asked + 1, "a strict walk"
+    now[0] += 1.0
+    warm(client)
+    asked = counting.small
+    client.get("/a.bin")
+    assert counting.small == asked, "settled"
+
+
 def test_bytes_are_charged_by_the_turn(tmp_path: Path) -> None:
     charged: list[int] = []
     bench = fill(Bench(tmp_path, charge=charged.append))

@@ -468,6 +468,7 @@ def test_who_asks_again_and_again_gets_its_answers_late() -> None:
     gone.leave()
     house.wait(1.5)
     assert late.connection.status == 503
+    assert late.connection.fields["retry-after"] == "58", "61 s after it asked, less the delay"
     assert gone.connection.status == 0
     house.wait(70.0)
     assert house.ask("192.0.2.2").connection.status == 503, "on time: answered at once"

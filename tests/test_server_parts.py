@@ -476,6 +476,9 @@ def test_a_block_ends_at_its_time_and_covers_what_its_network_holds() -> None:
     now[0] = 9.9
     assert [blocked.blocks(f"192.0.2.{last}") for last in (0, 3, 4)] == [True, True, False]
     assert blocked.blocks("2001:db8::6"), "one IPv6 /64 is one address"
+    assert "2001:db8::5" in blocked
+    assert "2001:db8::/64" in blocked, "the block of a client key holds the address"
+    assert "2001:db8::/48" not in BlockList(lambda: 0.0)
     assert not blocked.blocks("2001:db8:0:1::5")
     assert blocked.networks() == ("192.0.2.0/30", "2001:db8::5/128")
     now[0] = 10.0
