@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..http.bounded_table import BoundedTable
 from ..http.proxies import block_of, prefixes_of
 
 #: Wrong passwords of one client under one name before the first pause.
@@ -39,9 +39,13 @@ class LoginBrake:
     """
 
     limit: int = 10_000
-    _scores: OrderedDict[tuple[str, str], _Score] = field(default_factory=OrderedDict, repr=False)
+    _scores: BoundedTable[tuple[str, str], _Score] = field(init=False, repr=False)
     #: Clients with a right password, the latest last.
-    _known: OrderedDict[str, None] = field(default_factory=OrderedDict, repr=False)
+    _known: BoundedTable[str, None] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._scores = BoundedTable(self.limit)
+        self._known = BoundedTable(self.limit)
 
     def is_known(self, address: str) -> bool:
         """Whether a login from this client succeeded since the start."""
@@ -72,8 +76,6 @@ class LoginBrake:
             if over >= 0:
                 score.free_at_s = now + min(_PAUSE_MAX_S, _PAUSE_S * 2.0 ** min(over, 20))
             self._scores[key] = score
-            while len(self._scores) > self.limit:
-                self._scores.popitem(last=False)
 
     def succeeded(self, address: str, name: str) -> None:
         """A right password: what failed before under this name from here is forgiven."""
@@ -87,8 +89,4 @@ class LoginBrake:
             whole = self._scores.get(client)
             if whole is not None:
                 whole.free_at_s = 0.0
-        block = block_of(address)
-        self._known[block] = None
-        self._known.move_to_end(block)
-        if len(self._known) > self.limit:
-            self._known.popitem(last=False)
+        self._known[block_of(address)] = None

@@ -15,7 +15,6 @@ import os
 import secrets
 import subprocess
 import sys
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, DeferredLock
 
 from ..accounts.hashing import Off
+from ..http.bounded_table import BoundedTable
 from ..store.records import ArrivalRecord
 
 KEPT = 40
@@ -96,7 +96,7 @@ class Previews:
 
     runner: Runner
     now: Callable[[], float]
-    by_key: OrderedDict[str, Preview] = field(default_factory=OrderedDict)
+    by_key: BoundedTable[str, Preview] = field(default_factory=lambda: BoundedTable(KEPT))
     _turn: DeferredLock = field(default_factory=DeferredLock)
 
     def room(self) -> bool:
@@ -120,8 +120,6 @@ class Previews:
             ],
         }
         self.by_key[preview.key] = preview
-        while len(self.by_key) > KEPT:
-            self.by_key.popitem(last=False)
         Deferred.fromCoroutine(self._run(preview.key, json.dumps(request).encode()))
 
     async def _run(self, key: str, request: bytes) -> None:

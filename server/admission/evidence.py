@@ -9,8 +9,7 @@ loses its evidence until it takes bytes again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
+from ..http.bounded_table import BoundedTable
 from .client_keys import Client
 
 #: A rush is over when nobody had to wait for so long, seconds: the longest time between two visits.
@@ -30,7 +29,7 @@ class Evidence:
     def __init__(self) -> None:
         #: By client key: since when it is in earnest, or (below 0) until when a waste is held
         #: against it.
-        self._names: OrderedDict[str, float] = OrderedDict()
+        self._names: BoundedTable[str, float] = BoundedTable(_MOST)
         #: By widest prefix: the names that counted by age in this rush.
         self._by_age: dict[str, set[str]] = {}
         self._aged = 0
@@ -90,9 +89,6 @@ class Evidence:
 
     def _note(self, key: str, noted_s: float) -> None:
         self._names[key] = noted_s
-        self._names.move_to_end(key)
-        if len(self._names) > _MOST:
-            self._names.popitem(last=False)
 
 
 def _in_earnest(taken_bytes: int, wanted_bytes: int) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...protocol.errors import BadToken
 from ...protocol.ticket import PASS_USED, KeyRing, Pass
+from ..http.bounded_table import BoundedTable
 from ..store.records import PassRecord
 
 #: Downloads whose pass is remembered while they wait and run.
@@ -37,7 +38,7 @@ class PassBook:
         self._keep = keep
         self._judges = judges
         self._records: dict[str, PassRecord] = {}
-        self._begun: dict[tuple[str, str], str] = {}
+        self._begun: BoundedTable[tuple[str, str], str] = BoundedTable(MOST_BEGUN)
 
     def use_keys(self, keys: KeyRing) -> None:
         """Sign and read passes with these keys."""
@@ -106,8 +107,6 @@ class PassBook:
         permit = grant.permit
         if self._begun.get((client, file)) == permit.serial:
             return
-        if len(self._begun) >= MOST_BEGUN:
-            self._begun.pop(next(iter(self._begun)))
         self._begun[client, file] = permit.serial
         record = self._records.get(permit.serial) or _record(permit, now)
         record = replace(record, uses=record.uses + 1)

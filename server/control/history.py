@@ -15,6 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ..admission.popularity import Popularity
+from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock, Repeat
 from ..store.history import RAW, read_binned, read_samples, thin, write_samples
 from ..store.journal import forget_tickets
@@ -108,17 +109,15 @@ class Arrivals:
     """Jobs that came for the first time, until they are written."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], float] = {}
+        self._seen: BoundedTable[tuple[str, str], float] = BoundedTable(_SEEN_MOST)
         self._fresh: list[ArrivalRecord] = []
         self._taken: list[ArrivalRecord] = []
 
     def note(self, record: ArrivalRecord) -> None:
         """A job has come; a client that asks again for the same file soon is the same job."""
         key = (record.client, record.file)
-        known = self._seen.pop(key, None)
+        known = self._seen.get(key)
         self._seen[key] = record.at_s
-        if len(self._seen) > _SEEN_MOST:
-            del self._seen[next(iter(self._seen))]
         fresh = known is None or record.at_s - known > _SAME_JOB_S
         if fresh and len(self._fresh) < _WAITING_MOST:
             self._fresh.append(record)
@@ -156,7 +155,7 @@ class History:
         self._timer = Repeat(reactor, SAMPLE_S, self._sample)
         self._sampler = Sampler(vitals)
         self._taken = 0
-        self._drawn: dict[tuple[int, int], tuple[float, Series]] = {}
+        self._drawn: BoundedTable[tuple[int, int], tuple[float, Series]] = BoundedTable(_KEPT_MOST)
         self._thin = random.Random(0)
         self.recent = Recent(_RECENT_S, _MOMENTS)
 
@@ -190,8 +189,6 @@ class History:
         if kept is not None and 0 <= until_s - kept[0] < fresh_s:
             return kept[1]
         found = await self.read(until_s - span_s, until_s, points)
-        if len(self._drawn) > _KEPT_MOST:
-            self._drawn.clear()
         self._drawn[key] = (until_s, found)
         return found
 

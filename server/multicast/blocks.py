@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections import OrderedDict
 from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults, succeed
@@ -18,6 +17,7 @@ from ...protocol.fec import BlockLayout
 from ..files.digests import FileChanged
 from ..files.openfile import OpenFile
 from ..files.transfer import FileKey
+from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 
 _KEEP = 256
@@ -58,7 +58,9 @@ class BlockHashes:
     def __init__(self, reactor: Threads, pool: Any) -> None:
         self._reactor = reactor
         self._pool = pool
-        self._known: OrderedDict[tuple[FileKey, BlockLayout], tuple[bytes, ...]] = OrderedDict()
+        self._known: BoundedTable[tuple[FileKey, BlockLayout], tuple[bytes, ...]] = BoundedTable(
+            _KEEP
+        )
         self._running: dict[tuple[FileKey, BlockLayout], Waiters[tuple[bytes, ...]]] = {}
 
     def known(self, key: FileKey, layout: BlockLayout) -> tuple[bytes, ...] | None:
@@ -92,6 +94,4 @@ class BlockHashes:
         self, name: tuple[FileKey, BlockLayout], hashes: tuple[bytes, ...]
     ) -> tuple[bytes, ...]:
         self._known[name] = hashes
-        while len(self._known) > _KEEP:
-            self._known.popitem(last=False)
         return hashes

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ...protocol.fec import BlockLayout, Scheme
+from ..http.bounded_table import BoundedTable
 
 Read = Callable[[int, int], bytes]
 #: Blocks whose source stays in memory.
@@ -60,7 +61,7 @@ class SymbolSource:
         self._read = read
         self._maker = maker
         self.made: Callable[[], None] = lambda: None
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._blocks: BoundedTable[int, bytes] = BoundedTable(_KEEP_BLOCKS)
         #: Repair symbols 0..n-1 of recent blocks: making one costs nearly as much as making all.
         self._pools: OrderedDict[int, list[bytes]] = OrderedDict()
         self._pool_symbols = 0
@@ -146,6 +147,4 @@ class SymbolSource:
                 raise ObjectChanged("the file became shorter while it was being sent")
             kept = data.ljust(self._layout.k(block) * self._layout.symbol_bytes, b"\0")
             self._blocks[block] = kept
-            while len(self._blocks) > _KEEP_BLOCKS:
-                self._blocks.popitem(last=False)
         return kept

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from ...protocol.disk.durable import write_whole
 from ..files.disk import disk_pool, let_go
 from ..files.openfile import OpenFile
 from ..files.transfer import FileKey
+from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 
 _log = Logger()
@@ -101,9 +101,9 @@ class MetainfoStore:
     def __init__(self, reactor: Threads, folder: Path) -> None:
         self._reactor = reactor
         self._folder = folder
-        self._known: OrderedDict[FileKey, Metainfo] = OrderedDict()
+        self._known: BoundedTable[FileKey, Metainfo] = BoundedTable(_MOST_KEPT, self._forget)
         self._by_hash: dict[bytes, Metainfo] = {}
-        self._wishes: OrderedDict[FileKey, _TorrentWish] = OrderedDict()
+        self._wishes: dict[FileKey, _TorrentWish] = {}
         self._making: _Making | None = None
         self._pool: ThreadPool | None = None
         self._stopped = False
@@ -185,14 +185,14 @@ class MetainfoStore:
         return made
 
     def _keep(self, made: Metainfo) -> None:
-        self._known[made.key] = made
         self._by_hash.update(dict.fromkeys(made.hashes, made))
-        while len(self._known) > _MOST_KEPT:
-            _, old = self._known.popitem(last=False)
-            for info_hash in old.hashes:
-                self._by_hash.pop(info_hash, None)
-            for path in (old.path, old.path.with_suffix(".path")):
-                path.unlink(missing_ok=True)
+        self._known[made.key] = made
+
+    def _forget(self, old: Metainfo) -> None:
+        for info_hash in old.hashes:
+            self._by_hash.pop(info_hash, None)
+        for path in (old.path, old.path.with_suffix(".path")):
+            path.unlink(missing_ok=True)
 
     def _over(self, found: Metainfo | Failure, key: FileKey) -> None:
         self._making = None

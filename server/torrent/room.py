@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..files.paths import TORRENT, split_path, url_of
 from ..files.site import Site
 from ..files.transfer import HasTorrent, kept_from_all
 from ..files.tree import IsDirectory, NotHere
+from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock
 from ..http.request import Request
 from .announce import peers_answer, read_announce, read_scrape, scrape_answer
@@ -56,7 +56,7 @@ class TorrentRoom:
         self._rng = rng
         self._now = now
         self._brake = Brake()
-        self._swarms: OrderedDict[bytes, Swarm] = OrderedDict()
+        self._swarms: BoundedTable[bytes, Swarm] = BoundedTable(_MOST_SWARMS)
         self.announces_total = 0
         site.add_maker(self.answer)
         site.add_route(ANNOUNCE, self._announce)
@@ -194,12 +194,10 @@ class TorrentRoom:
         if file is None or file.rep.key != made.key:
             return None
         # One swarm for both versions: programs announce each on its own.
-        swarm = self._swarms.pop(made.v1, None)
+        swarm = self._swarms.use(made.v1)
         if swarm is None:
             swarm = Swarm(self._settings.interval_s, self._settings.peers)
-        self._swarms[made.v1] = swarm
-        if len(self._swarms) > _MOST_SWARMS:
-            self._swarms.popitem(last=False)
+            self._swarms[made.v1] = swarm
         return swarm
 
     def _refuse(self, request: Request, why: str) -> None:

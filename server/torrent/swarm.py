@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
+from ..http.bounded_table import BoundedTable
 from ..http.prefix_shares import PrefixShares
 from ..http.proxies import prefixes_of
 from .ring import Place, Ring
@@ -151,16 +152,13 @@ class Brake:
     def __init__(self, per_s: float = 30.0, burst: float = 300.0, most: int = 20_000) -> None:
         self._per_s = per_s
         self._burst = burst
-        self._most = most
-        self._left: dict[str, tuple[float, float]] = {}
+        self._left: BoundedTable[str, tuple[float, float]] = BoundedTable(most)
 
     def lets(self, address: str, now: float) -> bool:
         """Whether the network of this address may announce now."""
         network = prefixes_of(address)[-1]
-        left, at_s = self._left.pop(network, (self._burst, now))
+        left, at_s = self._left.get(network, (self._burst, now))
         left = min(self._burst, left + (now - at_s) * self._per_s)
         allowed = left >= 1.0
         self._left[network] = (left - 1.0 if allowed else left, now)
-        if len(self._left) > self._most:
-            del self._left[next(iter(self._left))]
         return allowed
