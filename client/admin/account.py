@@ -105,6 +105,3 @@ def users_remove(s: Steering, name: str) -> None:
     """Remove the user NAME and end their sessions and tokens."""
     s.api.call("DELETE", f"/users/{name}")
     s.said(f"{name} is gone.")
-
-
-COMMANDS = (tokens, users)

@@ -18,9 +18,23 @@ from ..net.errors import NetworkProblem, UsageProblem
 from ..net.retry import RetryPolicy
 from ..net.sockets import CertificateTrust
 
+
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """Bounds of one exchange."""
+
+    #: A list of all files of a large site.
+    most_bytes: int = 256 << 20
+    #: An answer, from the last byte.
+    timeout_s: float = 60.0
+    #: A simulation of the last hour.
+    preview_s: float = 300.0
+
+
+TUNING = ApiLimits()
+
+
 _ROOT = "/api/v1"
-_MOST_BYTES = 256 << 20
-_TIMEOUT_S, _PREVIEW_S = 60.0, 300.0
 
 
 class AdminFault(Exception):
@@ -80,8 +94,8 @@ class AdminApi:
                 target,
                 headers=headers,
                 body=data or b"",
-                limit_bytes=_MOST_BYTES,
-                timeout_s=_TIMEOUT_S,
+                limit_bytes=TUNING.most_bytes,
+                timeout_s=TUNING.timeout_s,
             )
         except NetworkProblem as problem:
             raise AdminFault(f"{self._url} cannot be asked: {problem}") from None
@@ -101,7 +115,7 @@ class AdminApi:
 
     def wait_for_preview(self, key: str) -> Any:
         """The preview once it is done; raises AdminFault when it failed or takes too long."""
-        end_s = time.monotonic() + _PREVIEW_S
+        end_s = time.monotonic() + TUNING.preview_s
         pause_s = 0.2
         while True:
             found = self.get(f"/previews/{key}")

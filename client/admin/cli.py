@@ -13,11 +13,11 @@ from . import account, policy, queue, release, show
 from .api import AdminApi, AdminFault
 from .steering import Steering, steer
 
-_FAILED = 5
 _EPILOG = """\b
 Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused (role, bounds, changed meanwhile),
 5 no answer."""
-_STATUSES = {404: 3}
+#: Exit status by the answer's status; 0: no answer, any other: refused.
+_STATUSES = {0: 5, 404: 3}
 
 
 class AdminGroup(click.Group):
@@ -37,7 +37,7 @@ class AdminGroup(click.Group):
                     "TIDEGATE_ADMIN_TOKEN or --token-file.",
                     err=True,
                 )
-            sys.exit(_STATUSES.get(fault.status, 4 if fault.status else _FAILED))
+            sys.exit(_STATUSES.get(fault.status, 4))
 
 
 @click.group(cls=AdminGroup, epilog=_EPILOG)
@@ -173,5 +173,12 @@ def multicast(s: Steering) -> None:
     _rows(s, "/multicast", "Nothing is sent by multicast now.")
 
 
-for command in (*queue.COMMANDS, *policy.COMMANDS, *release.COMMANDS, *account.COMMANDS):
+for command in (
+    *(queue.doors, queue.downloads, queue.cancel, queue.tickets, queue.promote, queue.expire),
+    *(queue.blocks, queue.block, queue.unblock),
+    *(policy.settings, policy.revisions, policy.restore, policy.preview),
+    *(policy.history, policy.arrivals),
+    *(release.files, release.rules, release.prequeues, release.passes, release.waiting_page),
+    *(account.tokens, account.users),
+):
     admin.add_command(command)

@@ -213,6 +213,3 @@ def arrivals(s: Steering, span: str, limit: int) -> None:
     if not s.shown(found):
         for arrival in found["arrivals"]:
             click.echo(json.dumps(arrival))
-
-
-COMMANDS = (settings, revisions, restore, preview, history, arrivals)

@@ -167,6 +167,3 @@ def doors_close(s: Steering, text: str, until: str | None) -> None:
 def doors_open(s: Steering) -> None:
     """Let downloads start again, in the order of the queue."""
     _doors(s, s.api.call("PUT", "/doors", {"closed": False}).body)
-
-
-COMMANDS = (doors, downloads, cancel, tickets, promote, expire, blocks, block, unblock)

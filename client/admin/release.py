@@ -210,6 +210,3 @@ def waiting_page(s: Steering, title: str | None, text: str | None) -> None:
         found = s.api.call("PUT", "/waiting-page", body).body
     if not s.shown(found):
         show.facts((("title", found["title"]), *show.lines("text", found["text"])))
-
-
-COMMANDS = (files, rules, prequeues, passes, waiting_page)

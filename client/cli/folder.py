@@ -25,9 +25,20 @@ from ..net.sockets import run_blocking
 from ..net.urls import BadUrl, Url, safe_name
 from .show import Show
 
-_TOGETHER = 6
-_MOST_FILES = 100_000
-_DEEPEST = 32
+
+@dataclass(frozen=True, slots=True)
+class FolderLimits:
+    """Bounds of `-r`."""
+
+    #: Files at a time, as many connections as a browser opens.
+    together: int = 6
+    #: A listing without an end stops here.
+    most_files: int = 100_000
+    #: A folder that contains itself stops here.
+    most_levels: int = 32
+
+
+TUNING = FolderLimits()
 
 
 class _Links(HTMLParser):
@@ -96,11 +107,11 @@ def walk(base: Url, options: Options) -> list[FolderEntry]:
         folder, parts = waiting.popleft()
         files, folders = read_listing(fetch_bytes(folder.text, asked), folder)
         found += [FolderEntry(url, (*parts, url.file_name())) for url in files if url.file_name()]
-        if len(found) > _MOST_FILES:
-            raise UsageProblem(f"the folder has more than {_MOST_FILES} files")
+        if len(found) > TUNING.most_files:
+            raise UsageProblem(f"the folder has more than {TUNING.most_files} files")
         for url in folders:
             name = safe_name(unquote(url.target.rstrip("/").rpartition("/")[2]))
-            if url not in seen and name and len(parts) < _DEEPEST:
+            if url not in seen and name and len(parts) < TUNING.most_levels:
                 seen.add(url)
                 waiting.append((url, (*parts, name)))
     return found
@@ -154,7 +165,7 @@ class _Batch:
         network = PooledNetwork(sockets)
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(_TOGETHER, self._count)):
+                for _ in range(min(TUNING.together, self._count)):
                     group.create_task(self._one_by_one(network))
         except* DownloadFailed as group_of:
             raise group_of.exceptions[0] from None

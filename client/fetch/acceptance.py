@@ -7,6 +7,8 @@ towards it. While several run side by side, each writes what the others have not
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ...protocol.units import whole_number
 from ..net.answers import Fields
 from ..net.urls import BadUrl, Url, disposition_name
@@ -26,12 +28,20 @@ from .actions import (
 from .events import AnswerReceived, Findings
 from .state import Mirror, Serves, State, WholeAnswer
 
-#: So long the answers run side by side, from the first byte of the last of them.
-_COMPARE_S = 0.25
-#: Or until one has brought this much.
-_COMPARE_BYTES = 2 << 20
-#: Where the others have, or are being sent, more of the file than this, it would come twice.
-_TWICE_SHARE = 0.1
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswerTuning:
+    """Which of several answers with the whole file is kept."""
+
+    #: Answers run side by side this long after the last one began,
+    compare_s: float = 0.25
+    #: or until one has brought this much.
+    compare_bytes: int = 2 << 20
+    #: Not begun where more than this share of the file would come twice.
+    twice_share: float = 0.1
+
+
+TUNING = WholeAnswerTuning()
 
 
 def _is_whole_answer_useful(state: State, mirror: Mirror) -> bool:
@@ -44,7 +54,7 @@ def _is_whole_answer_useful(state: State, mirror: Mirror) -> bool:
         lane for lane in board.lanes.values() if state.mirrors[lane.mirror].serves is Serves.PARTS
     ]
     size = state.size_bytes
-    return size - board.wanted.total + sum(map(Lane.left, lanes)) <= _TWICE_SHARE * size
+    return size - board.wanted.total + sum(map(Lane.left, lanes)) <= TUNING.twice_share * size
 
 
 def whole_answer_began(state: State, lane: int, now: float) -> list[Action]:
@@ -69,7 +79,7 @@ def keep_fastest_whole_answer(state: State, now: float) -> list[Action]:
     if len(running) > 1:
         youngest_s = now - max(answer.began_s for answer in running)
         most_bytes = max(answer.position for answer in running)
-        if youngest_s < _COMPARE_S and most_bytes < _COMPARE_BYTES:
+        if youngest_s < TUNING.compare_s and most_bytes < TUNING.compare_bytes:
             return []
         best = max(running, key=lambda answer: answer.rate(now))
         for answer in running:
@@ -83,9 +93,6 @@ def keep_fastest_whole_answer(state: State, now: float) -> list[Action]:
             answer.steering = True
             actions.append(AssignFrom(answer.lane, answer.position))
     return actions
-
-
-_HASHLIB = {"sha-512": "sha512", "sha-256": "sha256"}
 
 
 def read_findings(base: Url, fields: Fields) -> Findings:
@@ -113,7 +120,7 @@ def read_findings(base: Url, fields: Fields) -> Findings:
             metalink = metalink or url
     digest = None
     found = parse_repr_digest(", ".join(digests))
-    for told, ours in _HASHLIB.items():
+    for told, ours in (("sha-512", "sha512"), ("sha-256", "sha256")):
         if told in found and len(found[told]) == int(told[4:]) // 8:
             digest = (ours, found[told])
             break
@@ -153,7 +160,7 @@ def answer_received(state: State, event: AnswerReceived, now: float) -> Actions:
     if size is not None and state.size_bytes not in (UNKNOWN_SIZE, size):
         return [*actions, *faults.size_differs(state, mirror, size)]
     if state.board is None and size is not None and faults.outvoted(state, mirror, size):
-        return [*actions, *faults.drop(state, mirror, faults.OTHER_SIZE)]
+        return [*actions, *faults.drop(state, mirror, faults.DropReason.OTHER_SIZE)]
     first = not mirror.answered
     mirror.answered, mirror.validator = True, body.validator
     mirror.size_bytes, mirror.redirects = size, 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..schedule.segments import UNKNOWN_SIZE, SegmentMap
 from ..schedule.trials import Add, Reading
 from . import faults
@@ -9,16 +11,28 @@ from .actions import Action, Connect, Disconnect, ReleaseConnection
 from .events import ConnectionSilent
 from .state import Depth, Mirror, Serves, State
 
-#: Silence that is too long on a connection with several requests, until one was answered.
-_TRYING_S = 0.3
-#: What a narrow line's queue may hold: a mirror's bytes may stand behind so many of others.
-_QUEUE_BYTES = 64 << 10
-#: A packet or more comes in this time from a mirror that sends at all.
-SHORT_S = 0.2
+
+@dataclass(frozen=True, slots=True)
+class ConnectionTuning:
+    """When a silent connection is given up, and how many one mirror gets."""
+
+    #: Bound on silence with several requests under way, until one was answered.
+    crowded_s: float = 0.3
+    #: A narrow line's queue may hold this much of other mirrors' bytes.
+    queue_bytes: int = 64 << 10
+    #: A mirror that sends at all sends a packet within this time.
+    least_s: float = 0.2
+    #: More connections to one server are not polite.
+    most_lanes: int = 4
+    #: Trials of further connections are looked at this often.
+    trial_step_s: float = 0.1
+
+
+TUNING = ConnectionTuning()
 
 
 def connection_silent(state: State, event: ConnectionSilent, now: float) -> list[Action]:
-    """A lane has been silent for longer than `SHORT_S`."""
+    """A lane has been silent for longer than `TUNING.least_s`."""
     mirror = state.mirror_of(event.lane)
     trying = event.crowded and mirror.depth is not Depth.ONE
     if trying and event.silent_s > _trying_s(state, mirror, event, now):
@@ -47,7 +61,7 @@ def _trying_s(state: State, mirror: Mirror, event: ConnectionSilent, now: float)
     patience_s = _patience_s(state, mirror, event, now)
     if mirror.depth is Depth.SEVERAL:
         return patience_s
-    return min(patience_s, _TRYING_S + 4 * event.rtt_s + _queue_s(state, now))
+    return min(patience_s, TUNING.crowded_s + 4 * event.rtt_s + _queue_s(state, now))
 
 
 def _queue_s(state: State, now: float) -> float:
@@ -55,7 +69,7 @@ def _queue_s(state: State, now: float) -> float:
     if state.first_byte_s is None:
         return 0.0
     seconds = max(0.1, now - state.first_byte_s)
-    return _QUEUE_BYTES * seconds / max(1, state.received_bytes())
+    return TUNING.queue_bytes * seconds / max(1, state.received_bytes())
 
 
 def _patience_s(state: State, mirror: Mirror, event: ConnectionSilent, now: float) -> float:
@@ -71,11 +85,6 @@ def _patience_s(state: State, mirror: Mirror, event: ConnectionSilent, now: floa
     return min(limit_s, slow_s + 2 * event.rtt_s)
 
 
-#: More than this to one server is not polite, whatever it brings.
-_MOST_LANES = 4
-_EVERY_S = 0.1
-
-
 def try_more_connections(state: State, now: float) -> list[Action]:
     """Open connections on trial, close those that do not pay."""
     board, widened = state.board, state.widened
@@ -83,7 +92,7 @@ def try_more_connections(state: State, now: float) -> list[Action]:
         return []
     if now < widened.next_s or not _wanted(state):
         return []
-    widened.next_s = now + _EVERY_S
+    widened.next_s = now + TUNING.trial_step_s
     actions = _retire(state, board)
     readings = {
         mirror.number: Reading(mirror.counts.received_bytes, _lanes(state, mirror), _most(mirror))
@@ -121,7 +130,7 @@ def _lanes(state: State, mirror: Mirror) -> int:
 
 def _most(mirror: Mirror) -> int:
     told = mirror.lease_connections
-    return _MOST_LANES if told is None else min(_MOST_LANES, told)
+    return TUNING.most_lanes if told is None else min(TUNING.most_lanes, told)
 
 
 def _retire(state: State, board: SegmentMap) -> list[Action]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..net.errors import LocalProblem
@@ -17,8 +18,26 @@ from .metalink import Metalink
 from .options import Options
 from .state import Mirror, State
 
-#: The first pieces are checked the moment they are there, later ones a few times a second.
-_NEW_PIECES = 64
+
+@dataclass(frozen=True, slots=True)
+class ContentTuning:
+    """Sizes of blocks, and how wrong bytes are searched for."""
+
+    #: The first block of a mirror without a measured rate.
+    first_bytes: int = 64 << 10
+    #: Blocks are rounded to pieces up to this length.
+    most_align_bytes: int = 1 << 20
+    #: A first block is a whole piece up to this length.
+    most_first_bytes: int = 512 << 10
+    #: The first pieces are checked at once, later ones a few times a second.
+    early_pieces: int = 64
+    #: A suspect's share is read again at this many places
+    samples: int = 4
+    #: of this length.
+    sample_bytes: int = 16 << 10
+
+
+TUNING = ContentTuning()
 
 
 class ArrivalHandler(Protocol):
@@ -61,7 +80,7 @@ class BodyReceiver:
         if not self._write(lane, block.position, data):
             return False
         board.received(block, len(data), now)
-        if sink.pieces is not None and len(sink.checked) < _NEW_PIECES and sink.checks_due:
+        if sink.pieces is not None and len(sink.checked) < TUNING.early_pieces and sink.checks_due:
             # A liar is best found with its first piece.
             handler.check()
         handler.took(lane, block, len(data), now)
@@ -93,13 +112,6 @@ class BodyReceiver:
         return True
 
 
-#: What a mirror about which nothing is known is handed first.
-_FIRST_BYTES = 64 << 10
-#: Blocks are rounded to pieces, and first blocks are whole pieces, up to these sizes.
-_LONGEST_ALIGN = 1 << 20
-_LONGEST_FIRST = 512 << 10
-
-
 def make_segment_map(
     sink: PieceWriter, options: Options, rates: Mapping[int, float | None]
 ) -> SegmentMap:
@@ -121,14 +133,12 @@ def make_segment_map(
     piece = sink.pieces.length if sink.pieces is not None else 1
     return AdaptiveBlocks(
         missing,
-        align=piece if piece <= _LONGEST_ALIGN else 1,
-        first_bytes=max(_FIRST_BYTES, piece if piece <= _LONGEST_FIRST else 0),
+        align=piece if piece <= TUNING.most_align_bytes else 1,
+        first_bytes=max(TUNING.first_bytes, piece if piece <= TUNING.most_first_bytes else 0),
         fixed_bytes=options.block_bytes,
     )
 
 
-_SAMPLES = 4
-_SAMPLE_BYTES = 16 << 10
 Span = tuple[int, int]
 
 
@@ -159,7 +169,7 @@ class CulpritSearch:
         while self._samples:
             number = self._samples.popleft()
             spans = [
-                (start, min(end, start + _SAMPLE_BYTES))
+                (start, min(end, start + TUNING.sample_bytes))
                 for start, end in self._spread(self._shares().get(number, []))
             ]
             if self._doubt(board, number, spans):
@@ -188,10 +198,10 @@ class CulpritSearch:
 
     @staticmethod
     def _spread(spans: list[Span]) -> list[Span]:
-        if len(spans) <= _SAMPLES:
+        if len(spans) <= TUNING.samples:
             return spans
-        step = (len(spans) - 1) / (_SAMPLES - 1)
-        return [spans[round(at * step)] for at in range(_SAMPLES)]
+        step = (len(spans) - 1) / (TUNING.samples - 1)
+        return [spans[round(at * step)] for at in range(TUNING.samples)]
 
     @staticmethod
     def _half(spans: list[Span], half: int) -> list[Span]:

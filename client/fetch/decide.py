@@ -46,7 +46,6 @@ from .events import (
     WholeAnswerEnded,
     WrongBytes,
 )
-from .faults import EMPTY
 from .state import Depth, DownloadPhase, MirrorState, State
 
 
@@ -145,7 +144,11 @@ def _short_end(state: State, event: UnsizedAnswerEnded) -> list[Action]:
     mirror = state.mirror_of(event.lane)
     if event.size_bytes == 0 and faults.doubts_empty(state, mirror):
         actions = faults.drop_empty(state, mirror)
-        return actions if state.over else [*actions, *faults.start_over(state, mirror, EMPTY)]
+        return (
+            actions
+            if state.over
+            else [*actions, *faults.start_over(state, mirror, faults.DropReason.EMPTY)]
+        )
     state.size_bytes = event.size_bytes
     return [SetSize(event.size_bytes), Wake()]
 

@@ -9,7 +9,7 @@ What is known and decided stands in `state`; here are the connections, the file 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -80,9 +80,26 @@ from .report import Rates, make_progress, make_result, remember
 from .state import State
 from .workers import Worker
 
-#: An answer that runs past the reader's window is held back this far before its edge.
-_MARGIN_BYTES = 1 << 20
-_BURST_S = 0.1
+
+@dataclass(frozen=True, slots=True)
+class DownloadPace:
+    """How often a download looks after things, and how far it reads ahead."""
+
+    #: Silence and trials are judged this often.
+    tick_s: float = 0.025
+    #: A crash loses what arrived in this time.
+    journal_s: float = 0.5
+    #: Ten events of progress a second.
+    progress_s: float = 0.1
+    #: An answer is held back this far before the edge of the reader's window.
+    margin_bytes: int = 1 << 20
+    #: With a rate limit, this much of it may come at once.
+    burst_s: float = 0.1
+    #: No larger torrent is read.
+    most_torrent_bytes: int = 32 << 20
+
+
+TUNING = DownloadPace()
 
 
 class RateLimit:
@@ -104,7 +121,7 @@ class RateLimit:
         if rate is None:
             return
         earned = self._allowance + (now - self._allowed_s) * rate
-        self._allowance = min(earned, rate * _BURST_S) - count
+        self._allowance = min(earned, rate * TUNING.burst_s) - count
         self._allowed_s = now
         if self._allowance < 0 and not self.held:
             self.held = True
@@ -121,7 +138,7 @@ def runs_over(board: SegmentMap, block: Segment) -> bool:
     limit = board.limit
     if limit is None:
         return False
-    return block.live and block.position + _MARGIN_BYTES > limit and block.end > limit
+    return block.live and block.position + TUNING.margin_bytes > limit and block.end > limit
 
 
 def may_go_on(board: SegmentMap, lane: int) -> bool:
@@ -130,17 +147,12 @@ def may_go_on(board: SegmentMap, lane: int) -> bool:
     if limit is None:
         return True
     blocks = board.lanes[lane].blocks
-    return all(b.position + _MARGIN_BYTES <= limit or b.end <= limit for b in blocks)
+    return all(b.position + TUNING.margin_bytes <= limit or b.end <= limit for b in blocks)
 
 
 if TYPE_CHECKING:
     from .multicast_join import MulticastJoin
     from .peer_join import PeerJoin
-
-TICK_S = 0.025
-_NOTE_S = 0.5
-_MOST_TORRENT_BYTES = 32 << 20
-_TELL_S = 0.1
 
 
 class Download:
@@ -240,7 +252,7 @@ class Download:
         except DownloadFailed as problem:
             self.fail(problem)
             return
-        self.network.call_later(TICK_S, self._tick)
+        self.network.call_later(TUNING.tick_s, self._tick)
 
     def stop(self) -> None:
         """The caller wants no more; what arrived is kept."""
@@ -544,7 +556,7 @@ class Download:
         else:
             self._part()
         if not self.over:
-            self.network.call_later(TICK_S, self._tick)
+            self.network.call_later(TUNING.tick_s, self._tick)
 
     def _look_after(self, now: float) -> None:
         self._listen(now)
@@ -559,10 +571,10 @@ class Download:
                     self.peering.tick(now)
                 self._follow_reader()
                 self._pump()
-            if not self.over and now - self._noted_s >= _NOTE_S:
+            if not self.over and now - self._noted_s >= TUNING.journal_s:
                 self._noted_s = now
                 self._attempt(self.target.checkpoint)
-        if not self.over and now - self._told_s >= _TELL_S:
+        if not self.over and now - self._told_s >= TUNING.progress_s:
             self._told_s = now
             self.emit("progress", self.progress().fields())
         if not self.over and self.intake is not None and self.intake.board.done:
@@ -584,7 +596,7 @@ class Download:
                     # It held the request for longer than we care to wait: ask the plain way.
                     self.joining.give_up()
                     self.break_off(worker)
-            elif silent_s > connections.SHORT_S:
+            elif silent_s > connections.TUNING.least_s:
                 crowded = connection.unheard
                 self.handle(ConnectionSilent(worker.lane, silent_s, worker.rtt_s, crowded))
 
@@ -616,7 +628,7 @@ class Download:
             answered(None)
         else:
             url = replace(self.state.mirrors[0].url, target=path + ".torrent")
-            self._fetch_aside(url, _MOST_TORRENT_BYTES, answered)
+            self._fetch_aside(url, TUNING.most_torrent_bytes, answered)
 
     def _fetch_aside(
         self, url: Url, limit_bytes: int, then: Callable[[bytes | None], None]

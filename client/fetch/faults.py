@@ -5,6 +5,7 @@ Every function changes the state and returns what is to be done.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -106,10 +107,16 @@ _TELLING = (
     FailureReason.PROTOCOL,
 )
 _MOST_RESTARTS = 3
-EMPTY = "its copy is empty"
-REFUSES_PARTS = "it refuses a part of the file that it should have"
-OTHER_SIZE = "its copy has another size"
 Actions = list[Action]
+
+
+class DropReason(enum.StrEnum):
+    """Why a mirror is left out, as users read it."""
+
+    EMPTY = "its copy is empty"
+    REFUSES_PART = "it refuses a part of the file that it should have"
+    OTHER_SIZE = "its copy has another size"
+    DIFFERS = "its copy differs from the others'"
 
 
 def fail(state: State, problem: DownloadFailed) -> Actions:
@@ -306,8 +313,8 @@ def range_outside_file(state: State, event: RangeOutsideFile) -> Actions:
     inside = event.start is not None and event.start < state.size_bytes
     another = event.start is not None and event.size_bytes not in (None, state.size_bytes)
     if inside and event.size_bytes == state.size_bytes:
-        state.reasons.append((FailureReason.PROTOCOL, REFUSES_PARTS))
-        return drop(state, mirror, REFUSES_PARTS)
+        state.reasons.append((FailureReason.PROTOCOL, DropReason.REFUSES_PART))
+        return drop(state, mirror, DropReason.REFUSES_PART)
     return size_differs(state, mirror, event.size_bytes) if inside or another else []
 
 
@@ -418,7 +425,7 @@ def _is_of_nothing(digest: tuple[str, bytes] | None) -> bool:
 def drop_empty(state: State, mirror: Mirror) -> Actions:
     """The mirror's copy has no bytes, which is doubted: ask the others."""
     mirror.size_bytes = 0
-    return drop(state, mirror, EMPTY)
+    return drop(state, mirror, DropReason.EMPTY)
 
 
 def _empty_after_all(state: State) -> Actions:
@@ -445,7 +452,7 @@ def size_changes(state: State, mirror: Mirror) -> Actions:
     alone it is asked afresh only once."""
     mirror.resized, mirror.size_bytes = mirror.resized + 1, None
     text = "it tells another size of the file with each answer"
-    wronged = [other for other in state.mirrors if other.dropped == OTHER_SIZE]
+    wronged = [other for other in state.mirrors if other.dropped == DropReason.OTHER_SIZE]
     for other in wronged:
         other.state, other.dropped = MirrorState.READY, None
     if wronged:
@@ -473,12 +480,12 @@ def size_differs(state: State, mirror: Mirror, size: int | None) -> Actions:
             if other.size_bytes == size and not other.alive:
                 other.state, other.dropped = MirrorState.READY, None
             elif other.size_bytes not in (size, None):
-                actions += drop(state, other, OTHER_SIZE)
+                actions += drop(state, other, DropReason.OTHER_SIZE)
         whose = "most mirrors have" if more > 0 else "the first mirror has"
         text = f"{whose} a copy of another size"
         return [*actions, *start_over(state, mirror, text)]
     if state.others(mirror):
-        return drop(state, mirror, OTHER_SIZE)
+        return drop(state, mirror, DropReason.OTHER_SIZE)
     if certain:
         promised = f"where {state.size_bytes} are promised"
         return fail(state, Corrupt(f"{mirror.url.text} has {size} bytes {promised}"))

@@ -11,6 +11,7 @@ then a cohort forms again. No request is sent that a plain download would not se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,17 +33,32 @@ if TYPE_CHECKING:
     from ..multicast.reception import Reception, ReceptionOutcome
     from ..net.http import Connection
 
-_MOST_OFFER_BYTES = 1 << 20
-#: How long a server may hold the request: its window is 15 s by default.
-_PATIENCE_S = 30.0
-#: What is asked for at a time while a session gathers: this share of the file, and at least this.
-_FAR_SHARE, _FAR_BYTES = 1 / 16, 1 << 20
-#: So often the server is asked for another session when one broke off, while this share is missing.
-_MOST_AGAIN, _AGAIN_SHARE = 2, 0.25
+
+@dataclass(frozen=True, slots=True)
+class JoinTuning:
+    """When a session is waited for, and when it is left."""
+
+    #: A server may hold the request this long; its window is 15 s by default.
+    patience_s: float = 30.0
+    #: While a session gathers, ranges of this share of the file are asked for,
+    far_share: float = 1 / 16
+    #: and of at least this.
+    far_bytes: int = 1 << 20
+    #: The server is asked for a further session this often,
+    most_again: int = 2
+    #: while more than this share is missing.
+    again_share: float = 0.25
+    #: A complete download tries this long to tell the sender so.
+    farewell_s: float = 1.0
+    #: No larger offer is read.
+    most_offer_bytes: int = 1 << 20
+
+
+TUNING = JoinTuning()
+
+
 #: How a session ends whose sender is gone.
 _GONE = "datagrams stopped"
-#: How long a finished download waits until it could tell the sender that it is done.
-_FAREWELL_S = 1.0
 
 
 class Host(Driver, Protocol):
@@ -121,7 +137,7 @@ class MulticastJoin:
     @property
     def patience_s(self) -> float:
         """How long the server may hold the request."""
-        return max(_PATIENCE_S, self._host.state.options.timeout_s)
+        return max(TUNING.patience_s, self._host.state.options.timeout_s)
 
     def give_up(self) -> None:
         """No (more) multicast for this download."""
@@ -206,7 +222,7 @@ class MulticastJoin:
         board, size = self._host.state.board, self._host.state.size_bytes
         if board is None or board.choose is not None:
             return
-        step = max(_FAR_BYTES, int(size * _FAR_SHARE))
+        step = max(TUNING.far_bytes, int(size * TUNING.far_share))
 
         def last(free: IntervalSet) -> Span | None:
             start, end = max(free, default=(0, 0))
@@ -267,7 +283,7 @@ class MulticastJoin:
         if self._reception is None:
             return False
         if self._closing_until is None:
-            self._closing_until = now + _FAREWELL_S
+            self._closing_until = now + TUNING.farewell_s
             self._reception.settle()
         return self._reception is not None and now < self._closing_until
 
@@ -311,8 +327,8 @@ class MulticastJoin:
     def _ask_again(self, reason: str) -> None:
         """Whether the next request to the server may be answered with another session."""
         board, size = self._host.state.board, self._host.state.size_bytes
-        lacking = board is not None and board.wanted.total > _AGAIN_SHARE * size
-        if lacking and reason.startswith(_GONE) and self._again < _MOST_AGAIN:
+        lacking = board is not None and board.wanted.total > TUNING.again_share * size
+        if lacking and reason.startswith(_GONE) and self._again < TUNING.most_again:
             self._again += 1
             self._over, self._offer, self._asked_on = False, None, None
 
@@ -353,7 +369,7 @@ class OfferTaker:
         """Called by the connection."""
         if self._offer is None:
             self._plain.body(data)
-        elif len(self._offer) <= _MOST_OFFER_BYTES:
+        elif len(self._offer) <= TUNING.most_offer_bytes:
             self._offer += data
 
     def end(self) -> None:

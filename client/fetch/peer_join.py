@@ -9,6 +9,7 @@ same checks as one from a mirror.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..net.errors import LocalProblem
@@ -21,14 +22,27 @@ from .multicast_join import Host
 from .options import SourceReport
 from .state import Mirror
 
-#: The torrent may hold up the first request by so long, and is taken later than that, too.
-_HEAD_START_S = 0.5
+
+@dataclass(frozen=True, slots=True)
+class PeerTuning:
+    """How peers and mirrors share the work."""
+
+    #: The torrent may delay the first request this long; it is used later, too.
+    head_start_s: float = 0.5
+    #: A running answer is cut to this when peers come; the rest goes by rarity.
+    shortened_bytes: int = 1 << 20
+    #: The user hears of peers this often.
+    figures_s: float = 2.0
+    #: With fewer peers than this
+    few_peers: int = 3
+    #: after this time, other ways to peers are tried.
+    lonely_s: float = 15.0
+
+
+TUNING = PeerTuning()
+
+
 _LISTEN = ("0.0.0.0", "[::]")
-#: An answer that runs when the peers come is cut to so much: the rest is asked for by rarity.
-_SHORTENED_BYTES = 1 << 20
-_FIGURES_S = 2.0
-#: A download that met so few peers after so long tries other ways to them.
-_FEW_PEERS, _LONELY_S = 3, 15.0
 
 
 class PeerJoin:
@@ -69,7 +83,7 @@ class PeerJoin:
                 self._torrent = torrent
             once()
 
-        self._host.network.call_later(_HEAD_START_S, once)
+        self._host.network.call_later(TUNING.head_start_s, once)
         return answered
 
     def size_bytes(self) -> int | None:
@@ -120,11 +134,11 @@ class PeerJoin:
             board.filled(offset, offset + len(data))
         exchange.share(sink.have, lambda start, end: sink.backing.read(start, end - start))
         self._host.break_stopped()
-        if now - self._told_s >= _FIGURES_S:
+        if now - self._told_s >= TUNING.figures_s:
             self._told_s = now
             figures = exchange.figures()
             self._sent_bytes = figures.sent_bytes
-            if figures.peers < _FEW_PEERS and now - self._began_s > _LONELY_S:
+            if figures.peers < TUNING.few_peers and now - self._began_s > TUNING.lonely_s:
                 exchange.reach_further()
             if figures.peers:
                 text = f"{figures.peers} connected, {figures.sent_bytes} bytes given"
@@ -142,7 +156,7 @@ class PeerJoin:
         self._meter.start(now)
         board, network = intake.board, self._host.network
         board.choose = lambda free: exchange.from_origin(free, network.now())
-        board.shorten(_SHORTENED_BYTES)
+        board.shorten(TUNING.shortened_bytes)
         rate = self._host.state.options.upload_bytes_s
         self._tell("joined", f"reachable on port {exchange.port}, giving at most {rate:.0f} B/s")
         return True

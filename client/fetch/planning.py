@@ -7,16 +7,29 @@ a measured rate never stands by. The forecast is compared with the measured time
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..schedule import model
 from ..schedule.segments import UNKNOWN_SIZE
 from .actions import Action, Connect
 from .state import Mirror, MirrorState, State
 
-#: So much longer than planned, and everybody is called.
-_LATE = 1.5
-_LATE_S = 0.3
-#: For choosing mirrors, blocks of this length are as good as any.
-_BLOCK_BYTES = 256 << 10
+
+@dataclass(frozen=True, slots=True)
+class PlanTuning:
+    """When the plan has failed, and how long the model measures."""
+
+    #: All mirrors are called after this many times the planned time
+    late_factor: float = 1.5
+    #: plus this.
+    late_s: float = 0.3
+    #: The choice of mirrors does not depend on the length of blocks.
+    block_bytes: int = 256 << 10
+    #: Unknown mirrors are measured this long before the forecast.
+    measure_s: float = 0.75
+
+
+TUNING = PlanTuning()
 
 
 def choose_mirrors(state: State, left_bytes: int, now: float) -> None:
@@ -27,11 +40,11 @@ def choose_mirrors(state: State, left_bytes: int, now: float) -> None:
     paths = [mirror.remembered for mirror in mirrors if mirror.remembered is not None]
     if len(paths) < len(mirrors) or len(paths) < 2:
         return
-    plan = model.choose(left_bytes, paths, [min(_BLOCK_BYTES, left_bytes)])
+    plan = model.choose(left_bytes, paths, [min(TUNING.block_bytes, left_bytes)])
     idle = [mirror for place, mirror in enumerate(mirrors) if place not in plan.mirrors]
     for mirror in idle:
         mirror.state = MirrorState.STANDBY
-    state.planned.until_s = now + plan.seconds * _LATE + _LATE_S
+    state.planned.until_s = now + plan.seconds * TUNING.late_factor + TUNING.late_s
     used = len(mirrors) - len(idle)
     text = f"plan: {used} of {len(mirrors)} mirrors, {plan.seconds:.2f} s"
     names = ", ".join(mirror.url.text for mirror in idle)
@@ -51,12 +64,12 @@ def mirror_found(state: State, mirror: Mirror, size_bytes: int, now: float) -> N
     ]
     if not used or left >= UNKNOWN_SIZE >> 1:
         return
-    block = min(_BLOCK_BYTES, max(1, left))
+    block = min(TUNING.block_bytes, max(1, left))
     without_s = model.predict_s(left, used, block)
     with_s = model.predict_s(left, [*used, path], block)
-    if with_s > without_s * (1 - model.WORTH):
+    if with_s > without_s * (1 - model.TUNING.worth):
         mirror.state = MirrorState.STANDBY
-        state.planned.until_s = now + without_s * _LATE + _LATE_S
+        state.planned.until_s = now + without_s * TUNING.late_factor + TUNING.late_s
         text = f"plan: {mirror.url.text} would not make it shorter, stands by"
         state.planned.lines.append(text)
 
@@ -76,10 +89,6 @@ def call_all(state: State) -> list[Action]:
     return [Connect(lane) for mirror in waiting for lane in mirror.lanes]
 
 
-#: Mirrors are measured for so long before the model is asked, if they are all strangers.
-_MEASURE_S = 0.75
-
-
 def forecast_at_start(state: State, left_bytes: int, now: float) -> None:
     """The size is known; perhaps all mirrors are too."""
     paths = [mirror.remembered for mirror in state.mirrors if mirror.remembered is not None]
@@ -93,7 +102,7 @@ def forecast_rest(state: State, now: float) -> None:
     board, first_s = state.board, state.first_byte_s
     if state.predicted.made or board is None or first_s is None:
         return
-    if now - first_s < _MEASURE_S or state.size_bytes == UNKNOWN_SIZE:
+    if now - first_s < TUNING.measure_s or state.size_bytes == UNKNOWN_SIZE:
         return
     state.predicted.made = True
     paths = []

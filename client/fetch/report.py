@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..schedule.model import Path
@@ -15,12 +16,28 @@ from .content import DownloadedFile
 from .options import Progress, Result, SourceReport
 from .state import State
 
-_FADE = 0.5
-_HOSTS = 500
-#: Beyond these a row was written by somebody else, and nothing could be computed from it.
-_MOST_BYTES_S = 1e12
-_LEAST_BYTES_S = 1.0
-_MOST_RTT_S = 60.0
+
+@dataclass(frozen=True, slots=True)
+class RateTuning:
+    """Which rates are remembered. Bounds leave out rows that another program wrote."""
+
+    #: The weight of the remembered rate beside the new one.
+    old_share: float = 0.5
+    #: Keeps the file below 30 kB.
+    most_hosts: int = 500
+    #: The upper bound of a rate.
+    most_bytes_s: float = 1e12
+    #: The lower bound of a rate.
+    least_bytes_s: float = 1.0
+    #: The upper bound of a round trip.
+    most_rtt_s: float = 60.0
+    #: A shorter measurement is not remembered,
+    least_busy_s: float = 0.05
+    #: nor one of fewer bytes.
+    least_bytes: int = 16 << 10
+
+
+TUNING = RateTuning()
 
 
 class Rates:
@@ -35,7 +52,10 @@ class Rates:
         for host, row in rows.items() if isinstance(rows, dict) else ():
             with contextlib.suppress(ValueError, TypeError, LookupError, OverflowError):
                 rate, rtt_s = float(row[0]), float(row[1])
-                if _LEAST_BYTES_S <= rate <= _MOST_BYTES_S and 0 <= rtt_s <= _MOST_RTT_S:
+                if (
+                    TUNING.least_bytes_s <= rate <= TUNING.most_bytes_s
+                    and 0 <= rtt_s <= TUNING.most_rtt_s
+                ):
                     self._rows[str(host)] = [rate, rtt_s]
 
     def path(self, host: str) -> Path | None:
@@ -47,12 +67,12 @@ class Rates:
         """A new measurement; half of the old one stays."""
         old = self._rows.pop(host, None)
         if old is not None:
-            rate_bytes_s = _FADE * old[0] + (1 - _FADE) * rate_bytes_s
+            rate_bytes_s = TUNING.old_share * old[0] + (1 - TUNING.old_share) * rate_bytes_s
         self._rows[host] = [round(rate_bytes_s, 1), round(rtt_s, 6)]
 
     def save(self) -> None:
         """Write it back; the most recently used hosts stay."""
-        rows = dict(list(self._rows.items())[-_HOSTS:])
+        rows = dict(list(self._rows.items())[-TUNING.most_hosts :])
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             fresh = self._path.with_suffix(f".{os.getpid()}")
@@ -64,17 +84,14 @@ if TYPE_CHECKING:
     from .multicast_join import MulticastJoin
     from .peer_join import PeerJoin
 
-#: A rate is worth remembering after so much of work.
-_TELLING_S = 0.05
-_TELLING_BYTES = 16 << 10
-
 
 def remember(state: State, rates: Rates) -> None:
     """Keep the rates that were seen."""
     telling = [
         mirror
         for mirror in state.mirrors
-        if mirror.counts.busy_s > _TELLING_S and mirror.counts.received_bytes >= _TELLING_BYTES
+        if mirror.counts.busy_s > TUNING.least_busy_s
+        and mirror.counts.received_bytes >= TUNING.least_bytes
     ]
     for mirror in telling:
         counts = mirror.counts

@@ -8,6 +8,7 @@ different dates, where no digest will tell, are compared all over the file. Pure
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 
 from ...protocol.intervals import Span
@@ -17,27 +18,42 @@ from .actions import Action, RequestSample
 from .events import ConnectionOpened
 from .state import Depth, Round, Serves, State
 
-#: What each of several mirrors is asked for.
-OPENING_BYTES = 128 << 10
-#: How much is compared at a place of the file.
-SAMPLE_BYTES = 256
-#: So many mirrors can tell which of them has another copy.
-LEAST_VOTERS = 3
+
+@dataclass(frozen=True, slots=True)
+class SampleTuning:
+    """How copies are compared. Half and double of the sizes change what a lie costs, not the rate:
+    a sample of 256 bytes is less than its answer's head."""
+
+    #: Each of several mirrors is asked for this much before the size is known.
+    first_range_bytes: int = 128 << 10
+    #: The same for strategies with a plan of their own.
+    probe_bytes: int = 16 << 10
+    #: Compared at one place of the file.
+    sample_bytes: int = 256
+    #: Fewer mirrors have no majority.
+    least_voters: int = 3
+    #: Where dates differ, one place is compared for each of these.
+    place_bytes: int = 256 << 10
+    #: Bounds the requests for a large file.
+    most_places: int = 16
+    #: For a mirror that takes one request at a time; each sample costs it a round trip.
+    most_single: int = 3
+    #: A complete file waits this long for samples that are on their way.
+    patience_s: float = 0.5
 
 
-def _first_range(lane: int, count: int, step: int = OPENING_BYTES) -> Span | None:
+TUNING = SampleTuning()
+
+
+def _first_range(lane: int, count: int, step: int = TUNING.first_range_bytes) -> Span | None:
     """What connection `lane` to one of `count` mirrors asks for; None: the whole file."""
     return None if count == 1 else (lane * step, (lane + 1) * step)
 
 
 def _first_sample(random: Random) -> Span:
-    """What `LEAST_VOTERS` mirrors or more are asked for before anything else, to compare it."""
-    at = random.randrange(OPENING_BYTES - SAMPLE_BYTES)
-    return at, at + SAMPLE_BYTES
-
-
-#: What strategies with a plan of their own ask for.
-_PROBE_BYTES = 16 << 10
+    """What a majority of mirrors is asked for before anything else, to compare it."""
+    at = random.randrange(TUNING.first_range_bytes - TUNING.sample_bytes)
+    return at, at + TUNING.sample_bytes
 
 
 def first_request(state: State, lane: int) -> tuple[Span | None, Span | None]:
@@ -46,9 +62,9 @@ def first_request(state: State, lane: int) -> tuple[Span | None, Span | None]:
     count = sum(1 for _ in state.alive)
     if mirror.serves is Serves.LAST_RESORT:
         return None, None
-    step = OPENING_BYTES if state.options.strategy == "adaptive" else _PROBE_BYTES
+    step = TUNING.first_range_bytes if state.options.strategy == "adaptive" else TUNING.probe_bytes
     span = _first_range(lane, count, state.options.block_bytes or step)
-    if count < LEAST_VOTERS:
+    if count < TUNING.least_voters:
         return None, span
     # These can tell which of them has another copy, so a sample comes before anything else.
     rounds = state.samples.rounds
@@ -59,22 +75,14 @@ def first_request(state: State, lane: int) -> tuple[Span | None, Span | None]:
 
 
 #: A shorter file comes from one mirror.
-_LEAST_BYTES = OPENING_BYTES + 1
-#: Where dates differ: a place for so much of the file, and so many at most.
-_PLACE_BYTES = 256 << 10
-_MOST_PLACES = 16
-#: Each costs a mirror that takes one request at a time a round trip or a connection.
-_MOST_SINGLE = 3
-#: How long a download that is whole waits for samples that are still on their way.
-_PATIENCE_S = 0.5
-_DIFFERS = "its copy differs from the others'"
+_LEAST_BYTES = TUNING.first_range_bytes + 1
 
 
 def choose(state: State) -> None:
     """The size is known: pick a place."""
     if _LEAST_BYTES <= state.size_bytes < UNKNOWN_SIZE:
-        at = state.random.randrange(state.size_bytes - SAMPLE_BYTES)
-        state.samples.rounds.append(Round(at, at + SAMPLE_BYTES))
+        at = state.random.randrange(state.size_bytes - TUNING.sample_bytes)
+        state.samples.rounds.append(Round(at, at + TUNING.sample_bytes))
 
 
 def connection_opened(state: State, event: ConnectionOpened) -> list[Action]:
@@ -93,7 +101,7 @@ def ask(state: State, lane: int) -> list[Action]:
         return []
     single = mirror.depth is Depth.ONE
     actions: list[Action] = []
-    for one in state.samples.rounds[: _MOST_SINGLE if single else None]:
+    for one in state.samples.rounds[: TUNING.most_single if single else None]:
         if mirror.number not in one.votes.asked:
             one.votes.asked.add(mirror.number)
             actions.append(RequestSample(lane, one.start, one.end))
@@ -133,12 +141,12 @@ def _alike(state: State) -> bool:
 
 def _doubt(state: State) -> None:
     samples = state.samples
-    most = -(-state.size_bytes // _PLACE_BYTES)
-    count = samples.doubtful = min(_MOST_PLACES, most)
+    most = -(-state.size_bytes // TUNING.place_bytes)
+    count = samples.doubtful = min(TUNING.most_places, most)
     share = state.size_bytes // count
     for number in range(count):
-        at = number * share + state.random.randrange(share - SAMPLE_BYTES)
-        samples.later.append(Round(at, at + SAMPLE_BYTES))
+        at = number * share + state.random.randrange(share - TUNING.sample_bytes)
+        samples.later.append(Round(at, at + TUNING.sample_bytes))
     dates = {mirror.modified for mirror in state.alive if mirror.answered}
     if None not in dates:
         text = "the mirrors give the file different dates and no digest is known"
@@ -165,7 +173,7 @@ def settle_votes(state: State) -> list[Action]:
         return []
     for one in state.samples.rounds:
         for number in one.votes.differing_from_first([mirror.number for mirror in state.alive]):
-            return faults.convict(state, state.mirrors[number], _DIFFERS)
+            return faults.convict(state, state.mirrors[number], faults.DropReason.DIFFERS)
     return []
 
 
@@ -202,7 +210,7 @@ def sample_received(state: State, lane: int, start: int, data: bytes) -> list[Ac
             continue
         one.votes.add(state.lane_mirrors[lane], data)
         for number in one.votes.minority() or _second_of_two(state, one):
-            actions += faults.convict(state, state.mirrors[number], _DIFFERS)
+            actions += faults.convict(state, state.mirrors[number], faults.DropReason.DIFFERS)
     return actions
 
 
@@ -240,5 +248,5 @@ def should_wait(state: State, working: frozenset[int], now: float) -> bool:
     if not any(state.usable(state.mirrors[n]) for n in outstanding):
         return False
     if samples.late_s is None:
-        samples.late_s = now + _PATIENCE_S
+        samples.late_s = now + TUNING.patience_s
     return now < samples.late_s

@@ -8,6 +8,7 @@ knows only its connection and what it has asked for.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 from ...protocol.ranges import format_range
@@ -40,13 +41,22 @@ from .events import (
 )
 from .state import Depth, Mirror, Serves, State, WholeAnswer
 
-_PROBLEM_BYTES = 64 << 10
-#: Two blocks (see the board) and two samples.
-_MOST_UNDER_WAY = 4
-#: A server may send less than it is asked for, but not forever next to nothing.
-_SHORT_ANSWER_BYTES = 16 << 10
-#: A sample's answer that runs on for longer than this is broken off.
-_LONG_BYTES = 64 << 10
+
+@dataclass(frozen=True, slots=True)
+class AnswerLimits:
+    """Bounds on one connection's answers."""
+
+    #: This much of a problem document is read.
+    problem_bytes: int = 64 << 10
+    #: Two blocks and two samples.
+    most_requests: int = 4
+    #: An answer that ends early must have brought this much.
+    short_bytes: int = 16 << 10
+    #: A sample's answer that runs on for longer is broken off.
+    run_on_bytes: int = 64 << 10
+
+
+TUNING = AnswerLimits()
 
 
 class Driver(Protocol):
@@ -182,7 +192,7 @@ class Worker:
             if not self._first_asked:
                 self._ask_size(mirror)
             return
-        most = 1 if self.one_at_a_time else _MOST_UNDER_WAY
+        most = 1 if self.one_at_a_time else TUNING.most_requests
         while connection.busy < most:
             block = board.ask(self.lane, self.driver.network.now())
             if block is None:
@@ -348,7 +358,7 @@ class AnswerTaker:
         """Called by the connection."""
         if self._useful:
             self._reader.useful(data)
-        elif self._problem is not None and len(self._words) < _PROBLEM_BYTES:
+        elif self._problem is not None and len(self._words) < TUNING.problem_bytes:
             self._words += data
 
     def end(self) -> None:
@@ -484,7 +494,7 @@ class FileBytes:
             driver.handle(UnsizedAnswerEnded(worker.lane, block.position))
         else:
             driver.intake.board.ended(block, driver.network.now())
-            if worker.answer_bytes < _SHORT_ANSWER_BYTES:
+            if worker.answer_bytes < TUNING.short_bytes:
                 driver.handle(ShortAnswer(worker.lane))
 
 
@@ -506,7 +516,7 @@ class SampleBytes:
             self._instead = FileBytes(self._worker, None)
             self._instead.begin(body)
         elif body.end is not None:
-            self._runs_on = body.end - self._stop > _LONG_BYTES
+            self._runs_on = body.end - self._stop > TUNING.run_on_bytes
 
     def useful(self, data: memoryview) -> None:
         if self._instead is not None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from .follow import Followed
     from .problem import MirrorProblem
 
-_PASSING, _LASTING = 5, 6
-
 
 def _stop(*_: object) -> NoReturn:
     sys.exit(0)
@@ -181,7 +179,7 @@ def follow(
 
 
 def _status(problem: MirrorProblem) -> int:
-    return _PASSING if problem.passing else _LASTING
+    return 5 if problem.passing else 6
 
 
 class _Teller:

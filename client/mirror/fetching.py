@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,22 @@ from .transport import TooSlow
 if TYPE_CHECKING:
     from ..fetch.options import Result
 
-_LONGEST_WAIT_S = 3600.0
-#: An origin that brings something, but less than this a second over so long, is given up for now.
-_LEAST_BYTES_S, _PACE_WINDOW_S = 1_000.0, 120.0
-#: One that gives no sign of life for so long is gone.
-_GONE_S = 90.0
+
+@dataclass(frozen=True, slots=True)
+class OriginPatience:
+    """When an origin is given up for now."""
+
+    #: The longest wait that an origin may ask for.
+    longest_wait_s: float = 3600.0
+    #: An origin must bring this rate
+    least_bytes_s: float = 1_000.0
+    #: over this time.
+    pace_window_s: float = 120.0
+    #: An origin without a sign of life for this long is gone.
+    gone_s: float = 90.0
+
+
+TUNING = OriginPatience()
 
 
 class HttpTransport:
@@ -47,8 +59,8 @@ class HttpTransport:
         ca_file: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
-        pace_window_s: float = _PACE_WINDOW_S,
-        gone_s: float = _GONE_S,
+        pace_window_s: float = TUNING.pace_window_s,
+        gone_s: float = TUNING.gone_s,
     ) -> None:
         self._pace_window_s = pace_window_s
         self._gone_s = gone_s
@@ -61,7 +73,7 @@ class HttpTransport:
             agent="tidegate-mirror",
             trust=CertificateTrust(ca_file),
             pass_token=pass_token,
-            manners=RetryPolicy(max_wait_s=_LONGEST_WAIT_S),
+            manners=RetryPolicy(max_wait_s=TUNING.longest_wait_s),
             sleep=sleep,
             clock=clock,
         )
@@ -177,7 +189,7 @@ class HttpTransport:
         try:
             while not (await asyncio.wait([work], timeout=self._pace_window_s))[0]:
                 came, before = received_bytes() - before, received_bytes()
-                if 0 < came < _LEAST_BYTES_S * self._pace_window_s:
+                if 0 < came < TUNING.least_bytes_s * self._pace_window_s:
                     raise TooSlow(
                         f"it brought {came} bytes in {self._pace_window_s:.0f} s, "
                         "and what came is kept"

@@ -26,8 +26,6 @@ from .problem import MirrorProblem
 from .stage import remove_tree
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +52,8 @@ class MirrorRecord:
 
 def exchange(one: Path, other: Path) -> None:
     """Swap two names in one step (renameat2, Linux)."""
-    done = _LIBC.renameat2(
-        _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
-    )
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    done = _LIBC.renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange)
     if done != 0:
         code = ctypes.get_errno()
         if code in (errno.EINVAL, errno.ENOSYS):

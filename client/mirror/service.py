@@ -24,15 +24,26 @@ from .follow import Followed, Follower
 from .problem import MirrorProblem
 from .transport import ChannelTransport
 
-#: Longer than an origin holds a question for news.
-_NEWS_TIMEOUT_S = 60.0
-_FIRST_BACKOFF_S = 5.0
-#: An origin that has nothing to say answers after 25 s; one that answers at once is not holding.
-_SHORTEST_HOLD_S = 5.0
-_LOOKING_SHARE = 0.05
-#: The origin takes a mirror for silent after three minutes.
-_REPORT_EVERY_S = 60.0
-_SAMPLES = 3
+
+@dataclass(frozen=True, slots=True)
+class FollowTuning:
+    """How a mirror follows its origin."""
+
+    #: Longer than an origin holds a question for news.
+    news_timeout_s: float = 60.0
+    #: Doubled after each setback, up to the interval.
+    first_backoff_s: float = 5.0
+    #: An origin that answers sooner does not hold questions; 25 s is usual.
+    shortest_hold_s: float = 5.0
+    #: Looking for drift takes at most this share of the time.
+    looking_share: float = 0.05
+    #: The origin takes a mirror for silent after three minutes.
+    report_every_s: float = 60.0
+    #: The best of these round trips measures the clock.
+    clock_samples: int = 3
+
+
+TUNING = FollowTuning()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,9 @@ class MirrorService:
         self._clock = clock
         self._steady = steady or clock
         self._sleep = sleep
-        self._interval_s = interval_s if reporting is None else min(interval_s, _REPORT_EVERY_S)
+        self._interval_s = (
+            interval_s if reporting is None else min(interval_s, TUNING.report_every_s)
+        )
         self._reporting = reporting
         self._done = done
         self._failed = failed
@@ -93,7 +106,7 @@ class MirrorService:
             return
         # It failed; or what the origin announced is not what it has signed, which may take a while
         # behind a cache, and for ever at a liar.
-        pause_s = min(self._interval_s, _FIRST_BACKOFF_S * 2 ** min(self._setbacks, 10))
+        pause_s = min(self._interval_s, TUNING.first_backoff_s * 2 ** min(self._setbacks, 10))
         self._setbacks += 1
         self._sleep(pause_s * (0.75 + self._rng.random() / 2))
 
@@ -112,7 +125,7 @@ class MirrorService:
             return self._broke_off(MirrorProblem("internal", text, passing=True))
         if look:
             ended = self._steady()
-            self._look_at = ended + (ended - began) / _LOOKING_SHARE
+            self._look_at = ended + (ended - began) / TUNING.looking_share
         self._done(followed)
         self.report("")
         return followed
@@ -130,15 +143,15 @@ class MirrorService:
         end = self._steady() + self._interval_s
         while (left_s := end - self._steady()) > 0:
             asked = self._steady()
-            latest = self._latest(url, min(_NEWS_TIMEOUT_S, max(1.0, left_s)))
+            latest = self._latest(url, min(TUNING.news_timeout_s, max(1.0, left_s)))
             if latest is None:
                 # A plain file server, or no answer within the interval.
                 self._sleep(max(0.0, end - self._steady()))
                 return 0
             if latest > version:
                 return latest
-            if self._steady() - asked < _SHORTEST_HOLD_S:
-                self._sleep(min(left_s, _SHORTEST_HOLD_S * (1 + self._rng.random())))
+            if self._steady() - asked < TUNING.shortest_hold_s:
+                self._sleep(min(left_s, TUNING.shortest_hold_s * (1 + self._rng.random())))
         return 0
 
     def _latest(self, url: str, timeout_s: float) -> int | None:
@@ -206,7 +219,7 @@ class MirrorService:
         if not place.state.version:
             return ""
         wrong = 0
-        for _ in range(_SAMPLES):
+        for _ in range(TUNING.clock_samples):
             try:
                 entry = KeptManifest(place.manifest).some_file(self._rng)
             except (OSError, BadManifest):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...protocol.packet import newer
 
-_MASK = 0xFFFFFFFF
+MASK = 0xFFFFFFFF
 
 
 class DelayWatch:
@@ -44,7 +44,7 @@ class DelayWatch:
             return 0
         if self._base[0] is not None:
             base = self._less(self._base[0], base)
-        return (least - base) & _MASK
+        return (least - base) & MASK
 
     @staticmethod
     def _less(left: int | None, right: int) -> int:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from ...protocol.fec import BlockDecoder, Scheme, scheme_for
@@ -37,28 +38,40 @@ from ...protocol.packet import (
 from ...protocol.session import Offer
 from ...protocol.session_report import ReceiverReport, ReportAnswer
 from .blocks import BlockCollector, Space, Write
-from .delay import DelayWatch
+from .delay import MASK, DelayWatch
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTuning:
+    """When a receiver reports what it lacks, and when it leaves."""
+
+    #: Cohorts that spread reports over more than this let a new pass overtake them.
+    suppress_window_s: float = 0.25
+    #: Other members' datagrams prove no life; after this many silences blocks must come.
+    sure_silences: float = 3.0
+    #: Fewer datagrams than this
+    likely_datagrams: int = 16
+    #: at this many times the offered rate are taken as sent.
+    likely_rates: float = 1.5
+    #: Towards the end of a pass reports come up to this many times as often.
+    most_hurry: int = 8
+    #: A session is too fast once this many times the user's limit has come
+    limit_slack: float = 1.25
+    #: over this time; a busy host reads a second late.
+    limit_after_s: float = 4.0
+    #: A report stays below the 64 KiB that a server takes;
+    most_blocks: int = 3000
+    #: the rest follows after the next pass.
+    most_digits: int = 40_000
+
+
+TUNING = ReportTuning()
+
 
 _SYMBOL_KIND = VERSION << 4 | PacketType.SYMBOL
 _MARK_KIND = VERSION << 4 | PacketType.MARK
 _UNPACK = SEALED_HEADER.unpack_from
-_MASK, _HALF = 0xFFFFFFFF, 1 << 31
-#: Cohorts whose reports are spread over more than this let a new pass overtake them.
-_SUPPRESS_WINDOW_S = 0.25
-#: Other members' datagrams are no sign of the origin's life: after so many times the offer's
-#: silence something must have come that they cannot make.
-_SURE_SILENCES = 3.0
-#: So many datagrams, and so many times the offered rate, are likely to have been sent.
-_LIKELY_DATAGRAMS, _LIKELY_RATES = 16, 1.5
-#: How much more often than usual reports are sent towards the end of a pass.
-_MOST_HURRY = 8
-#: A session is too fast for a limit once this many times the limit has come ...
-_LIMIT_SLACK = 1.25
-#: ... over so long; what a busy host read a second late counts as coming at once.
-_LIMIT_AFTER_S = 4.0
-#: A report stays below the 64 KiB a server takes; the rest is asked for after the next pass.
-_MOST_BLOCKS_A_REPORT = 3000
-_MOST_DIGITS_A_REPORT = 40_000
+_HALF = 1 << 31
 
 
 class MulticastReceiver(BlockCollector):
@@ -118,7 +131,7 @@ class MulticastReceiver(BlockCollector):
         self._sent_us: int | None = None
         self.silent_at = now + offer.start_in_s + offer.silence_s
         #: Until then any datagram counts as a sign of life; moved on by what only the origin sends.
-        self._sure_until = now + offer.start_in_s + _SURE_SILENCES * offer.silence_s
+        self._sure_until = now + offer.start_in_s + TUNING.sure_silences * offer.silence_s
         self.heard = False
         self._heard_at = now
         self._limit_bytes_s = limit_bytes_s
@@ -172,7 +185,7 @@ class MulticastReceiver(BlockCollector):
                     self._hear(sequence, now)
                     last = sequence
                 good += 1
-                if (sequence - last) & _MASK < _HALF:
+                if (sequence - last) & MASK < _HALF:
                     last, sent_us = sequence, sent
                 if kind == _SYMBOL_KIND:
                     decoder = opened.get(block)
@@ -197,14 +210,14 @@ class MulticastReceiver(BlockCollector):
         self.heard, self._heard_at = True, now
         self._last_sequence = sequence
         if not self._marked:
-            self._counted_to, self._counted_at = (sequence - 1) & _MASK, now
+            self._counted_to, self._counted_at = (sequence - 1) & MASK, now
         if self._every_s:
             self._ask_at = now + self._every_s * (0.5 + self._rng.random() / 2)
 
     def sample_delay(self, arrived_us: int | None, now: float) -> None:
         """When the datagram taken last reached this host, by any clock in microseconds."""
         if arrived_us is not None and self._sent_us is not None:
-            self._delays.add((arrived_us - self._sent_us) & _MASK, now)
+            self._delays.add((arrived_us - self._sent_us) & MASK, now)
 
     def note_lag(self, waited_us: int, room_us: int = 0) -> None:
         """The newest datagram waited so long in this host before it was read; it can wait for
@@ -215,7 +228,7 @@ class MulticastReceiver(BlockCollector):
         left = self._left
         super()._finish_block(block, decoder, now)
         if self._left < left:
-            self._sure_until = now + _SURE_SILENCES * self._silence_s
+            self._sure_until = now + TUNING.sure_silences * self._silence_s
 
     def _stay(self, now: float) -> None:
         self.silent_at = min(now + self._silence_s, self._sure_until)
@@ -234,10 +247,10 @@ class MulticastReceiver(BlockCollector):
             return False
         if self._marks is None or not self._marks.is_signed(header, signature):
             return False
-        sent = (sequence - self._counted_to) & _MASK if self.heard else 1
+        sent = (sequence - self._counted_to) & MASK if self.heard else 1
         self._counted += sent if self._marked else min(sent, self._likely(now))
         self._marked, self._counted_to, self._counted_at = True, sequence, now
-        self._sure_until = now + _SURE_SILENCES * self._silence_s
+        self._sure_until = now + TUNING.sure_silences * self._silence_s
         if newer(pass_number, self._pass, 8):
             self._pass_ended(self._pass, now)
             self._pass = pass_number
@@ -288,13 +301,13 @@ class MulticastReceiver(BlockCollector):
         """Whether more comes than this receiver said it can take; the others outvoted it."""
         since_s = now - self._heard_at
         came_bytes = self.counters.datagrams * self._symbol_bytes
-        most_bytes = _LIMIT_SLACK * self._limit_bytes_s * since_s
-        return self.heard and since_s >= _LIMIT_AFTER_S and came_bytes > most_bytes
+        most_bytes = TUNING.limit_slack * self._limit_bytes_s * since_s
+        return self.heard and since_s >= TUNING.limit_after_s and came_bytes > most_bytes
 
     def _pause_s(self) -> float:
         """Until the next report during a pass: shorter and shorter towards its end, so that little
         is left to ask for, and to decode, when everybody waits."""
-        return min(self._every_s, max(self.pass_left_s / 2, self._every_s / _MOST_HURRY))
+        return min(self._every_s, max(self.pass_left_s / 2, self._every_s / TUNING.most_hurry))
 
     def _scheduled_report(self, now: float) -> ReceiverReport | None:
         state, self._state, self._report_at = self._state, None, float("inf")
@@ -303,7 +316,7 @@ class MulticastReceiver(BlockCollector):
             return self._make(state, now)
         if not self._left:
             return None
-        if self._window_s > _SUPPRESS_WINDOW_S and self._pass != self._state_pass:
+        if self._window_s > TUNING.suppress_window_s and self._pass != self._state_pass:
             # In a large cohort a new pass already sends for somebody who wants at least as much:
             # ask again after it.
             self._ended_pass = -1
@@ -378,12 +391,12 @@ class MulticastReceiver(BlockCollector):
         """How many datagrams there were: as the marks say, and since the newest as is likely."""
         if not self.heard:
             return 0
-        since = (self._last_sequence - self._counted_to) & _MASK
+        since = (self._last_sequence - self._counted_to) & MASK
         return self._counted + min(since, self._likely(now))
 
     def _likely(self, now: float) -> int:
         per_s = self.offer.rate_bytes_s / (self._symbol_bytes + PAYLOAD_OFFSET)
-        return _LIKELY_DATAGRAMS + int(_LIKELY_RATES * per_s * (now - self._counted_at))
+        return TUNING.likely_datagrams + int(TUNING.likely_rates * per_s * (now - self._counted_at))
 
     def came_elsewhere(self, now: float) -> None:
         """The caller got blocks another way; if that was all, the sender is told."""
@@ -392,7 +405,7 @@ class MulticastReceiver(BlockCollector):
             self._complete(now)
 
     def _wanted_counts(self, below: int) -> Iterator[tuple[int, int]]:
-        for block in islice(self.missing_blocks(below), _MOST_BLOCKS_A_REPORT):
+        for block in islice(self.missing_blocks(below), TUNING.most_blocks):
             decoder = self._open.get(block)
             yield block, decoder.missing if decoder else self._whole(block)
 
@@ -400,7 +413,7 @@ class MulticastReceiver(BlockCollector):
         return self.layout.k(block)
 
     def _wanted_symbols(self, below: int) -> Iterator[tuple[int, int]]:
-        digits = _MOST_DIGITS_A_REPORT
+        digits = TUNING.most_digits
         for block in self.missing_blocks(below):
             digits -= self.layout.k(block) // 4
             if digits < 0:

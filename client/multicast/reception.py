@@ -29,15 +29,28 @@ from .receiver import MulticastReceiver
 from .socket import GroupSocket
 from .space import BlockSpace
 
-#: After draining the socket it is left alone for so long: one wake-up serves many datagrams.
-_NAP_S = 0.02
-#: After few datagrams the next may be what everybody waits for (the end of a pass).
-_SHORT_NAP_S, _FEW = 0.002, 8
-_MOST_READS_A_TURN = 16
-#: Repair by unicast inside the session pays only for little; the rest is the download's.
-_REPAIR_SHARE = 0.25
-_REPAIR_BYTES = 256 * 1024
-_SPACE_BYTES = 64 << 20
+
+@dataclass(frozen=True, slots=True)
+class ReceptionTuning:
+    """How the socket is read, and what is repaired inside a session."""
+
+    #: The drained socket is left alone this long: one wake-up serves many datagrams.
+    nap_s: float = 0.02
+    #: The same after
+    short_nap_s: float = 0.002
+    #: fewer than this: the next one may end a pass.
+    few_datagrams: int = 8
+    #: One turn of the loop reads at most this often.
+    most_reads: int = 16
+    #: Unicast repair inside the session is for at most this share,
+    repair_share: float = 0.25
+    #: or this much; the download fetches the rest.
+    repair_bytes: int = 256 * 1024
+    #: Memory for blocks that are not decoded yet.
+    space_bytes: int = 64 << 20
+
+
+TUNING = ReceptionTuning()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +96,13 @@ class Reception:
         self._write = write
         self._have = have
         self._limit_bytes_s = limit_bytes_s
-        self._space = BlockSpace(folder, _SPACE_BYTES)
+        self._space = BlockSpace(folder, TUNING.space_bytes)
         paper = offer.fec.scheme == "paper"
         header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
         self._size = header_bytes + offer.fec.symbol_bytes
         per_second = max(1.0, offer.rate_bytes_s / self._size)
         self._room_s = self._socket.room_datagrams / per_second
-        self._nap_s = min(_NAP_S, 0.25 * self._room_s)
+        self._nap_s = min(TUNING.nap_s, 0.25 * self._room_s)
         self._over = False
         self._finishing = False
         self._failure: Exception | None = None
@@ -163,12 +176,12 @@ class Reception:
 
     def _readable(self) -> None:
         """Take what the kernel has, then nap."""
-        few = self._drain() < _FEW
+        few = self._drain() < TUNING.few_datagrams
         if not self._over:
             self._read(False)
             # Towards the end of a pass every moment counts.
             nap_s = 0.0 if few else self.receiver.pass_left_s / 8
-            nap_s = min(self._nap_s, max(_SHORT_NAP_S, nap_s))
+            nap_s = min(self._nap_s, max(TUNING.short_nap_s, nap_s))
             self._nap = self._network.call_later(nap_s, self._wake)
             self._look()
 
@@ -178,7 +191,7 @@ class Reception:
         receiver, now = self.receiver, self._network.now()
         room_us = int(1e6 * self._room_s)
         try:
-            for _ in range(_MOST_READS_A_TURN):
+            for _ in range(TUNING.most_reads):
                 read_us = time.time_ns() // 1000
                 batch = read()
                 if not batch:
@@ -272,7 +285,7 @@ class Reception:
         ranges = receiver.repair_ranges() if receiver.heard and self._failure is None else []
         wanted = sum(end - first for first, end in ranges)
         size = self._offer.size_bytes
-        if not wanted or wanted > _REPAIR_SHARE * size or not self._offer.repair_url:
+        if not wanted or wanted > TUNING.repair_share * size or not self._offer.repair_url:
             self._end()
             return
         self._repair(_portions(ranges, self._offer.fec.symbol_bytes))
@@ -340,7 +353,7 @@ class Reception:
 
 def _portions(ranges: list[tuple[int, int]], symbol_bytes: int) -> list[list[tuple[int, int]]]:
     """Ranges in portions the server answers at once, cut between symbols."""
-    step = max(1, _REPAIR_BYTES // symbol_bytes) * symbol_bytes
+    step = max(1, TUNING.repair_bytes // symbol_bytes) * symbol_bytes
     portions: list[list[tuple[int, int]]] = []
     room = 0
     for first, end in ranges:

@@ -8,6 +8,7 @@ Sockets are ours, not Twisted's, which reads one datagram a call and has no sour
 from __future__ import annotations
 
 import contextlib
+import enum
 import fcntl
 import ipaddress
 import socket
@@ -17,18 +18,24 @@ from ...protocol.session import Offer
 from ..net.errors import LocalProblem
 from .batch import BatchReader
 
-_SOL_UDP = 17
-_UDP_GRO = 104
-_SO_RCVBUFFORCE = 33
-_SO_MEMINFO = 55
-_MEMINFO_DROPS = 8
-_SIOCGSTAMPNS = 0x8907
 _TIMESPEC = struct.Struct("@ll")
-_IP_ADD_SOURCE_MEMBERSHIP = 39
-_MCAST_JOIN_SOURCE_GROUP = 46
 _WISHED_BUFFER_BYTES = 16 << 20
 #: What the kernel accounts for a datagram of Ethernet size, about.
 _KERNEL_BYTES = 2304
+
+
+class Linux(enum.IntEnum):
+    """Numbers of Linux that Python's `socket` lacks (linux/udp.h, sockios.h, in.h, sock_diag.h)."""
+
+    SOL_UDP = 17
+    UDP_GRO = 104
+    SO_RCVBUFFORCE = 33
+    SO_MEMINFO = 55
+    #: The place of the drops in what SO_MEMINFO gives.
+    MEMINFO_DROPS = 8
+    SIOCGSTAMPNS = 0x8907
+    IP_ADD_SOURCE_MEMBERSHIP = 39
+    MCAST_JOIN_SOURCE_GROUP = 46
 
 
 class GroupSocket:
@@ -61,7 +68,7 @@ class GroupSocket:
                 f"{interface or 'the default interface'}: {error.strerror or error}"
             ) from error
         with contextlib.suppress(OSError):
-            self._socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
+            self._socket.setsockopt(Linux.SOL_UDP, Linux.UDP_GRO, 1)
         self.read = BatchReader(self._socket.fileno(), self._socket.recv_into).read
 
     def fileno(self) -> int:
@@ -79,22 +86,22 @@ class GroupSocket:
     def overruns(self) -> int:
         """How many datagrams the kernel dropped because we were late."""
         with contextlib.suppress(OSError):
-            info = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 64)
-            if len(info) >= 4 * (_MEMINFO_DROPS + 1):
-                return int(struct.unpack_from("@I", info, 4 * _MEMINFO_DROPS)[0])
+            info = self._socket.getsockopt(socket.SOL_SOCKET, Linux.SO_MEMINFO, 64)
+            if len(info) >= 4 * (Linux.MEMINFO_DROPS + 1):
+                return int(struct.unpack_from("@I", info, 4 * Linux.MEMINFO_DROPS)[0])
         return 0
 
     def arrived_us(self) -> int | None:
         """When the datagram last read reached this host, in microseconds of the wall clock."""
         with contextlib.suppress(OSError):
             seconds, nanoseconds = _TIMESPEC.unpack(
-                fcntl.ioctl(self._socket, _SIOCGSTAMPNS, bytes(_TIMESPEC.size))
+                fcntl.ioctl(self._socket, Linux.SIOCGSTAMPNS, bytes(_TIMESPEC.size))
             )
             return int(seconds) * 1_000_000 + int(nanoseconds) // 1000
         return None
 
     def _deepen(self) -> int:
-        for option in (_SO_RCVBUFFORCE, socket.SO_RCVBUF):
+        for option in (Linux.SO_RCVBUFFORCE, socket.SO_RCVBUF):
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, option, _WISHED_BUFFER_BYTES)
                 break
@@ -106,7 +113,7 @@ class GroupSocket:
         if offer.ssm:
             with contextlib.suppress(OSError):
                 request = group + local + socket.inet_aton(offer.source)
-                self._socket.setsockopt(socket.IPPROTO_IP, _IP_ADD_SOURCE_MEMBERSHIP, request)
+                self._socket.setsockopt(socket.IPPROTO_IP, Linux.IP_ADD_SOURCE_MEMBERSHIP, request)
                 self.source_specific = True
                 return
         self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group + local)
@@ -118,7 +125,7 @@ class GroupSocket:
                 request = struct.pack(
                     "@I4x128s128s", index, _sockaddr_6(offer.group), _sockaddr_6(offer.source)
                 )
-                self._socket.setsockopt(socket.IPPROTO_IPV6, _MCAST_JOIN_SOURCE_GROUP, request)
+                self._socket.setsockopt(socket.IPPROTO_IPV6, Linux.MCAST_JOIN_SOURCE_GROUP, request)
                 self.source_specific = True
                 return
         request = socket.inet_pton(socket.AF_INET6, offer.group) + struct.pack("@I", index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from random import Random
 
 from .answers import Fields, Redirect, Reply, read
@@ -19,10 +20,20 @@ from .retry import RetryAfter, RetryPolicy, RetryState, WaitUntil
 from .sockets import AsyncioNetwork, CertificateTrust, run_blocking
 from .urls import BadUrl, Url, parse
 
-_MOST_REDIRECTS = 10
-_SHORTEST_WAIT_S = 1.0
-#: A small answer may take this many times its timeout in all, however it drips.
-_PATIENCE = 4.0
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Bounds of one small request."""
+
+    #: A longer chain is a circle.
+    most_redirects: int = 10
+    #: A server that says "at once" is asked after this.
+    shortest_wait_s: float = 1.0
+    #: A slow answer may take this many times its timeout.
+    patience: float = 4.0
+
+
+TUNING = ClientLimits()
 
 
 class HttpClient:
@@ -90,12 +101,12 @@ class HttpClient:
             if not isinstance(action, WaitUntil):
                 return reply
             # However soon a server says: not more often than once a second.
-            self._sleep(max(_SHORTEST_WAIT_S, action.at - now))
+            self._sleep(max(TUNING.shortest_wait_s, action.at - now))
 
     @staticmethod
     def _follow(method: str, at: Url, location: str, count: int) -> Url:
         try:
-            aim = at.redirected(location, count, _MOST_REDIRECTS)
+            aim = at.redirected(location, count, TUNING.most_redirects)
             if method not in ("GET", "HEAD"):
                 raise BadUrl("give that URL instead")
         except BadUrl as error:
@@ -124,7 +135,7 @@ class HttpClient:
                     answer.set_result,
                     limit_bytes=limit_bytes,
                     silence_s=timeout_s,
-                    total_s=_PATIENCE * timeout_s,
+                    total_s=TUNING.patience * timeout_s,
                 )
                 return await answer
             finally:

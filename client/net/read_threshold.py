@@ -6,18 +6,28 @@ them, so nobody sleeps and nothing else is late; and it tells at once what fills
 
 from __future__ import annotations
 
-#: What comes in this time at the rate of late is read at once.
-_GATHERED_S = 0.008
-#: A rate is measured over so long.
-_MEASURED_S = 0.04
-#: A socket of the size that systems give one at first is still half empty then.
-_MOST_BYTES = 48 << 10
-#: Below two packets there is nothing to gain.
-_LEAST_BYTES = 4 << 10
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdTuning:
+    """How many bytes may gather before the program is woken."""
+
+    #: The bytes of this time at the measured rate are read at once.
+    gathered_s: float = 0.008
+    #: A rate is measured over this time.
+    measured_s: float = 0.04
+    #: A socket buffer of the usual first size is then half empty.
+    most_bytes: int = 48 << 10
+    #: Below two packets there is nothing to gain.
+    least_bytes: int = 4 << 10
+
+
+TUNING = ThresholdTuning()
 
 
 class ReadThreshold:
-    """One connection's. Call `took` for what was read, `calm` about each `_GATHERED_S`."""
+    """One connection's. Call `took` for what was read, `calm` about each `TUNING.gathered_s`."""
 
     def __init__(self) -> None:
         self._rate_bytes_s = 0.0
@@ -33,7 +43,7 @@ class ReadThreshold:
             return
         self._counted_bytes += count
         elapsed_s = now - self._since_s
-        if elapsed_s >= _MEASURED_S:
+        if elapsed_s >= TUNING.measured_s:
             self._rate_bytes_s = self._counted_bytes / elapsed_s
             self._since_s, self._counted_bytes = now, 0
 
@@ -47,5 +57,5 @@ class ReadThreshold:
 
     def threshold_bytes(self, sure_bytes: int) -> int:
         """The least that is worth a call, at most `sure_bytes`, which are certain to come."""
-        wish = min(int(self._rate_bytes_s * _GATHERED_S), _MOST_BYTES, sure_bytes)
-        return wish if wish >= _LEAST_BYTES else 1
+        wish = min(int(self._rate_bytes_s * TUNING.gathered_s), TUNING.most_bytes, sure_bytes)
+        return wish if wish >= TUNING.least_bytes else 1

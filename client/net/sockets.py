@@ -28,12 +28,24 @@ from .read_threshold import ReadThreshold
 if TYPE_CHECKING:
     import ssl
 
-_BUFFER_BYTES = 256 << 10
-#: How long one address of a name is tried before the next one (RFC 8305, section 5: 100 ms to 2 s).
-_NEXT_ADDRESS_S = 0.2
-#: How long bytes may lie unread where a line has become slower, and TLS may hold back of a record.
-_SWEEP_S = 0.012
-_TLS_RECORD_BYTES = 17 << 10
+
+@dataclass(frozen=True, slots=True)
+class SocketTuning:
+    """Bounds of one network's sockets."""
+
+    #: The buffer that all reads of a network share.
+    buffer_bytes: int = 256 << 10
+    #: One address of a name is tried this long (RFC 8305, 5: 100 ms to 2 s).
+    next_address_s: float = 0.2
+    #: Bytes of a line that became slower may lie unread this long.
+    sweep_s: float = 0.012
+    #: TLS may hold back one record (RFC 8446, 5.2: 16 KiB and its overhead).
+    tls_record_bytes: int = 17 << 10
+
+
+TUNING = SocketTuning()
+
+
 _COUNTED_BY_KERNEL = sys.platform == "linux"
 #: Where the kernel's smoothed round trip (us) lies in struct tcp_info, on Linux.
 _TCP_INFO_RTT = 68
@@ -81,7 +93,7 @@ class AsyncioNetwork:
 
     def __init__(self, trust: CertificateTrust | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self.buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self.buffer = memoryview(bytearray(TUNING.buffer_bytes))
         self._trust = trust or CertificateTrust()
         self._tls: ssl.SSLContext | None = None
         self._attempts: set[asyncio.Task[None]] = set()
@@ -141,17 +153,17 @@ class AsyncioNetwork:
         self._gathering.discard(stream)
 
     def gathers(self, stream: Stream) -> None:
-        """Its bytes may lie unread for `_SWEEP_S`, or twice that."""
+        """Its bytes may lie unread for `TUNING.sweep_s`, or twice that."""
         self._gathering.add(stream)
         if not self._sweeping:
             self._sweeping = True
-            self._loop.call_later(_SWEEP_S, self._sweep)
+            self._loop.call_later(TUNING.sweep_s, self._sweep)
 
     def _sweep(self) -> None:
         self._gathering = {stream for stream in self._gathering if stream.gathers_on()}
         self._sweeping = bool(self._gathering)
         if self._sweeping:
-            self._loop.call_later(_SWEEP_S, self._sweep)
+            self._loop.call_later(TUNING.sweep_s, self._sweep)
 
     def tls(self) -> ssl.SSLContext:
         """The one context of this network."""
@@ -197,7 +209,7 @@ class AsyncioNetwork:
             async with asyncio.timeout(timeout_s):
                 sock = await aiohappyeyeballs.start_connection(
                     await self._addresses(endpoint),
-                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                    happy_eyeballs_delay=TUNING.next_address_s,
                     loop=self._loop,
                 )
                 _, stream = await self._loop.create_connection(
@@ -287,7 +299,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def expect(self, count: int) -> None:
         if self._secured:
-            count -= _TLS_RECORD_BYTES
+            count -= TUNING.tls_record_bytes
         self._tell_at(self._threshold.threshold_bytes(count))
 
     def gathers_on(self) -> bool:

@@ -20,12 +20,20 @@ from ...protocol.errors import ProtocolError
 from ...protocol.intervals import IntervalSet, Span
 from ..net.errors import LocalProblem
 
-#: One request to the origin asks for so many pieces that nobody has, at most.
-_MOST_RUN_BYTES = 4 << 20
-#: How long what the peers have, and what they send, is taken as known.
-_CENSUS_S = 0.5
-#: A peer that could not be reached is tried again after so long, each time longer.
-_AGAIN_S = 15
+
+@dataclass(frozen=True, slots=True)
+class ExchangeTuning:
+    """How pieces are shared between peers and the origin."""
+
+    #: One request to the origin asks for at most this much that no peer has.
+    most_run_bytes: int = 4 << 20
+    #: What peers have and send is taken as known for this long.
+    census_s: float = 0.5
+    #: A peer that could not be reached is tried again after this, each time longer.
+    again_s: int = 15
+
+
+TUNING = ExchangeTuning()
 
 
 class BadTorrent(ProtocolError):
@@ -101,7 +109,7 @@ class Exchange:
             "stop_tracker_timeout": 1,
             # TCP first: it carried a crowd in two thirds of the time, and is what lines expect.
             "enable_outgoing_utp": False,
-            "min_reconnect_time": _AGAIN_S,
+            "min_reconnect_time": TUNING.again_s,
             "announce_to_all_trackers": True,
             "allow_multiple_connections_per_ip": True,
             "alert_mask": lt.alert.category_t.error_notification
@@ -191,7 +199,7 @@ class Exchange:
 
         A piece that was begun comes first: it helps nobody before it is whole.
         """
-        if self._asked_s is None or now - self._asked_s >= _CENSUS_S:
+        if self._asked_s is None or now - self._asked_s >= TUNING.census_s:
             self._asked_s = now
             self._availability = list(self._handle.piece_availability())
             queue = self._handle.get_download_queue()
@@ -217,7 +225,7 @@ class Exchange:
     def _run_end(self, span: Span, rarity: int, rarities: list[int], free: IntervalSet) -> int:
         """The pieces that follow belong to it as long as they are as rare and wholly free."""
         end = span[1]
-        while end < self.size_bytes and end - span[0] < _MOST_RUN_BYTES:
+        while end < self.size_bytes and end - span[0] < TUNING.most_run_bytes:
             piece = end // self.piece_bytes
             following = self.span(piece)
             if end != following[0] or rarities[piece] != rarity or piece in self._coming:

@@ -6,7 +6,6 @@ import math
 from collections import deque
 
 _WINDOW_S = 0.6
-_GRAIN_S = _WINDOW_S / 24
 
 
 class Meter:
@@ -54,7 +53,7 @@ class Meter:
             self._since = now
             return
         self._sum += count
-        if self._buckets and now - self._buckets[-1][0] < _GRAIN_S:
+        if self._buckets and now - self._buckets[-1][0] < _WINDOW_S / 24:
             self._buckets[-1][1] += count
         else:
             self._buckets.append([now, count])

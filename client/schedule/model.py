@@ -12,15 +12,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-REQUEST_BYTES = 300
-RESPONSE_BYTES = 256
-SEGMENT_BYTES = 1448
-#: The window a connection begins with, in segments (RFC 6928).
-FIRST_WINDOW = 10
-#: A mirror or a larger block must shorten the download by this to be worth it.
-WORTH = 0.01
-#: Headers may take up to this share of a block.
-HEADER_SHARE = 0.02
+
+@dataclass(frozen=True, slots=True)
+class ModelTuning:
+    """The model's sizes, and what counts as a gain."""
+
+    #: The head of one of our requests.
+    request_bytes: int = 300
+    #: The head of a usual answer.
+    response_bytes: int = 256
+    #: TCP's payload on Ethernet, with timestamps.
+    segment_bytes: int = 1448
+    #: The first window of a connection, in segments (RFC 6928).
+    first_window: int = 10
+    #: A mirror or a larger block must shorten the download by this share.
+    worth: float = 0.01
+    #: Headers may take up to this share of a block.
+    header_share: float = 0.02
+
+
+TUNING = ModelTuning()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +53,9 @@ class MirrorPlan:
 
 def block_s(block_bytes: int, path: Path, *, early: bool) -> float:
     """Seconds for one block in the middle of a download."""
-    seconds = (block_bytes + RESPONSE_BYTES) / path.rate_bytes_s
+    seconds = (block_bytes + TUNING.response_bytes) / path.rate_bytes_s
     if not early:
-        seconds += path.rtt_s + REQUEST_BYTES / path.rate_bytes_s
+        seconds += path.rtt_s + TUNING.request_bytes / path.rate_bytes_s
     return seconds
 
 
@@ -52,10 +63,10 @@ def ramp_s(path: Path) -> float:
     """What slow start costs: how much later the bytes are there than at full rate at once."""
     if path.rtt_s <= 0:
         return 0.0
-    full = max(1, math.ceil(path.rtt_s * path.rate_bytes_s / SEGMENT_BYTES))
-    window, lost_s = FIRST_WINDOW, 0.0
+    full = max(1, math.ceil(path.rtt_s * path.rate_bytes_s / TUNING.segment_bytes))
+    window, lost_s = TUNING.first_window, 0.0
     while window < full:
-        lost_s += path.rtt_s - window * SEGMENT_BYTES / path.rate_bytes_s
+        lost_s += path.rtt_s - window * TUNING.segment_bytes / path.rate_bytes_s
         window *= 2
     return lost_s
 
@@ -99,7 +110,7 @@ def predict_s(
 
 def least_block(path: Path) -> int:
     """The smallest block that is not mostly headers, and longer than what is under way."""
-    headers = (REQUEST_BYTES + RESPONSE_BYTES) / HEADER_SHARE
+    headers = (TUNING.request_bytes + TUNING.response_bytes) / TUNING.header_share
     return int(max(headers, path.rtt_s * path.rate_bytes_s))
 
 
@@ -118,7 +129,7 @@ def choose(
             seconds = predict_s(size_bytes, used, block, early=early)
             if count > 1:
                 seconds += block / 2 / sum(p.rate_bytes_s for p in used)
-            if best is None or seconds < best.seconds * (1 - WORTH):
+            if best is None or seconds < best.seconds * (1 - TUNING.worth):
                 best = MirrorPlan(tuple(order[:count]), block, seconds)
     if best is None:
         raise ValueError("no mirrors")

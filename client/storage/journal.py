@@ -21,7 +21,7 @@ from ...protocol.intervals import IntervalSet
 from ..net.errors import LocalProblem
 
 _PART_SUFFIX = ".tidegate-part"
-_JOURNAL_SUFFIX = ".tidegate-part.journal"
+_JOURNAL_SUFFIX = _PART_SUFFIX + ".journal"
 _LONGEST_NAME_BYTES = 255
 
 
