@@ -58,7 +58,14 @@ from tidegate.client.fetch.events import (
     WrongBytes,
 )
 from tidegate.client.fetch.options import Options
-from tidegate.client.fetch.state import DownloadPhase, Mirror, MirrorState, Serves, State
+from tidegate.client.fetch.state import (
+    DownloadPhase,
+    Mirror,
+    MirrorState,
+    SampleVote,
+    Serves,
+    State,
+)
 from tidegate.client.net.answers import Body
 from tidegate.client.net.retry import Failed, FailureReason, Granted, Refused, RetryAfter
 from tidegate.client.net.urls import parse
@@ -456,3 +463,28 @@ def test_only_decide_changes_the_state() -> None:
                     if ast.unparse(owner).rpartition(".")[2].strip("_") in ("state", "mirror"):
                         found.append((attr, name))
     assert sorted(found) == [("in_order", "download"), ("overhead_bytes", "workers")]
+
+
+def vote(*answers: bytes) -> SampleVote:
+    votes = SampleVote()
+    for number, data in enumerate(answers):
+        votes.add(number, data)
+    return votes
+
+
+def test_a_vote_needs_more_than_half_of_three_or_more() -> None:
+    assert vote(b"a", b"a", b"b").minority() == [2]
+    assert vote(b"b", b"a", b"a", b"a").minority() == [0]
+    assert vote(b"a", b"b").minority() == []
+    assert vote(b"a", b"b", b"c").minority() == []
+    # Two against two: nothing shows which pair lies.
+    assert vote(b"a", b"a", b"b", b"b").minority() == []
+
+
+def test_at_the_end_a_tie_goes_to_the_mirror_that_the_user_named_first() -> None:
+    assert vote(b"a", b"a", b"b", b"b").differing_from_first([0, 1, 2, 3]) == [2, 3]
+    assert vote(b"a", b"b").differing_from_first([1, 0]) == [1]
+    assert vote(b"b", b"a", b"a").differing_from_first([0, 1, 2]) == [0]
+    # Only mirrors that are left count, and one that has not answered does not differ.
+    assert vote(b"b", b"a", b"a").differing_from_first([0, 2, 7]) == [2]
+    assert SampleVote().differing_from_first([0, 1]) == []

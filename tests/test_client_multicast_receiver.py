@@ -133,7 +133,7 @@ def test_counters_name_what_was_thrown_away():
         desk.receiver.take(memoryview(bad), 1.0)
     told = desk.receiver.counters.words()
     assert told == "0 datagrams, 2 forged, 1 malformed, 1 of other senders"
-    assert not desk.receiver.heard
+    assert not desk.receiver.has_received
 
 
 @given(st.data())
@@ -145,7 +145,7 @@ def test_one_changed_bit_anywhere_is_noticed(data):
     bad[bit // 8] ^= 1 << bit % 8
     desk.receiver.take(memoryview(bad), 1.0)
     assert desk.receiver.counters.foreign + desk.receiver.counters.forged == 1
-    assert not desk.receiver.heard
+    assert not desk.receiver.has_received
 
 
 @given(st.binary(max_size=120))
@@ -154,7 +154,7 @@ def test_noise_is_thrown_away(noise):
     desk = Desk("none")
     for datagram in (noise, b"TG\x10" + noise):
         desk.receiver.take(memoryview(datagram), 1.0)
-    assert not desk.receiver.heard
+    assert not desk.receiver.has_received
 
 
 @pytest.mark.parametrize("change", [{"block": 99}, {"k": 7}, {"symbol": 5_000_000, "block": 98}])

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tidegate.client.net.network import Endpoint, Transport
 from tidegate.client.net.read_threshold import ReadThreshold
-from tidegate.client.net.sockets import _SWEEP_S, AsyncioNetwork, run_blocking
+from tidegate.client.net.sockets import TUNING, AsyncioNetwork, run_blocking
 
 MBIT_BYTES_S = 125_000
 SURE = 1 << 30
-SWEEP_MS = round(_SWEEP_S * 1000)
+SWEEP_MS = round(TUNING.sweep_s * 1000)
 
 
 def steady(rate_bytes_s: float, seconds: float) -> ReadThreshold:

@@ -61,7 +61,7 @@ def tokens_issue(s: Steering, label: str, role: str, scopes: tuple[str, ...], da
 def tokens_revoke(s: Steering, serial: str) -> None:
     """Revoke the API token SERIAL."""
     s.api.call("DELETE", f"/tokens/{serial}")
-    s.said(f"API token {serial} is revoked.")
+    s.report(f"API token {serial} is revoked.")
 
 
 @click.group()
@@ -95,7 +95,7 @@ def users_add(s: Steering, name: str, role: str, password: str) -> None:
     """Add the user NAME, who must change the password at the first login."""
     found = s.api.call("POST", "/users", {"name": name, "role": role, "password": password}).body
     if not s.shown(found):
-        s.said(f"{found['name']} is a {found['role']} now.")
+        s.report(f"{found['name']} is a {found['role']} now.")
 
 
 @users.command("remove")
@@ -104,4 +104,4 @@ def users_add(s: Steering, name: str, role: str, password: str) -> None:
 def users_remove(s: Steering, name: str) -> None:
     """Remove the user NAME and end their sessions and tokens."""
     s.api.call("DELETE", f"/users/{name}")
-    s.said(f"{name} is gone.")
+    s.report(f"{name} is gone.")

@@ -38,7 +38,7 @@ _ROOT = "/api/v1"
 
 
 class AdminFault(Exception):
-    """The call failed; the message is for people. `status` is 0 when nobody answered."""
+    """The call failed; the message is for people. `status` is 0 without an answer."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)

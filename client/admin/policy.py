@@ -106,7 +106,7 @@ def _changes(words: tuple[str, ...], policy: str | None) -> dict[str, Any]:
 def settings_set(
     s: Steering, changes: tuple[str, ...], policy: str | None, note: str, revision: int | None
 ) -> None:
-    """Change settings or the policy; nobody loses a place, no download is dropped."""
+    """Change settings or the policy; no place is lost, no download is dropped."""
     body: dict[str, Any] = {"settings": _changes(changes, policy), "note": note}
     if policy is not None:
         body["policy"] = policy
@@ -205,7 +205,7 @@ def history(s: Steering, span: str, points: int) -> None:
 
 @click.command()
 @click.option("--span", default="24h", show_default=True, help="How far back: 15m, 7d.")
-@click.option("--limit", default=20_000, show_default=True, help="At most so many downloads.")
+@click.option("--limit", default=20_000, show_default=True, help="At most this many downloads.")
 @steer
 def arrivals(s: Steering, span: str, limit: int) -> None:
     """Print recorded arrivals, one JSON object a line, for loadtest, simulate and plan."""

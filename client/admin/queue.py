@@ -38,7 +38,7 @@ def downloads(s: Steering, search: str, limit: int, offset: int) -> None:
 def cancel(s: Steering, number: int) -> None:
     """End the download NUMBER and free its slot."""
     s.api.call("DELETE", f"/downloads/{number}")
-    s.said(f"Download {number} is cancelled.")
+    s.report(f"Download {number} is cancelled.")
 
 
 @click.command()
@@ -46,7 +46,7 @@ def cancel(s: Steering, number: int) -> None:
 @click.option("--state", type=click.Choice(["waiting", "ready"]), help="Only in this state.")
 @steer
 def tickets(s: Steering, search: str, limit: int, offset: int, state: str | None) -> None:
-    """List who waits, in the order of their turn."""
+    """List the waiting tickets in the order of their turn."""
     s.table(
         s.api.get("/tickets", q=search, limit=limit, offset=offset, state=state),
         "tickets",
@@ -60,7 +60,7 @@ def tickets(s: Steering, search: str, limit: int, offset: int, state: str | None
             "visits": "polls",
             "state": "state",
         },
-        "Nobody is waiting.",
+        "No client is waiting.",
     )
 
 
@@ -70,7 +70,7 @@ def tickets(s: Steering, search: str, limit: int, offset: int, state: str | None
 def promote(s: Steering, number: int) -> None:
     """Move ticket NUMBER to the head of the queue."""
     s.api.call("POST", f"/tickets/{number}/promote")
-    s.said(f"Ticket {number} is next.")
+    s.report(f"Ticket {number} is next.")
 
 
 @click.command()
@@ -79,7 +79,7 @@ def promote(s: Steering, number: int) -> None:
 def expire(s: Steering, number: int) -> None:
     """Take ticket NUMBER out of the queue."""
     s.api.call("DELETE", f"/tickets/{number}")
-    s.said(f"Ticket {number} has lost its place.")
+    s.report(f"Ticket {number} has lost its place.")
 
 
 @click.command()
@@ -114,7 +114,7 @@ def block(s: Steering, network: str, duration: str | None, note: str) -> None:
     }
     found = s.api.call("POST", "/blocks", body).body
     if not s.shown(found):
-        s.said(f"{found['network']} is blocked.")
+        s.report(f"{found['network']} is blocked.")
 
 
 @click.command()
@@ -123,7 +123,7 @@ def block(s: Steering, network: str, duration: str | None, note: str) -> None:
 def unblock(s: Steering, network: str) -> None:
     """Lift the block of NETWORK."""
     s.api.call("DELETE", "/blocks", query={"network": network})
-    s.said(f"{network} is no longer blocked.")
+    s.report(f"{network} is no longer blocked.")
 
 
 @click.group(invoke_without_command=True)
@@ -157,7 +157,7 @@ def _doors(s: Steering, found: dict[str, Any]) -> None:
 @click.option("--until", help="When it is expected to end: 2030-01-31T12:00Z, or 2h from now.")
 @steer
 def doors_close(s: Steering, text: str, until: str | None) -> None:
-    """Let what runs finish and nobody start; those who ask get a place."""
+    """Let running downloads finish and start no more; clients get a place in the queue."""
     body = {"closed": True, "text": text, "opens_s": read_moment(until) if until else None}
     _doors(s, s.api.call("PUT", "/doors", body).body)
 

@@ -90,7 +90,7 @@ def rules_set(
     }
     found = s.api.call("PUT", "/rules", body).body
     if not s.shown(found):
-        s.said(f"The rule for {found['path']} is set.")
+        s.report(f"The rule for {found['path']} is set.")
 
 
 @rules.command("remove")
@@ -99,7 +99,7 @@ def rules_set(
 def rules_remove(s: Steering, path: str) -> None:
     """Remove the rule for PATH."""
     s.api.call("DELETE", "/rules", query={"path": path})
-    s.said(f"The rule for {path} is gone.")
+    s.report(f"The rule for {path} is gone.")
 
 
 @click.command()
@@ -192,7 +192,7 @@ def passes_issue(
 def passes_revoke(s: Steering, serial: str) -> None:
     """Make the pass SERIAL worthless."""
     s.api.call("DELETE", f"/passes/{serial}")
-    s.said(f"Pass {serial} is revoked.")
+    s.report(f"Pass {serial} is revoked.")
 
 
 @click.command("waiting-page")

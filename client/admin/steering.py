@@ -51,7 +51,7 @@ class Steering:
         rows = ([_cell(column, row) for column in columns.values()] for row in found[key])
         show.table(list(columns), rows, empty)
 
-    def said(self, words: str) -> None:
+    def report(self, words: str) -> None:
         """Say what was done."""
         if not self.as_json:
             click.echo(words)

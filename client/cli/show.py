@@ -57,7 +57,7 @@ class Quiet:
         )
 
     def say(self, text: str) -> None:
-        # Nobody may be listening any more, or the disk of a log may be full: no reason to fail.
+        # A closed pipe or a full disk of a log is no reason to fail.
         with contextlib.suppress(OSError):
             print(text, file=self.out, flush=True)
 

@@ -95,7 +95,7 @@ class UseDigest(NamedTuple):
 
 
 class Distrust(NamedTuple):
-    """What the mirror gave and nobody vouches for is missing again."""
+    """Bytes of the mirror that no digest has proved are missing again."""
 
     mirror: int
 

@@ -60,7 +60,7 @@ class ArrivalHandler(Protocol):
         """Transfers may have become pointless."""
 
     def took(self, lane: int, block: Segment, count: int, now: float) -> None:
-        """So many bytes were read."""
+        """`count` bytes of the block were read."""
 
 
 class BodyReceiver:
@@ -336,7 +336,7 @@ class DownloadedFile:
     # -- wrong bytes ---------------------------------------------------------------------------
 
     def distrust(self, intake: BodyReceiver, number: int) -> None:
-        """What that mirror gave and nobody vouched for is missing again."""
+        """Bytes of that mirror that no digest has proved are missing again."""
         sink, board = intake.sink, intake.board
         pieces = sink.pieces
         for start, end, giver in sink.sources(0, sink.size_bytes):

@@ -116,7 +116,7 @@ class RateLimit:
         self.held = False
 
     def spend(self, count: int, now: float) -> None:
-        """So many bytes have arrived: read no further until they are within the limit."""
+        """Count bytes that arrived; stop reading until they are within the limit."""
         rate = self._rate
         if rate is None:
             return
@@ -381,8 +381,8 @@ class Download:
     # -- the file ------------------------------------------------------------------------------
 
     def set_up(self, size_bytes: int) -> None:
-        """The size is known: make the sink and the board, and set everybody to work. Raises
-        DownloadFailed when there is no place for the file."""
+        """The size is known: make the output and the map of segments, and connect. Raises
+        DownloadFailed when there is no room for the file."""
         state = self.state
         sink = self.content.open(size_bytes)
         hosts = {
@@ -459,7 +459,7 @@ class Download:
         self._part()
 
     def _part(self) -> None:
-        """The file has its name; a multicast sender may still have to hear so."""
+        """The file has its name; a multicast sender may still have to be told."""
         joining = self.joining
         if self.over or (joining is not None and joining.closing(self.network.now())):
             return
@@ -478,7 +478,7 @@ class Download:
             aside.stop()
         self._aside.clear()
 
-    # -- heard from workers --------------------------------------------------------------------
+    # -- told by workers -----------------------------------------------------------------------
 
     def connected(self, worker: Worker, *, anew: bool = True) -> None:
         """Its connection stands; not `anew`: as it did before."""
@@ -515,7 +515,7 @@ class Download:
                 self.break_off(self._worker(block.lane))
 
     def took(self, lane: int, block: Segment, count: int, now: float) -> None:
-        """So many bytes were read: keep within the user's limit and the reader's window."""
+        """`count` bytes were read: keep within the user's limit and the reader's window."""
         self._limit.spend(count, now)
         board = self.state.board
         if board is None or board.limit is None:

@@ -79,7 +79,7 @@ class ConnectionSilent(NamedTuple):
 
 
 class StatusReceived(NamedTuple):
-    """A mirror said no, later, or nothing; or (Granted) yes. `at_s`: when the words arrived."""
+    """A mirror refuses, defers, fails, or (Granted) starts a lease. `at_s`: when that arrived."""
 
     lane: int
     answer: Answer
@@ -180,7 +180,7 @@ class UnsizedAnswerEnded(NamedTuple):
 
 
 class ShortAnswer(NamedTuple):
-    """A complete answer brought hardly anything of what was asked for."""
+    """A complete answer brought less than `AnswerLimits.short_bytes` of a longer range."""
 
     lane: int
 
@@ -240,7 +240,7 @@ class SessionLeft(NamedTuple):
 
 
 class ValidatorsKnown(NamedTuple):
-    """What mirrors (by number) said of the file in an earlier attempt, or in a multicast offer."""
+    """The validators of mirrors (by number) in an earlier attempt, or in a multicast offer."""
 
     validators: Mapping[int, str | None]
 

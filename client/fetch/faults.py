@@ -156,10 +156,10 @@ def connection_lost(state: State, event: ConnectionLost, now: float) -> Actions:
 
 
 def _brought_nothing_new(state: State, mirror: Mirror) -> bool:
-    """Whether all that it brought since it broke off last was there already.
+    """Whether the mirror brought no missing byte since its last connection was lost.
 
-    So it is where whole answers are always cut at the same place: asking again at once would go on
-    for ever.
+    Whole answers that are always cut at the same place do so. Asking again at once would never
+    end.
     """
     lacked = state.board.wanted.total if state.board is not None else None
     before, mirror.missing_at_loss_bytes = mirror.missing_at_loss_bytes, lacked
@@ -195,7 +195,7 @@ def failed(state: State, lane: int, text: str, permanent: bool, now: float) -> A
 
 
 def status_received(state: State, lane: int, answer: Answer, at_s: float, now: float) -> Actions:
-    """A mirror said no, later, or nothing; or (Granted) yes."""
+    """A mirror refuses, defers, fails, or (Granted) starts a lease."""
     mirror = state.mirror_of(lane)
     if lane not in mirror.lanes[:1] and not isinstance(answer, Granted):
         # It gives no further connection: no reason to disturb the one that works.
@@ -222,7 +222,7 @@ def give_up_connection(state: State, lane: int) -> Actions:
 
 
 def _keep_within(mirror: Mirror, lane: int, connections: int | None) -> Actions:
-    """The lease allows so many connections: others than this one go first."""
+    """Keep within the lease's number of connections; others than `lane` go first."""
     if connections is None:
         return []
     mirror.lease_connections = connections
@@ -387,7 +387,7 @@ def revive(state: State) -> Actions:
 
 
 def convict(state: State, mirror: Mirror, text: str) -> Actions:
-    """The mirror gave wrong bytes: what it gave and nobody vouched for is missing again."""
+    """The mirror gave wrong bytes: those that no digest has proved are missing again."""
     if not mirror.alive or state.over:
         return []
     state.notes.append(f"{mirror.url.text} was dropped: {text}")
@@ -429,7 +429,7 @@ def drop_empty(state: State, mirror: Mirror) -> Actions:
 
 
 def _empty_after_all(state: State) -> Actions:
-    """Nobody is left, and nobody had bytes: the file is what those say that answered."""
+    """No mirror is left, and no copy had bytes: the file is empty, as the answers say."""
     told = [mirror for mirror in state.mirrors if mirror.size_bytes is not None]
     if state.board is not None or not told or any(mirror.size_bytes for mirror in told):
         return []
@@ -508,8 +508,8 @@ def file_too_large(state: State, event: FileTooLarge) -> Actions:
 
 
 def unsized_answer_lost(state: State, lane: int) -> Actions:
-    """An answer of untold length broke off: nothing says whether the next is of the same file."""
-    return start_over(state, state.mirror_of(lane), "it broke off and had told no size")
+    """An answer without a length was lost: the next one may be of another file."""
+    return start_over(state, state.mirror_of(lane), "its answer ended early and told no size")
 
 
 def start_over(state: State, mirror: Mirror, text: str) -> Actions:

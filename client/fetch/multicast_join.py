@@ -261,7 +261,7 @@ class MulticastJoin:
         if board is None or reception is None or offer is None:
             return
         if self._gathering:
-            if hasattr(reception, "receiver") and reception.receiver.heard:
+            if hasattr(reception, "receiver") and reception.receiver.has_received:
                 self._begun()
             return
         rates = [lane.rate(now) or 0.0 for lane in board.lanes.values() if lane.present]

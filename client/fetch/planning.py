@@ -75,7 +75,7 @@ def mirror_found(state: State, mirror: Mirror, size_bytes: int, now: float) -> N
 
 
 def call_when_late(state: State, now: float) -> list[Action]:
-    """Call everybody when it takes longer than planned."""
+    """Call all mirrors when the download takes longer than planned."""
     until_s = state.planned.until_s
     return call_all(state) if until_s is not None and now > until_s else []
 

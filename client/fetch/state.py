@@ -48,11 +48,11 @@ class SampleVote:
         (word, votes), *_ = Counter(self._answers.values()).most_common(1)
         if votes * 2 <= len(self._answers):
             return []
-        return sorted(source for source, said in self._answers.items() if said != word)
+        return sorted(source for source, data in self._answers.items() if data != word)
 
     def differing_from_first(self, among: list[int]) -> list[int]:
-        """Where no more will be heard: who of these differs from what most of them say, or, where
-        as many say one thing as another, from the one with the least number."""
+        """Mirrors of `among` whose bytes differ from the most common ones; at a tie the mirror with
+        the least number is right. For the end, when no more answers come."""
         words = [self._answers[source] for source in sorted(among) if source in self._answers]
         if not words:
             return []
@@ -60,8 +60,7 @@ class SampleVote:
         return [source for source in sorted(among) if self._answers.get(source, word) != word]
 
 
-#: A mirror that has answered is left so many times more failures than one that never did: it may
-#: be starting again.
+#: A mirror that has answered may fail this many times as often: it may be starting again.
 _MORE_PATIENCE = 3
 
 
@@ -159,8 +158,8 @@ class Mirror:
     #: How much an answer had brought when the mirror cut one off, and what is safe to ask for.
     cut_bytes: int | None = None
     most_bytes: int | None = None
-    #: How much the download lacked when a connection of it broke off last, and how often in a row
-    #: that had not become less.
+    #: The missing bytes when a connection of the mirror was lost last, and how often in a row they
+    #: had not become fewer.
     missing_at_loss_bytes: int | None = None
     vain_losses: int = 0
     #: Complete answers that brought next to nothing of what was asked for.
@@ -198,7 +197,7 @@ class DownloadPhase(enum.Enum):
     #: The size is not known yet.
     OPENING = "opening"
     FETCHING = "fetching"
-    #: The file has its name; a multicast sender may still have to hear so.
+    #: The file has its name; a multicast sender may still have to be told.
     CLOSING = "closing"
     OVER = "over"
 
@@ -234,8 +233,8 @@ class Round:
 class Samples:
     """What is compared. `passing` collects samples out of whole answers, by mirror and start.
 
-    `doubtful`: so many places besides, because copies bear different dates; `later` are those of
-    them that nobody was asked for yet.
+    `doubtful` counts further places, because copies bear different dates; `later` are those of
+    them that no mirror was asked for yet.
     """
 
     rounds: list[Round] = field(default_factory=list)
@@ -262,7 +261,7 @@ class WholeAnswer:
 
 @dataclass(slots=True)
 class Predicted:
-    """How long it should take by the model, from the start; None while nobody can say."""
+    """The model's forecast of the whole time; None while it is not known."""
 
     made: bool = False
     seconds: float | None = None

@@ -218,7 +218,7 @@ class Worker:
 
     def reserve(self, size_bytes: int) -> None:
         """The size is known: what this lane has asked for in the dark are its blocks, so that
-        nobody else is handed the same bytes."""
+        no other lane gets the same bytes."""
         for one in self._openings:
             if self.connection is not None:
                 one.reserve(size_bytes)
@@ -278,7 +278,7 @@ class Worker:
             self._rest()
 
     def brought(self, count: int) -> None:
-        """So many bytes of the file have come."""
+        """`count` bytes of the file have come."""
         self.brought_bytes += count
         self.answer_bytes += count
 

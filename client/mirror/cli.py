@@ -103,7 +103,7 @@ def follow(
 ) -> None:
     """Keep DIRECTORY in step with a channel published at URL.
 
-    Ends with 5 after a trouble that may pass, with 6 after one that needs somebody; the tree is
+    Ends with 5 after a trouble that may pass, with 6 after one that needs an operator; the tree is
     then what it was.
     """
     from ..net.urls import BadUrl, parse
@@ -187,14 +187,14 @@ class _Teller:
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self._said = ""
+        self._last_text = ""
 
     def line(self, event: str, text: str, *, err: bool = False, **fields: object) -> None:
         if self._as_json:
             text = json.dumps({"event": event, **fields})
-        elif text == self._said:
+        elif text == self._last_text:
             return
-        self._said = text
+        self._last_text = text
         click.echo(text, err=err and not self._as_json)
 
     def done(self, followed: Followed) -> None:

@@ -142,7 +142,7 @@ def remember(place: Place, now: float) -> None:
             try:
                 stamp = stamp_of(os.lstat(f"{root}/{entry.path}"))
             except FileNotFoundError:
-                # Somebody was here already: the next round sees it.
+                # Another program was here already: the next round sees it.
                 continue
             # Written to while we worked, or just now: the next round reads it.
             known = (stamp.size_bytes, stamp.mtime_ns) == (entry.size_bytes, entry.mtime_ns)

@@ -114,14 +114,14 @@ class HttpTransport:
             pass_token=self._pass_token,
             ca_file=self._ca_file,
         )
-        # Told the length, it takes no byte more from anybody, whatever he announces.
+        # With the length given, no mirror's announcement brings a further byte.
         signed = Metalink(path.name, length_bytes, digest, None, ())
 
         async def bring() -> None:
             network = open_network(options)
             told_until_s = 0.0
 
-            def hear(event: str, data: Mapping[str, object]) -> None:
+            def note_event(event: str, data: Mapping[str, object]) -> None:
                 nonlocal told_until_s
                 if event == "wait":
                     told_until_s = network.now() + float(str(data["seconds"]))
@@ -136,7 +136,7 @@ class HttpTransport:
                 return network.now() >= told_until_s and not (board is not None and board.done)
 
             try:
-                download = build(network, read_urls([url]), path, options, hear, signed)
+                download = build(network, read_urls([url]), path, options, note_event, signed)
                 work = asyncio.ensure_future(finish(download))
                 pace = asyncio.ensure_future(self._at_a_pace(work, download.state.received_bytes))
                 await self._while_alive(pace, came, gone)

@@ -130,7 +130,7 @@ class Place:
         return self.home / "cache"
 
     def check_free(self, replace_existing: bool) -> None:
-        """Refuse to put a tree over a directory that holds somebody's files."""
+        """Refuse to put a tree over a directory that holds other files."""
         if self.state.version or replace_existing or not self.live.exists():
             return
         if not self.live.is_dir() or any(self.live.iterdir()):

@@ -117,12 +117,12 @@ class MirrorService:
         try:
             followed = self._follower.once(look=look)
         except MirrorProblem as problem:
-            return self._broke_off(problem)
+            return self._round_failed(problem)
         except Exception as fault:
             # A fault of this program must not leave a mirror unattended.
-            logging.getLogger(__name__).exception("a round broke off")
+            logging.getLogger(__name__).exception("a round failed")
             text = f"{type(fault).__name__}: {fault}"
-            return self._broke_off(MirrorProblem("internal", text, passing=True))
+            return self._round_failed(MirrorProblem("internal", text, passing=True))
         if look:
             ended = self._steady()
             self._look_at = ended + (ended - began) / TUNING.looking_share
@@ -130,7 +130,7 @@ class MirrorService:
         self.report("")
         return followed
 
-    def _broke_off(self, problem: MirrorProblem) -> MirrorProblem:
+    def _round_failed(self, problem: MirrorProblem) -> MirrorProblem:
         self._failed(problem)
         self.report(problem.code)
         return problem

@@ -69,7 +69,7 @@ class HttpChannel:
         return self._courier.idle
 
     def _ask(self, method: str, path: str, body: bytes, done: Done) -> None:
-        def heard(outcome: Reply | str) -> None:
+        def answered(outcome: Reply | str) -> None:
             if isinstance(outcome, str):
                 done(ChannelAnswer(fault=outcome))
             elif not outcome.done or len(outcome.body) >= _MOST_BYTES:
@@ -79,4 +79,4 @@ class HttpChannel:
 
         at = replace(self._base, target=path)
         request = self._asking.request(at, at, method=method, body=body)
-        self._courier.ask(request, heard, limit_bytes=_MOST_BYTES, silence_s=_TIMEOUT_S)
+        self._courier.ask(request, answered, limit_bytes=_MOST_BYTES, silence_s=_TIMEOUT_S)

@@ -53,8 +53,8 @@ class PaperReceiver(MulticastReceiver):
         self.silent_at = now + self.offer.silence_s
         if newer(header.sequence_number, self._last_sequence, 32):
             self._last_sequence = header.sequence_number
-        if not self.heard:
-            self._hear(header.sequence_number, now)
+        if not self.has_received:
+            self._first_received(header.sequence_number, now)
         block, symbol = order.place(header.sequence_number)
         self._take_symbol(self.layout.k(block), block, symbol, payload, now)
         last = header.sequence_number == order.total - 1

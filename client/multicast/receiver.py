@@ -121,7 +121,7 @@ class MulticastReceiver(BlockCollector):
             self._state = "joined"
         self._done_reported = False
         self._last_sequence = 0
-        #: So many datagrams there were up to this sequence number, which came then.
+        #: The number of datagrams up to a sequence number, that number, and when it came.
         self._counted, self._counted_to, self._counted_at = 0, 0, now
         #: Whether that number was signed.
         self._marked = False
@@ -132,8 +132,8 @@ class MulticastReceiver(BlockCollector):
         self.silent_at = now + offer.start_in_s + offer.silence_s
         #: Until then any datagram counts as a sign of life; moved on by what only the origin sends.
         self._sure_until = now + offer.start_in_s + TUNING.sure_silences * offer.silence_s
-        self.heard = False
-        self._heard_at = now
+        self.has_received = False
+        self._received_at = now
         self._limit_bytes_s = limit_bytes_s
 
     @staticmethod
@@ -181,8 +181,8 @@ class MulticastReceiver(BlockCollector):
                 elif kind != _SYMBOL_KIND:
                     counters.malformed += 1
                     continue
-                if not self.heard:
-                    self._hear(sequence, now)
+                if not self.has_received:
+                    self._first_received(sequence, now)
                     last = sequence
                 good += 1
                 if (sequence - last) & MASK < _HALF:
@@ -206,8 +206,8 @@ class MulticastReceiver(BlockCollector):
             if good:
                 self._stay(now)
 
-    def _hear(self, sequence: int, now: float) -> None:
-        self.heard, self._heard_at = True, now
+    def _first_received(self, sequence: int, now: float) -> None:
+        self.has_received, self._received_at = True, now
         self._last_sequence = sequence
         if not self._marked:
             self._counted_to, self._counted_at = (sequence - 1) & MASK, now
@@ -221,7 +221,7 @@ class MulticastReceiver(BlockCollector):
 
     def note_lag(self, waited_us: int, room_us: int = 0) -> None:
         """The newest datagram waited so long in this host before it was read; it can wait for
-        `room_us` before some are lost (0: nobody knows)."""
+        `room_us` before some are lost (0: unknown)."""
         self._lag_us, self._room_us = max(0, waited_us), room_us
 
     def _finish_block(self, block: int, decoder: BlockDecoder, now: float) -> None:
@@ -247,7 +247,7 @@ class MulticastReceiver(BlockCollector):
             return False
         if self._marks is None or not self._marks.is_signed(header, signature):
             return False
-        sent = (sequence - self._counted_to) & MASK if self.heard else 1
+        sent = (sequence - self._counted_to) & MASK if self.has_received else 1
         self._counted += sent if self._marked else min(sent, self._likely(now))
         self._marked, self._counted_to, self._counted_at = True, sequence, now
         self._sure_until = now + TUNING.sure_silences * self._silence_s
@@ -286,7 +286,7 @@ class MulticastReceiver(BlockCollector):
     def due(self, now: float) -> ReceiverReport | None:
         """The report to send now, if any; also notices silence."""
         if now >= self.silent_at and self._left and self.given_up is None:
-            what = "stopped" if self.heard else "never came"
+            what = "stopped" if self.has_received else "never came"
             self.given_up = f"datagrams {what} for {self.offer.silence_s:g} s"
         if self._left and self.given_up is None and self._is_too_fast(now):
             self.given_up = "the session is faster than this receiver's limit"
@@ -299,14 +299,14 @@ class MulticastReceiver(BlockCollector):
 
     def _is_too_fast(self, now: float) -> bool:
         """Whether more comes than this receiver said it can take; the others outvoted it."""
-        since_s = now - self._heard_at
+        since_s = now - self._received_at
         came_bytes = self.counters.datagrams * self._symbol_bytes
         most_bytes = TUNING.limit_slack * self._limit_bytes_s * since_s
-        return self.heard and since_s >= TUNING.limit_after_s and came_bytes > most_bytes
+        return self.has_received and since_s >= TUNING.limit_after_s and came_bytes > most_bytes
 
     def _pause_s(self) -> float:
-        """Until the next report during a pass: shorter and shorter towards its end, so that little
-        is left to ask for, and to decode, when everybody waits."""
+        """Until the next report during a pass: shorter towards its end, so that little
+        is left to request and to decode when all receivers wait."""
         return min(self._every_s, max(self.pass_left_s / 2, self._every_s / TUNING.most_hurry))
 
     def _scheduled_report(self, now: float) -> ReceiverReport | None:
@@ -317,7 +317,7 @@ class MulticastReceiver(BlockCollector):
         if not self._left:
             return None
         if self._window_s > TUNING.suppress_window_s and self._pass != self._state_pass:
-            # In a large cohort a new pass already sends for somebody who wants at least as much:
+            # In a large cohort a new pass already sends at least as much for another receiver:
             # ask again after it.
             self._ended_pass = -1
             return None
@@ -330,7 +330,7 @@ class MulticastReceiver(BlockCollector):
         return self._make("receiving", now, self._over_below)
 
     def answered(self, answer: ReportAnswer) -> None:
-        """What the sender said to a report."""
+        """The sender's answer to a report."""
         self._window_s = answer.report_window_s
         if answer.action != "continue" and self._left and self.given_up is None:
             why = "the sender closed the session"
@@ -389,7 +389,7 @@ class MulticastReceiver(BlockCollector):
 
     def _expected(self, now: float) -> int:
         """How many datagrams there were: as the marks say, and since the newest as is likely."""
-        if not self.heard:
+        if not self.has_received:
             return 0
         since = (self._last_sequence - self._counted_to) & MASK
         return self._counted + min(since, self._likely(now))

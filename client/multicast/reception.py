@@ -60,7 +60,7 @@ class ReceptionOutcome:
 
     reason: str | None
     problem: Exception | None
-    heard: bool
+    has_received: bool
     counters: ReceiverCounters
     repaired_bytes: int
     seconds: float
@@ -282,7 +282,7 @@ class Reception:
         self._finishing = True
         receiver = self.receiver
         self._unwatch()
-        ranges = receiver.repair_ranges() if receiver.heard and self._failure is None else []
+        ranges = receiver.repair_ranges() if receiver.has_received and self._failure is None else []
         wanted = sum(end - first for first, end in ranges)
         size = self._offer.size_bytes
         if not wanted or wanted > TUNING.repair_share * size or not self._offer.repair_url:
@@ -343,7 +343,7 @@ class Reception:
             ReceptionOutcome(
                 receiver.given_up,
                 self._failure,
-                receiver.heard,
+                receiver.has_received,
                 receiver.counters,
                 self._repaired_bytes,
                 self._network.now() - self._began_at,

@@ -132,7 +132,7 @@ class Connection:
         return self._closing
 
     def abort(self) -> None:
-        """Close at once; nobody is told."""
+        """Close at once, without a callback."""
         self._over = True
         for timer in (self._attempt, self._patience):
             if timer is not None:
@@ -277,7 +277,7 @@ class Connection:
         if self._over:
             return
         if not self._waiting:
-            self._nonsense("the server answered something nobody asked")
+            self._nonsense("the server sent an answer without a request")
             return
         asked = self._waiting.popleft()
         self._current, self._current_behind = asked.taker, asked.behind

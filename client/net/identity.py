@@ -42,7 +42,7 @@ def client_name(secret: str, url: Url) -> str:
 
 
 def client_secret(folder: Path) -> str:
-    """The user's 128 random bits in hexadecimal digits; made once, readable by nobody else."""
+    """The user's 128 random bits in hexadecimal digits; made once, readable by the user alone."""
     path = folder / _SECRET
     try:
         found = path.read_text("ascii")[:64].strip()

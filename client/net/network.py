@@ -45,8 +45,8 @@ class Transport(Protocol):
 
     def resume(self) -> None: ...
     def expect(self, count: int) -> None:
-        """So many more bytes belong to what is being read: they may gather for a moment. What comes
-        after them is told at once."""
+        """`count` more bytes belong to the answer that is read: they may gather for a moment. Later
+        bytes are passed on at once."""
         ...
 
     def start_tls(self, name: str) -> None:
@@ -55,7 +55,7 @@ class Transport(Protocol):
 
 
 class Receiver(Protocol):
-    """What a connection's owner must be able to hear."""
+    """What the owner of a connection is told."""
 
     def connected(self, transport: Transport) -> None: ...
     def secured(self) -> None: ...

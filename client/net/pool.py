@@ -93,7 +93,7 @@ class _Shared:
 
     def received(self, data: memoryview) -> None:
         if self._receiver is None:
-            # Nobody asked: whatever this is, the connection is no longer in step.
+            # Bytes without a request: the connection is no longer in step.
             self._pool.gone(self._endpoint, self)
             self.abort()
             return

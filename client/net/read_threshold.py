@@ -1,7 +1,7 @@
 """How many bytes a socket lets gather before it tells that it can be read (SO_RCVLOWAT). Pure.
 
 A thousand packets a second cost less when ten of them are read at a time. The kernel counts
-them, so nobody sleeps and nothing else is late; and it tells at once what fills the window.
+them, so no timer is needed and nothing else is late; and it tells at once what fills the window.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReadThreshold:
         self._read = False
 
     def took(self, count: int, now: float) -> None:
-        """So many bytes were read at `now` (s)."""
+        """`count` bytes were read at `now` (s)."""
         self._read = True
         if self._since_s is None:
             self._since_s, self._counted_bytes = now, 0

@@ -87,7 +87,7 @@ class RetryAfter(NamedTuple):
 class Failed(NamedTuple):
     """No usable answer: the connection broke, or the server failed without naming a time.
 
-    `times`: the caller knows of so many in a row, although answers began in between.
+    `times` in a row, as the caller knows; answers began in between.
     """
 
     text: str = "the connection failed"

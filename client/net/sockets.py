@@ -114,7 +114,7 @@ class AsyncioNetwork:
             self._loop.add_reader(sock.fileno(), call)
 
     def in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """The thread is a daemon: a pipe that nobody reads does not keep the program alive."""
+        """The thread is a daemon: a pipe without a reader does not keep the program alive."""
 
         def run() -> None:
             result: Any
@@ -135,7 +135,7 @@ class AsyncioNetwork:
         return task
 
     async def close(self) -> None:
-        """Close every connection; nobody is told."""
+        """Close every connection, without callbacks."""
         for task in list(self._attempts):
             task.cancel()
         for stream in list(self._streams):

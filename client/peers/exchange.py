@@ -70,7 +70,7 @@ class Exchange:
     """Pieces of one file, kept in `folder` until `stop`, which removes it.
 
     `listen` are the addresses at which peers may reach us, all with one port; `upload_bytes_s`
-    bounds what they are sent. `size_bytes` is what the file must have, None while nobody knows.
+    bounds what they are sent. `size_bytes` is what the file must have, None while unknown.
     Nothing waits here: call `poll` now and then. Raises BadTorrent.
     """
 
@@ -197,7 +197,7 @@ class Exchange:
     def from_origin(self, free: IntervalSet, now: float) -> Span | None:
         """Which of the free bytes the server should be asked for: what fewest peers have.
 
-        A piece that was begun comes first: it helps nobody before it is whole.
+        A piece that was begun comes first: it is of no use before it is whole.
         """
         if self._asked_s is None or now - self._asked_s >= TUNING.census_s:
             self._asked_s = now

@@ -2,7 +2,7 @@
 
 After the model of paper C: per block one idle round trip (the whole of it, as measured; none when
 the next block is asked for early), one request and one response header; per connection a
-handshake and slow start; a new connection every so many requests where a server limits them.
+handshake and slow start; a new connection after the number of requests that a server allows.
 Rates are goodput (bytes of files per second), so headers of TCP and IP are in them already.
 """
 

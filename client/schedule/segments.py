@@ -209,7 +209,7 @@ class SegmentMap(ABC):
         self.filled(size_bytes, max(end, size_bytes))
 
     def filled(self, start: int, end: int) -> None:
-        """Those bytes came from elsewhere (multicast): nobody needs to fetch them.
+        """Those bytes came from elsewhere (multicast): no lane needs to fetch them.
 
         Blocks under way keep running unless nothing of them is wanted any more.
         """
@@ -267,7 +267,7 @@ class SegmentMap(ABC):
         return None if span[0] >= self.limit else (span[0], min(span[1], self.limit))
 
     def _cut(self, block: Segment, end: int) -> None:
-        """Take [end, block.end) away from a block and hand it to nobody yet."""
+        """Take [end, block.end) away from a block and leave it free."""
         block.end = end
         if block.position >= end:
             self._stop(block)

@@ -327,7 +327,7 @@ class AdaptiveBlocks(SegmentMap):
         had no time to show its rate."""
         lane = self.lanes[block.lane]
         if self._first_s is None:
-            # Nothing has come from anybody: who is dead is for the watch over silence to say.
+            # No byte has come yet: dead mirrors are found by `client.fetch.connections`.
             return True
         seen_s = now - max(block.handed_s, self._first_s)
         if lane.rate(now) is None and seen_s < self.early_s + 4 * lane.rtt_s:
@@ -351,7 +351,7 @@ class AdaptiveBlocks(SegmentMap):
             return self._first / max(0.05, 4 * waited_s)
         silence_s = now - lane.meter.last_s - lane.rtt_s
         if silence_s > max(self.silence_s, 6000 / max(rate, 1.0), self._queue_s(now)):
-            # Longer than four packets should take: at the end nobody waits for it to wake.
+            # Longer than four packets should take: at the end no time is left for it to recover.
             return 1.0
         queue_s = self._queue_s(now)
         if queue_s:

@@ -2,7 +2,7 @@
 
 One connection is as good as several where the line is what limits (paper B, section V). Where a
 server limits each connection, or a window is too small for a long line, more of them bring more.
-Nobody can tell these apart without trying, so long downloads try, all mirrors at a time: rates
+Only a trial tells these apart, so long downloads try, all mirrors at a time: rates
 before against rates with them. A mirror that gains, while the total does too, keeps them, and is
 tried with twice as many; one that does not is barred for a while, longer each time.
 
@@ -28,7 +28,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Open so many more connections to the mirror."""
+    """Open `count` more connections to the mirror."""
 
     mirror: int
     count: int

@@ -69,7 +69,7 @@ def followed(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-#: So many numbered names are tried before the folder counts as hopeless.
+#: This many numbered names are tried.
 _MOST_NAMESAKES = 10_000
 
 
@@ -101,7 +101,7 @@ class FileOutput:
         if folder:
             raise LocalProblem(f"cannot write {self._final}: a folder has that name")
         if is_outlet(self._final):
-            # Its name would be given to a file, for everybody on this machine.
+            # Its name would be given to a file, for all programs of this machine.
             raise LocalProblem(f"cannot replace {self._final}: it is no ordinary file")
         if self._journal is None:
             if not self._journal_path.exists() and not self._part.exists():
