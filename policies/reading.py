@@ -7,6 +7,8 @@ program reads, whatever the line and the others do.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 #: What arrived over the first of these is needed before anything is told, and no more than the
 #: second counts, seconds.
 _LEAST_S, _MOST_S = 0.2, 4.0
@@ -50,3 +52,55 @@ class ReadingPace:
         elif passed_s >= 0.5 * _MOST_S and self._newer == self._since:
             self._newer = here
         return max(0, arrived_bytes - before) / passed_s if passed_s >= _LEAST_S else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRateTuning:
+    """How the rate of one download is measured."""
+
+    #: Rates are smoothed over this, seconds.
+    smoothing_s: float = 0.5
+    #: What a client's kernel takes ahead of its program: Linux gives a socket 128 KiB at first and
+    #: doubles what a program asks for.
+    ahead_bytes: int = 256 * 1024
+    #: This part of what arrives is counted as taken ahead until all of that is. With 0.8 instead of
+    #: 0.5 slow crowds on 10 Mbit/s take 5 % longer in the mean and no fewer are late.
+    ahead_part: float = 0.5
+
+
+RATE = RunningRateTuning()
+
+
+class RunningRate:
+    """What one download takes while it runs, and how much of that only its client's kernel took.
+
+    Call `resume` when it runs (again), and `look` at intervals with what arrived since.
+    """
+
+    __slots__ = ("_ahead_bytes_s", "_ahead_left", "bytes_s")
+
+    def __init__(self) -> None:
+        #: Smoothed; 0 before the first look.
+        self.bytes_s = 0.0
+        self._ahead_bytes_s = 0.0
+        self._ahead_left = float(RATE.ahead_bytes)
+
+    def resume(self) -> None:
+        """Its program has read on meanwhile, so the kernel takes that much ahead again."""
+        self._ahead_left = float(RATE.ahead_bytes)
+
+    def look(self, fresh_bytes: float, passed_s: float) -> None:
+        """This much arrived in this time."""
+        ahead = min(self._ahead_left, RATE.ahead_part * fresh_bytes)
+        self._ahead_left -= ahead
+        part = min(1.0, passed_s / RATE.smoothing_s) if self.bytes_s else 1.0
+        self.bytes_s += (fresh_bytes / passed_s - self.bytes_s) * part
+        self._ahead_bytes_s += (ahead / passed_s - self._ahead_bytes_s) * part
+
+    def told_bytes_s(self, held_back: bool | None) -> float:
+        """What tells of the client's speed.
+
+        Of a client that the server holds back only a lower bound is learnt, and nothing corrects
+        it while the client is paused. So what its kernel took ahead does not count.
+        """
+        return self.bytes_s if held_back is False else self.bytes_s - self._ahead_bytes_s

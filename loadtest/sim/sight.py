@@ -13,12 +13,10 @@ from collections.abc import Iterator, Mapping
 
 from ...policies.bottleneck import Bottleneck, LineOrders, Sample
 from ...policies.max_min import Flow, SharedLink
-from ...policies.reading import ReadingPace
+from ...policies.reading import ReadingPace, RunningRate
 from .conditions import Conditions
 from .outcome import SimClient
 
-#: As live: rates are smoothed over the first of these, seconds.
-_SMOOTHING_S = 0.5
 #: As live: the pacer pays for what is sent in one go afterwards, so under a cap that leaves before
 #: all that waits for a turn: it counts as so many of these.
 _PAST_THE_PACER = 256.0
@@ -41,8 +39,9 @@ class Sight:
         self._standing_bytes = self._sockets_bytes = 0.0
         self._cap_bytes_s = math.inf
         self._cap(LineOrders(ceiling_bytes_s))
-        #: Lease -> when it was last looked at, what it had left then, its smoothed rate.
-        self._looks: dict[int, tuple[float, float, float]] = {}
+        #: Lease -> when it was last looked at, and what it had left then.
+        self._looks: dict[int, tuple[float, float]] = {}
+        self._rates: dict[int, RunningRate] = {}
         self._paces: dict[int, ReadingPace] = {}
         #: Of the leases at the last `progress`: whose sockets will soon have all that is left.
         self.ending: list[int] = []
@@ -84,13 +83,14 @@ class Sight:
 
     def begins(self, lease: int, flow: Flow, now: float) -> None:
         """A transfer runs (again): what it got before tells nothing of what it will get."""
-        rate = self._looks[lease][2] if lease in self._looks else 0.0
-        self._looks[lease] = (now, self._link.remaining(flow), rate)
+        self._looks[lease] = (now, self._link.remaining(flow))
+        self._rates.setdefault(lease, RunningRate()).resume()
         self._paces[lease] = ReadingPace()
 
     def ends(self, lease: int) -> None:
         """The lease is over."""
         self._looks.pop(lease, None)
+        self._rates.pop(lease, None)
         self._paces.pop(lease, None)
 
     def sent_whole(self, flow: Flow) -> None:
@@ -148,6 +148,7 @@ class Sight:
         the last was looked at.
         """
         link, looks, orders, busy = self._link, self._looks, self.orders, self.busy
+        rates = self._rates
         look_s, reader_bytes = max(self._look_s, 1e-9), self._conditions.reader_bytes
         hold, ceil = orders.hold, math.ceil
         socket_bytes, tick_s = self._conditions.socket_bytes, self._conditions.tick_s
@@ -156,22 +157,17 @@ class Sight:
         for (lease, flow), (remaining, gets) in zip(flows.items(), seen, strict=True):
             if lease in hold or not gets:
                 continue
-            looked_s, left, rate = looks[lease]
-            passed = now - looked_s
-            if passed >= look_s:
-                fresh = (left - remaining) / passed
-                if rate == 0.0:
-                    rate = fresh
-                else:
-                    part = passed / _SMOOTHING_S
-                    rate += (fresh - rate) * (part if part < 1.0 else 1.0)
-                looks[lease] = (now, remaining, rate)
+            looked_s, left = looks[lease]
+            rate = rates[lease]
+            if now - looked_s >= look_s:
+                rate.look(left - remaining, now - looked_s)
+                looks[lease] = (now, remaining)
             stuck = not busy or gets >= flow.cap_bytes_s
             if stuck and remaining <= socket_bytes + gets * tick_s:
                 ending.append(lease)
             held_back = orders.held_back(lease, stuck)
             reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0
-            yield lease, ceil(remaining), rate, held_back, reads
+            yield lease, ceil(remaining), rate.told_bytes_s(held_back), held_back, reads
 
     def _reads(self, lease: int, flow: Flow, now: float, remaining: float, stuck: bool) -> float:
         """What a program reads whose kernel takes no more."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from ...policies.contract import Admit, Job
-from ...policies.reading import ReadingPace
+from ...policies.reading import ReadingPace, RunningRate
 from ...protocol.intervals import IntervalSet, Span
 from ..files.pacer import Share
 from ..files.transfer import BodyPlan, Representation, Transfer
 from .client_keys import address_of
 
-#: Rates are smoothed over the first of these, and looked at after the second of running, seconds.
-_SMOOTHING_S, LOOK_S = 0.5, 0.2
+#: A rate is looked at after this much of running, seconds.
+LOOK_S = 0.2
 #: A download that took nothing for the first of these is looked at after as long again, but
 #: at least so often; one whose peers take no more, which is told when they do, after twice as long,
 #: but at least as often as the last says, seconds: what lies in sockets may go without a word.
@@ -186,7 +186,7 @@ class LeasedDownload:
         "pace",
         "paused",
         "planned_bytes",
-        "rate_bytes_s",
+        "rate",
         "reads_bytes_s",
         "share",
         "signed",
@@ -236,7 +236,7 @@ class LeasedDownload:
         self.look_at_s = self._still_s = 0.0
         #: Who is to hear that it moves again; nobody while it is looked at anyway.
         self.woken: Callable[[int], None] | None = None
-        self.rate_bytes_s = 0.0
+        self.rate = RunningRate()
         self.pace = ReadingPace()
         #: What its program is known to read; 0: that is not known.
         self.reads_bytes_s = 0.0
@@ -251,6 +251,11 @@ class LeasedDownload:
         #: Whether the journal has it as used up, although its last bytes may be here yet.
         self.ending = False
         self.address = address_of(job.client)
+
+    @property
+    def rate_bytes_s(self) -> float:
+        """What arrives a second, smoothed; 0 before the first look."""
+        return self.rate.bytes_s
 
     def join(self, delivery: Delivery) -> None:
         """One more body begins."""
@@ -392,13 +397,9 @@ class LeasedDownload:
         self._looked_s = now
         self._still_s = 0.0 if fresh else self._still_s + running_s
         self.look_at_s = self._next_look_s(now)
-        rate = fresh / running_s
-        if self.rate_bytes_s == 0.0:
-            self.rate_bytes_s = rate
-        else:
-            self.rate_bytes_s += (rate - self.rate_bytes_s) * min(1.0, running_s / _SMOOTHING_S)
+        self.rate.look(fresh, running_s)
         self.reads_bytes_s = self.pace.look(now, seen, self._was_shut(running_s))
-        most_bytes = unsent_most(self.rate_bytes_s, late_s)
+        most_bytes = unsent_most(self.rate.bytes_s, late_s)
         for delivery in self.deliveries:
             if delivery.transfer is not None:
                 delivery.transfer.limit_unsent(most_bytes)
@@ -457,6 +458,7 @@ class LeasedDownload:
         for delivery in tuple(self.deliveries):
             delivery.flow()
         self.flowed_bytes = 0
+        self.rate.resume()
         self.pace.forget()
         self.reads_bytes_s = 0.0
         self._looked_s = now

@@ -395,7 +395,8 @@ class LeaseManager:
                 with _log.failuresHandled("A download could not be measured"):
                     left = download.measure(now, late_s)
                     rounds.measured(download)
-                    rate, held_back = download.rate_bytes_s, line.held_back(download)
+                    held_back = line.held_back(download)
+                    rate = download.rate.told_bytes_s(held_back)
                     reads = download.reads_bytes_s
                     self._driver.progress(lease, now, left, rate, held_back, reads)
         self._measure_call = (

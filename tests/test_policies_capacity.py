@@ -1,0 +1,54 @@
+"""What a client is believed to take: no more than it was seen to read."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.policies.capacity import Capacity
+from tidegate.policies.contract import Job
+from tidegate.policies.leases import Lease
+from tidegate.policies.reading import RATE, RunningRate
+
+STEP_S = 0.25
+
+
+def floor_after(reads_bytes_s: float, line_bytes_s: float, runs: list[float]) -> float:
+    """What a held back client is believed to take after such runs, with 8 s pauses between."""
+    capacity, rate = Capacity(), RunningRate()
+    capacity.configure(None, 1.0)
+    capacity.observe(line_bytes_s, True, True, line_bytes_s, 10)
+    lease = Lease(1, Job("c", "f", 10**8, 10**8), 0.0, None, True)
+    for run_s in runs:
+        # Its kernel takes bytes as fast as the line brings them until it is full.
+        room = float(RATE.ahead_bytes)
+        rate.resume()
+        for _ in range(int(run_s / STEP_S)):
+            arrived = min(line_bytes_s * STEP_S, room + reads_bytes_s * STEP_S)
+            room += reads_bytes_s * STEP_S - arrived
+            rate.look(arrived, STEP_S)
+            capacity.measured(lease, rate.told_bytes_s(True), True)
+    assert lease.cap_is_floor
+    return lease.cap_bytes_s
+
+
+@pytest.mark.parametrize("runs", [[0.5], [0.25], [0.5, 0.5, 0.5], [4.0]])
+@pytest.mark.parametrize("reads_bytes_s", [400_000.0, 500_000.0, 1_000_000.0])
+def test_what_a_kernel_takes_ahead_makes_no_speed(reads_bytes_s: float, runs: list[float]) -> None:
+    """The first half second made a floor 2 to 4 times too high, which a pause kept."""
+    assert floor_after(reads_bytes_s, 2_000_000.0, runs) <= 2.4 * reads_bytes_s
+
+
+def test_a_client_without_such_a_kernel_is_believed_after_half_a_megabyte() -> None:
+    rate, took = RunningRate(), 0.0
+    while took < 2 * RATE.ahead_bytes + 10 * RATE.smoothing_s * 200_000.0:
+        rate.look(200_000.0 * STEP_S, STEP_S)
+        took += 200_000.0 * STEP_S
+    assert rate.bytes_s == pytest.approx(200_000.0)
+    assert rate.told_bytes_s(True) == pytest.approx(rate.told_bytes_s(False), rel=0.01)
+
+
+def test_a_client_that_the_server_does_not_hold_back_is_believed_at_once() -> None:
+    rate = RunningRate()
+    rate.look(50_000.0, STEP_S)
+    assert rate.told_bytes_s(False) == 200_000.0
+    assert 0.0 < rate.told_bytes_s(None) < 200_000.0
