@@ -24,8 +24,6 @@ from ..client.net.retry import (
     FailureReason,
     GiveUp,
     HoldOn,
-    Refused,
-    RetryAfter,
     RetryPolicy,
     RetryState,
     SendNow,
@@ -33,6 +31,7 @@ from ..client.net.retry import (
 )
 from .body import NarrowPool, receive
 from .catalogue import CATALOGUE
+from .download_tally import DownloadTally
 from .population import address_of
 from .recorder import tally
 from .replay import ARRIVALS
@@ -41,8 +40,6 @@ from .workloads import File, Visitor
 #: A client's kernel takes little before the client has read it, as over a slow line.
 RECEIVE_BUFFER_BYTES = 16 * 1024
 _EXPLANATION_BYTES = 16 * 1024
-#: A poll this much before the time that was told is early.
-_EARLY_S = 0.5
 
 
 def _trusting(ca: str, **_: Any) -> gevent.ssl.SSLContext:
@@ -125,7 +122,7 @@ class Downloader(FastHttpUser):
         manner = ""
         if self._options.rude_fraction:
             manner = "_rude" if visitor.rude else "_polite"
-        download = _Download(visit, entry.kind, manner, began_s)
+        download = DownloadTally(tally(), visit, entry.kind, manner, began_s)
         action: Action = visit.begin(began_s)
         while True:
             match action:
@@ -144,11 +141,10 @@ class Downloader(FastHttpUser):
                     return
 
     def _ask(
-        self, visitor: Visitor, path: str, sha256_hex: str | None, download: _Download
+        self, visitor: Visitor, path: str, sha256_hex: str | None, download: DownloadTally
     ) -> Action:
         visit = download.visit
-        download.note_poll(time.monotonic())
-        headers = self.headers() | dict(visit.headers())
+        headers = self.headers() | download.ask(time.monotonic())
         with self.client.get(
             path, headers=headers, stream=True, catch_response=True, name=f"attempt {download.kind}"
         ) as response:
@@ -190,66 +186,6 @@ class Downloader(FastHttpUser):
                 response.failure(fault)
                 tally().count("failed")
             return action
-
-
-class _Download:
-    """What is counted about one download while its visit goes on."""
-
-    def __init__(self, visit: RetryState, kind: str, manner: str, began_s: float) -> None:
-        self.visit = visit
-        self.kind = kind
-        self._manner = manner
-        self._began_s = began_s
-        self._told_until_s: float | None = None
-        self._promise: tuple[float, float, float] | None = None
-        self._ticketed = False
-
-    def note_poll(self, now: float) -> None:
-        if self._told_until_s is not None and now < self._told_until_s - _EARLY_S:
-            tally().count("early_polls")
-
-    def note_answer(self, now: float, answer: Any) -> bool:
-        """Count an answer without a body; whether it was a told wait."""
-        if isinstance(answer, RetryAfter):
-            tally().count("queued")
-            if answer.retry_after_s is not None:
-                self._told_until_s = now + answer.retry_after_s
-            if answer.ticket is not None and not self._ticketed:
-                self._ticketed = True
-                tally().count("tickets_issued")
-            if self._promise is None and answer.p90_s is not None:
-                expected_s = answer.p90_s if answer.expected_s is None else answer.expected_s
-                self._promise = (now, expected_s, answer.p90_s)
-            return answer.retry_after_s is not None
-        if isinstance(answer, Refused) and answer.reason is FailureReason.NOT_FOUND:
-            tally().count("not_found")
-        elif isinstance(answer, Refused):
-            tally().count("refused")
-            if answer.ticket_fault:
-                tally().count("tickets_expired")
-        return False
-
-    def note_start(self, now: float) -> None:
-        wait_s = now - self._began_s
-        tally().observe(f"wait_{self.kind}", wait_s)
-        if self._manner:
-            tally().observe(f"wait_{self.kind}{self._manner}", wait_s)
-        if self._ticketed:
-            tally().count("tickets_redeemed")
-        if self._promise is not None:
-            told_s, expected_s, p90_s = self._promise
-            actual_s = now - told_s
-            tally().count("promises")
-            if actual_s <= p90_s:
-                tally().count("promises_kept")
-            if actual_s > 1.0:
-                tally().observe("eta_error", abs(actual_s - expected_s) / actual_s)
-
-    def note_done(self, now: float, count_bytes: int) -> None:
-        tally().count("finished")
-        tally().count("verified_bytes", count_bytes)
-        tally().observe("session", now - self._began_s)
-        tally().observe("attempts", float(self.visit.attempts))
 
 
 class Visitors(Downloader):

@@ -13,12 +13,13 @@ from tidegate.loadtest.workloads import File, make_workload
 
 
 def test_time_scale_shrinks_every_duration_alike() -> None:
-    plain = make_workload("exp2", 3)
+    plain = make_workload("release-artefacts-abandon", 3)
     fast = scaled(plain, time_scale=10.0)
     assert len(fast.visitors) == len(plain.visitors)
     for slow, quick in zip(plain.visitors, fast.visitors, strict=True):
         assert quick.arrival_s == pytest.approx(slow.arrival_s / 10)
         assert quick.rate_bytes_s == pytest.approx(slow.rate_bytes_s * 10)
+        assert quick.patience_s == pytest.approx(slow.patience_s / 10)
         assert quick.files == slow.files
     assert fast.bandwidth_bytes_s == pytest.approx(plain.bandwidth_bytes_s * 10)
 

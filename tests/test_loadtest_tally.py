@@ -26,6 +26,15 @@ def test_percentiles_are_within_two_percent_of_the_sorted_list(sample: list[floa
     assert histogram.largest == max(sample)
 
 
+def test_each_percentile_has_its_own_name() -> None:
+    tally = Tally()
+    for number in range(1, 1001):
+        tally.observe("session", float(number))
+    figures = tally.figures()
+    for name, exact in (("p50", 500), ("p95", 950), ("p99", 990), ("max", 1000), ("mean", 500.5)):
+        assert figures[f"{name}_session"] == pytest.approx(exact, rel=0.02), name
+
+
 @given(values, values)
 def test_two_workers_report_what_one_process_would_have_seen(
     ours: list[float], theirs: list[float]
