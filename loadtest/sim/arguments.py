@@ -11,8 +11,9 @@ import click
 
 from ...policies.settings import PolicySettings, read_text
 from ...protocol.errors import ProtocolError
-from ...protocol.units import parse_duration, parse_rate
+from ...protocol.units import parse_duration, parse_rate, parse_size
 from ..registry import find_workload
+from .network import NetworkPath
 
 
 def read_come_back(text: str) -> float | None:
@@ -80,6 +81,22 @@ def read_weights(given: Sequence[str]) -> list[tuple[str, float]]:
             )
         found.append((pattern, weight))
     return found
+
+
+def read_network(rtt: str | None, router_queue: str | None) -> NetworkPath | None:
+    """`--rtt` and `--router-queue`; None without a round-trip time."""
+    if rtt is None:
+        if router_queue is not None:
+            raise click.BadParameter("needs --rtt", param_hint="--router-queue")
+        return None
+    try:
+        rtt_s = tuple(parse_duration(part) for part in rtt.split(","))
+        queue_bytes = 0 if router_queue is None else parse_size(router_queue)
+    except ProtocolError as error:
+        raise click.BadParameter(str(error), param_hint="--rtt, --router-queue") from error
+    if min(rtt_s) <= 0.0:
+        raise click.BadParameter("a round-trip time is above 0", param_hint="--rtt")
+    return NetworkPath(rtt_s, queue_bytes)
 
 
 def read_settings(overrides: Sequence[str]) -> Mapping[str, Any]:

@@ -16,7 +16,13 @@ from pydantic import ValidationError
 from ...policies import registry
 from ...policies.settings import fault_text
 from ..report import paper_report, study_report
-from .arguments import WorkloadParam, read_come_back, read_rate, read_settings
+from .arguments import (
+    WorkloadParam,
+    read_come_back,
+    read_network,
+    read_rate,
+    read_settings,
+)
 from .conditions import Starved
 from .fleet_cli import cluster
 from .paper import LOADS, Cell, findings, order_agrees, run_paper
@@ -99,6 +105,18 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
                 show_default=True,
                 help="Fraction of the clients that exchange pieces, each giving a tenth of its "
                 "line.",
+            ),
+            click.option(
+                "--rtt",
+                metavar="TIME[,TIME…]",
+                help="Round-trip time to the clients, 20ms or for several kinds 10ms,100ms: then "
+                "connections start slowly.",
+            ),
+            click.option(
+                "--router-queue",
+                metavar="SIZE",
+                help="The line is a router's, which holds this much before it; needs --rtt "
+                "[default: the line is the server's own card].",
             ),
             click.option(
                 "--manners",
@@ -242,6 +260,8 @@ def _scenario(
     hold: bool | None,
     rude: float,
     peers: float,
+    rtt: str | None,
+    router_queue: str | None,
     manners: str,
     measure_bandwidth: bool,
     overrides: Sequence[str],
@@ -256,6 +276,7 @@ def _scenario(
         come_back_s=read_come_back(come_back),
         rude=rude,
         peers=peers,
+        network=read_network(rtt, router_queue),
         manners=manners,
         tells_bandwidth=not measure_bandwidth,
         settings=read_settings(overrides),

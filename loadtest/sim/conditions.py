@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...client.net.retry import POLITE, RetryPolicy
 from ...policies.contract import BRIEF_BYTES
+from .network import NetworkPath
 
 #: Asks again every second, whatever it was told.
 RUDE = RetryPolicy(obeys_retry_after=False, own_retry_s=1.0, jitter=0.0)
@@ -29,7 +30,8 @@ class Conditions:
     not ended by then (a policy that starves somebody). `answer_bytes`: what an answer without a
     file takes of the link; who asks often takes some of it from those who download. `line`: from
     such a time on, in seconds, the link carries such a part of its bandwidth. `peers`: such a part
-    of the clients exchange pieces (`loadtest.sim.swarm`).
+    of the clients exchange pieces (`loadtest.sim.swarm`). `network`: the path to the clients; None:
+    it takes no time.
     """
 
     bandwidth_bytes_s: float
@@ -52,6 +54,7 @@ class Conditions:
     limit_s: float = 10_000_000.0
     line: tuple[tuple[float, float], ...] = ()
     peers: float = 0.0
+    network: NetworkPath | None = None
 
     def line_bytes_s(self, now: float) -> float:
         """What the link carries at this time."""

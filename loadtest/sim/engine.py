@@ -32,6 +32,7 @@ from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
 from ..workloads import File, Workload
 from .chronicle import Chronicle
 from .conditions import Conditions, Starved
+from .network import CongestionWindow
 from .outcome import RunRecord, SimClient
 from .sight import Sight
 from .swarm import PeerCrowds
@@ -85,6 +86,7 @@ class Engine:
             seed_text = f"peers/{workload.seed}/{seed}"
             self._swarm = PeerCrowds(conditions.peers, seed_text, self._left_bytes, self._took)
         self._late = Random(f"ticks/{workload.seed}/{seed}")
+        self._network = conditions.network
 
     # --- the loop --------------------------------------------------------------------------
 
@@ -249,7 +251,7 @@ class Engine:
         if self._swarm is not None:
             file = self._file_of(client)
             self._swarm.join(client, file.name, file.size_bytes)
-        self._at_file(self.now + self.conditions.attempt_s, self._answer, client)
+        self._at_file(self.now + self._reaches_s(client), self._answer, client)
         if math.isfinite(visitor.patience_s):
             number = client.file_number
             self._at(
@@ -355,7 +357,7 @@ class Engine:
         if isinstance(action, WaitUntil):
             self._at_file(action.at, self._ask_again, client)
         elif isinstance(action, SendNow):
-            self._at_file(now + self.conditions.attempt_s, self._answer, client)
+            self._at_file(now + self._reaches_s(client), self._answer, client)
         elif isinstance(action, GiveUp):
             self._leave(client, gave_up=True)
 
@@ -370,6 +372,9 @@ class Engine:
         client.admitted_s = now
         left = max(1.0, self._file_of(client).size_bytes - client.peer_bytes)
         client.flow = Flow(client.visitor.rate_bytes_s, left, client)
+        if self._network is not None:
+            rtt_s = self._network.rtt_of(client.number)
+            client.window = CongestionWindow(self._network, rtt_s)
         self._at(now + self.conditions.accept_s, self._body_begins, client)
 
     def _ask_again(self, client: SimClient) -> None:
@@ -377,7 +382,13 @@ class Engine:
             return
         assert client.visit is not None
         client.visit.due(self.now)
-        self._at_file(self.now + self.conditions.attempt_s, self._answer, client)
+        self._at_file(self.now + self._reaches_s(client), self._answer, client)
+
+    def _reaches_s(self, client: SimClient) -> float:
+        """How long a request takes to reach the server."""
+        network = self._network
+        path_s = 0.0 if network is None else network.connect_s(client.number)
+        return self.conditions.attempt_s + path_s
 
     def _body_begins(self, client: SimClient) -> None:
         if client.gone or client.flow is None:
@@ -407,14 +418,47 @@ class Engine:
     def _carry(self, client: SimClient) -> None:
         assert client.flow is not None
         if math.isnan(client.first_byte_s):
-            client.first_byte_s = self.now
+            client.first_byte_s = self.now + self._arrives_s(client)
         if self._chronicle is not None:
             self._chronicle.carried(self.now, client.number, True)
         self._read(client)
         self._weigh(client)
+        if client.window is not None:
+            client.window.resume(self.now)
+            self._grows(client.flow, client)
         self._link.change(client.flow, 0.0, self._takes(client))
         if client.lease is not None:
             self._sight.begins(client.lease, client.flow, self.now)
+
+    def _queue_s(self) -> float:
+        """What stands before the line delays all packets by this."""
+        assert self._network is not None
+        standing = self._sight.standing_bytes
+        return self._network.queue_s(standing, self.conditions.line_bytes_s(self.now))
+
+    def _grows(self, flow: Flow, client: SimClient) -> None:
+        """Look at its window again in a round trip."""
+        assert client.window is not None
+        client.window.due_s = at = self.now + client.window.look_s(self._queue_s())
+        self._at(at, partial(self._round_trip, flow), client)
+
+    def _round_trip(self, flow: Flow, client: SimClient) -> None:
+        """What was sent is acknowledged: the window may grow."""
+        window = client.window
+        current = client.flow is flow and flow.running
+        if window is None or not current or window.is_idle or self.now < window.due_s:
+            return
+        queue_s = self._queue_s()
+        window.grow(self._link.rate(flow), queue_s)
+        takes = self._takes(client)
+        if takes != flow.cap_bytes_s:
+            self._link.change(flow, 0.0, takes)
+        self._grows(flow, client)
+
+    def _arrives_s(self, client: SimClient) -> float:
+        """How long what is sent now is on its way to the client."""
+        network = self._network
+        return 0.0 if network is None else network.last_byte_s(client.number) + self._queue_s()
 
     def _read(self, client: SimClient) -> None:
         """What its program has read since the last call leaves its kernel."""
@@ -437,17 +481,19 @@ class Engine:
     def _takes(self, client: SimClient) -> float:
         """How fast its kernel takes bytes until the next tick."""
         rate = client.visitor.rate_bytes_s
-        if not self.conditions.reader_bytes:
-            return rate
-        room = max(0.0, self.conditions.reader_bytes - client.unread)
-        return rate + room / self.conditions.tick_s
+        if self.conditions.reader_bytes:
+            room = max(0.0, self.conditions.reader_bytes - client.unread)
+            rate += room / self.conditions.tick_s
+        if client.window is not None:
+            rate = min(rate, client.window.rate_bytes_s(self._queue_s()))
+        return rate
 
     def _body_ended(self, client: SimClient) -> None:
         self._read(client)
         if client.lease is not None:
             self._end_lease(client, client.lease)
         client.flow = None
-        reads_s = client.unread / client.visitor.rate_bytes_s
+        reads_s = client.unread / client.visitor.rate_bytes_s + self._arrives_s(client)
         client.read_left, client.unread = math.inf, 0.0
         if reads_s > 0.0:
             self._at(self.now + reads_s, self._end_file, client)
@@ -563,6 +609,8 @@ class Engine:
         if client.flow is flow and still and flow.running:
             # Kept from giving up, as `policies.keep_alive` says.
             # Before all others, not in the background.
+            if client.window is not None:
+                client.window.rest(self.now)
             self._link.weigh(flow, 1.0)
             slow = kept_alive_bytes_s(self._link.capacity_bytes_s, len(self._paused))
             self._link.change(flow, 0.0, min(slow, client.visitor.rate_bytes_s))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ...client.net.retry import RetryState
 from ...policies.max_min import Flow
 from ..workloads import Visitor
+from .network import CongestionWindow
 
 #: One row a download, in the order of their ends; `nan` where there is no such time.
 DOWNLOAD_FIELDS = (
@@ -49,6 +50,7 @@ class SimClient:
         "unread",
         "visit",
         "visitor",
+        "window",
     )
 
     def __init__(self, number: int, visitor: Visitor) -> None:
@@ -64,6 +66,8 @@ class SimClient:
         self.lease: int | None = None
         self.flow: Flow | None = None
         self.held: int | None = None
+        #: Of the connection that its file comes by, where there is a network.
+        self.window: CongestionWindow | None = None
         #: Of its file, from others who fetch it.
         self.peer_bytes = 0.0
         self.gone = False

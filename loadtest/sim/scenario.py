@@ -17,6 +17,7 @@ from .chronicle import Chronicle
 from .conditions import PUNCTUAL, Conditions
 from .controls import ProcessorSharing
 from .engine import Engine
+from .network import NetworkPath
 from .outcome import RunRecord
 
 #: Scenario policy -> the server's policy, or None for the simulator's own control.
@@ -45,7 +46,7 @@ class Scenario:
     `hold`: clients wait inside their request; None: as is best for the policy (`HELD`).
     `tells_bandwidth`: whether the policy is configured with the link's capacity or must find it.
     `paced`: whether the server caps itself below what its line carries (the paper's does not).
-    `line`, `peers`: see `Conditions`.
+    `line`, `peers`, `network`: see `Conditions`.
     """
 
     policy: str
@@ -62,6 +63,7 @@ class Scenario:
     paced: bool = True
     line: tuple[tuple[float, float], ...] = ()
     peers: float = 0.0
+    network: NetworkPath | None = None
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def capacity(self, workload: Workload) -> float:
@@ -102,6 +104,7 @@ class Scenario:
             manners=MANNERS[self.manners],
             line=self.line,
             peers=self.peers,
+            network=self.network,
         )
 
     def simulate(

@@ -61,11 +61,20 @@ class Sight:
     def _let_stand(self, passed_s: float, flows: Mapping[int, Flow]) -> None:
         """What was sent beyond the line stands in sockets that take no more than so much each."""
         link, most = self._link, self._conditions.socket_bytes
-        self._sockets_bytes = sum([min(most, link.remaining(flow)) for flow in flows.values()])
+        network = self._conditions.network
+        if network is not None and network.queue_bytes:
+            self._sockets_bytes = float(network.queue_bytes) if flows else 0.0
+        else:
+            self._sockets_bytes = sum([min(most, link.remaining(flow)) for flow in flows.values()])
         stands = 0.0
         if link.full:
             stands = self._standing_bytes + (self._cap_bytes_s - self._line_bytes_s) * passed_s
         self._standing_bytes = min(max(0.0, stands), self._sockets_bytes)
+
+    @property
+    def standing_bytes(self) -> float:
+        """What was sent and waits before the line."""
+        return self._standing_bytes
 
     @property
     def found_bytes_s(self) -> float | None:
