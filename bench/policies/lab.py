@@ -3,12 +3,14 @@
     python -m bench.policies.lab                      every policy, three traces, the whole table
     python -m bench.policies.lab --policy fair --trace mixed --told none --told right --rate 8
     python -m bench.policies.lab --policy fair --trace mixed --told none --workers 1 --workers 2
+    python -m bench.policies.lab --policy fair --trace burst --told none --rtt 20
 
-A server in one network namespace, its clients in another, a token bucket between them. The same
-crowd is replayed against nginx, against the server under each policy with nothing configured, with
-the right cap and with one that is twice too high, and in the simulator.
+A server in one network namespace, its clients in another, a token bucket between them. With --rtt
+there is a path instead (`path.c`): the line stands behind the server's card, and what clients send
+is delayed. The same crowd is replayed against nginx, against the server under each policy with
+nothing configured, with the right cap and with one that is twice too high, and in the simulator.
 
-Debian packages: iproute2, nginx-light.
+Debian packages: gcc, iproute2, nginx-light.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,6 +38,7 @@ from bench.shared.namespaces import inside, run, shape
 from bench.shared.subject import require
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import measure
+from tidegate.loadtest.sim.network import NetworkPath
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.trace import to_trace
 from tidegate.loadtest.workloads import MB, File, Visitor, Workload
@@ -47,6 +50,8 @@ RATE_MBIT, PAYLOAD = 33.5, 1448 / 1514
 LINE_BYTES_S = RATE_MBIT * 1e6 / 8 * PAYLOAD
 SERVER, PREFIX = "10.91.0.1", "tgl"
 LIMIT_S = 400
+#: What the line holds before it, in seconds of the line.
+QUEUE_S = 0.06
 
 
 def mixed(seed: int) -> Workload:
@@ -64,7 +69,12 @@ def slow_clients(seed: int) -> Workload:
     return _trace("slow clients", seed, 160, 30.0, 0.2 * MB, 5 * MB, 0.08 * MB, 0.8 * MB, 1.3)
 
 
-TRACES = {"mixed": mixed, "huge": small_and_huge, "slow": slow_clients}
+def burst(seed: int) -> Workload:
+    """120 downloads of 0.1 to 10 MB within a second, 20 s of the line."""
+    return _trace("burst", seed, 120, 1.0, 0.1 * MB, 10 * MB, 0.5 * MB, 2.5 * MB, 20.0)
+
+
+TRACES = {"mixed": mixed, "burst": burst, "huge": small_and_huge, "slow": slow_clients}
 
 
 def _trace(
@@ -113,12 +123,18 @@ def scaled(workload: Workload, factor: float) -> Workload:
 
 
 @contextmanager
-def line(rate_mbit: float = RATE_MBIT, prefix: str = PREFIX) -> Iterator[None]:
-    """Two namespaces, named by the prefix, and the line between them."""
+def line(
+    rate_mbit: float = RATE_MBIT, prefix: str = PREFIX, rtt_s: Sequence[float] = ()
+) -> Iterator[None]:
+    """Two namespaces, named by the prefix, and the line between them; with `rtt_s` a path."""
     server, clients = f"{prefix}-s", f"{prefix}-c"
-    try:
+    with ExitStack() as ending:
+        ending.callback(namespaces.remove, (server, clients))
         namespaces.make((server, clients))
-        namespaces.connect(server, clients)
+        if rtt_s:
+            ending.enter_context(path(server, clients, rate_mbit, rtt_s))
+        else:
+            namespaces.connect(server, clients)
         namespaces.address(server, f"{SERVER}/16")
         namespaces.address(clients, "10.91.0.2/16")
         # Every host of the network is a client.
@@ -127,10 +143,40 @@ def line(rate_mbit: float = RATE_MBIT, prefix: str = PREFIX) -> Iterator[None]:
         run("ip", "-n", clients, *f"rule add to {SERVER} lookup 99 priority 0".split())
         for rule in ("del priority 0", "add priority 10"):
             run("ip", "-n", clients, "rule", *rule.split(), "from", "all", "lookup", "local")
-        shape(server, "eth0", rate_mbit, "burst 32k latency 60ms")
+        if not rtt_s:
+            shape(server, "eth0", rate_mbit, f"burst 32k latency {QUEUE_S * 1e3:.0f}ms")
         yield
-    finally:
-        namespaces.remove((server, clients))
+
+
+@contextmanager
+def path(server: str, clients: str, rate_mbit: float, rtt_s: Sequence[float]) -> Iterator[None]:
+    """A line behind the server's card, and round-trip times; clients take turns in having these."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-path-") as folder:
+        program = Path(folder) / "path"
+        source = Path(__file__).with_name("path.c")
+        subprocess.run(["cc", "-O2", "-o", str(program), str(source)], check=True)
+        delays = ",".join(f"{1e3 * one:g}" for one in rtt_s)
+        queue = f"{QUEUE_S * rate_mbit * 1e6 / 8:.0f}"
+        # A line does not wait for a busy machine.
+        command = [
+            "nice",
+            "-n",
+            "-15",
+            str(program),
+            server,
+            clients,
+            f"{rate_mbit * 1e6:.0f}",
+            queue,
+            delays,
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as relay:
+            try:
+                assert relay.stdout is not None
+                if relay.stdout.readline() != b"ready\n":
+                    raise RuntimeError("the path did not start")
+                yield
+            finally:
+                relay.kill()
 
 
 @contextmanager
@@ -212,8 +258,16 @@ def lay_out(folder: Path, workload: Workload) -> None:
                 out.truncate(file.size_bytes)
 
 
-def simulated(policy: str, workload: Workload, told_bytes_s: float | None, seeds: int) -> float:
+def simulated(
+    policy: str,
+    workload: Workload,
+    told_bytes_s: float | None,
+    seeds: int,
+    rtt_s: Sequence[float] = (),
+) -> float:
     """Mean session time of the same crowd in the simulator."""
+    queue_bytes = int(QUEUE_S * workload.bandwidth_bytes_s)
+    network = NetworkPath(tuple(rtt_s), queue_bytes) if rtt_s else None
     if policy == "nginx":
         policy = "ps"
     name = "http" if policy == "fcfs" else policy
@@ -232,6 +286,7 @@ def simulated(policy: str, workload: Workload, told_bytes_s: float | None, seeds
             accept_s=0.0,
             ceiling_bytes_s=told_bytes_s,
             reader_bytes=READER_BYTES,
+            network=network,
         )
         settings = {"bandwidth_bytes_s": told_bytes_s}
         told = replace(scenario, tells_bandwidth=False, settings=settings)
@@ -260,6 +315,10 @@ class TraceRow:
 TOLD = {"none": None, "right": 0.98, "double": 2.0, "below": 0.94, "above": 1.12, "fourfold": 4.0}
 
 
+def _milliseconds(text: str) -> tuple[float, ...]:
+    return tuple(float(part) / 1e3 for part in text.split(","))
+
+
 def main() -> int:
     """Run and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
@@ -269,6 +328,7 @@ def main() -> int:
     parser.add_argument("--told", action="append", choices=sorted(TOLD))
     parser.add_argument("--workers", type=int, action="append", help="processes; 1")
     parser.add_argument("--rate", type=float, default=RATE_MBIT, help="of the line, Mbit/s")
+    parser.add_argument("--rtt", type=_milliseconds, default=(), help="ms: 20, or 10,100 by turns")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", type=float, default=1.0, help="of the crowd: its first clients")
     parser.add_argument("--clients", action="store_true", help="name who was later than by nginx")
@@ -280,7 +340,7 @@ def main() -> int:
     for trace in given.trace or TRACES:
         workload = scaled(begun(TRACES[trace](given.seed), given.part), given.rate / RATE_MBIT)
         folder_of = tempfile.TemporaryDirectory(prefix="tidegate-policies-")
-        with folder_of as name, line(given.rate, given.prefix):
+        with folder_of as name, line(given.rate, given.prefix, given.rtt):
             folder = Path(name)
             lay_out(folder, workload)
             nginx_s = 0.0
@@ -308,7 +368,7 @@ def main() -> int:
                         policy if workers == 1 else f"{policy}, {workers} workers",
                         told,
                         live,
-                        simulated(policy, workload, bound, 3),
+                        simulated(policy, workload, bound, 3, given.rtt),
                         nginx_s,
                         len(_later(found, plain)) / len(found),
                         max(c["silence_s"] for c in found),
