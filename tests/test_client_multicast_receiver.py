@@ -45,7 +45,14 @@ class Desk:
         piece = DATA[start : start + self.layout.length(block)]
         return piece.ljust(self.layout.k(block) * self.size, b"\0")
 
-    def datagram(self, block: int, symbol: int, pass_number: int = 0, flags: int = 0) -> bytes:
+    def datagram(
+        self,
+        block: int,
+        symbol: int,
+        pass_number: int = 0,
+        flags: int = 0,
+        told_k: int | None = None,
+    ) -> bytes:
         k = self.layout.k(block)
         source = self.source(block)
         if symbol < k:
@@ -54,8 +61,8 @@ class Desk:
             payload = self.scheme.encoder(source, k, self.size).repair(symbol - k, 1)[0]
         self.sequence += 1
         header = PacketHeader(
-            PacketType.SYMBOL, flags, self.offer.session, 0, pass_number, k, block, symbol,
-            self.sequence, 0,
+            PacketType.SYMBOL, flags, self.offer.session, 0, pass_number, told_k or k, block,
+            symbol, self.sequence, 0,
         )  # fmt: skip
         return self.sealer.seal(header, payload)
 
@@ -298,3 +305,19 @@ def test_other_members_cannot_keep_a_receiver_waiting_for_a_sender_that_is_gone(
         desk.receiver.due(now)
         now += 0.5
     assert now < 8.0
+
+
+@pytest.mark.parametrize("told_k", [1, 99, 101, 65535])
+def test_a_symbol_with_another_number_of_source_symbols_is_counted_and_not_taken(told_k):
+    """A member's good tag is no reason to believe its numbers, for an open block either."""
+    desk = Desk("none")
+    layout = desk.layout
+    desk.take(0, 0)
+    for symbol in range(1, layout.k(0)):
+        desk.take(0, symbol, told_k=told_k)
+    assert desk.receiver.counters.malformed == layout.k(0) - 1
+    assert 0 in desk.receiver.missing_blocks()
+    for symbol in range(1, layout.k(0)):
+        desk.take(0, symbol)
+    assert 0 not in desk.receiver.missing_blocks()
+    assert desk.output[: layout.length(0)] == DATA[: layout.length(0)]

@@ -237,3 +237,18 @@ def test_a_name_the_user_gave_replaces_a_file(tmp_path: Path) -> None:
     target, note = finished(tmp_path / "x.iso", True, "x.iso")
     assert (target.path, note) == (tmp_path / "x.iso", None)
     assert (tmp_path / "x.iso").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(("boot", "trusted"), [(boot_id(), {0}), ("another-boot", set())])
+def test_after_a_reboot_checked_pieces_are_checked_again(
+    tmp_path: Path, boot: str, trusted: set[int]
+) -> None:
+    """The journal may say of a piece that it was right, and its bytes may not have reached the
+    disk."""
+    output = left_behind(tmp_path, boot, "sha256:00")
+    with (tmp_path / "f.tidegate-part.journal").open("a") as journal:
+        journal.write("= 0\n")
+    sink = output.open(Identity(1000, {"u": '"v"'}, "sha256:00"))
+    assert sink.have.total == 500
+    assert sink.checked == trusted
+    output.close(discard=True)
