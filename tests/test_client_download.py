@@ -19,6 +19,7 @@ import pytest
 from faulty_mirrors import Behaviour, certificate, running
 from hypothesis import given
 from hypothesis import strategies as st
+from virtual_network import VirtualRun
 
 from tests.multicast_link import make_offer
 from tidegate.client.api import Options, Result, fetch, fetch_blocking, fetch_bytes
@@ -85,6 +86,11 @@ def one(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
+@pytest.fixture
+def virtual(tmp_path: Path) -> VirtualRun:
+    return VirtualRun(tmp_path)
+
+
 @pytest.mark.parametrize(
     "behaviour",
     [
@@ -102,27 +108,29 @@ def one(tmp_path: Path) -> Run:
     ],
     ids=lambda b: "",
 )
-def test_one_server_however_it_answers(one: Run, behaviour: Behaviour) -> None:
-    with running(behaviour) as (mirror,):
-        result = one.get(mirror.url)
-    assert one.right()
+def test_one_server_however_it_answers(virtual: VirtualRun, behaviour: Behaviour) -> None:
+    with virtual.playing(behaviour) as (mirror,):
+        result = virtual.get(mirror.url)
+    assert virtual.right(DATA)
     assert result.size_bytes == len(DATA)
 
 
-def test_after_an_answer_without_a_size_broke_off_the_other_mirror_is_asked(one: Run) -> None:
+def test_after_an_answer_without_a_size_broke_off_the_other_mirror_is_asked(
+    virtual: VirtualRun,
+) -> None:
     """One that stood only after such an answer had begun was never asked, and nobody else."""
     untold = Behaviour(DATA, chunked=True, reset_after=200_000)
-    with running(untold, Behaviour(DATA)) as (first, second):
-        one.get(first.url, second.url)
-    assert one.right()
+    with virtual.playing(untold, Behaviour(DATA)) as (first, second):
+        virtual.get(first.url, second.url)
+    assert virtual.right(DATA)
 
 
-def test_a_mirror_that_refuses_what_it_has_is_left_out(one: Run) -> None:
+def test_a_mirror_that_refuses_what_it_has_is_left_out(virtual: VirtualRun) -> None:
     """Its 416 named the size that all had told; the download began anew, four times, and failed."""
     refusing = Behaviour(DATA, status=416, told_range=f"bytes */{len(DATA)}")
-    with running(refusing, Behaviour(DATA)) as (first, second):
-        one.get(first.url, second.url)
-    assert one.right()
+    with virtual.playing(refusing, Behaviour(DATA)) as (first, second):
+        virtual.get(first.url, second.url)
+    assert virtual.right(DATA)
 
 
 def test_an_empty_file_is_a_file(one: Run) -> None:
@@ -133,11 +141,13 @@ def test_an_empty_file_is_a_file(one: Run) -> None:
 
 @pytest.mark.parametrize("strategy", ["adaptive", "dynamic", "history", "single"])
 @pytest.mark.parametrize("count", [2, 4])
-def test_every_strategy_brings_every_byte(one: Run, strategy: Strategy, count: int) -> None:
+def test_every_strategy_brings_every_byte(
+    virtual: VirtualRun, strategy: Strategy, count: int
+) -> None:
     behaviours = [Behaviour(DATA, rate=RATE * (n + 1)) for n in range(count)]
-    with running(*behaviours) as mirrors:
-        result = one.get(*(m.url for m in mirrors), strategy=strategy, checksum=SHA)
-    assert one.right()
+    with virtual.playing(*behaviours) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors), strategy=strategy, checksum=SHA)
+    assert virtual.right(DATA)
     assert result.verified == "checksum"
     if strategy != "single":
         assert sum(report.bytes > 0 for report in result.sources) >= 2
@@ -167,49 +177,53 @@ def test_every_strategy_brings_every_byte(one: Run, strategy: Strategy, count: i
     ids=lambda b: "",
 )
 @pytest.mark.parametrize("place", [0, 2])
-def test_a_mirror_that_misbehaves_harms_nothing(one: Run, fault: Behaviour, place: int) -> None:
+def test_a_mirror_that_misbehaves_harms_nothing(
+    virtual: VirtualRun, fault: Behaviour, place: int
+) -> None:
     behaviours = [Behaviour(DATA, rate=RATE) for _ in range(2)]
     behaviours.insert(place, fault)
-    with running(*behaviours) as mirrors:
-        result = one.get(*(m.url for m in mirrors), checksum=SHA, stall_s=0.3)
-    assert one.right()
+    with virtual.playing(*behaviours) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors), checksum=SHA, stall_s=0.3)
+    assert virtual.right(DATA)
     assert result.wasted_bytes < 0.25 * len(DATA)
 
 
-def test_a_wrong_piece_names_its_mirror(one: Run) -> None:
+def test_a_wrong_piece_names_its_mirror(virtual: VirtualRun) -> None:
     known = Metalink("out.bin", len(DATA), SHA, pieces(), ())
     good = [Behaviour(DATA, rate=RATE) for _ in range(2)]
-    with running(good[0], Behaviour(WRONG, rate=RATE), good[1]) as mirrors:
-        result = one.get(*(m.url for m in mirrors), metalink=known)
+    with virtual.playing(good[0], Behaviour(WRONG, rate=RATE), good[1]) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors), metalink=known)
         assert result.culprits == (mirrors[1].url,)
-    assert one.right()
+    assert virtual.right(DATA)
     assert result.verified == "pieces"
 
 
-def test_a_mirror_with_another_copy_is_found_by_comparing(one: Run) -> None:
+def test_a_mirror_with_another_copy_is_found_by_comparing(virtual: VirtualRun) -> None:
     good = [Behaviour(DATA, rate=RATE) for _ in range(3)]
-    with running(Behaviour(WRONG, rate=RATE), *good) as mirrors:
-        result = one.get(*(m.url for m in mirrors))
+    with virtual.playing(Behaviour(WRONG, rate=RATE), *good) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors))
         assert result.culprits == (mirrors[0].url,)
-    assert one.right()
+    assert virtual.right(DATA)
 
 
 @pytest.mark.parametrize("spots", [range(0, 2_000_000, 3000), range(200_000, 1_800_000)])
-def test_without_pieces_the_culprit_is_found_by_reading_again(one: Run, spots: range) -> None:
+def test_without_pieces_the_culprit_is_found_by_reading_again(
+    virtual: VirtualRun, spots: range
+) -> None:
     bent = bytearray(DATA)
     for at in spots:
         bent[at] ^= 1
     good = [Behaviour(DATA, rate=RATE) for _ in range(2)]
-    with running(good[0], Behaviour(bytes(bent), rate=RATE), good[1]) as mirrors:
-        result = one.get(*(m.url for m in mirrors), checksum=SHA)
+    with virtual.playing(good[0], Behaviour(bytes(bent), rate=RATE), good[1]) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors), checksum=SHA)
         assert result.culprits == (mirrors[1].url,)
-    assert one.right()
+    assert virtual.right(DATA)
 
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("third", [[], [Behaviour(DATA, status=404)]], ids=len)
 def test_an_older_copy_of_the_same_size_is_not_mixed_in(
-    one: Run, turned: bool, third: list[Behaviour]
+    virtual: VirtualRun, turned: bool, third: list[Behaviour]
 ) -> None:
     # A quarter is another: one random place would miss that three times in four.
     old = DATA[:900_000] + WRONG[900_000:1_400_000] + DATA[1_400_000:]
@@ -218,38 +232,38 @@ def test_an_older_copy_of_the_same_size_is_not_mixed_in(
         for data, year in ((DATA, "2025"), (old, "2020"))
     ]
     copies.sort(key=lambda copy: copy.data is old, reverse=turned)
-    with running(*third, *copies) as mirrors:
-        result = one.get(*(m.url for m in mirrors))
-    assert one.path.read_bytes() == copies[0].data
+    with virtual.playing(*third, *copies) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors))
+    assert virtual.path.read_bytes() == copies[0].data
     assert any("different dates" in note for note in result.notes)
     assert result.sources[-1].dropped == "its copy differs from the others'"
 
 
 @pytest.mark.parametrize("size", [140_000, 600_000])
 def test_of_two_small_copies_that_differ_and_say_they_do_not_one_is_taken_whole(
-    one: Run, size: int
+    virtual: VirtualRun, size: int
 ) -> None:
     copies = [Behaviour(data[:size], rate=RATE) for data in (DATA, WRONG)]
-    with running(*copies) as mirrors:
-        one.get(*(m.url for m in mirrors))
-    assert one.path.read_bytes() == DATA[:size]
+    with virtual.playing(*copies) as mirrors:
+        virtual.get(*(m.url for m in mirrors))
+    assert virtual.path.read_bytes() == DATA[:size]
 
 
-def test_two_mirrors_that_disagree_are_settled_by_the_digest(one: Run) -> None:
+def test_two_mirrors_that_disagree_are_settled_by_the_digest(virtual: VirtualRun) -> None:
     for order in ([WRONG, DATA], [DATA, WRONG]):
-        with running(*(Behaviour(data, rate=RATE) for data in order)) as mirrors:
-            result = one.get(*(m.url for m in mirrors), checksum=SHA)
+        with virtual.playing(*(Behaviour(data, rate=RATE) for data in order)) as mirrors:
+            result = virtual.get(*(m.url for m in mirrors), checksum=SHA)
             assert result.culprits == (mirrors[order.index(WRONG)].url,)
-        assert one.right()
+        assert virtual.right(DATA)
 
 
-def test_when_all_are_wrong_nothing_is_left_behind(one: Run) -> None:
-    with running(*(Behaviour(WRONG) for _ in range(2))) as mirrors:
+def test_when_all_are_wrong_nothing_is_left_behind(virtual: VirtualRun) -> None:
+    with virtual.playing(*(Behaviour(WRONG) for _ in range(2))) as mirrors:
         for urls in ([mirrors[0].url], [m.url for m in mirrors]):
             with pytest.raises(Corrupt):
-                one.get(*urls, checksum=SHA)
-    assert not one.path.exists()
-    assert [p.name for p in one.folder.iterdir()] in ([], ["data"])
+                virtual.get(*urls, checksum=SHA)
+    assert not virtual.path.exists()
+    assert [p.name for p in virtual.folder.iterdir()] in ([], ["data"])
 
 
 @pytest.mark.parametrize(
@@ -265,34 +279,34 @@ def test_when_all_are_wrong_nothing_is_left_behind(one: Run) -> None:
     ],
 )
 def test_what_cannot_be_is_said_plainly(
-    one: Run, behaviour: Behaviour, kind: type[DownloadFailed], wishes: dict[str, object]
+    virtual: VirtualRun, behaviour: Behaviour, kind: type[DownloadFailed], wishes: dict[str, object]
 ) -> None:
-    with running(behaviour) as (mirror,), pytest.raises(kind) as found:
-        one.get(mirror.url, **wishes)
+    with virtual.playing(behaviour) as (mirror,), pytest.raises(kind) as found:
+        virtual.get(mirror.url, **wishes)
     assert "\n" not in str(found.value)
     assert mirror.url in str(found.value)
 
 
-def test_nobody_there(one: Run) -> None:
-    with running(Behaviour(DATA)) as (mirror,):
+def test_nobody_there(virtual: VirtualRun) -> None:
+    with virtual.playing(Behaviour(DATA)) as (mirror,):
         url = mirror.url
     with pytest.raises(NetworkProblem, match="refused"):
-        one.get(url, max_failures=1)
+        virtual.get(url, max_failures=1)
 
 
 def test_what_arrived_is_kept_where_there_is_no_room_for_the_rest(
-    one: Run, monkeypatch: pytest.MonkeyPatch
+    virtual: VirtualRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that had filled up meanwhile used to cost what had arrived before."""
-    with running(Behaviour(DATA, rate=6e6, reset_after=800_000)) as (mirror,):
+    with virtual.playing(Behaviour(DATA, rate=6e6, reset_after=800_000)) as (mirror,):
         with pytest.raises(NetworkProblem):
-            one.get(mirror.url, max_failures=1)
+            virtual.get(mirror.url, max_failures=1)
         with monkeypatch.context() as full:
             full.setattr("tidegate.client.storage.storage.FileStorage.room_bytes", lambda _: 4096)
             with pytest.raises(NoRoom, match="bytes are needed and 4096 are free"):
-                one.get(mirror.url)
-        assert one.get(mirror.url).resumed_bytes >= 300_000
-    assert one.right()
+                virtual.get(mirror.url)
+        assert virtual.get(mirror.url).resumed_bytes >= 300_000
+    assert virtual.right(DATA)
 
 
 @pytest.mark.parametrize("size", [1, 100_000])
@@ -302,44 +316,46 @@ def test_what_arrived_is_kept_where_there_is_no_room_for_the_rest(
     ids=str,
 )
 def test_a_small_file_comes_from_the_mirrors_that_were_asked_past_its_end(
-    one: Run, size: int, fault: dict[str, object]
+    virtual: VirtualRun, size: int, fault: dict[str, object]
 ) -> None:
     data = DATA[:size]
     first = Behaviour(data, **fault)  # type: ignore[arg-type]
-    with running(first, Behaviour(data), Behaviour(data)) as mirrors:
-        one.get(*(m.url for m in mirrors), stall_s=0.1)
-    assert one.path.read_bytes() == data
+    with virtual.playing(first, Behaviour(data), Behaviour(data)) as mirrors:
+        virtual.get(*(m.url for m in mirrors), stall_s=0.1)
+    assert virtual.path.read_bytes() == data
 
 
-def test_most_mirrors_of_a_small_file_decide_its_size(one: Run) -> None:
+def test_most_mirrors_of_a_small_file_decide_its_size(virtual: VirtualRun) -> None:
     data = DATA[:1000]
     slow = Behaviour(data + b"x", rate=5e3)
-    with running(slow, Behaviour(data), Behaviour(data)) as mirrors:
-        result = one.get(*(m.url for m in mirrors))
+    with virtual.playing(slow, Behaviour(data), Behaviour(data)) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors))
         assert result.sources[0].dropped == "its copy has another size"
-    assert one.path.read_bytes() == data
+    assert virtual.path.read_bytes() == data
 
 
 def test_of_two_sizes_that_of_the_mirror_named_first_counts_not_of_who_answers_first(
-    one: Run,
+    virtual: VirtualRun,
 ) -> None:
     """A mirror that lied about the size and was fast used to have its file saved."""
     first = Behaviour(DATA, rate=RATE, delay_s=0.1)
-    with running(first, Behaviour(DATA + DATA, rate=RATE)) as mirrors:
-        result = one.get(*(m.url for m in mirrors))
+    with virtual.playing(first, Behaviour(DATA + DATA, rate=RATE)) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors))
         assert result.sources[1].dropped == "its copy has another size"
-    assert one.right()
+    assert virtual.right(DATA)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_size_that_no_disk_could_hold_does_not_end_the_download(one: Run, place: int) -> None:
+def test_a_size_that_no_disk_could_hold_does_not_end_the_download(
+    virtual: VirtualRun, place: int
+) -> None:
     """The first to answer, wherever it was named, could end what the others had."""
     mirrors = [Behaviour(DATA, rate=RATE, delay_s=0.1) for _ in range(2)]
     mirrors.insert(place, Behaviour(DATA, rate=RATE, told_bytes=10**18 - 1))
-    with running(*mirrors) as running_mirrors:
-        result = one.get(*(m.url for m in running_mirrors))
+    with virtual.playing(*mirrors) as running_mirrors:
+        result = virtual.get(*(m.url for m in running_mirrors))
     assert "for which there is no room here" in (result.sources[place].dropped or "")
-    assert one.right()
+    assert virtual.right(DATA)
 
 
 def _free_bytes(folder: Path) -> int:
@@ -347,85 +363,91 @@ def _free_bytes(folder: Path) -> int:
     return (stat.f_bavail + stat.f_blocks) // 2 * stat.f_frsize
 
 
-def test_what_finds_no_room_now_is_said_where_the_first_mirror_tells_it(one: Run) -> None:
+def test_what_finds_no_room_now_is_said_where_the_first_mirror_tells_it(
+    virtual: VirtualRun,
+) -> None:
     """A smaller copy, perhaps an older one, is not taken for it because the disk is full."""
-    large = Behaviour(DATA, rate=RATE, told_bytes=_free_bytes(one.folder))
+    large = Behaviour(DATA, rate=RATE, told_bytes=_free_bytes(virtual.folder))
     late = Behaviour(DATA, rate=RATE, delay_s=0.1)
-    with running(large, late) as mirrors:
+    with virtual.playing(large, late) as mirrors:
         urls = [mirror.url for mirror in mirrors]
         with pytest.raises(NoRoom, match="bytes are needed and"):
-            one.get(*urls)
-        one.get(*reversed(urls))
-    assert one.right()
-    with running(large, large) as mirrors:
+            virtual.get(*urls)
+        virtual.get(*reversed(urls))
+    assert virtual.right(DATA)
+    with virtual.playing(large, large) as mirrors:
         with pytest.raises(NoRoom, match="bytes are needed and"):
-            one.get(*(m.url for m in mirrors))
+            virtual.get(*(m.url for m in mirrors))
 
 
 @pytest.mark.parametrize("ways", [{}, {"ranges": False}, {"chunked": True}], ids=str)
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_empty_copy_is_not_believed_where_another_mirror_has_bytes(
-    one: Run, ways: dict[str, bool], count: int
+    virtual: VirtualRun, ways: dict[str, bool], count: int
 ) -> None:
     """A mirror that was filled only in name, and named first, used to make the file empty."""
     empty = Behaviour(b"", etag=None, **ways)  # type: ignore[arg-type]
     late = Behaviour(DATA, delay_s=0.1, busy_times=1, retry_after="0")
-    with running(*[empty] * count, late) as mirrors:
+    with virtual.playing(*[empty] * count, late) as mirrors:
         urls = [mirror.url for mirror in mirrors]
-        result = one.get(*urls)
+        result = virtual.get(*urls)
         assert {report.dropped for report in result.sources[:count]} == {"its copy is empty"}
-        assert one.right()
+        assert virtual.right(DATA)
         nothing = ("sha256", hashlib.sha256().digest())
-        assert one.get(*urls, checksum=nothing).size_bytes == 0
+        assert virtual.get(*urls, checksum=nothing).size_bytes == 0
 
 
 @pytest.mark.parametrize("ways", [{}, {"ranges": False}, {"chunked": True}], ids=str)
 def test_a_file_is_empty_where_all_mirrors_that_can_be_asked_say_so(
-    one: Run, ways: dict[str, bool]
+    virtual: VirtualRun, ways: dict[str, bool]
 ) -> None:
     empty = Behaviour(b"", **ways)  # type: ignore[arg-type]
-    with running(empty, empty, empty) as mirrors:
+    with virtual.playing(empty, empty, empty) as mirrors:
         urls = [mirror.url for mirror in mirrors]
-        assert one.get(*urls).notes == ()
-    assert one.path.read_bytes() == b""
-    with running(Behaviour(b""), Behaviour(DATA, status=404)) as mirrors:
-        (note,) = one.get(*(m.url for m in mirrors)).notes
+        assert virtual.get(*urls).notes == ()
+    assert virtual.path.read_bytes() == b""
+    with virtual.playing(Behaviour(b""), Behaviour(DATA, status=404)) as mirrors:
+        (note,) = virtual.get(*(m.url for m in mirrors)).notes
     assert "could not be asked" in note
 
 
-def test_a_mirror_that_packs_the_file_is_left_out(one: Run) -> None:
+def test_a_mirror_that_packs_the_file_is_left_out(virtual: VirtualRun) -> None:
     packing = Behaviour(WRONG, rate=RATE, headers=(("Content-Encoding", "gzip"),))
-    with running(packing, Behaviour(DATA, rate=RATE)) as mirrors:
-        result = one.get(*(m.url for m in mirrors))
+    with virtual.playing(packing, Behaviour(DATA, rate=RATE)) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors))
         assert result.sources[0].dropped == "it sends the file packed (gzip)"
-    assert one.right()
+    assert virtual.right(DATA)
 
 
-def test_the_size_of_a_packed_copy_is_no_word_against_the_right_one(one: Run) -> None:
+def test_the_size_of_a_packed_copy_is_no_word_against_the_right_one(virtual: VirtualRun) -> None:
     packing = Behaviour(WRONG[:900_000], ranges=False, headers=(("Content-Encoding", "gzip"),))
-    with running(packing, Behaviour(DATA, rate=RATE, delay_s=0.02)) as mirrors:
-        one.get(*(m.url for m in mirrors))
-        with running(Behaviour(DATA, rate=RATE), packing) as turned:
-            one.get(*(m.url for m in turned))
-    assert one.right()
+    with virtual.playing(packing, Behaviour(DATA, rate=RATE, delay_s=0.02)) as mirrors:
+        virtual.get(*(m.url for m in mirrors))
+        with virtual.playing(Behaviour(DATA, rate=RATE), packing) as turned:
+            virtual.get(*(m.url for m in turned))
+    assert virtual.right(DATA)
 
 
-def test_a_slow_mirror_is_compared_though_the_other_has_brought_nearly_all(one: Run) -> None:
+def test_a_slow_mirror_is_compared_though_the_other_has_brought_nearly_all(
+    virtual: VirtualRun,
+) -> None:
     headers = [(("Last-Modified", year),) for year in ("2025", "2020")]
     fast = Behaviour(WRONG, etag='"a"', headers=headers[0])
     slow = Behaviour(DATA, etag='"b"', headers=headers[1], rate=2e6)
-    with running(fast, slow) as mirrors:
-        one.get(*(m.url for m in mirrors))
-    assert one.path.read_bytes() == WRONG
+    with virtual.playing(fast, slow) as mirrors:
+        virtual.get(*(m.url for m in mirrors))
+    assert virtual.path.read_bytes() == WRONG
 
 
-def test_a_server_that_packs_whatever_it_is_told_is_not_taken_for_the_file(one: Run) -> None:
-    with running(Behaviour(DATA, headers=(("Content-Encoding", "gzip"),))) as (mirror,):
-        assert one.get(mirror.url).notes == (
+def test_a_server_that_packs_whatever_it_is_told_is_not_taken_for_the_file(
+    virtual: VirtualRun,
+) -> None:
+    with virtual.playing(Behaviour(DATA, headers=(("Content-Encoding", "gzip"),))) as (mirror,):
+        assert virtual.get(mirror.url).notes == (
             "the server sent it packed (gzip), and so it was saved",
         )
         fields = (("Accept-Encoding", "gzip"),)
-        assert one.get(mirror.url, headers=fields).notes == ()
+        assert virtual.get(mirror.url, headers=fields).notes == ()
 
 
 def test_a_port_that_never_answers_to_tls_is_given_up(one: Run) -> None:
@@ -491,24 +513,24 @@ def test_inside_a_running_loop_a_cancelled_download_keeps_what_arrived(one: Run)
 
 @pytest.mark.parametrize("etag", ['"one"', None])
 def test_another_file_of_the_same_size_is_not_mixed_with_what_is_there(
-    one: Run, etag: str | None
+    virtual: VirtualRun, etag: str | None
 ) -> None:
     other = Behaviour(WRONG, rate=6e6, reset_after=800_000, path="/other.bin", etag=etag)
-    with running(other, Behaviour(DATA, etag=etag)) as (first, second):
+    with virtual.playing(other, Behaviour(DATA, etag=etag)) as (first, second):
         with pytest.raises(NetworkProblem):
-            one.get(first.url, max_failures=1)
-        assert one.get(second.url).resumed_bytes == 0
-    assert one.right()
+            virtual.get(first.url, max_failures=1)
+        assert virtual.get(second.url).resumed_bytes == 0
+    assert virtual.right(DATA)
 
 
-def test_a_file_that_changed_meanwhile_is_fetched_afresh(one: Run) -> None:
+def test_a_file_that_changed_meanwhile_is_fetched_afresh(virtual: VirtualRun) -> None:
     told = Behaviour(WRONG, rate=6e6, reset_after=800_000, etag='"old"')
-    with running(told) as (mirror,):
+    with virtual.playing(told) as (mirror,):
         with pytest.raises(NetworkProblem):
-            one.get(mirror.url, max_failures=1)
-        told.data, told.etag = DATA, '"new"'
-        one.get(mirror.url)
-    assert one.right()
+            virtual.get(mirror.url, max_failures=1)
+        mirror.behaviour.data, mirror.behaviour.etag = DATA, '"new"'
+        virtual.get(mirror.url)
+    assert virtual.right(DATA)
 
 
 def test_a_file_that_changes_under_way_is_never_mixed(one: Run) -> None:
@@ -517,65 +539,67 @@ def test_a_file_that_changes_under_way_is_never_mixed(one: Run) -> None:
 
         def swap(event: str, data: Mapping[str, object]) -> None:
             if event == "retry":
-                told.data, told.etag = DATA, '"new"'
+                mirror.behaviour.data, mirror.behaviour.etag = DATA, '"new"'
 
         fetch_blocking([mirror.url], one.path, Options(data_folder=one.folder / "data"), swap)
     assert one.right()
 
 
-def test_checked_pieces_are_not_read_again_after_a_crash(one: Run) -> None:
+def test_checked_pieces_are_not_read_again_after_a_crash(virtual: VirtualRun) -> None:
     known = Metalink("out.bin", len(DATA), SHA, pieces(), ())
-    with running(Behaviour(DATA, rate=6e6, reset_after=800_000)) as (mirror,):
+    with virtual.playing(Behaviour(DATA, rate=6e6, reset_after=800_000)) as (mirror,):
         with pytest.raises(NetworkProblem):
-            one.get(mirror.url, max_failures=1, metalink=known)
-        result = one.get(mirror.url, metalink=known)
+            virtual.get(mirror.url, max_failures=1, metalink=known)
+        result = virtual.get(mirror.url, metalink=known)
     assert result.resumed_bytes >= 300_000
-    assert one.right()
+    assert virtual.right(DATA)
 
 
-def test_a_server_with_another_size_than_promised_sends_no_more_than_that(one: Run) -> None:
+def test_a_server_with_another_size_than_promised_sends_no_more_than_that(
+    virtual: VirtualRun,
+) -> None:
     known = Metalink("out.bin", 500_000, SHA, None, ())
-    with running(Behaviour(DATA, rate=RATE)) as (mirror,):
+    with virtual.playing(Behaviour(DATA, rate=RATE)) as (mirror,):
         with pytest.raises(Corrupt, match="2000000 bytes where 500000 are promised"):
-            one.get(mirror.url, metalink=known)
-    assert not one.path.exists()
+            virtual.get(mirror.url, metalink=known)
+    assert not virtual.path.exists()
 
 
-def test_mirrors_and_digest_told_by_the_server_are_used(one: Run) -> None:
+def test_mirrors_and_digest_told_by_the_server_are_used(virtual: VirtualRun) -> None:
     digest = base64.b64encode(SHA[1]).decode()
-    with running(Behaviour(DATA, rate=RATE)) as (second,):
+    with virtual.playing(Behaviour(DATA, rate=RATE)) as (second,):
         told = (
             ("Link", f"<{second.url}>; rel=duplicate; pri=1"),
             ("Repr-Digest", f"sha-256=:{digest}:"),
         )
-        with running(Behaviour(DATA, rate=RATE, headers=told)) as (first,):
-            result = one.get(first.url)
+        with virtual.playing(Behaviour(DATA, rate=RATE, headers=told)) as (first,):
+            result = virtual.get(first.url)
             assert [s.url for s in result.sources] == [first.url, second.url]
             assert result.sources[1].bytes > 0
             assert result.verified == "digest"
-            assert len(one.get(first.url, mirrors=False).sources) == 1
-    assert one.right()
+            assert len(virtual.get(first.url, mirrors=False).sources) == 1
+    assert virtual.right(DATA)
 
 
-def test_a_ticket_is_kept_for_every_request(one: Run) -> None:
+def test_a_ticket_is_kept_for_every_request(virtual: VirtualRun) -> None:
     lease = (("Tidegate-Ticket", "lease-9"), ("Tidegate-Lease-Connections", "2"))
     told = Behaviour(DATA, ticket_first=True, headers=lease, reset_after=900_000)
-    with running(told) as (mirror,):
-        one.get(mirror.url, pass_token="gold", client_id="abc")
-    assert one.right()
+    with virtual.playing(told) as (mirror,):
+        virtual.get(mirror.url, pass_token="gold", client_id="abc")
+    assert virtual.right(DATA)
     assert "Tidegate-Wait: ticket" in mirror.requests[0]
     assert "Tidegate-Client: abc" in mirror.requests[0]
     assert "Tidegate-Pass: gold" in mirror.requests[0]
     assert "Tidegate-Ticket: place-1" in mirror.requests[1]
     assert "Tidegate-Ticket: lease-9" in mirror.requests[2]
-    assert any(event == "wait" and data["place"] == 1 for event, data in one.events)
+    assert any(event == "wait" and data["place"] == 1 for event, data in virtual.events)
 
 
-def test_no_more_connections_are_used_than_the_lease_allows(one: Run) -> None:
+def test_no_more_connections_are_used_than_the_lease_allows(virtual: VirtualRun) -> None:
     lease = (("Tidegate-Ticket", "lease-9"), ("Tidegate-Lease-Connections", "2"))
-    with running(Behaviour(DATA, headers=lease, rate=RATE)) as (mirror,):
-        one.get(mirror.url, connections=6)
-    assert one.right()
+    with virtual.playing(Behaviour(DATA, headers=lease, rate=RATE)) as (mirror,):
+        virtual.get(mirror.url, connections=6)
+    assert virtual.right(DATA)
     # First requests are on their way before anything is told, and one connection may take the place
     # of another that stalled; without a limit four or five go on asking.
     went_on = [times for times in Counter(mirror.asked_by).values() if times >= 3]
@@ -667,10 +691,10 @@ def test_a_mirror_that_a_server_elsewhere_names_is_no_service_of_this_machine(on
     assert one.right()
 
 
-def test_a_rate_limit_is_kept(one: Run) -> None:
-    with running(Behaviour(DATA)) as (mirror,):
-        result = one.get(mirror.url, limit_bytes_s=2e6)
-    assert one.right()
+def test_a_rate_limit_is_kept(virtual: VirtualRun) -> None:
+    with virtual.playing(Behaviour(DATA)) as (mirror,):
+        result = virtual.get(mirror.url, limit_bytes_s=2e6)
+    assert virtual.right(DATA)
     assert result.seconds > 0.7 * len(DATA) / 2e6
 
 

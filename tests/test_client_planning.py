@@ -37,18 +37,13 @@ def remember(run: VirtualRun, *rates: tuple[float, float]) -> None:
     (data / "rates.json").write_text(json.dumps(table))
 
 
-def is_right(run: VirtualRun) -> bool:
-    names = {path.name for path in run.folder.iterdir()}
-    return run.path.read_bytes() == DATA and names <= {"data", "out.bin"}
-
-
 def test_a_mirror_that_would_not_help_is_not_even_connected(virtual: VirtualRun) -> None:
     remember(virtual, FAST, SLOW)
     near, far = Script(Behaviour(DATA, rate=9e6)), Script(Behaviour(DATA))
     result = virtual.get(near, far, metalink=KNOWN)
     assert far.connections == 0
     assert any("standing by: http://127.0.0.1:2/" in line for line in result.forecast)
-    assert is_right(virtual)
+    assert virtual.right(DATA)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +78,7 @@ def test_one_that_stands_by_is_called_when_the_others_fail(virtual: VirtualRun) 
     result = virtual.get(near, far, metalink=KNOWN)
     assert far.connections > 0
     assert result.sources[1].bytes > 0
-    assert is_right(virtual)
+    assert virtual.right(DATA)
 
 
 @pytest.mark.parametrize("rate", [2e5, 9e6])
@@ -94,7 +89,7 @@ def test_one_that_stands_by_is_called_when_it_takes_longer_than_planned(
     near, far = Script(Behaviour(DATA, rate=rate)), Script(Behaviour(DATA, rate=RATE))
     virtual.get(near, far, metalink=KNOWN)
     assert (far.connections > 0) == (rate < 1e6)
-    assert is_right(virtual)
+    assert virtual.right(DATA)
 
 
 def test_strangers_are_all_asked(virtual: VirtualRun) -> None:
@@ -102,7 +97,7 @@ def test_strangers_are_all_asked(virtual: VirtualRun) -> None:
     near, far = Script(Behaviour(DATA, rate=RATE)), Script(Behaviour(DATA, rate=RATE))
     virtual.get(near, far, metalink=KNOWN)
     assert far.connections > 0
-    assert is_right(virtual)
+    assert virtual.right(DATA)
 
 
 def test_a_mirror_learnt_of_that_would_not_help_stands_by(virtual: VirtualRun) -> None:
@@ -112,7 +107,7 @@ def test_a_mirror_learnt_of_that_would_not_help_stands_by(virtual: VirtualRun) -
     result = virtual.get(near, unnamed=[far])
     assert far.connections == 0
     assert any("stands by" in line for line in result.forecast)
-    assert is_right(virtual)
+    assert virtual.right(DATA)
 
 
 def short_trials(patch: pytest.MonkeyPatch, **seconds: float) -> None:
@@ -129,7 +124,7 @@ def test_connections_are_added_where_each_is_limited(
     result = virtual.get(mirror)
     assert mirror.connections >= 3
     assert any("try 1 more" in line for line in result.forecast)
-    assert is_right(virtual)
+    assert virtual.right(DATA)
 
 
 def test_one_connection_stays_one_where_the_caller_says_so(
@@ -139,7 +134,7 @@ def test_one_connection_stays_one_where_the_caller_says_so(
     mirror = Script(Behaviour(DATA, rate=2e6))
     virtual.get(mirror, connections=1)
     assert mirror.connections == 1
-    assert is_right(virtual)
+    assert virtual.right(DATA)
 
 
 def test_a_server_that_gives_one_connection_only_is_not_disturbed(
@@ -154,7 +149,7 @@ def test_a_server_that_gives_one_connection_only_is_not_disturbed(
     result = virtual.get(mirror)
     assert mirror.connections > 1
     assert result.sources[0].retries == 0
-    assert is_right(virtual)
+    assert virtual.right(DATA)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,15 @@ once, and the same on a machine that has much else to do.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from faulty_mirrors import Script, Step
+from faulty_mirrors import Behaviour, Script, Step
 
 from tidegate.client.api import Options, Result, build, read_urls
 from tidegate.client.fetch.metalink import Metalink
@@ -192,6 +194,15 @@ class Connection:
             receiver.lost(self._lost_as, False)
 
 
+class PlayedMirror(Script):
+    """A mirror in virtual time that has a port of its own; `url` names its file."""
+
+    def __init__(self, behaviour: Behaviour, port: int) -> None:
+        super().__init__(behaviour)
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}{behaviour.path}"
+
+
 class VirtualRun:
     """Downloads of one file into a folder of their own, in virtual time."""
 
@@ -199,10 +210,23 @@ class VirtualRun:
         self.folder = folder
         self.path = folder / "out.bin"
         self.events: list[tuple[str, Mapping[str, object]]] = []
+        self._ports = itertools.count(1)
+        self._played: dict[int, Script] = {}
+
+    @contextlib.contextmanager
+    def playing(self, *behaviours: Behaviour) -> Iterator[list[PlayedMirror]]:
+        """Mirrors that are there meanwhile, as `faulty_mirrors.running` has them on sockets."""
+        mirrors = [PlayedMirror(replace(one), next(self._ports)) for one in behaviours]
+        self._played |= {mirror.port: mirror for mirror in mirrors}
+        try:
+            yield mirrors
+        finally:
+            for mirror in mirrors:
+                del self._played[mirror.port]
 
     def get(
         self,
-        *mirrors: Script,
+        *mirrors: Script | str,
         until_s: float = 60.0,
         metalink: Metalink | None = None,
         unnamed: Sequence[Script] = (),
@@ -210,17 +234,24 @@ class VirtualRun:
     ) -> Result:
         """Raises DownloadFailed: Interrupted where it is not over by `until_s`.
 
-        The n-th mirror is at port n. `unnamed` are at the ports after them, and must be learnt of.
+        Mirrors are URLs of those that are `playing`, or scripts: the n-th is at port n then, and
+        `unnamed` ones, which must be learnt of, at the ports after them.
         """
         wishes = {"data_folder": self.folder / "data", "environ": {}, "seed": 1} | wishes
         options = Options(**wishes)  # type: ignore[arg-type]
-        network = VirtualNetwork(dict(enumerate((*mirrors, *unnamed), 1)))
-        urls = [f"http://127.0.0.1:{n}{m.behaviour.path}" for n, m in enumerate(mirrors, 1)]
+        urls, there = [], dict(self._played)
+        for number, mirror in enumerate((*mirrors, *unnamed), 1):
+            if not isinstance(mirror, str):
+                there[number] = mirror
+                mirror = f"http://127.0.0.1:{number}{mirror.behaviour.path}"
+            urls.append(mirror)
+        network = VirtualNetwork(there)
 
         def emit(event: str, data: Mapping[str, object]) -> None:
             self.events.append((event, data))
 
-        download = build(network, read_urls(urls), self.path, options, emit, metalink)
+        named = read_urls(urls[: len(mirrors)])
+        download = build(network, named, self.path, options, emit, metalink)
         try:
             download.start()
             network.run(lambda: download.over, until_s)
@@ -230,3 +261,8 @@ class VirtualRun:
             raise download.failure
         assert download.result is not None
         return download.result
+
+    def right(self, data: bytes) -> bool:
+        """Whether the file is there, whole, and nothing else is left but the data folder."""
+        names = {path.name for path in self.folder.iterdir()}
+        return self.path.read_bytes() == data and names <= {"data", "out.bin"}
