@@ -66,6 +66,11 @@ unit: $(VENV)/.test
 		PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest --last-failed \
 			--last-failed-no-failures none; }
 
+# Lines and module constants by room, beside what each may have. `make test` prints them, too.
+.PHONY: size
+size: $(VENV)/.test
+	$(BIN)/python -m tests.size
+
 # The suite's short, repeatable run made long and different each time.
 .PHONY: fuzz
 fuzz: $(VENV)/.test

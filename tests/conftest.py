@@ -9,7 +9,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import installed
+from tests import installed, size
 
 # No deadline: a shared machine may stall for longer than any honest limit.
 settings.register_profile(
@@ -52,6 +52,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
     places = {stem: place for place, stem in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Show how large each room is, after a run of the whole suite."""
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        terminalreporter.write_line("\n" + size.table())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,12 +1,13 @@
 """How large each room is: lines and module constants, beside what it may have.
 
-    python -m tests.size
+python -m tests.size
 """
 
 from __future__ import annotations
 
 import ast
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,16 +24,15 @@ class Size:
     constants: int
 
 
-#: What each room may have: its size of today and about 1 % more. Whoever makes a room smaller lowers
-#: its budget; whoever raises one says why in the commit.
+#: What each room may have: its size of today and about 1 % more. A change that makes a room smaller
+#: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(0, 0),
-    "protocol": Size(0, 0),
-    "server": Size(0, 0),
-    "client": Size(0, 0),
-    "loadtest": Size(0, 0),
-    "bench": Size(0, 0),
-    "tests": Size(0, 0),
+    "policies": Size(10_300, 254),
+    "protocol": Size(5_700, 150),
+    "server": Size(40_300, 822),
+    "client": Size(16_100, 224),
+    "loadtest": Size(8_300, 147),
+    "bench": Size(6_300, 172),
 }
 
 
@@ -79,4 +79,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    print(table())
+    sys.stdout.write(f"{table()}\n")

@@ -12,6 +12,7 @@ SIZES = measured()
 @pytest.mark.parametrize("room", BUDGETS)
 def test_a_room_keeps_to_its_budget(room: str) -> None:
     most = BUDGETS[room]
-    assert SIZES[room].lines <= most.lines, f"{room} has more lines than its budget in tests/size.py"
+    assert SIZES[room].lines <= most.lines, (
+        f"{room} has more lines than its budget in tests/size.py"
+    )
     assert SIZES[room].constants <= most.constants, f"{room} has more constants than its budget"
-
