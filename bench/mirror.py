@@ -1,18 +1,16 @@
-"""Measure mirroring on a real pair of trees, beside rsync and zstd, and the fan-out by TCP.
+"""Measure mirroring on a real pair of trees, beside rsync and zstd.
 
-    python -m bench.mirror [--folder DIR] [--followers 1,2,4,8,16,24,32] [--no-fan-out]
+    python -m bench.mirror [--folder DIR] [--rounds N]
 
-Prints one table a part. CPU seconds are user + system of all processes of that side. Needs rsync
+Prints one table. CPU seconds are user + system of all processes of that side. Needs rsync
 and zstd for their rows.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import re
-import secrets
 import shutil
 import signal
 import socket
@@ -22,7 +20,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +30,6 @@ from bench.shared.ending import end_cleanly
 from bench.shared.subject import Suppressed, require
 
 TIDEGATE = [sys.executable, "-m", "tidegate"]
-#: A fan-out is over in milliseconds, the kernel counts CPU in hundredths of a second.
-_REPEATS = 20
 _CUT = Suppressed("connections through the relay that broke off", OSError)
 ENVIRONMENT = dict(os.environ)
 
@@ -177,8 +172,7 @@ class Origin:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            # All followers here have one address.
-            env={**ENVIRONMENT, "TIDEGATE_CLIENTS_PER_ADDRESS": "4096"},
+            env=ENVIRONMENT,
         )
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -186,17 +180,6 @@ class Origin:
                 self.url = line.split()[1].rstrip("/") + "/"
                 return
         raise SystemExit("tidegate serve did not start")
-
-    def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def settle(self) -> None:
-        """Wait until the server has digested what it serves and is idle."""
-        last = -1.0
-        while self.cpu_s() - last > 0.02:
-            last = self.cpu_s()
-            time.sleep(1.0)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -279,7 +262,7 @@ class Relay:
             target.shutdown(socket.SHUT_WR)
 
 
-def comparison(work: Path, old: Path, new: Path, rounds: int) -> Path:
+def comparison(work: Path, old: Path, new: Path, rounds: int) -> None:
     files, size = described(new)
     require(same(new, old) != IDENTICAL, "The two trees do not differ: there is nothing to mirror.")
     sys.stdout.write(f"\nThe pair: {size / 1e6:.1f} MB, {files} files\n\n")
@@ -308,70 +291,19 @@ def comparison(work: Path, old: Path, new: Path, rounds: int) -> Path:
         f"As a share of one rsync -aHcz run's CPU (paper D: about 100 % and 150-200 %): "
         f"generate {100 * generate_s / rsync_s:.0f} %, apply {100 * apply_s / rsync_s:.0f} %.\n"
     )
-    return work / "publish"
-
-
-def fan_out(work: Path, publish: Path, counts: Sequence[int]) -> None:
-    """The update file to n followers at once by TCP from one origin."""
-    update = next(publish.glob("targets/pair/*.1-2.update"))
-    size = update.stat().st_size
-    path = update.relative_to(publish)
-    digest = hashlib.sha256(update.read_bytes()).hexdigest()
-    origin = Origin(publish, work / "state-fan")
-
-    def fetch(whole: list[bool]) -> None:
-        request = urllib.request.Request(f"{origin.url}{path}")
-        request.add_header("Tidegate-Client", secrets.token_hex(16))
-        with urllib.request.urlopen(request) as answer:
-            hasher = hashlib.sha256()
-            while data := answer.read(1 << 18):
-                hasher.update(data)
-        if hasher.hexdigest() == digest:
-            whole.append(True)
-
-    sys.stdout.write(f"\nOne update of {size / 1e6:.2f} MB to n followers at once, by TCP\n\n")
-    row("followers", "seconds", "aggregate Mbit/s", "origin CPU s", "origin CPU ms per follower")
-    row("---", "---", "---", "---", "---")
-    try:
-        origin.settle()
-        for count in counts:
-            before, started = origin.cpu_s(), time.monotonic()
-            whole: list[bool] = []
-            for _ in range(_REPEATS):
-                followers = [threading.Thread(target=fetch, args=(whole,)) for _ in range(count)]
-                for follower in followers:
-                    follower.start()
-                for follower in followers:
-                    follower.join()
-            taken = (time.monotonic() - started) / _REPEATS
-            cpu_s = (origin.cpu_s() - before) / _REPEATS
-            require_followed(len(whole), count * _REPEATS)
-            rate = count * size * 8 / 1e6 / taken
-            row(count, f"{taken:.3f}", f"{rate:.0f}", f"{cpu_s:.4f}", f"{1000 * cpu_s / count:.1f}")
-    finally:
-        origin.stop()
-
-
-def require_followed(whole: int, asked: int) -> None:
-    """Raise NothingMeasured unless each follower got the right bytes; one may have raised."""
-    require(asked and whole == asked, f"{whole} of {asked} followers got the whole update.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, help="Keep the fetched pair here.")
-    parser.add_argument("--followers", default="1,2,4,8,16,24,32")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--no-fan-out", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         folder = given.folder or work
         folder.mkdir(parents=True, exist_ok=True)
         old, new = fetch_pair(folder)
-        publish = comparison(work, old, new, given.rounds)
-        if not given.no_fan_out:
-            fan_out(work, publish, [int(count) for count in given.followers.split(",")])
+        comparison(work, old, new, given.rounds)
 
 
 if __name__ == "__main__":

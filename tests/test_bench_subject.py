@@ -137,7 +137,6 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
         "zstd did not make",
     ),
     "mirror: relay passed by": (lambda: mirror.require_mirrored(MIRRORED, 0), "relay"),
-    "mirror: follower failed": (lambda: mirror.require_followed(39, 40), "39 of 40"),
     "parallel: program absent": (
         lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, status=127), 1),
         "not installed",

@@ -71,7 +71,7 @@ SMALLEST = {
     "bench.bars --seeds 1 --only 'ticket exp2 0.5: to HTTP'": "of 1 bars held",
     "bench.compare --policy reserve --time-scale 60": "| reserve | 355 |",
     "bench.http_peers --pair --rounds 1 --seconds 1 --stalled 0 --warm-up 0 --only 304": "| 304 |",
-    "bench.mirror --folder PAIR --followers 1 --rounds 1": "| 1 |",
+    "bench.mirror --folder PAIR --rounds 1": "| tidegate mirror |",
     "bench.parallel.lab --only '1 MiB' --runs 1 --tools tidegate": "| 1 MiB |",
     "bench.peers --clients 3 --mib 4": "of that without peers",
     "bench.policies.lab --policy fair --trace mixed --told right --part 0.05": "| mixed | fair",
