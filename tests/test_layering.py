@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import graphlib
 import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,24 +82,26 @@ def test_no_modules_import_each_other_in_a_circle(imports: dict[str, set[str]]) 
         pytest.fail(" -> ".join(reversed(error.args[1])))
 
 
-def classes() -> Iterator[tuple[str, ast.ClassDef, dict[str, str]]]:
+@functools.cache
+def classes() -> list[tuple[str, ast.ClassDef, dict[str, str]]]:
     """Each class of the product: its module, itself, and where the names of the module are from."""
+    all_of_them = []
     for package in (*PRODUCT, "bench"):
         for path in sorted((ROOT / package).rglob("*.py")):
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
             module = module if package == "bench" else f"tidegate.{module}"
-            tree = ast.parse(path.read_text())
-            found = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+            nodes = list(ast.walk(ast.parse(path.read_text())))
+            found = [node for node in nodes if isinstance(node, ast.ClassDef)]
             names = {node.name: f"{module}.{node.name}" for node in found}
-            for node in ast.walk(tree):
+            for node in nodes:
                 if isinstance(node, ast.ImportFrom):
                     for alias in node.names:
                         source = importlib.util.resolve_name(
                             "." * node.level + (node.module or ""), module.rpartition(".")[0]
                         )
                         names[alias.asname or alias.name] = f"{source}.{alias.name}"
-            for node in found:
-                yield module, node, names
+            all_of_them += [(module, node, names) for node in found]
+    return all_of_them
 
 
 def test_no_class_has_a_grandparent_of_ours() -> None:
