@@ -59,10 +59,12 @@ _WITHIN_ONE_TURN = frozenset(
         "test_draining_sends_newcomers_away_and_lets_downloads_finish",
     }
 )
+#: A search of 20 examples, 10 CPU-s each time; `test_no_slot_leaks_where_one_did` plays a few.
+_SEARCHES = frozenset({"test_no_slot_leaks_whatever_clients_do"})
 _GATE_TESTS = [
     function
     for name, function in sorted(vars(gate_tests).items())
-    if name.startswith("test_") and _plain(function) and name not in _WITHIN_ONE_TURN
+    if name.startswith("test_") and _plain(function) and name not in _WITHIN_ONE_TURN | _SEARCHES
 ]
 
 
@@ -93,7 +95,7 @@ def test_the_gate_keeps_its_word_while_a_cluster_is_upgraded(
 
 
 def test_the_exceptions_of_the_gate_tests_are_tests() -> None:
-    assert set(vars(gate_tests)) >= _WITHIN_ONE_TURN
+    assert set(vars(gate_tests)) >= _WITHIN_ONE_TURN | _SEARCHES
     assert len(_GATE_TESTS) > 30
 
 
