@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 from types import CodeType
 
 import jinja2
@@ -79,10 +80,18 @@ LONGEST = (
 )
 
 
+#: Tests that take over a second of CPU, a line each: `file::function`. They have the marker `slow`.
+SLOW = Path(__file__).with_name("slow.txt")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
+    """Begin with what takes longest, and mark what is slow."""
     places = {stem: place for place, stem in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+    slow = set(SLOW.read_text("utf-8").split())
+    for item in items:
+        if item.nodeid.removeprefix("tests/").partition("[")[0] in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -29,8 +29,8 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_300, 254),
     "protocol": Size(5_700, 150),
-    "server": Size(40_300, 822),
-    "client": Size(16_100, 224),
+    "server": Size(40_700, 823),
+    "client": Size(16_400, 110),
     "loadtest": Size(8_300, 147),
     "bench": Size(6_300, 172),
 }
