@@ -27,11 +27,11 @@ class Size:
 #: What each room may have: its size of today and about 1 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_300, 254),
+    "policies": Size(10_300, 255),
     "protocol": Size(5_700, 150),
-    "server": Size(40_700, 823),
+    "server": Size(40_700, 822),
     "client": Size(16_400, 110),
-    "loadtest": Size(8_300, 147),
+    "loadtest": Size(8_500, 151),
     "bench": Size(6_300, 172),
 }
 
