@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from signal import Signals
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from ...protocol.units import format_size
@@ -26,8 +27,7 @@ from ..net.urls import BadUrl, Url, safe_name
 from .show import Show
 
 
-@dataclass(frozen=True, slots=True)
-class FolderLimits:
+class FolderLimits(NamedTuple):
     """Bounds of `-r`."""
 
     #: Files at a time, as many connections as a browser opens.

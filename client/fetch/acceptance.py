@@ -7,7 +7,7 @@ towards it. While several run side by side, each writes what the others have not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...protocol.units import whole_number
 from ..net.answers import Fields
@@ -29,8 +29,7 @@ from .events import AnswerReceived, Findings
 from .state import Mirror, Serves, State, WholeAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class WholeAnswerTuning:
+class WholeAnswerTuning(NamedTuple):
     """Which of several answers with the whole file is kept."""
 
     #: Answers run side by side this long after the last one began,

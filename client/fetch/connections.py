@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..schedule.segments import UNKNOWN_SIZE, SegmentMap
 from ..schedule.trials import Add, Reading
@@ -12,8 +12,7 @@ from .events import ConnectionSilent
 from .state import Depth, Mirror, Serves, State
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionTuning:
+class ConnectionTuning(NamedTuple):
     """When a silent connection is given up, and how many one mirror gets."""
 
     #: Bound on silence with several requests under way, until one was answered.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..net.errors import LocalProblem
 from ..schedule.segments import Segment, SegmentMap
@@ -19,8 +18,7 @@ from .options import Options
 from .state import Mirror, State
 
 
-@dataclass(frozen=True, slots=True)
-class ContentTuning:
+class ContentTuning(NamedTuple):
     """Sizes of blocks, and how wrong bytes are searched for."""
 
     #: The first block of a mirror without a measured rate.

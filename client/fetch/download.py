@@ -9,10 +9,10 @@ What is known and decided stands in `state`; here are the connections, the file 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..net.errors import (
     Corrupt,
@@ -81,8 +81,7 @@ from .state import State
 from .workers import Worker
 
 
-@dataclass(frozen=True, slots=True)
-class DownloadPace:
+class DownloadPace(NamedTuple):
     """How often a download looks after things, and how far it reads ahead."""
 
     #: Silence and trials are judged this often.

@@ -11,9 +11,8 @@ then a cohort forms again. No request is sent that a plain download would not se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ...protocol.errors import ProtocolError
 from ...protocol.fec import available_schemes, scheme_for
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from ..net.http import Connection
 
 
-@dataclass(frozen=True, slots=True)
-class JoinTuning:
+class JoinTuning(NamedTuple):
     """When a session is waited for, and when it is left."""
 
     #: A server may hold the request this long; its window is 15 s by default.

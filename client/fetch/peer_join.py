@@ -9,8 +9,8 @@ same checks as one from a mirror.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..net.errors import LocalProblem
 from ..peers.exchange import BadTorrent, Exchange
@@ -23,8 +23,7 @@ from .options import SourceReport
 from .state import Mirror
 
 
-@dataclass(frozen=True, slots=True)
-class PeerTuning:
+class PeerTuning(NamedTuple):
     """How peers and mirrors share the work."""
 
     #: The torrent may delay the first request this long; it is used later, too.

@@ -7,7 +7,7 @@ a measured rate never stands by. The forecast is compared with the measured time
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..schedule import model
 from ..schedule.segments import UNKNOWN_SIZE
@@ -15,8 +15,7 @@ from .actions import Action, Connect
 from .state import Mirror, MirrorState, State
 
 
-@dataclass(frozen=True, slots=True)
-class PlanTuning:
+class PlanTuning(NamedTuple):
     """When the plan has failed, and how long the model measures."""
 
     #: All mirrors are called after this many times the planned time

@@ -6,8 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..schedule.model import Path
 from ..schedule.segments import UNKNOWN_SIZE
@@ -17,8 +16,7 @@ from .options import Progress, Result, SourceReport
 from .state import State
 
 
-@dataclass(frozen=True, slots=True)
-class RateTuning:
+class RateTuning(NamedTuple):
     """Which rates are remembered. Bounds leave out rows that another program wrote."""
 
     #: The weight of the remembered rate beside the new one.

@@ -8,8 +8,8 @@ different dates, where no digest will tell, are compared all over the file. Pure
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from ...protocol.intervals import Span
 from ..schedule.segments import UNKNOWN_SIZE
@@ -19,8 +19,7 @@ from .events import ConnectionOpened
 from .state import Depth, Round, Serves, State
 
 
-@dataclass(frozen=True, slots=True)
-class SampleTuning:
+class SampleTuning(NamedTuple):
     """How copies are compared. Half and double of the sizes change what a lie costs, not the rate:
     a sample of 256 bytes is less than its answer's head."""
 

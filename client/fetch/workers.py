@@ -8,8 +8,7 @@ knows only its connection and what it has asked for.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ...protocol.ranges import format_range
 from ..net import answers as session
@@ -42,8 +41,7 @@ from .events import (
 from .state import Depth, Mirror, Serves, State, WholeAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerLimits:
+class AnswerLimits(NamedTuple):
     """Bounds on one connection's answers."""
 
     #: This much of a problem document is read.

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from ...protocol.fec import BlockDecoder, Scheme, scheme_for
 from ...protocol.marks import MarkChecker
@@ -41,8 +41,7 @@ from .blocks import BlockCollector, Space, Write
 from .delay import MASK, DelayWatch
 
 
-@dataclass(frozen=True, slots=True)
-class ReportTuning:
+class ReportTuning(NamedTuple):
     """When a receiver reports what it lacks, and when it leaves."""
 
     #: Cohorts that spread reports over more than this let a new pass overtake them.

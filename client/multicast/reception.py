@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ...protocol.errors import ProtocolError
 from ...protocol.packet import PAYLOAD_OFFSET
@@ -30,8 +31,7 @@ from .socket import GroupSocket
 from .space import BlockSpace
 
 
-@dataclass(frozen=True, slots=True)
-class ReceptionTuning:
+class ReceptionTuning(NamedTuple):
     """How the socket is read, and what is repaired inside a session."""
 
     #: The drained socket is left alone this long: one wake-up serves many datagrams.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from .answers import Fields, Redirect, Reply, read
 from .courier import Courier
@@ -21,8 +21,7 @@ from .sockets import AsyncioNetwork, CertificateTrust, run_blocking
 from .urls import BadUrl, Url, parse
 
 
-@dataclass(frozen=True, slots=True)
-class ClientLimits:
+class ClientLimits(NamedTuple):
     """Bounds of one small request."""
 
     #: A longer chain is a circle.

@@ -6,11 +6,10 @@ them, so no timer is needed and nothing else is late; and it tells at once what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ThresholdTuning:
+class ThresholdTuning(NamedTuple):
     """How many bytes may gather before the program is woken."""
 
     #: The bytes of this time at the measured rate are read at once.

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import aiohappyeyeballs
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     import ssl
 
 
-@dataclass(frozen=True, slots=True)
-class SocketTuning:
+class SocketTuning(NamedTuple):
     """Bounds of one network's sockets."""
 
     #: The buffer that all reads of a network share.

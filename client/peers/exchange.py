@@ -14,15 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...protocol.errors import ProtocolError
 from ...protocol.intervals import IntervalSet, Span
 from ..net.errors import LocalProblem
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeTuning:
+class ExchangeTuning(NamedTuple):
     """How pieces are shared between peers and the origin."""
 
     #: One request to the origin asks for at most this much that no peer has.

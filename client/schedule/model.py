@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTuning:
+class ModelTuning(NamedTuple):
     """The model's sizes, and what counts as a gain."""
 
     #: The head of one of our requests.
