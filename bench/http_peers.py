@@ -2,8 +2,10 @@
 
 `make bench` runs it. All servers run at once and are measured in turn, round by round, so that a
 noisy moment of the machine hits everybody; the table shows medians, those of ratios over the
-rounds. CPU is user plus system time of a server's processes from /proc, so the load generator (wrk)
-does not count. Tidegate runs as its users run it: the `tidegate serve` command with admission on.
+rounds with their least and greatest. CPU is user plus system time of a server's processes from
+/proc, so the load generator (wrk) does not count. Tidegate runs as its users run it: the `tidegate
+serve` command with admission on. "Varied" rows repeat no request byte for byte, as a crowd does
+not: each request has another User-Agent, cookie, query, name or condition.
 Rows "over veth" have their receiver in a network namespace, where real segments flow; they need
 root and are left out without.
 
@@ -22,6 +24,7 @@ import math
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -89,6 +92,8 @@ class BenchedServer:
     process: subprocess.Popen[bytes]
     tls: BenchedServer | None = None
     results: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    #: How many requests of varied rows were sent: the next one continues there.
+    numbered: int = 0
 
     def pids(self) -> list[int]:
         """The server's processes: the one started and all below it."""
@@ -283,11 +288,29 @@ request = function()
   return wrk.format("GET", "/%s/" .. math.random(0, %d) .. ".bin")
 end
 """
+#: A script for wrk: requests of which no two are alike. `n` counts them over all rounds.
+VARIED = """
+local n = %d
+math.randomseed(n)
+local function ask(path, fields, version)
+  return "GET " .. path .. " HTTP/" .. (version or "1.1") .. "\\r\\nHost: bench\\r\\n"
+    .. (fields or "") .. "\\r\\n"
+end
+local function agent(number) return "User-Agent: agent/" .. number .. "\\r\\n" end
+request = function()
+  n = n + 1
+  return %s
+end
+"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of work. `rare`: other answers than 200 are what is asked for."""
+    """One kind of work.
+
+    `rare`: other answers than 200 are what is asked for. `varied` is a Lua expression that gives a
+    whole request, see `VARIED`; `{etag}` and `{modified}` in it are those of `path`.
+    """
 
     name: str
     path: str
@@ -301,6 +324,8 @@ class Row:
     files: int = 0
     nginx_path: str = ""
     conditional: bool = False
+    varied: str = ""
+    head: bool = False
 
 
 #: Files below the root and their sizes in bytes; folders, with how many files and their size.
@@ -312,7 +337,12 @@ _FILES = {
     "100k.bin": 100_000,
     "256m.bin": BIG_BYTES,
 }
-_FOLDERS = {"many": (20_000, 4096), "thirty": (30, 2000)}
+_FOLDERS = {
+    "many": (20_000, 4096),
+    "thirty": (30, 2000),
+    "middle": (300, 30_000),
+    "cold": (100_000, 1000),
+}
 _CLOSE = ("Connection: close",)
 _MIB = ("Range: bytes=52428800-53477375",)
 ROWS = (
@@ -335,6 +365,60 @@ ROWS = (
     Row("HTTPS 1 KiB", "/1k.bin", tls=True),
     Row("HTTPS 1 KiB, new connection each", "/1k.bin", fields=_CLOSE, tls=True),
     Row("HTTPS 256 MiB", "/256m.bin", 4, by_bytes=True, tls=True),
+    Row("Varied: User-Agent", "/1k.bin", varied='ask("/1k.bin", agent(n))'),
+    Row("Varied: cookie", "/1k.bin", varied='ask("/1k.bin", "Cookie: session=" .. n .. "\\r\\n")'),
+    Row("Varied: query", "/1k.bin", varied='ask("/1k.bin?v=" .. n)'),
+    Row(
+        "Varied: 5 000 files, 200 User-Agents",
+        "/many/0.bin",
+        varied='ask("/many/" .. math.random(0, 4999) .. ".bin", agent(math.random(200)))',
+    ),
+    Row(
+        "Varied: 300 files of 30 kB, 200 User-Agents",
+        "/middle/0.bin",
+        varied='ask("/middle/" .. math.random(0, 299) .. ".bin", agent(math.random(200)))',
+    ),
+    Row(
+        "Varied: first request of each of 100 000 files",
+        "/cold/0.bin",
+        varied='ask("/cold/" .. n % 100000 .. ".bin", agent(n % 200))',
+    ),
+    Row("Varied: 404", "/nothing.bin", rare=True, varied='ask("/none-" .. n, agent(n % 200))'),
+    Row(
+        "Varied: If-None-Match, another tag each",
+        "/1k.bin",
+        varied='ask("/1k.bin", "If-None-Match: \\"" .. n .. "\\"\\r\\n")',
+    ),
+    Row(
+        "Varied: 304 by tag",
+        "/1k.bin",
+        varied="ask(\"/1k.bin\", agent(n) .. 'If-None-Match: {etag}\\r\\n')",
+    ),
+    Row(
+        "Varied: 304 by date",
+        "/1k.bin",
+        varied='ask("/1k.bin", agent(n) .. "If-Modified-Since: {modified}\\r\\n")',
+    ),
+    Row("Varied: pipelined by 8", "/1k.bin", varied='ask("/1k.bin", agent(n)):rep(8)'),
+    Row(
+        "Varied: HTTP/1.0",
+        "/1k.bin",
+        varied='ask("/1k.bin", agent(n) .. "Connection: keep-alive\\r\\n", "1.0")',
+    ),
+    Row(
+        "Varied: new connection each",
+        "/1k.bin",
+        varied='ask("/1k.bin", agent(n) .. "Connection: close\\r\\n")',
+    ),
+    Row(
+        "Varied: 64 KiB ranges",
+        "/256m.bin",
+        16,
+        varied='(function() local at = math.random(0, 268000000); return ask("/256m.bin", '
+        'agent(n) .. "Range: bytes=" .. at .. "-" .. at + 65535 .. "\\r\\n") end)()',
+    ),
+    Row("Varied: HEAD", "/1k.bin", head=True),
+    Row("Varied: HTTPS, User-Agent", "/1k.bin", tls=True, varied='ask("/1k.bin", agent(n))'),
 )
 #: The rows with which each server warms up.
 _WARM_UP = ("1 KiB", "256 MiB")
@@ -373,11 +457,18 @@ def load(
     fields = row.fields
     command = ["wrk", "-t1", f"-c{row.connections}", f"-d{seconds}s", "--timeout", "30s"]
     if row.conditional:
-        with urllib.request.urlopen(url) as answer:
-            fields += (f"If-None-Match: {answer.headers['ETag']}",)
+        fields += (f"If-None-Match: {validators(url)['etag']}",)
     for one in fields:
         command += ["-H", one]
     require_status(peer.name, row, status_of(f"{url}/0.bin" if row.files else url, fields))
+    if row.varied:
+        known = {} if row.rare else validators(url)
+        text = row.varied
+        for name, value in known.items():
+            text = text.replace(f"{{{name}}}", value)
+        script = scratch / "varied.lua"
+        script.write_text(VARIED % (peer.numbered, text))
+        command += ["-s", str(script)]
     if row.files:
         script = scratch / f"random-{row.files}.lua"
         script.write_text(RANDOM % (row.path.strip("/"), row.files - 1))
@@ -385,12 +476,56 @@ def load(
     if row.veth and line is not None:
         command = inside(line.name, *command)
     before = at.cpu_s()
+    if row.head:
+        requests = heads(at, row, seconds)
+        return (at.cpu_s() - before) / requests * 1e6, requests / seconds
     done = subprocess.run([*command, url], check=True, capture_output=True, text=True)
     cpu_s = at.cpu_s() - before
     requests, count_bytes = served(peer.name, row, done.stdout)
+    peer.numbered += requests if row.varied else 0
     if row.by_bytes:
         return cpu_s / count_bytes * 1e9, count_bytes / 1e9 / seconds
     return cpu_s / requests * 1e6, requests / seconds
+
+
+def validators(url: str) -> dict[str, str]:
+    """The entity tag and the date of what is there."""
+    context = ssl._create_unverified_context() if url.startswith("https:") else None
+    with urllib.request.urlopen(
+        urllib.request.Request(url, method="HEAD"), context=context
+    ) as answer:
+        return {"etag": answer.headers["ETag"], "modified": answer.headers["Last-Modified"]}
+
+
+def heads(peer: BenchedServer, row: Row, seconds: int) -> int:
+    """Send HEAD with another User-Agent each, which wrk cannot; how many were answered."""
+    watch = select.epoll()
+    sockets = {}
+    for _ in range(row.connections):
+        sock = socket.create_connection((peer.host, peer.port))
+        sockets[sock.fileno()] = sock
+        watch.register(sock, select.EPOLLIN)
+    answered, sent = 0, 0
+    until_s = time.monotonic() + seconds
+    try:
+        ready = list(sockets)
+        while time.monotonic() < until_s:
+            for fd in ready:
+                sent += 1
+                text = (
+                    f"HEAD {row.path} HTTP/1.1\r\nHost: bench\r\nUser-Agent: agent/{sent}\r\n\r\n"
+                )
+                sockets[fd].sendall(text.encode())
+            ready = []
+            for fd, _ in watch.poll(1.0):
+                require(sockets[fd].recv(4096).startswith(b"HTTP/1.1 200"), "HEAD was refused.")
+                ready.append(fd)
+            answered += len(ready)
+    finally:
+        for sock in sockets.values():
+            sock.close()
+        watch.close()
+    return answered
 
 
 def status_of(url: str, fields: Sequence[str]) -> int:
@@ -519,8 +654,10 @@ def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
 
         # Round by round: what slows one of two that run within seconds slows the other, too.
         pairs = zip(ours.results.get(row.name, []), nginx.results.get(row.name, []), strict=True)
-        ratio = statistics.median([one[0] / other[0] for one, other in pairs] or [math.nan])
-        cells = [row.name, cell(nginx), cell(ours), f"{ratio:.2f}", *map(cell, others)]
+        ratios = [one[0] / other[0] for one, other in pairs] or [math.nan]
+        spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
+        ratio = f"{statistics.median(ratios):.2f}{spread}"
+        cells = [row.name, cell(nginx), cell(ours), ratio, *map(cell, others)]
         lines.append(cells)
     return markdown.table(titles, lines)
 
