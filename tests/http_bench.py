@@ -314,8 +314,9 @@ class Bench:
             requests=self.pacer.requests if self.pacer.capped else None,
             denylist=options.get("denylist"),
             wall=self.clock.seconds,
+            shortcut=self.site,
         )
-        self.front = Front(reactor, self.factory, known=options.get("known", True))
+        self.front = Front(reactor, self.factory, shortcuts=options.get("shortcuts", True))
 
     def connect(self, address: str = "192.0.2.1") -> Client:
         """A new connection."""

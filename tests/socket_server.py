@@ -77,7 +77,7 @@ def main() -> None:
         limits=HttpLimits(**options.get("limits", {})),
         charge=pacer.charge if pacer.capped else None,
     )
-    front = Front(reactor, factory, known=options.get("known", True))
+    front = Front(reactor, factory, shortcuts=options.get("shortcuts", True))
     told = {"port": front.listen_tcp("127.0.0.1", 0).number}
     if "tls" in options:
         certificate, key = options["tls"]

@@ -465,6 +465,9 @@ class Gatekeeper:
         self.waiting: list[tuple[Request, Representation, BodyPlan, StartBody]] = []
         self.ended: list[tuple[Transfer, bool]] = []
 
+    def is_plain(self, rep: Representation) -> bool:
+        return True
+
     def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         return False
 

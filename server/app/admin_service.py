@@ -79,7 +79,7 @@ class AdminConnections:
         self._factory = HttpFactory(
             handler, reactor, limits=LIMITS, proxies=proxies, large_bodies=bodies
         )
-        front = Front(reactor, self._factory, known=False)
+        front = Front(reactor, self._factory, shortcuts=False)
         self.listener: Listener = open_admin(front, config.admin, tls, opened)
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..files.pacer import Pacer
+from ..files.site import Site
 from ..http.accesslog import AccessLog
 from ..http.clock import Reactor
 from ..http.denylist import BlockList
@@ -15,7 +16,6 @@ from ..http.front import Front
 from ..http.limits import HttpLimits
 from ..http.log_format import parse_format
 from ..http.log_outlets import BackgroundWriter, LineWriter, open_outlet
-from ..http.request import Request
 from ..http.tls import CertificateWatch, TlsServer
 from ..http.unarrived import UnarrivedAnswers
 from .config import CannotStart
@@ -119,7 +119,7 @@ class Connections:
 def build_connections(
     config: ServerConfig,
     reactor: Reactor,
-    handler: Callable[[Request], None],
+    site: Site,
     *,
     pacer: Pacer,
     blocked: BlockList,
@@ -128,7 +128,7 @@ def build_connections(
     opened: Sequence[OpenListener] = (),
     shared: SharedPort | None = None,
 ) -> Connections:
-    """The connections that `handler` answers. Raises `CannotStart`."""
+    """The connections that `site` answers. Raises `CannotStart`."""
     open_files = raise_limit()
 
     def limits(config: ServerConfig) -> HttpLimits:
@@ -139,7 +139,7 @@ def build_connections(
         return affordable(found, open_files)
 
     factory = HttpFactory(
-        handler,
+        site,
         reactor,
         limits=limits(config),
         proxies=trusted_proxies(config),
@@ -150,6 +150,7 @@ def build_connections(
         denylist=blocked,
         per_address=shared.per_address if shared is not None else None,
         answers=answers,
+        shortcut=site,
     )
     return Connections(config, reactor, factory, tls, limits, opened)
 

@@ -38,7 +38,7 @@ NOT_KEPT_BYTES = 128 * 1024
 #: Larger files never take the last thread, so that nobody waits minutes for a small file's digest.
 _LONG_BYTES = 64 << 20
 #: Hashing so little costs less than handing it to a thread, and describing the file twice.
-_TINY_BYTES = 16 * 1024
+TINY_BYTES = 16 * 1024
 _NICENESS = 10
 _MOST_ASKED, _MOST_KNOWN = 256, 100_000
 
@@ -82,7 +82,7 @@ def digest_open(
         if len(data) == size and not stopped():
             if not unchanged():
                 raise FileChanged
-            return _digest_piece(data)
+            return digest_piece(data)
     whole = hashlib.sha256()
     pieces = []
     offset = 0
@@ -104,7 +104,7 @@ def digest_open(
     return FileDigests(size, whole.digest(), piece_length, tuple(pieces))
 
 
-def _digest_piece(data: bytes) -> FileDigests:
+def digest_piece(data: bytes) -> FileDigests:
     """The digests of a content that is one piece, or empty."""
     size = len(data)
     digest = hashlib.sha256(data).digest()
@@ -211,7 +211,7 @@ class DigestService:
 
         None where a thread costs less, a disk would have to be waited for, or the file changed.
         """
-        if file.rep.size_bytes > _TINY_BYTES:
+        if file.rep.size_bytes > TINY_BYTES:
             return None
         try:
             data = file.read_whole()
@@ -219,7 +219,7 @@ class DigestService:
             return None
         if data is None:
             return None
-        digests = _digest_piece(data)
+        digests = digest_piece(data)
         self._learn(file.rep.key, digests)
         return digests, data
 

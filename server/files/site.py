@@ -1,28 +1,31 @@
 """From a request to what answers it: files, listings, generated files, and routes under `/-/`.
 
-A small file that many ask for is answered from memory in one write, after one look at the file's
-status; everything else is planned as a `BodyPlan` and handed to the admission.
+A file that was asked for before is a `SiteFile`, from which requests of a known shape are answered
+without the parser (`http.ready`). Everything else is planned as a `BodyPlan` and handed to the
+admission.
 """
 
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from ...policies.contract import BRIEF_BYTES
 from ...protocol import problems
 from ...protocol.errors import BadRange
-from ...protocol.headers import EntityTag
+from ...protocol.headers import EntityTag, parse_http_date
 from ...protocol.manifest import FileDigests, Source
-from ...protocol.ranges import ContentRange
-from ..http.answers import Header, header_block
+from ...protocol.ranges import ContentRange, parse_range
+from ..http.answers import NOT_FOUND, Header, header_block, prefers_html, problem_answer
 from ..http.clock import Reactor
 from ..http.ready import Plainly, Ready
 from ..http.request import Request
 from .body_start import FileStart, OnNoLease
-from .cache import SmallFiles
+from .cache import FileCache
 from .conditions import verdict
-from .digests import DigestService
+from .digests import TINY_BYTES, DigestService, digest_piece
 from .directory_cache import DirectoryCache
 from .disk import Disk
 from .headers import RepresentationHeaders
@@ -36,7 +39,6 @@ from .response_plans import plan_body
 from .touched import Touched, under
 from .transfer import (
     Admission,
-    BodyPlan,
     HasTorrent,
     Representation,
     Visibility,
@@ -57,12 +59,16 @@ _CONDITIONAL = frozenset(
         b"want-repr-digest",
     }
 )
-#: Fields that may say who asks, by a ticket or a pass.
-_PROOFS = frozenset({b"cookie", b"tidegate-pass", b"tidegate-ticket"})
 #: A content written this short a time ago may be written again within the same timestamp.
 _UNSETTLED_NS = 100_000_000
 _MOST_OPENED = 256
 _SMALL_FILES_BYTES = 32 << 20
+#: Answers with a part of a file that are kept: each takes 1 kB at most.
+_MOST_PARTS = 2048
+#: Answers about what is not there, by language.
+_MOST_NOT_FOUND = 64
+#: Paths that were asked for once are told by a 32-bit number in this many places, 256 KiB in all.
+_SEEN_PLACES = 1 << 16
 _SERVER: Header = (b"Server", b"Tidegate")
 _LONG_TARGET_BYTES = 512
 _ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
@@ -117,12 +123,17 @@ class Site:
         self._unrouted = unrouted
         self._wall = wall
         self._routes: dict[bytes, tuple[Handler, frozenset[bytes]]] = {}
-        self._small = SmallFiles(small_files_bytes, self._whole_answer)
+        self._files: FileCache[SiteFile] = FileCache(small_files_bytes)
+        #: See `http.ready.Shortcut`.
+        self.known = self._files.get
+        self._parts: dict[tuple[bytes, bytes], Ready] = {}
+        self._not_found: dict[tuple[bool, bytes | None], Ready] = {}
+        self._seen = array("I", bytes(4 * _SEEN_PLACES))
         #: Files that were asked for lately, by target: spares the walk while they are current.
         self._opened: dict[bytes, OpenFile] = {}
         self._touched = Touched(catalog)
         self._disk = disk if disk is not None else Disk(reactor)
-        catalog.on_learned(lambda key, digests: self._small.write_anew(key))
+        catalog.on_learned(lambda key, digests: self._files.describe(key))
         self.add_route(STATIC_ROUTE, pages.answer_static)
         self.add_route(problems.BASE.rstrip("/"), pages.answer_problem)
 
@@ -146,24 +157,8 @@ class Site:
 
     def __call__(self, request: Request) -> None:
         """Answer a request (or have it answered)."""
-        small = self._small.get(request.target)
-        if (
-            small is not None
-            and request.method == b"GET"
-            and _CONDITIONAL.isdisjoint(request.headers)
-        ):
-            rep, ready = small.rep, small.ready
-            body = ready.body
-            if body is None:
-                body = ready.subject.read()
-            elif not self.is_current(rep):
-                body = None
-            if body is None:
-                self._small.forget(request.target)
-            elif self.admission.admit_small(request, rep, rep.size_bytes):
-                again = not _may_prove(request)
-                request.connection.answer_ready(request, ready, body, again=again)
-                return
+        if request.method == b"GET" and self._answer_whole(request):
+            return
         path = request.path
         if path.startswith(b"/-/"):
             self._route(request)
@@ -181,6 +176,25 @@ class Site:
             request.refuse(
                 405, "method-not-allowed", "Only GET and HEAD are served here.", [_ALLOW]
             )
+
+    def _answer_whole(self, request: Request) -> bool:
+        """Answer with a short file that is known, as it is."""
+        file = self._files.get(request.path)
+        if file is None or file.whole is None or not _CONDITIONAL.isdisjoint(request.headers):
+            return False
+        if _names_folder(request):
+            return False
+        rep, body = file.rep, file.whole.body
+        if body is None:
+            body = file.read()
+        elif not self.is_current(rep):
+            body = None
+        if body is None:
+            self._files.forget(request.path)
+        elif self.admission.admit_small(request, rep, rep.size_bytes):
+            request.connection.answer_ready(request, file.whole, body)
+            return True
+        return False
 
     # -- finding ----------------------------------------------------------------------------
 
@@ -209,12 +223,9 @@ class Site:
             return
         look, url_path = self.visibility, url_of(b"/".join(parts))
 
-        def nowhere() -> bool:
-            return look.hidden(url_path) and look.opens_in_s(url_path) is None
-
-        if nowhere():
+        if look.hidden(url_path) and look.opens_in_s(url_path) is None:
             # Before the file is opened: what is there would take longer than what is not.
-            request.not_found(nowhere)
+            request.not_found()
             return
         as_directory = request.path.endswith((b"/", b"/."))
         try:
@@ -223,8 +234,9 @@ class Site:
             self._directory(request, parts, as_directory)
             return
         except NotHere:
+            self._files.forget(request.path)
             if as_directory or not any(maker(request, parts) for maker in self._makers):
-                self._missing(request, parts)
+                request.not_found()
             return
         if as_directory:
             request.not_found()
@@ -235,16 +247,6 @@ class Site:
         if len(request.target) < _LONG_TARGET_BYTES:
             self._opened[request.target] = file
         self._serve_visible(request, file)
-
-    def _missing(self, request: Request, parts: list[bytes]) -> None:
-        """Nothing is here; the same holds for who asks again, until something is."""
-        path = b"/".join(parts)
-
-        def current() -> bool:
-            return self.tree.status_of(path) is None
-
-        known = path and not may_be_generated(parts[-1]) and current()
-        request.not_found(current if known else None)
 
     def _serve_visible(self, request: Request, file: OpenFile) -> None:
         """Serve a file that was found, unless it is hidden until its hour."""
@@ -327,12 +329,10 @@ class Site:
         if rep is not file.rep:
             tag = (b"ETag", rep.etag.encode("ascii"))
             fields = [tag if field[0] == b"ETag" else field for field in fields]
+        if rep is file.rep and digests is not None:
+            self._know(request, SiteFile(self, rep, digests))
         if status == 304:
-            request.respond(
-                304,
-                [field for field in fields if field[0] != b"Content-Type"],
-                current=self._while_same(rep, digests),
-            )
+            request.respond(304, [field for field in fields if field[0] != b"Content-Type"])
             return
         try:
             plan, pieces = plan_body(request, rep, fields, etag, mtime_s, now)
@@ -346,15 +346,8 @@ class Site:
             )
             return
         if request.method == b"HEAD":
-            current = self._while_same(rep, digests)
-            if current is not None and not request.dripped:
-                head = header_block([_SERVER, *plan.headers])
-                head += b"Content-Length: %d\r\n" % plan.body_bytes
-                ready = Ready(plan.status, head, b"", Plainly(current))
-                request.connection.answer_ready(request, ready, b"")
-            else:
-                request.begin(plan.status, plan.headers, plan.body_bytes, more=False)
-                request.finish()
+            request.begin(plan.status, plan.headers, plan.body_bytes, more=False)
+            request.finish()
         else:
             start = FileStart(self.pacer, request, file, plan, pieces, self._touched, self._disk)
             if admitted is None and plan.body_bytes <= BRIEF_BYTES:
@@ -366,70 +359,127 @@ class Site:
             else:
                 part = file.read_pieces_at_hand(pieces)
                 if part is not None:
-                    self._send_at_once(request, file, plan, part, digests)
+                    request.respond(plan.status, plan.headers, part)
                 else:
                     start(OnNoLease(request))
 
     # -- bodies that leave in one write -----------------------------------------------------
 
     def _send_whole(self, request: Request, file: OpenFile) -> bool:
-        """A short file as it is, to who was admitted; False where its disk has to be waited for.
-
-        The same request is answered the same from now on.
-        """
+        """A short file as it is, to who was admitted; False where its disk has to be waited for."""
         rep = file.rep
         digests, body = self.said.digests(request, file)
         if body is None:
             body = file.read_pieces_at_hand([(0, rep.size_bytes)])
         if body is None:
             return False
-        if self._is_settled(rep):
-            ready = self._whole_answer(rep, body)
-            self._small.keep(request.target, rep, ready)
-            again = not _may_prove(request)
-            request.connection.answer_ready(request, ready, body, again=again)
-        else:
-            now = self._wall()
-            mtime_s = min(int(rep.mtime_s // 1), int(now))
-            request.respond(200, self.said.fields_of(file, now, mtime_s, digests, None), body)
+        self._know(request, SiteFile(self, rep, digests, body))
+        now = self._wall()
+        mtime_s = min(int(rep.mtime_s // 1), int(now))
+        request.respond(200, self.said.fields_of(file, now, mtime_s, digests, None), body)
         return True
 
-    def _send_at_once(
-        self,
-        request: Request,
-        file: OpenFile,
-        plan: BodyPlan,
-        body: bytes,
-        digests: FileDigests | None,
-    ) -> None:
-        """A short part that was admitted; the same request is answered the same from now on."""
-        rep = file.rep
-        one_range = _CONDITIONAL & request.headers.keys() == {b"range"} and len(plan.ranges) == 1
-        if one_range and self._is_settled(rep):
-            head = header_block([_SERVER, *plan.headers])
-            head += b"Content-Length: %d\r\n" % len(body)
-            about = _FileAnswer(self, rep, digests, plan.ranges[0])
-            ready = Ready(plan.status, head, None, about, len(body))
-            again = not _may_prove(request)
-            request.connection.answer_ready(request, ready, body, again=again)
-        else:
-            request.respond(plan.status, plan.headers, body)
+    def _know(self, request: Request, file: SiteFile) -> None:
+        """Requests for this path are answered from what is known of the file from now on."""
+        path, rep = request.path, file.rep
+        known = self._files.get(path)
+        if (
+            known is not None
+            and known.rep.key == rep.key
+            and known.digests is file.digests
+            and (known.whole is not None or file.whole is None)
+        ):
+            return
+        if (
+            len(path) < _LONG_TARGET_BYTES
+            and not _names_folder(request)
+            and self._is_settled(rep)
+            and self.admission.is_plain(rep)
+        ):
+            self._files.keep(path, file)
 
-    def _whole_answer(self, rep: Representation, body: bytes | None) -> Ready:
-        """The answer that has a small file whole."""
-        digests = self.catalog.known(rep.key)
-        fields = self.said.fields(rep, int(rep.mtime_s // 1), digests)
-        size = rep.size_bytes
-        head = header_block([_SERVER, *fields]) + b"Content-Length: %d\r\n" % size
-        return Ready(200, head, body, _FileAnswer(self, rep, digests, (0, size)), size)
+    # -- requests of a known shape (`http.ready.Shortcut`) ------------------------------------
 
-    def _while_same(
-        self, rep: Representation, digests: FileDigests | None
-    ) -> Callable[[], bool] | None:
-        """What says whether all that is said of a file still holds; None where nobody can say."""
-        if digests is None or not self._is_settled(rep) or not self.admission.is_plain(rep):
+    def first(self, path: bytes, accept: bytes | None, language: bytes | None) -> Ready | None:
+        """See `Shortcut`: a small file, or none, of which nothing is kept."""
+        name = path[1:]
+        if not name or b"%" in path or b"//" in path or path.startswith(b"/-/"):
             return None
-        return _FileAnswer(self, rep, digests, (0, 0)).current
+        place, mark = hash(path) & _SEEN_PLACES - 1, hash(path) >> 16 & 0xFFFFFFFF
+        url_path = path.decode("ascii")
+        if self._seen[place] == mark or self.visibility.hidden(url_path):
+            return None
+        try:
+            found = self.tree.read_new(name, BRIEF_BYTES)
+        except NotHere:
+            generated = may_be_generated(name.rpartition(b"/")[2])
+            return None if generated else self._nothing(accept, language)
+        if found is None:
+            return None
+        self._seen[place] = mark
+        rep, body = found
+        digests = self.catalog.known(rep.key)
+        if digests is None and rep.size_bytes <= TINY_BYTES:
+            digests = digest_piece(body)
+        admission = self.admission
+        if digests is None or not self._is_settled(rep) or not admission.is_plain(rep):
+            return None
+        if not admission.admit_again(rep, rep.size_bytes):
+            return None
+        admission.count_again(rep, rep.size_bytes, 1)
+        return Ready(200, self.head_of(rep, digests, rep.size_bytes), body, _NOBODY)
+
+    def _nothing(self, accept: bytes | None, language: bytes | None) -> Ready:
+        """What is said of what is not there."""
+        kind = prefers_html(accept), language if prefers_html(accept) else None
+        ready = self._not_found.get(kind)
+        if ready is None:
+            if len(self._not_found) >= _MOST_NOT_FOUND:
+                self._not_found.clear()
+            fields, body = problem_answer(*NOT_FOUND, accept, language)
+            head = header_block([_SERVER, *fields]) + b"Content-Length: %d\r\n" % len(body)
+            ready = self._not_found[kind] = Ready(404, head, body, _NOBODY)
+        return ready
+
+    def head_of(
+        self,
+        rep: Representation,
+        digests: FileDigests | None,
+        body_bytes: int | None,
+        part: bytes = b"",
+    ) -> bytes:
+        """The fields of an answer about a file; `body_bytes` of None: it is unchanged."""
+        fields = self.said.fields(rep, int(rep.mtime_s // 1), digests)
+        if body_bytes is None:
+            return header_block(
+                [_SERVER, *(field for field in fields if field[0] != b"Content-Type")]
+            )
+        if part:
+            fields.append((b"Content-Range", part))
+        return header_block([_SERVER, *fields]) + b"Content-Length: %d\r\n" % body_bytes
+
+    def part_of(self, file: SiteFile, wanted: bytes) -> Ready | None:
+        """The answer with one range of a known file; None: the parser's way."""
+        rep = file.rep
+        ready = self._parts.get((rep.path, wanted))
+        if ready is not None and isinstance(ready.subject, _Part) and ready.subject.file is file:
+            return ready
+        try:
+            ranges = parse_range(wanted.decode("ascii"), rep.size_bytes)
+        except BadRange:
+            return None
+        if ranges is None:
+            return file.whole
+        start, stop = ranges[0]
+        if stop - start > BRIEF_BYTES:
+            return None
+        if len(self._parts) >= _MOST_PARTS:
+            self._parts.clear()
+        content_range = b"bytes %d-%d/%d" % (start, stop - 1, rep.size_bytes)
+        head = self.head_of(rep, file.digests, stop - start, content_range)
+        part = Ready(206, head, None, _Part(file, start, stop), stop - start)
+        self._parts[rep.path, wanted] = part
+        return part
 
     def _is_settled(self, rep: Representation) -> bool:
         """Whether a write now would show: one within the same timestamp would not."""
@@ -471,60 +521,157 @@ class Site:
         """Drop every ready answer: what is said of files (mirrors, links) has changed."""
         self.said.forget()
         self.folders.forget()
-        self._small.forget_all()
+        self._files.forget_all()
+        self._parts.clear()
 
 
-class _FileAnswer:
-    """What an answer about a file, or the part of it in `span`, depends on; a `ready.Subject`."""
+class SiteFile:
+    """What is known of a file, and the answers about it; the `ready.Subject` of the whole one."""
 
-    __slots__ = ("_digests", "_known", "_rep", "_said", "_site", "_span")
+    __slots__ = (
+        "_known",
+        "_said",
+        "_site",
+        "_unchanged",
+        "_without_body",
+        "digests",
+        "rep",
+        "whole",
+    )
 
     def __init__(
         self,
         site: Site,
         rep: Representation,
         digests: FileDigests | None,
-        span: tuple[int, int],
+        body: bytes | None = None,
     ) -> None:
+        """`body` is that of a short file; it is read again when it made room."""
         self._site = site
-        self._rep = rep
-        self._digests = digests
+        self.rep = rep
+        self.digests = digests
+        self.whole: Ready | None = None
+        if body is not None:
+            self.whole = Ready(200, b"", body, self)
+        self.describe(in_memory=body is not None)
+
+    def describe(self, *, in_memory: bool) -> None:
+        """See `CachedFile`."""
+        site, rep = self._site, self.rep
         self._said = site.said.version
         self._known = site.catalog.version
-        self._span = span
+        self._unchanged: Ready | None = None
+        self._without_body: Ready | None = None
+        known = site.catalog.known(rep.key)
+        if known is not None:
+            self.digests = known
+        whole = self.whole
+        if whole is not None:
+            head = site.head_of(rep, self.digests, rep.size_bytes)
+            body = whole.body if in_memory else None
+            self.whole = Ready(200, head, body, self, rep.size_bytes)
+
+    def answer_to(
+        self, head: bytes | None, none_match: bytes | None, since: bytes | None, part: bytes | None
+    ) -> Ready | None:
+        """See `http.ready.KnownFile`: conditions in the order of RFC 9110, 13.2.2."""
+        rep, site = self.rep, self._site
+        unchanged = False
+        if none_match is not None:
+            unchanged = none_match == b"*" or none_match.removeprefix(b"W/") == rep.etag.encode()
+        elif since is not None:
+            date = _date(since)
+            unchanged = date is not None and int(rep.mtime_s // 1) <= date
+        if unchanged:
+            if self._unchanged is None:
+                fields = site.head_of(rep, self.digests, None)
+                self._unchanged = Ready(304, fields, b"", Plainly(self.current))
+            return self._unchanged
+        if head is not None:
+            if self._without_body is None:
+                fields = site.head_of(rep, self.digests, rep.size_bytes)
+                self._without_body = Ready(200, fields, b"", Plainly(self.current))
+            return self._without_body
+        return self.whole if part is None else site.part_of(self, part)
 
     def current(self) -> bool:
         """See `Subject`."""
-        rep = self._rep
+        rep = self.rep
         return self._site.tree.has(rep.path, rep.key) and self._is_said_so()
 
     def admit(self) -> bool:
         """See `Subject`."""
-        start, stop = self._span
-        return self._site.admission.admit_again(self._rep, stop - start)
+        return self._site.admission.admit_again(self.rep, self.rep.size_bytes)
 
     def used(self, times: int) -> None:
         """See `Subject`."""
-        start, stop = self._span
-        self._site.admission.count_again(self._rep, stop - start, times)
+        self._site.admission.count_again(self.rep, self.rep.size_bytes, times)
 
     def read(self) -> bytes | None:
         """See `Subject`."""
-        rep = self._rep
+        return self.read_part(0, self.rep.size_bytes)
+
+    def read_part(self, start: int, stop: int) -> bytes | None:
+        """Bytes of the file; None: an answer about it is not true any more, or has to wait."""
+        rep = self.rep
         if not self._is_said_so():
             return None
-        return self._site.tree.read_again(rep.path, rep.key, *self._span)
+        return self._site.tree.read_again(rep.path, rep.key, start, stop)
 
     def _is_said_so(self) -> bool:
         """Whether all that is said of the file beside its bytes still holds."""
-        site, rep = self._site, self._rep
+        site, rep = self._site, self.rep
         if self._known != site.catalog.version:
-            if site.catalog.known(rep.key) is not self._digests:
+            if site.catalog.known(rep.key) is not self.digests:
                 return False
             self._known = site.catalog.version
         return site.said.version == self._said and site.admission.is_plain(rep)
 
+    def admit_part(self, body_bytes: int) -> bool:
+        """Whether a part of it may go."""
+        return self._site.admission.admit_again(self.rep, body_bytes)
 
-def _may_prove(request: Request) -> bool:
-    """Whether a request may say who asks, so that its answer is for no other."""
-    return not _PROOFS.isdisjoint(request.headers) or b"tidegate-" in request.query
+    def count_part(self, body_bytes: int, times: int) -> None:
+        """A part of it went so often."""
+        self._site.admission.count_again(self.rep, body_bytes, times)
+
+
+class _Part:
+    """A part of a file; a `ready.Subject`."""
+
+    __slots__ = ("_start", "_stop", "file")
+
+    def __init__(self, file: SiteFile, start: int, stop: int) -> None:
+        self.file = file
+        self._start = start
+        self._stop = stop
+
+    def current(self) -> bool:
+        """See `Subject`."""
+        return self.file.current()
+
+    def admit(self) -> bool:
+        """See `Subject`."""
+        return self.file.admit_part(self._stop - self._start)
+
+    def used(self, times: int) -> None:
+        """See `Subject`."""
+        self.file.count_part(self._stop - self._start, times)
+
+    def read(self) -> bytes | None:
+        """See `Subject`."""
+        return self.file.read_part(self._start, self._stop)
+
+
+def _names_folder(request: Request) -> bool:
+    """Whether the answer may be a listing, which depends on the query."""
+    return bool(request.query) and request.path.endswith(b"/")
+
+
+_NOBODY = Plainly(lambda: True)
+
+
+@lru_cache(maxsize=1024)
+def _date(text: bytes) -> int | None:
+    """The date in a condition; clients send the one that they were told."""
+    return parse_http_date(text.decode("ascii"))

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from ...protocol.errors import ProtocolError
+from .beneath import open_beneath
 from .openfile import OpenFile, TagOf, key_of, local_tag, read_at_hand
 from .paths import url_of
 from .transfer import FileKey, Representation
 
 _MOST_LINKS = 40
-#: So many folders that were walked are kept open.
-_MOST_WALKED = 64
 #: What an open says of a name that is not there, not ours to open, or no file. Whatever else it
 #: says is a fault of the machine, its disk or a file server behind it, and passes.
 _NOT_THERE = frozenset(
@@ -112,21 +111,6 @@ class Folder:
         os.close(self.fd)
 
 
-class _Walked:
-    """A folder to which a walk came without any link; open as long as anybody refers to it."""
-
-    __slots__ = ("fd", "identity")
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        status = os.fstat(fd)
-        #: Device and inode.
-        self.identity = (status.st_dev, status.st_ino)
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
 class Tree:
     """A directory that is served. `show_hidden` serves names that begin with a dot, too.
 
@@ -154,10 +138,9 @@ class Tree:
         status = os.fstat(self._root_fd)
         self._root_identity = (status.st_dev, status.st_ino)
         self._open: OrderedDict[bytes, OpenFile] = OrderedDict()
-        #: Folders of files that were opened lately, by path: spares the walk to their neighbours.
-        self._walked: OrderedDict[bytes, _Walked] = OrderedDict()
         #: Device and inode of a folder, and a name in it that is nobody's business.
         self._private: set[tuple[int, int, bytes]] = set()
+        self._private_names: set[bytes] = set()
         #: Where `read_again` reads to.
         self._room = memoryview(bytearray(_ROOM_BYTES))
 
@@ -172,11 +155,8 @@ class Tree:
                 with contextlib.suppress(OSError):
                     status = os.stat(folder)
                     self._private.add((status.st_dev, status.st_ino, name))
-        self._forget_open()
-
-    def _forget_open(self) -> None:
+        self._private_names = {name for *_, name in self._private}
         self._open.clear()
-        self._walked.clear()
 
     def _is_private(self, folder_fd: int, name: bytes) -> bool:
         if not self._private:
@@ -186,7 +166,7 @@ class Tree:
 
     def close(self) -> None:
         """Close what is open here; transfers that run keep their own holds."""
-        self._forget_open()
+        self._open.clear()
         if self._root_fd >= 0:
             os.close(self._root_fd)
             self._root_fd = -1
@@ -216,7 +196,7 @@ class Tree:
         os.close(self._root_fd)
         self.root, self._root_fd = root, fd
         self._root_identity = (status.st_dev, status.st_ino)
-        self._forget_open()
+        self._open.clear()
 
     def visible(self, name: bytes) -> bool:
         """Whether a name may appear in URLs at all."""
@@ -256,9 +236,7 @@ class Tree:
             fd = os.open(self._prefix + path, _AGAIN)
         except (OSError, ValueError):
             return None
-        if stop - start > len(self._room):
-            self._room = memoryview(bytearray(stop - start))
-        room = self._room[: stop - start]
+        room = self._room_for(stop - start)
         try:
             # Compared after it was read: then it was this file, and nobody had written to it.
             if read_at_hand(fd, start, room) < len(room) or key_of(os.fstat(fd)) != key:
@@ -338,9 +316,12 @@ class Tree:
         Raises NotHere, or IsDirectory.
         """
         path = b"/".join(parts)
-        beside = None if path in self._open else self._open_beside(path)
+        found = None
+        if path not in self._open:
+            with contextlib.suppress(OSError):
+                found = self._open_straight(path)
         by_link = False
-        if beside is None:
+        if found is None:
             self._follow_root()
             known = self._open.get(path)
             if known is not None:
@@ -349,77 +330,76 @@ class Tree:
                     self._open.move_to_end(path)
                     return known
                 del self._open[path]
-            beside = self._walk(parts, directory=False)
-            place = self._place_of(beside[0])
-            by_link = place not in (None, path)
-            if place == path:
-                self._keep_folder(path.rpartition(b"/")[0])
-        fd, status = beside
-        key = key_of(status)
-        tag = self._tag_of(fd, key)
-        rep = Representation(path, url_of(path), key.size_bytes, key.mtime_ns / 1e9, tag, key)
+            fd, status = self._walk(parts, directory=False)
+            by_link = self._place_of(fd) not in (None, path)
+        else:
+            fd, status = found, os.fstat(found)
+        rep = self._described(path, fd, key_of(status))
         file = OpenFile(fd, rep, self._tag_of, by_link=by_link)
         self._open[path] = file
         if len(self._open) > self._most_open:
             self._open.popitem(last=False)
         return file
 
-    def _keep_folder(self, path: bytes) -> None:
-        """A walk came through this folder without any link, so its files are found by it."""
-        try:
-            folder = _Walked(os.open(self._prefix + path, _DIRECTORY))
-        except OSError:
-            return
-        if self._place_of(folder.fd) == path:
-            self._walked[path] = folder
-            if len(self._walked) > _MOST_WALKED:
-                self._walked.popitem(last=False)
+    def _described(self, path: bytes, fd: int, key: FileKey) -> Representation:
+        tag = self._tag_of(fd, key)
+        return Representation(path, url_of(path), key.size_bytes, key.mtime_ns / 1e9, tag, key)
 
-    def _open_beside(self, path: bytes) -> tuple[int, os.stat_result] | None:
-        """Open what the walk would find, by the folder in which it found another file before.
+    def read_new(self, path: bytes, most_bytes: int) -> tuple[Representation, bytes] | None:
+        """A file up to this size under a canonical path, and its content; nothing is kept open.
 
-        None: walk. The kernel follows no link to open it, and by the root's name there is no link
-        on the way to its folder, which is the same: so the folder was neither moved nor replaced
-        nor covered, nor was the root switched.
+        Raises NotHere where nothing is. None: `open` has to judge.
         """
-        folder_path, _, name = path.rpartition(b"/")
-        folder = self._walked.get(folder_path)
-        if folder is None or not self.visible(name) or (*folder.identity, name) in self._private:
-            return None
         try:
-            if not self._stands_at(folder, folder_path):
-                return None
-            # Before it is opened: a pipe's writer or a device would notice that.
-            if not stat.S_ISREG(os.stat(name, dir_fd=folder.fd, follow_symlinks=False).st_mode):
-                return None
-            fd = os.open(name, _FILE, dir_fd=folder.fd)
+            fd = self._open_straight(path, most_bytes)
+        except FileNotFoundError as error:
+            raise NotHere from error
         except OSError:
             return None
-        status = os.fstat(fd)
-        if stat.S_ISREG(status.st_mode):
-            return fd, status
-        os.close(fd)
-        return None
+        if fd is None:
+            return None
+        try:
+            room = self._room_for(os.fstat(fd).st_size)
+            # Compared after it was read: then it was this file, and nobody had written to it.
+            there = read_at_hand(fd, 0, room) if room else 0
+            key = key_of(os.fstat(fd))
+            if there < len(room) or key.size_bytes != there:
+                return None
+            return self._described(path, fd, key), bytes(room)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
 
-    def _stands_at(self, folder: _Walked, path: bytes) -> bool:
-        """Whether this folder is what stands under this path now, with no link below the root.
+    def _room_for(self, count: int) -> memoryview:
+        if count > len(self._room):
+            self._room = memoryview(bytearray(count))
+        return self._room[:count]
 
-        Raises OSError.
+    def _open_straight(self, path: bytes, most_bytes: int | None = None) -> int | None:
+        """Open what the walk would find, where no link is on the way; None: walk.
+
+        The kernel sees to it that there is none, and stays below the root that stands under its
+        name now. Raises OSError, FileNotFoundError where nothing is.
         """
-        if path.count(b"/") > 1:
-            # Deep down one look at where it lies costs less than one at each folder on the way.
-            there = os.stat(self._prefix + path, follow_symlinks=False)
-            if self._place_of(folder.fd) != path:
-                return False
-        else:
-            there = os.stat(
-                self._name if not path else self._prefix + path, follow_symlinks=not path
-            )
-            if b"/" in path:
-                above = os.stat(self._prefix + path.partition(b"/")[0], follow_symlinks=False)
-                if not stat.S_ISDIR(above.st_mode):
-                    return False
-        return (there.st_dev, there.st_ino) == folder.identity
+        if not self._show_hidden and (path.startswith(b".") or b"/." in path):
+            return None
+        if self._private and not self._private_names.isdisjoint(path.split(b"/")):
+            return None
+        root = os.stat(self._name)
+        if (root.st_dev, root.st_ino) != self._root_identity:
+            return None
+        # Before it is opened: a pipe's writer or a device would notice that.
+        status = os.lstat(self._prefix + path)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if most_bytes is not None and status.st_size > most_bytes:
+            return None
+        fd = open_beneath(self._root_fd, path, _AGAIN)
+        if fd is not None and not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            return None
+        return fd
 
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """What a directory shows: directories and regular files of the tree, by name.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRecord:
+class AccessRecord(NamedTuple):
     """What a request says of itself. `client` is empty where it is the socket's other end."""
 
     client: str

@@ -62,12 +62,16 @@ class AccessLog:
             )
         )
 
-    def again(
+    def note_shortcut(
         self, record: AccessRecord, peer_address: str, wall_s: float, status: int, body_bytes: int
     ) -> None:
-        """The same bytes as those of `record` came again, and were answered at once."""
-        client = record.client or peer_address
-        self._add(AccessEntry(record, client, wall_s, 0.0, status, body_bytes, True))
+        """A request was answered at once, without the parser; fields may be too long as yet."""
+        record = record._replace(
+            target=record.target[:_LONGEST_TARGET],
+            agent=record.agent[:_LONGEST_FIELD],
+            referrer=record.referrer[:_LONGEST_TARGET],
+        )
+        self._add(AccessEntry(record, peer_address, wall_s, 0.0, status, body_bytes, True))
 
     def _add(self, entry: AccessEntry) -> None:
         self._entries.append(entry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from typing import Any
 
 from ...protocol import problems
 from .phrases import PROBLEMS_FOR_PEOPLE, phrases_for
@@ -19,6 +20,8 @@ STATUS_LINE: Mapping[int, bytes] = {
 PROBLEM_JSON = problems.MEDIA_TYPE.encode("ascii")
 HTML = b"text/html; charset=utf-8"
 
+#: What is said of what is not there: status, code, detail.
+NOT_FOUND = (404, "not-found", "There is nothing here under this name.")
 #: Problems that asking again may solve.
 _MAY_PASS = frozenset({403, 408, 500, 503})
 
@@ -95,6 +98,28 @@ def problem_page(
         again=again,
         status=f'HTTP {status} · <a href="{problems.type_of(code)}">{html.escape(code)}</a>',
     ).encode("utf-8")
+
+
+def problem_answer(
+    status: int,
+    code: str,
+    detail: str,
+    accept: bytes | None,
+    language: bytes | None,
+    **members: Any,
+) -> tuple[list[Header], bytes]:
+    """Fields and body of a problem: a document, or a small page for those who want text/html."""
+    if prefers_html(accept):
+        content_type, body = HTML, problem_page(status, code, detail, language)
+    else:
+        content_type, body = PROBLEM_JSON, problems.document(status, code, detail, **members)
+    fields = [
+        (b"Content-Type", content_type),
+        (b"Cache-Control", b"no-store"),
+        (b"Vary", b"Accept, Accept-Language"),
+        (b"X-Content-Type-Options", b"nosniff"),
+    ]
+    return fields, body
 
 
 def prefers_html(accept: bytes | None) -> bool:

@@ -26,8 +26,9 @@ from .factory import HttpFactory
 from .outbox import PIECE_BYTES, Outbox, queued_bytes
 from .parser import RequestParser
 from .proxies import Preface, read_preface
-from .ready import Plainly, Ready, ReadyTable
+from .ready import CLOSES, JOINED_BYTES, STAYS, STAYS_BY_10, Plainly, Ready, remembered_key
 from .request import Request
+from .request_shape import recognise
 from .tls import TlsServer
 
 _log = Logger()
@@ -35,8 +36,6 @@ _NEVER = float("inf")
 #: A request follows its connection within this time, unless its client means to say nothing.
 _ON_THE_WAY_S = 1.0
 _BODILESS = frozenset({204, 304})
-#: A body up to this size is joined with its header for the system call; that costs less.
-_JOINED_BYTES = 16 * 1024
 #: What a socket raises that cannot do it now.
 BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
@@ -61,7 +60,7 @@ class Loop(Protocol):
 
 
 class HttpConnection:
-    """A server connection; `ready` holds the answers that its loop may repeat on it.
+    """A server connection; `shortcut` says whether its loop may answer on it without the parser.
 
     The loop calls `received`, `peer_closed`, `writable` and `lost`, and `shake_hands` while
     `shaking_hands`. `idle` says that it waits for the first byte of a request with nothing left
@@ -100,9 +99,9 @@ class HttpConnection:
         "loop",
         "monitor",
         "peer_address",
-        "ready",
         "refusal",
         "shaking_hands",
+        "shortcut",
         "socket",
         "waits_for_share",
     )
@@ -113,8 +112,8 @@ class HttpConnection:
         loop: Loop,
         sock: Any,
         peer_address: str,
-        ready: ReadyTable | None = None,
         *,
+        shortcut: bool = False,
         tls: TlsServer | None = None,
     ) -> None:
         self.factory = factory
@@ -124,7 +123,7 @@ class HttpConnection:
         self.is_tls = tls is not None
         #: What is awaited before TLS begins; None once it has.
         self._tls = None if tls is None else (tls, AwaitedHello(sock))
-        self.ready = ready
+        self.shortcut = shortcut
         #: What counts as one address; the factory's.
         self.block = ""
         #: Why this connection is one too many; None where it is not.
@@ -595,7 +594,7 @@ class HttpConnection:
     def send_both(self, head: bytes, body: bytes) -> None:
         """Send a header and its body, in one call where they need not be joined for it."""
         sock = self.socket
-        if self.is_tls or len(body) <= _JOINED_BYTES or sock is None or self._outbox is not None:
+        if self.is_tls or len(body) <= JOINED_BYTES or sock is None or self._outbox is not None:
             self.send(head + body)
             return
         self._charge(len(head) + len(body))
@@ -697,13 +696,8 @@ class HttpConnection:
         """Send a whole answer and finish the request."""
         if close:
             request.keep_alive = False
-        if current is not None and self._raw is not None and not request.dripped:
-            bodiless = status in _BODILESS
-            framing = b"" if bodiless else b"Content-Length: %d\r\n" % len(body)
-            fields = b"%b%b%b" % (self.factory.server_line, header_block(headers), framing)
-            body = b"" if bodiless or request.method == b"HEAD" else body
-            self.answer_ready(request, Ready(status, fields, body, Plainly(current)), body)
-            return
+        if current is not None and self.shortcut and self._raw is not None:
+            self._remember(request, status, headers, body, current)
         if status in _BODILESS:
             head = self._head(request, status, headers, None, bodiless=True)
         else:
@@ -716,33 +710,40 @@ class HttpConnection:
         self.send_both(head, body)
         self.finish(request)
 
-    def answer_ready(
-        self, request: Request, ready: Ready, body: bytes, *, again: bool = True
+    def _remember(
+        self,
+        request: Request,
+        status: int,
+        headers: Iterable[Header],
+        body: bytes,
+        current: Callable[[], bool],
     ) -> None:
-        """Send an answer that is ready; `again` lets the loop repeat it for the same bytes."""
-        if request.http10 or request.dripped:
-            # 1.0 says that it stays, and a status that has dripped is not said again.
-            line = b"Connection: keep-alive\r\n" if request.keep_alive else b"Connection: close\r\n"
-            start = b"" if request.dripped else status_line(ready.status) + b"\r\n"
-            if request.dripped not in (0, ready.status):
-                self.abort()
-                return
-            if request.dripped:
-                self._break_by(_ORDERLY)
-            head = b"%b%b%b%b\r\n" % (
-                start,
-                b"" if request.dripped else self.date_line,
-                ready.head,
-                line,
-            )
+        """Have the loop give this answer to the same request while `current` says so."""
+        found = None if self._raw is None or request.dripped else recognise(self._raw)
+        if found is not None:
+            bodiless = status in _BODILESS
+            framing = b"" if bodiless else b"Content-Length: %d\r\n" % len(body)
+            fields = b"%b%b%b" % (self.factory.server_line, header_block(headers), framing)
+            body = b"" if bodiless or request.method == b"HEAD" else body
+            ready = Ready(status, fields, body, Plainly(current))
+            self.factory.remembered.keep(remembered_key(self.is_tls, found), ready)
+
+    def answer_ready(self, request: Request, ready: Ready, body: bytes) -> None:
+        """Send an answer that is ready."""
+        ending = CLOSES
+        if request.keep_alive:
+            ending = STAYS_BY_10 if request.http10 else STAYS
+        if not request.dripped:
+            head, body = ready.parts(body, self.date_line, ending)
+        elif request.dripped == ready.status:
+            # A status that has dripped is not said again.
+            self._break_by(_ORDERLY)
+            head = ready.head + ending
         else:
-            head = ready.header(self.date_line, close=not request.keep_alive)
-            if again and self._raw is not None and self.ready is not None and not request.body:
-                self.ready.remember(
-                    self._raw, ready, close=not request.keep_alive, record=request.record
-                )
+            self.abort()
+            return
         request.status = ready.status
-        request.bytes_out = len(body)
+        request.bytes_out = ready.body_bytes
         self.send_both(head, body)
         self.finish(request)
 

@@ -18,8 +18,9 @@ from .large_bodies import LargeBodies
 from .limits import HttpLimits
 from .prefix_shares import PrefixShares
 from .proxies import TrustedProxies, block_of, prefixes_of
-from .ready import ReadyTable, Turns
+from .ready import NoShortcut, Remembered, Shortcut, Turns
 from .request import Request
+from .request_shape import MOST_BYTES, MOST_FIELDS, MOST_TARGET_BYTES
 from .unarrived import UnarrivedAnswers
 
 _log = Logger()
@@ -37,7 +38,7 @@ class CountedConnection(Protocol):
     is_tls: bool
     block: str
     deadline: float
-    ready: ReadyTable | None
+    shortcut: bool
     refusal: ProtocolError | None
 
     @property
@@ -185,7 +186,7 @@ class HttpFactory:
     requests wait in `requests` while it says so. One factory may serve several listeners: the
     bounds count over all of them, `per_address` over all processes that share it. With
     `large_bodies`, these say who may send one. `answers` hears of larger answers that were sent
-    whole, while it wants to.
+    whole, while it wants to. `shortcut` answers requests of a known shape, see `ready`.
     """
 
     def __init__(
@@ -204,6 +205,7 @@ class HttpFactory:
         per_address: AddressCounts | None = None,
         large_bodies: LargeBodies | None = None,
         answers: UnarrivedAnswers | None = None,
+        shortcut: Shortcut | None = None,
     ) -> None:
         self.handler = handler
         self.wall = wall
@@ -217,7 +219,7 @@ class HttpFactory:
         self.requests: Requests = NobodyWaits() if requests is None else requests
         self._denylist = denylist
         if denylist is not None:
-            denylist.on_added(self._one_more_is_blocked)
+            denylist.on_added(self._judge_shortcuts)
         self.server_line = b"Server: Tidegate\r\n"
         self.connections: set[CountedConnection] = set()
         self.per_address: AddressCounts = per_address if per_address is not None else OwnCounts()
@@ -233,33 +235,32 @@ class HttpFactory:
         self.tls_date_line = b""
         self._hsts_line = b"Strict-Transport-Security: max-age=%d\r\n" % hsts_s if hsts_s else b""
         self.turns = Turns(reactor, lambda sent_bytes: charge(sent_bytes) if charge else None)
-        self._ready: dict[tuple[bool, bool], ReadyTable] = {}
+        self.shortcut: Shortcut = NoShortcut() if shortcut is None else shortcut
+        self.remembered = Remembered()
         self._sweeper: Any = None
         self._to_sweep: list[CountedConnection] = []
         self._tell_time()
 
-    def ready_table(self, peer_address: str, *, is_tls: bool) -> ReadyTable | None:
-        """The answers that are ready for peers like this one; None for one that is blocked."""
-        if self._denylist is not None and self._denylist.blocks(peer_address):
-            return None
-        kind = is_tls, self.proxies.trusts(peer_address)
-        table = self._ready.get(kind)
-        if table is None:
-            table = self._ready[kind] = ReadyTable()
-            table.closed = self.draining
-        return table
+    def may_shortcut(self, peer_address: str) -> bool:
+        """Whether requests from here may be answered without the parser.
 
-    def _one_more_is_blocked(self) -> None:
-        """Judge all anew: what was known may have been asked by whom nobody answers any more."""
-        self._forget_all()
+        Those that a proxy brings are told apart by fields that only the parser reads.
+        """
+        limits = self.limits
+        return not (
+            self.draining
+            or (self._denylist is not None and self._denylist.blocks(peer_address))
+            or self.proxies.trusts(peer_address)
+            or limits.max_headers < MOST_FIELDS
+            or limits.max_target_bytes < MOST_TARGET_BYTES
+            or limits.max_header_bytes < MOST_BYTES
+        )
+
+    def _judge_shortcuts(self) -> None:
+        """Somebody was blocked, or the server drains."""
         for connection in self.connections:
-            if connection.ready is not None:
-                peer = connection.peer_address
-                connection.ready = self.ready_table(peer, is_tls=connection.is_tls)
-
-    def _forget_all(self) -> None:
-        for table in self._ready.values():
-            table.forget_all()
+            if connection.shortcut:
+                connection.shortcut = self.may_shortcut(connection.peer_address)
 
     def takes(self, peer_address: str) -> bool:
         """Whether a new connection from here can be taken, be it to refuse it in words."""
@@ -387,9 +388,8 @@ class HttpFactory:
         """Close idle connections now, and every other one after the answer it is giving."""
         self.draining = True
         self.turns.close_books()
-        self._forget_all()
-        for table in self._ready.values():
-            table.closed = True
+        self.remembered.forget_all()
+        self._judge_shortcuts()
         for connection in tuple(self.connections):
             connection.close_if_idle()
 

@@ -1,7 +1,7 @@
 """The loop of all connections: an epoll of its own that the reactor watches as one descriptor.
 
-So Twisted is entered once for a batch of events and not once for each. A request that is known by
-its bytes is answered here (`ready` says when that may be); all others go to their connection.
+So Twisted is entered once for a batch of events and not once for each. A request of a known shape
+is answered here (`ready` says when that may be); all others go to their connection.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import socket
 import time
@@ -19,10 +20,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from .access_entry import AccessRecord
 from .clock import Reactor
 from .connection import BLOCKED, HttpConnection
 from .outbox import PIECE_BYTES
-from .ready import Known, ReadyTable
+from .parsing import valid_host
+from .ready import CLOSES, JOINED_BYTES, STAYS, ending_of, remembered_key
+from .request_shape import recognise
 
 if TYPE_CHECKING:
     from .factory import HttpFactory
@@ -43,6 +47,11 @@ _BREATH_S = 0.25
 #: How often that is said.
 _TELL_AGAIN_S = 60.0
 _BACKLOG = 4096
+_END = b"\r\n\r\n"
+#: Tickets, passes and visitor cookies are named so: a request with one is judged by the admission.
+_OWN = b"tidegate-"
+#: Header and body of an answer (the latter may be part of the former), and whether it is the last.
+_Answer = tuple[bytes, bytes, bool]
 
 
 class Port:
@@ -89,21 +98,21 @@ def tcp_socket(host: str) -> socket.socket:
 class Front:
     """Watches listening sockets and connections for a factory; starts with its first port.
 
-    `known` False leaves the fast path out: every request goes the strict way, and the reactor looks
-    at all else between two of them. A page takes a hundred times as long as a small file.
+    `shortcuts` False has every request parsed, and the reactor looks at all else between two of
+    them. A page takes a hundred times as long as a small file.
     """
 
     #: What fails is logged where it fails; see `app.clock.ProcessClockReactor`.
     logs_its_faults = True
 
-    def __init__(self, reactor: Reactor, factory: HttpFactory, *, known: bool = True) -> None:
+    def __init__(self, reactor: Reactor, factory: HttpFactory, *, shortcuts: bool = True) -> None:
         self._reactor = reactor
         self._tell_from_s = 0.0
         self._factory = factory
-        self._known = known
-        self._events = _EVENTS if known else 1
-        self._accepts = _ACCEPTS if known else 1
-        self._stay_s = _STAY_S if known else 0.0
+        self._shortcuts = shortcuts
+        self._events = _EVENTS if shortcuts else 1
+        self._accepts = _ACCEPTS if shortcuts else 1
+        self._stay_s = _STAY_S if shortcuts else 0.0
         self._epoll = select.epoll()
         self._connections: dict[int, HttpConnection] = {}
         self._ports: dict[int, Port] = {}
@@ -237,80 +246,71 @@ class Front:
         if not factory.takes(peer_address):
             sock.close()
             return
-        table = None
-        if self._known and not factory.proxies.begins_with_preface(peer_address):
-            table = factory.ready_table(peer_address, is_tls=tls is not None)
-        data = None
-        if table is not None and tls is None and factory.has_room(peer_address):
+        shortcut = self._shortcuts and factory.may_shortcut(peer_address)
+        data: bytes | None = None
+        answer: _Answer | None = None
+        if shortcut and tls is None and factory.has_room(peer_address):
             try:
                 data = sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+                found = recognise(data)
+                if found is not None:
+                    answer = self._answer(peer_address, factory.date_line, False, found)
+                # What a socket still holds is not to be known once it is closed.
+                if answer is not None and answer[2] and not (answer[1] and factory.answers.wanted):
+                    self._whole_life(sock, peer_address, *answer)
+                    return
             except OSError:
                 # What it is, the connection finds out when it reads.
-                data = None
-            found = table.get(data) if data else None
-            if found is not None and not self._may_repeat(peer_address):
-                found = None
-            # What a socket still holds is not to be known once it is closed.
-            alone = not factory.answers.wanted or found is None or found[0].is_short
-            if data and found is not None and found[1] and alone:
-                try:
-                    if self._whole_life(sock, peer_address, table, data, found):
-                        return
-                except Exception:  # noqa: BLE001 - one connection's fault is not the others'
-                    _log.failure("a connection failed")
-                    sock.close()
-                    return
+                pass
+            except Exception:  # noqa: BLE001 - one connection's fault is not the others'
+                _log.failure("a connection failed")
+                sock.close()
+                return
         sock.setblocking(False)
-        connection = HttpConnection(factory, self, sock, peer_address, table, tls=tls)
+        connection = HttpConnection(factory, self, sock, peer_address, shortcut=shortcut, tls=tls)
         connection.begin_life()
         try:
-            self._first_look(connection, data)
+            self._first_look(connection, data, answer)
         except Exception:  # noqa: BLE001 - one connection's fault is not the others'
             _log.failure("a connection failed")
             connection.abort()
 
     def _whole_life(
-        self,
-        sock: socket.socket,
-        peer_address: str,
-        table: ReadyTable,
-        raw: bytes,
-        found: Known,
-    ) -> bool:
-        """Answer a connection that came with one known request and wants no other: it is over.
+        self, sock: socket.socket, peer_address: str, head: bytes, body: bytes, closes: bool
+    ) -> None:
+        """Answer a connection whose only request has come with it, and close it.
 
-        It never was one of those that are watched and swept. False: it has a life before it.
+        It is none of those that are watched and swept, unless its socket has no room for all.
         """
         factory = self._factory
-        parts = self._known_again(peer_address, factory.date_line, table, raw, found)
-        if parts is None:
-            return False
-        data, body = parts
         try:
             if body:
-                sent = sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
+                sent = sock.sendmsg((head, body), (), socket.MSG_DONTWAIT)
             else:
-                sent = sock.send(data, socket.MSG_DONTWAIT)
+                sent = sock.send(head, socket.MSG_DONTWAIT)
         except BLOCKED:
             sent = 0
         except OSError:
-            sent = len(data) + len(body)
-        if sent == len(data) + len(body):
+            sent = len(head) + len(body)
+        if sent == len(head) + len(body):
             factory.accepted_total += 1
             sock.close()
-            return True
+            return
         sock.setblocking(False)
-        connection = HttpConnection(factory, self, sock, peer_address, table)
+        connection = HttpConnection(factory, self, sock, peer_address, shortcut=True)
         connection.begin_life()
-        connection.keep(data, body, sent)
+        connection.keep(head, body, sent)
         connection.close()
-        return True
 
-    def _first_look(self, connection: HttpConnection, data: bytes | None) -> None:
+    def _first_look(
+        self, connection: HttpConnection, data: bytes | None, answer: _Answer | None
+    ) -> None:
         """Often the request is there already: `data`, or still to be read where that is None."""
         if connection.alive:
             if connection.shaking_hands:
                 connection.shake_hands()
+            elif answer is not None:
+                self._send(connection, *answer)
             elif data is None:
                 self._read(connection)
             else:
@@ -334,82 +334,135 @@ class Front:
         if not data:
             connection.peer_closed()
             return
-        table = connection.ready
-        if table is not None and connection.idle:
-            found = table.get(data)
-            if (
-                found is not None
-                and (not self._factory.requests.busy or self._may_repeat(connection.peer_address))
-                and self._repeat(connection, table, data, found)
-            ):
-                return
+        if connection.shortcut and connection.idle:
+            found = recognise(data)
+            if found is None:
+                data = self._pipelined(connection, data)
+                if not data:
+                    return
+            else:
+                answer = self._answer(
+                    connection.peer_address, connection.date_line, connection.is_tls, found
+                )
+                if answer is not None:
+                    self._send(connection, *answer)
+                    return
         connection.received(data)
 
-    def _may_repeat(self, peer_address: str) -> bool:
-        """Whether a request from here need not wait, as far as the peer's address tells.
+    def _pipelined(self, connection: HttpConnection, data: bytes) -> bytes:
+        """Answer requests that came in one piece, as far as that can be done; what is left."""
+        done, end, closes, size = 0, data.find(_END) + 4, False, 0
+        if end == 3 or end == len(data):
+            return data
+        answers: list[bytes] = []
+        while end > 3 and not closes and size < PIECE_BYTES:
+            found = recognise(data, done, end)
+            if found is None or (end < len(data) and ending_of(found[4], found[10]) is CLOSES):
+                break
+            answer = self._answer(
+                connection.peer_address, connection.date_line, connection.is_tls, found
+            )
+            if answer is None:
+                break
+            head, body, closes = answer
+            answers += (head, body)
+            size += len(head) + len(body)
+            done, end = end, data.find(_END, end) + 4
+        if answers:
+            self._send(connection, b"".join(answers), b"", closes)
+        return data[done:] if connection.alive else b""
 
-        Those that a proxy brings are told apart by their fields, which the strict path reads.
-        """
+    def _send(self, connection: HttpConnection, head: bytes, body: bytes, closes: bool) -> None:
+        """Send what answers all requests that have come on a connection."""
         factory = self._factory
-        if not factory.requests.busy:
-            return True
-        return not factory.proxies.trusts(peer_address) and factory.requests.passes(peer_address)
-
-    def _repeat(
-        self,
-        connection: HttpConnection,
-        table: ReadyTable,
-        raw: bytes,
-        found: Known,
-    ) -> bool:
-        """Give the answer that these bytes were given before; False: go the strict way."""
-        close, factory = found[1], self._factory
-        peer_address = connection.peer_address
-        parts = self._known_again(peer_address, connection.date_line, table, raw, found)
-        if parts is None:
-            return False
-        data, body = parts
         try:
-            if not body:
-                sent = connection.socket.send(data)
-            elif connection.is_tls:
-                data += body
-                body = b""
-                sent = connection.socket.send(data[:PIECE_BYTES])
+            if connection.is_tls:
+                # TLS must be offered the same bytes again; `keep` offers pieces of this size.
+                head, body = head + body, b""
+                sent = connection.socket.send(
+                    head if len(head) <= PIECE_BYTES else head[:PIECE_BYTES]
+                )
+            elif body:
+                sent = connection.socket.sendmsg((head, body))
             else:
-                sent = connection.socket.sendmsg(parts)
+                sent = connection.socket.send(head)
         except BLOCKED:
             sent = 0
         except OSError:
             connection.lost()
-            return True
-        if factory.answers.wanted and not found[0].is_short:
+            return
+        count = len(head) + len(body)
+        if factory.answers.wanted and count > JOINED_BYTES:
             factory.answers.add(connection)
-        if sent == len(data) + len(body):
+        if sent == count:
             connection.deadline = factory.now + factory.limits.idle_timeout_s
         else:
-            connection.keep(data, body, sent)
-        if close:
+            connection.keep(head, body, sent)
+        if closes:
             connection.close()
-        return True
 
-    def _known_again(
-        self, peer_address: str, date_line: bytes, table: ReadyTable, raw: bytes, found: Known
-    ) -> tuple[bytes, bytes] | None:
-        """Header and body of the answer to known bytes, put on record; None: it is not true now."""
-        ready, close, record = found
-        factory = self._factory
-        parts = ready.again(factory.turns, date_line, close)
-        if parts is None:
-            table.forget(raw)
+    def _answer(
+        self, peer_address: str, date_line: bytes, is_tls: bool, found: re.Match[bytes]
+    ) -> _Answer | None:
+        """The answer to a request of a known shape, charged and logged; None: parse it."""
+        groups = found.groups()
+        head, path, query, old, host, agent, accept, language, referer = groups[:9]
+        kept, cookie, none_match, since, part = groups[9:]
+        if (
+            host is None
+            or not valid_host(host)
+            # What a folder shows depends on its query; a file does not.
+            or (query is not None and (_OWN in query or path.endswith(b"/")))
+            or (cookie is not None and _OWN in cookie)
+        ):
             return None
-        if factory.requests.busy:
-            factory.requests.charge(peer_address, len(parts[0]) + len(parts[1]))
-        if record is not None and factory.access_log is not None:
-            factory.access_log.again(
-                record, peer_address, factory.wall(), ready.status, ready.body_bytes
+        factory = self._factory
+        requests, shortcut = factory.requests, factory.shortcut
+        is_plain = head is none_match is since is part is None
+        file = shortcut.known(path)
+        if file is not None:
+            ready = file.whole if is_plain else file.answer_to(head, none_match, since, part)
+        else:
+            ready = factory.remembered.get(remembered_key(is_tls, found))
+        is_first = ready is None and file is None and is_plain and not requests.busy
+        if is_first:
+            ready = shortcut.first(path, accept, language)
+        if ready is None or (requests.busy and not requests.passes(peer_address)):
+            return None
+        ending = STAYS if kept is None and old is None else ending_of(old, kept)
+        if is_first:
+            parts = ready.parts(ready.body or b"", date_line, ending)
+        else:
+            again = ready.again(factory.turns, date_line, ending)
+            if again is None:
+                if file is None:
+                    factory.remembered.forget(remembered_key(is_tls, found))
+                return None
+            parts = again
+        count = len(parts[0]) + len(parts[1])
+        factory.turns.count(count)
+        if requests.busy:
+            requests.charge(peer_address, count)
+        if factory.access_log is not None:
+            target = path if query is None else b"%b?%b" % (path, query)
+            factory.access_log.note_shortcut(
+                AccessRecord(
+                    "",
+                    head or b"GET",
+                    target,
+                    "HTTP/1.1" if old is None else "HTTP/1.0",
+                    (agent or b"").rstrip(),
+                    referer or b"",
+                    part or b"",
+                    is_tls,
+                    0.0,
+                ),
+                peer_address,
+                factory.wall(),
+                ready.status,
+                ready.body_bytes,
             )
-        return parts
+        return *parts, ending is CLOSES
 
     # -- for connections (`connection.Loop`) ------------------------------------------------
 

@@ -1,46 +1,67 @@
-"""The fast path: a request that is known by its bytes is answered without parsing it.
+"""Answers that may be given to many: a request of a known shape is answered without the parser.
 
-Its laws, which the differential test holds against a server without it:
+The laws, which `tests/test_twins_http.py` holds against a server that parses everything:
 
-- *What it may answer*: bytes that arrived alone and whole on an idle connection, equal to bytes
-  that the strict path parsed, found free of faults and answered with a `Ready`. A request that is
-  split, pipelined, has a body or speaks HTTP/1.0 goes the strict way. An access log hears of each
-  repetition.
-- *What an answer may depend on*: the request's bytes, whether the connection is encrypted, and
-  whether its peer is a trusted proxy (each combination has its own table); and on what its subject
-  is asked. An answer that depends on anything else (who asks, a ticket, a pass, a rule, the queue)
-  is never made a `Ready`.
-- *It is never stale*: `current` is asked before an answer is given (or `read`, which opens the file
-  anew), but for one that was asked for more than sixteen times within the same 20 ms: that one is
-  as old as 20 ms at the most.
-- *It is never forbidden*: `admit` is asked every single time. A peer that the operator has blocked
-  has no table, and all that is known is forgotten when one more is blocked. A server that drains
-  forgets it, too.
-- *It is bounded*: by requests and by their bytes; what is full is emptied. Bodies are kept by their
-  subject's cache, or for 20 ms.
+- *What is answered*: requests that `request_shape.recognise` understands as a whole, in their
+  order, on a connection that owes nobody an answer. Everything else goes to the parser.
+- *What an answer may depend on*: path, method, conditions and range of the request, and the state
+  of the file. Other answers that may be repeated also depend on query, host, `Accept`,
+  `Accept-Language` and encryption, see `Remembered`. None depends on who asks: a request with a
+  ticket, pass or cookie of this server is parsed, and so is all that a blocked peer or a trusted
+  proxy sends.
+- *Never stale*: `current` is asked before each answer (or `read`, which opens the file anew). From
+  the seventeenth answer within 20 ms on it is not asked again in these 20 ms.
+- *Never forbidden*: `admit` is asked before each answer. A server that drains answers nobody here.
+- *Bounded*: bodies are kept by the cache of their subject, or for 20 ms. The first request for a
+  path leaves nothing behind, neither does one for what does not exist.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .access_entry import AccessRecord
 from .answers import status_line
 from .clock import Clock
 
-_TURN_S = 0.02
-#: What left is told once it is so much, be the turn over or not: a cap must know it in time.
-_TOLD_BYTES = 64 * 1024
-_LOOKS_PER_TURN = 16
-_BOOKS_TURNS = 50
-_MOST_READY = 32_768
-_MOST_READY_BYTES = 8 * 1024 * 1024
-_LONGEST_BYTES = 2048
-#: Bodies that were read for one answer are held for others of the same moment up to this much.
-_MOST_HELD_BYTES = 8 * 1024 * 1024
-#: A body up to this size is joined with its header, which costs less; else it is sent beside it.
-_JOINED_BYTES = 16 * 1024
+
+@dataclass(frozen=True, slots=True)
+class TurnTuning:
+    """How long answers count as the same. Half and double change no row of the bench by 5 %."""
+
+    #: A turn, in seconds.
+    turn_s: float = 0.02
+    #: So often in a turn an answer is compared with its file.
+    looks: int = 16
+    #: Uses are reported after so many turns: once a second.
+    report_turns: int = 50
+    #: Bytes that left are charged at the end of a turn, or when they are so many.
+    charge_bytes: int = 64 * 1024
+    #: Bodies that were read for one answer are held for others of the same turn up to this sum.
+    held_bytes: int = 8 << 20
+
+
+_TUNING = TurnTuning()
+_LOOKS = _TUNING.looks
+#: A body up to this size is joined with its header, which costs less than two pieces to send.
+JOINED_BYTES = 16 * 1024
+#: Remembered answers that are no files: how many, and the bytes of their bodies.
+_MOST_REMEMBERED = 1024
+_REMEMBERED_BYTES = 8 << 20
+#: How a header ends, by what becomes of the connection.
+STAYS, CLOSES = b"\r\n", b"Connection: close\r\n\r\n"
+STAYS_BY_10 = b"Connection: keep-alive\r\n\r\n"
+
+
+def ending_of(version_10: bytes | None, connection: bytes | None) -> bytes:
+    """How the answer's header ends, by a request's version and its Connection field."""
+    if version_10 is None:
+        return STAYS if connection is None or connection.lower() != b"close" else CLOSES
+    if connection is not None and connection.lower() == b"keep-alive":
+        return STAYS_BY_10
+    return CLOSES
 
 
 class Turns:
@@ -52,7 +73,7 @@ class Turns:
 
     def __init__(self, reactor: Clock, ended: Callable[[int], None]) -> None:
         self.number = 0
-        #: What has left in this turn, and was not told yet or was.
+        #: What has left in this turn and was not charged yet, and what was.
         self.sent_bytes = 0
         self._told_bytes = 0
         self._held_bytes = 0
@@ -66,7 +87,7 @@ class Turns:
     def look(self) -> int:
         """Somebody asks: turns pass from now on. The number of this one."""
         if self._call is None:
-            self._call = self._reactor.callLater(_TURN_S, self._end)
+            self._call = self._reactor.callLater(_TUNING.turn_s, self._end)
         return self.number
 
     def used(self, ready: Ready) -> None:
@@ -75,7 +96,7 @@ class Turns:
 
     def may_hold(self, ready: Ready) -> bool:
         """Whether there is room to hold its body until the turn is over."""
-        if self._held_bytes + ready.body_bytes > _MOST_HELD_BYTES:
+        if self._held_bytes + ready.body_bytes > _TUNING.held_bytes:
             return False
         self._held_bytes += ready.body_bytes
         self._held.append(ready)
@@ -92,8 +113,15 @@ class Turns:
         for ready in used:
             ready.close_books()
 
-    def tell(self) -> None:
-        """What has left in this turn is charged now."""
+    def count(self, sent_bytes: int) -> None:
+        """So many bytes of an answer leave."""
+        if self._call is None:
+            self.look()
+        self.sent_bytes += sent_bytes
+        if self.sent_bytes >= _TUNING.charge_bytes:
+            self._tell()
+
+    def _tell(self) -> None:
         sent_bytes, self.sent_bytes = self.sent_bytes, 0
         self._told_bytes += sent_bytes
         self._ended(sent_bytes)
@@ -108,9 +136,9 @@ class Turns:
         told_bytes, self._told_bytes = self._told_bytes, 0
         asked = sent_bytes or told_bytes
         self._books_open += 1
-        self._call = self._reactor.callLater(_TURN_S, self._end) if asked else None
+        self._call = self._reactor.callLater(_TUNING.turn_s, self._end) if asked else None
         self._ended(sent_bytes)
-        if not asked or self._books_open >= _BOOKS_TURNS:
+        if not asked or self._books_open >= _TUNING.report_turns:
             self.close_books()
 
 
@@ -155,17 +183,15 @@ class Plainly:
 
 
 class Ready:
-    """An answer that may be given again to the same request; see the laws above.
+    """An answer that may be given to every request of one shape; see the laws above.
 
     `head` holds all fields but Date and Connection, Content-Length among them. A `body` of None is
     read when it is needed.
     """
 
     __slots__ = (
-        "_close",
-        "_date",
         "_holds",
-        "_keep",
+        "_joined",
         "_looks",
         "_turn",
         "_uses",
@@ -186,33 +212,26 @@ class Ready:
         self.subject = subject
         #: Whether the body is here until the turn is over.
         self._holds = False
-        #: What is sent while it is hot to who stays and to who leaves, and with which date.
-        self._keep: tuple[bytes, bytes] | None = None
-        self._close: tuple[bytes, bytes] | None = None
-        self._date = b""
+        #: What is sent while it is hot, with the date and the ending that it has.
+        self._joined: tuple[bytes, bytes, tuple[bytes, bytes]] | None = None
         self._turn = -1
         self._looks = 0
         self._uses = 0
 
-    def header(self, date_line: bytes, *, close: bool) -> bytes:
-        """The answer's header, with the date."""
-        end = b"Connection: close\r\n\r\n" if close else b"\r\n"
-        return b"".join((status_line(self.status), b"\r\n", date_line, self.head, end))
-
-    @property
-    def is_short(self) -> bool:
-        """Whether it is sent in one piece with its header."""
-        return self.body_bytes <= _JOINED_BYTES
-
     def drop_body(self) -> None:
         """Somebody else needs the room: read the body from now on."""
-        self.body = self._keep = self._close = None
+        self.body = self._joined = None
 
-    def again(self, turns: Turns, date_line: bytes, close: bool) -> tuple[bytes, bytes] | None:
-        """The answer in two parts (the second may be empty); None: ask the strict way."""
+    def parts(self, body: bytes, date_line: bytes, ending: bytes) -> tuple[bytes, bytes]:
+        """The answer in two parts, of which the second may be empty; its subject is not asked."""
+        head = b"".join((status_line(self.status), b"\r\n", date_line, self.head, ending))
+        return (head + body, b"") if len(body) <= JOINED_BYTES else (head, body)
+
+    def again(self, turns: Turns, date_line: bytes, ending: bytes) -> tuple[bytes, bytes] | None:
+        """Its `parts`, if the subject says that it is current and may go; else None."""
         body = self.body
         first = self._turn != turns.number
-        if first or self._looks < _LOOKS_PER_TURN or body is None:
+        if first or self._looks < _LOOKS or body is None:
             if body is not None:
                 if not self.subject.current():
                     return None
@@ -231,29 +250,19 @@ class Ready:
         if not self._uses:
             turns.used(self)
         self._uses += 1
-        turns.sent_bytes += len(self.head) + self.body_bytes + 96
-        if turns.sent_bytes >= _TOLD_BYTES:
-            turns.tell()
-        parts = self._close if close else self._keep
-        if parts is not None and self._date is date_line:
-            return parts
-        head = self.header(date_line, close=close)
-        parts = (head + body, b"") if len(body) <= _JOINED_BYTES else (head, body)
-        if self._looks >= _LOOKS_PER_TURN and self.body is not None:
-            if self._keep is None and self._close is None:
+        joined = self._joined
+        if joined is not None and joined[0] is date_line and joined[1] is ending:
+            return joined[2]
+        parts = self.parts(body, date_line, ending)
+        if self._looks >= _LOOKS and self.body is not None:
+            if joined is None:
                 turns.keeps(self)
-            elif self._date is not date_line:
-                self._keep = self._close = None
-            self._date = date_line
-            if close:
-                self._close = parts
-            else:
-                self._keep = parts
+            self._joined = date_line, ending, parts
         return parts
 
     def let_go(self) -> None:
         """The turn is over for which something was held."""
-        self._keep = self._close = None
+        self._joined = None
         if self._holds:
             self._holds = False
             self.body = None
@@ -264,39 +273,76 @@ class Ready:
         self.subject.used(uses)
 
 
-#: An answer, whether the connection ends with it, and the access log's record of the request.
-Known = tuple[Ready, bool, AccessRecord | None]
+class KnownFile(Protocol):
+    """What may be said of a file that was asked for before."""
+
+    #: The answer to who asks for it as it is; None: the parser's way.
+    whole: Ready | None
+
+    def answer_to(
+        self, head: bytes | None, none_match: bytes | None, since: bytes | None, part: bytes | None
+    ) -> Ready | None:
+        """The answer to a HEAD request, a condition or a range; None: the parser's way."""
+        ...
 
 
-class ReadyTable:
-    """Answers by the bytes of whole requests."""
+class Shortcut(Protocol):
+    """Answers requests of a known shape (`files.site.Site`)."""
+
+    @property
+    def known(self) -> Callable[[bytes], KnownFile | None]:
+        """What is known of a path."""
+        ...
+
+    def first(self, path: bytes, accept: bytes | None, language: bytes | None) -> Ready | None:
+        """The answer to the first request for a path, admitted; None: the parser's way."""
+        ...
+
+
+#: Encryption, and the groups of a request's shape on which an answer about no file may depend.
+RememberedKey = tuple[bytes | bool | None, ...]
+
+
+def remembered_key(is_tls: bool, found: re.Match[bytes]) -> RememberedKey:
+    """What an answer that is `Remembered` may depend on."""
+    return (is_tls, *found.group(1, 2, 3, 5, 7, 8, 12, 13, 14))
+
+
+class NoShortcut:
+    """Implements `Shortcut` for a server that has no files."""
+
+    def known(self, path: bytes) -> KnownFile | None:
+        """See `Shortcut`."""
+        return None
+
+    def first(self, path: bytes, accept: bytes | None, language: bytes | None) -> Ready | None:
+        """See `Shortcut`."""
+        return None
+
+
+class Remembered:
+    """Answers about what is no file, such as `SHA256SUMS`, bounded in number and bytes."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Known] = {}
+        self._answers: dict[RememberedKey, Ready] = {}
         self._bytes = 0
-        #: Nothing is remembered any more: the server is about to stop.
-        self.closed = False
-        #: The way to look a request up, without a call of ours in between.
-        self.get: Callable[[bytes], Known | None] = self._known.get
+        self.get: Callable[[RememberedKey], Ready | None] = self._answers.get
 
-    def remember(
-        self, raw: bytes, ready: Ready, *, close: bool, record: AccessRecord | None = None
-    ) -> None:
-        """These bytes were answered with `ready`; `record` is what the access log says of them."""
-        if len(raw) > _LONGEST_BYTES or self.closed:
-            return
-        if len(self._known) >= _MOST_READY or self._bytes >= _MOST_READY_BYTES:
+    def keep(self, key: RememberedKey, ready: Ready) -> None:
+        """Give this answer to the same request as long as it is current."""
+        if len(self._answers) >= _MOST_REMEMBERED or self._bytes >= _REMEMBERED_BYTES:
             self.forget_all()
-        if raw not in self._known:
-            self._bytes += len(raw)
-        self._known[raw] = (ready, close, record)
+        self.forget(key)
+        self._answers[key] = ready
+        self._bytes += ready.body_bytes
 
-    def forget(self, raw: bytes) -> None:
+    def forget(self, key: RememberedKey) -> None:
         """This one is not true any more."""
-        if self._known.pop(raw, None) is not None:
-            self._bytes -= len(raw)
+        ready = self._answers.pop(key, None)
+        if ready is not None:
+            self._bytes -= ready.body_bytes
 
     def forget_all(self) -> None:
-        """Nothing is known any more."""
-        self._known.clear()
+        """None is true any more."""
+        self._answers.clear()
         self._bytes = 0

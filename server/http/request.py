@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from ...protocol import problems
 from .access_entry import AccessRecord
-from .answers import HTML, PROBLEM_JSON, Header, prefers_html, problem_page
+from .answers import NOT_FOUND, Header, problem_answer
 from .limits import HttpLimits
 from .proxies import Preface, TrustedProxies
 from .unarrived import UnarrivedAnswers
@@ -81,10 +80,8 @@ class RequestConnection(Protocol):
         """See `Request.respond`."""
         ...
 
-    def answer_ready(
-        self, request: Request, ready: Any, body: bytes, *, again: bool = True
-    ) -> None:
-        """Answer with a `ready.Ready`; `again` to the same bytes, too."""
+    def answer_ready(self, request: Request, ready: Any, body: bytes) -> None:
+        """Answer with a `ready.Ready`."""
         ...
 
     def begin(
@@ -184,10 +181,9 @@ class Request:
         self.priority_class = ""
         self._gone: list[Callable[[], None]] | None = None
 
-    def not_found(self, current: Callable[[], bool] | None = None) -> None:
+    def not_found(self) -> None:
         """Refuse: nothing is here, or nothing that this client may know of; see `refuse`."""
-        text = "There is nothing here under this name."
-        self.refuse(404, "not-found", text, current=current)
+        self.refuse(*NOT_FOUND)
 
     def header(self, name: bytes) -> bytes | None:
         """The value of a field by its lower-case name, None when it is absent."""
@@ -257,24 +253,12 @@ class Request:
         code: str,
         detail: str,
         headers: Iterable[Header] = (),
-        *,
-        current: Callable[[], bool] | None = None,
         **members: Any,
     ) -> None:
         """Answer with a problem document, or a small page for those who asked for text/html."""
-        if prefers_html(self.headers.get(b"accept")):
-            language = self.headers.get(b"accept-language")
-            content_type, body = HTML, problem_page(status, code, detail, language)
-        else:
-            content_type, body = PROBLEM_JSON, problems.document(status, code, detail, **members)
-        fields = [
-            (b"Content-Type", content_type),
-            (b"Cache-Control", b"no-store"),
-            (b"Vary", b"Accept, Accept-Language"),
-            (b"X-Content-Type-Options", b"nosniff"),
-            *headers,
-        ]
-        self.respond(status, fields, body, current=current)
+        accept, language = self.headers.get(b"accept"), self.headers.get(b"accept-language")
+        fields, body = problem_answer(status, code, detail, accept, language, **members)
+        self.respond(status, [*fields, *headers], body)
 
     def begin(
         self, status: int, headers: Iterable[Header], length: int | None, *, more: bool = True

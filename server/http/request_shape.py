@@ -1,0 +1,67 @@
+"""The shape of requests that need no parser: GET or HEAD, with fields that are understood here.
+
+A request of this shape says everything that its answer may depend on in a group. Whatever is not
+of this shape goes to the parser: another method, a body, a field that is not listed, one Host too
+many or too few, folded lines, odd spacing, bytes that are not printable ASCII.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: Fields that no answer to a request of this shape depends on. They may be repeated.
+_IGNORED = (
+    rb"Accept-Encoding",
+    rb"Cache-Control",
+    rb"Pragma",
+    rb"Sec-[A-Za-z-]++",
+    rb"DNT",
+    rb"Priority",
+    rb"Upgrade-Insecure-Requests",
+    rb"Want-Digest",
+)
+#: Fields that may stand in a request once, and what a value must be to be understood here.
+#: Tags: one, or `*`. Ranges: one of bytes.
+_ONCE = (
+    (rb"Host", rb"[!-~]++"),
+    (rb"User-Agent", rb"(?! )[ -~]++"),
+    (rb"Accept", rb"(?! )[ -~]++"),
+    (rb"Accept-Language", rb"(?! )[ -~]++"),
+    (rb"Referer", rb"[!-~]++"),
+    (rb"Connection", rb"[Cc]lose|[Kk]eep-[Aa]live"),
+    (rb"Cookie", rb"(?! )[ -~]++"),
+    (rb"If-None-Match", rb'(?:W/)?"[!#-~]*+"|\*'),
+    (rb"If-Modified-Since", rb"(?! )[ -~]++"),
+    (rb"Range", rb"bytes=(?:[0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})"),
+)
+#: A query with an escape is left to those who read queries.
+_REQUEST_LINE = (
+    rb"(?:GET|(HEAD)) (/[!$-;=@-Z_a-z~]{0,1023}+)(?:\?([!$&-;=?@-Z_a-z~]{0,1023}+))?"
+    rb" HTTP/1\.(?:1|(0))\r\n"
+)
+_GROUPS_BEFORE = 4
+#: Where `HttpLimits` are narrower than a request of this shape may be, the parser has to judge all.
+MOST_FIELDS, MOST_TARGET_BYTES, MOST_BYTES = 24, 2048, 16 * 1024
+
+
+def _any_case(name: bytes) -> bytes:
+    """As most programs write a field's name, `If-None-Match`, or as others do: `if-none-match`."""
+    return re.sub(rb"(?<![A-Za-z\[])[A-Z](?![^\[]*\])", _either, name)
+
+
+def _either(letter: re.Match[bytes]) -> bytes:
+    return rb"[%b%b]" % (letter[0], letter[0].lower())
+
+
+def _pattern() -> bytes:
+    fields = [
+        # Fails where the group has matched before.
+        rb"%b: (?(%d)(?!)|(%b))\r\n" % (_any_case(name), number, value)
+        for number, (name, value) in enumerate(_ONCE, _GROUPS_BEFORE + 1)
+    ]
+    ignored = rb"(?:%b): (?! )[ -~]++\r\n" % b"|".join(_any_case(name) for name in _IGNORED)
+    return _REQUEST_LINE + rb"(?:%b){1,%d}+\r\n" % (b"|".join([*fields, ignored]), MOST_FIELDS)
+
+
+#: The groups: `HEAD`, path, query, `0` of HTTP/1.0, and the values of `_ONCE`.
+recognise = re.compile(_pattern()).fullmatch

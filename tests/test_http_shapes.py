@@ -1,0 +1,303 @@
+"""Requests that are answered without the parser get the answer, record and bill of parsed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.http_bench import Answer, Bench, Dialled
+from tests.open_files import AdmitAll
+from tidegate.server.files.transfer import Representation
+from tidegate.server.http.access_entry import AccessEntry
+from tidegate.server.http.accesslog import AccessLog
+from tidegate.server.http.request_shape import MOST_FIELDS, recognise
+
+BODY = bytes(range(256)) * 20
+CRLF = "\r\n"
+FILES = {
+    "a.bin": BODY,
+    "b c.txt": b"text",
+    "middle.bin": BODY * 10,
+    "large.bin": BODY * 400,
+    "sub/x.txt": b"hello",
+    "sub/index.html": b"<p>home",
+}
+
+
+class Billing(AdmitAll):
+    """Admits all, and counts what of which file was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bill: dict[tuple[str, int], int] = {}
+
+    def admit_small(self, request: Any, rep: Representation, body_bytes: int) -> bool:
+        self.count_again(rep, body_bytes, 1)
+        return True
+
+    def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
+        key = rep.url_path, body_bytes
+        self.bill[key] = self.bill.get(key, 0) + times
+
+
+class Charging:
+    """A full line on which everybody may pass; remembers who was charged with what."""
+
+    busy = True
+
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+        self.charged: dict[str, int] = {}
+
+    def passes(self, address: str) -> bool:
+        self.passed.append(address)
+        return True
+
+    def charge(self, address: str, count: int) -> None:
+        self.charged[address] = self.charged.get(address, 0) + count
+
+    def wait(self, *of: Any) -> None:
+        raise AssertionError("all may pass")
+
+    def forget(self, key: object) -> None:
+        """None waits."""
+
+
+class Lines:
+    """Keeps entries of the access log."""
+
+    def __init__(self) -> None:
+        self.entries: list[AccessEntry] = []
+
+    def write(self, entries: list[AccessEntry]) -> None:
+        self.entries += entries
+
+    def reopen(self) -> None:
+        """Nothing is open."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class House:
+    """A server with its books."""
+
+    def __init__(self, root: Path, *, shortcuts: bool, busy: bool) -> None:
+        self.sent: list[int] = []
+        self.lines = Lines()
+        self.admission = Billing()
+        self.bench = Bench(
+            root,
+            shortcuts=shortcuts,
+            admission=self.admission,
+            charge=self.sent.append,
+            access_log=AccessLog(self.lines),
+        )
+        self.requests = Charging()
+        if busy:
+            self.bench.factory.requests = self.requests
+        self.answered = 0
+        answer = self.bench.front._answer
+
+        def counted(*of: Any) -> Any:
+            found = answer(*of)
+            self.answered += found is not None
+            return found
+
+        self.bench.front._answer = counted  # type: ignore[method-assign]
+        for name in FILES:
+            client = self.bench.connect("203.0.113.9")
+            client.get(f"/{name}".replace(" ", "%20"), {"Want-Repr-Digest": "sha-256=5"})
+            client.leave()
+
+    def say(self, sends: list[bytes]) -> list[tuple[bytes, bool]]:
+        """What is said to each of these on one connection, and whether that was the end."""
+        client = Dialled(self.bench)
+        said = []
+        for data in sends:
+            client.send(data)
+            said.append((client.taken(), client.closed))
+        Dialled.hang_up()
+        self.bench.tick(2)
+        return said
+
+    def books(self) -> object:
+        """Records of the access log, what was charged, and what was counted."""
+        self.bench.factory.access_log.flush()  # type: ignore[union-attr]
+        records = [
+            (entry.record._replace(started_s=0.0), entry.client, entry.status, entry.body_bytes)
+            for entry in self.lines.entries
+        ]
+        requests = self.requests
+        return records, sum(self.sent), self.admission.bill, requests.charged, requests.passed
+
+
+ETAGS = ("{etag}", "W/{etag}", '"other"', "*", '{etag}, "x"', "x", '"a"b"', '""')
+DATES = ("{modified}", "Fri, 01 Jan 2010 00:00:00 GMT", "Friday, 01-Jan-38 00:00:00 GMT", "soon")
+RANGES = ("bytes=0-", "bytes=10-99", "bytes=-7", "bytes=-0", "bytes=9-3", "bytes=99999999-")
+MORE_RANGES = (
+    "bytes=0-0,9-20",
+    "bytes=-",
+    "bytes=0-200000",
+    "Bytes=1-2",
+    "lines=1-2",
+    "bytes=1 -2",
+)
+VALUES: dict[str, tuple[str, ...]] = {
+    "Host": ("h", "h:80", "[::1]", "", "a b", "h,h", "h\t", "-"),
+    "User-Agent": ("curl/8", "a" * 700, "x  ", "\ta", "caf\xe9", "a\x01b"),
+    "Accept": ("*/*", "text/html", "TEXT/HTML;q=0.1", "application/json"),
+    "Accept-Language": ("de", "en-US,en;q=0.5", "zz", ""),
+    "Accept-Encoding": ("gzip", "identity"),
+    "Referer": ("http://h/?tidegate-ticket=t1.a.b", "x y"),
+    "Connection": ("close", "keep-alive", "Keep-Alive", "CLOSE", "upgrade", "close, TE", "x"),
+    "Cookie": ("a=b", "tidegate-ticket=x", "tidegate-visitor=v1.a.b", "x"),
+    "If-None-Match": ETAGS,
+    "If-Match": ETAGS[:4],
+    "If-Modified-Since": DATES,
+    "If-Unmodified-Since": DATES,
+    "If-Range": ("{etag}", "{modified}"),
+    "Range": RANGES + MORE_RANGES,
+    "Content-Length": ("0", "5", "-1", "0, 0", "00"),
+    "Transfer-Encoding": ("chunked", "gzip", "identity"),
+    "Expect": ("100-continue", "x"),
+    "Upgrade": ("websocket", "h2c"),
+    "Tidegate-Ticket": ("x",),
+    "Tidegate-Wait": ("ticket",),
+    "X-Forwarded-For": ("198.51.100.7",),
+    "Sec-Fetch-Mode": ("navigate",),
+    "Want-Digest": ("sha-256",),
+    "DNT": ("1",),
+    "X" * 300: ("y" * 3000,),
+}
+TARGETS = (
+    *("/a.bin", "/a.bin", "/a.bin?x", "/middle.bin", "/none", "/large.bin", "/sub/x.txt") * 3,
+    *("/a.bin", "/a.bin", "/middle.bin", "/large.bin", "/b%20c.txt", "/%61.bin", "/sub/", "/sub"),
+    *("/a.bin?v=1", "/a.bin?tidegate-ticket=x", "/a.bin?%74idegate-pass=x", "/sub/?format=json"),
+    *("/none", "/none?x", "/none.meta4", "/a.bin.meta4", "/SHA256SUMS", "/a.bin/", "/a.bin/x"),
+    *("//a.bin", "/./a.bin", "/../a.bin", "/.hidden", "/a.bin#x", "http://h/a.bin", "*", "/%"),
+    *("/-/none", "/" + "x" * 1500, "/a.bin?" + "q" * 9000, "/caf\xe9"),
+)
+
+
+SHAPED = (
+    *("User-Agent", "Accept", "Accept-Language", "Accept-Encoding", "Referer", "Connection"),
+    *("Cookie", "If-None-Match", "If-Modified-Since", "Range", "DNT"),
+)
+
+
+def _or_rarely(usual: st.SearchStrategy[str], odd: list[str]) -> st.SearchStrategy[str]:
+    return st.integers(0, 15).flatmap(lambda roll: usual if roll else st.sampled_from(odd))
+
+
+@st.composite
+def _lines(draw: st.DrawFn, *, odd: bool) -> str:
+    """A line of a header; an odd one may be what smuggling is made of."""
+    name = draw(st.sampled_from(sorted(VALUES) if odd else SHAPED))
+    value = draw(st.sampled_from(VALUES[name]))
+    spelled = draw(st.sampled_from([name, name.lower()]))
+    if not odd:
+        return f"{spelled}: {value}\r\n"
+    spelled = draw(_or_rarely(st.just(spelled), [name.upper(), name + " ", " " + name]))
+    gap = draw(_or_rarely(st.just(": "), [":", ":  ", " : ", ":\t", ";"]))
+    ends = ["\n", "\r", "\r\n ", "\r\n\t", " \r\n", "\0\r\n"]
+    return f"{spelled}{gap}{value}{draw(_or_rarely(st.just(CRLF), ends))}"
+
+
+@st.composite
+def _requests(draw: st.DrawFn) -> str:
+    odd = draw(st.booleans())
+    method, version, space = draw(st.sampled_from(["GET", "GET", "HEAD"])), "HTTP/1.1", " "
+    if odd:
+        method = draw(_or_rarely(st.just(method), ["POST", "get", "PRI", "OPTIONS"]))
+        version = draw(_or_rarely(st.just(version), ["HTTP/1.0", "HTTP/1.2", "http/1.1", ""]))
+        space = draw(_or_rarely(st.just(space), ["  ", "\t"]))
+    elif draw(st.booleans()):
+        version = "HTTP/1.0"
+    lines = draw(st.lists(_lines(odd=odd), max_size=4))
+    if not odd or draw(st.integers(0, 9)):
+        lines.insert(draw(st.integers(0, len(lines))), "Host: h\r\n")
+    head = f"{method}{space}{draw(st.sampled_from(TARGETS))} {version}\r\n"
+    return head + "".join(lines) + "\r\n" + (draw(st.sampled_from(["", "hello"])) if odd else "")
+
+
+@pytest.fixture(autouse=True)
+def _same_chance(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0" * size)
+    monkeypatch.setattr("tidegate.server.http.front._STAY_S", 0.0)
+    yield
+    Dialled.hang_up()
+
+
+def _filled(root: Path) -> dict[str, str]:
+    writer = Bench(root)
+    for name, data in FILES.items():
+        writer.write(name, data)
+    client = writer.connect()
+    answer = client.get("/a.bin")
+    client.leave()
+    return {"etag": answer.text("etag") or "", "modified": answer.text("last-modified") or ""}
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["free", "busy"])
+def test_every_request_has_the_answer_record_and_bill_of_the_parser(busy: bool) -> None:
+    with TemporaryDirectory() as folder:
+        known = _filled(Path(folder))
+        fast, strict = (
+            House(Path(folder), shortcuts=shortcuts, busy=busy) for shortcuts in (True, False)
+        )
+
+        @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(st.lists(_requests(), min_size=1, max_size=3), st.booleans(), st.integers(1, 3))
+        def holds(texts: list[str], in_one: bool, times: int) -> None:
+            requests = [
+                text.replace("{etag}", known["etag"])
+                .replace("{modified}", known["modified"])
+                .encode("latin-1")
+                for text in texts
+            ] * times
+            sends = [b"".join(requests)] if in_one else requests
+            assert fast.say(sends) == strict.say(sends)
+            assert fast.books() == strict.books()
+
+        holds()
+        assert fast.answered > 20
+        assert strict.answered == 0
+
+
+def test_a_shape_holds_each_field_once_and_nothing_unknown() -> None:
+    line, host = b"GET /a HTTP/1.1\r\n", b"Host: h\r\n"
+    assert recognise(line + host + b"\r\n")
+    for more in (b"Host: h\r\n", b"X: y\r\n", b"Content-Length: 0\r\n", b" folded\r\n", b"a\n"):
+        assert not recognise(line + host + more + b"\r\n"), more
+    for name in (b"User-Agent", b"Accept", b"Referer", b"Connection", b"Cookie", b"Range"):
+        value = {b"Connection": b"close", b"Range": b"bytes=0-1"}.get(name, b"x")
+        field = b"%b: %b\r\n" % (name, value)
+        assert recognise(line + host + field + b"\r\n"), name
+        assert recognise(line + host + field.lower() + b"\r\n"), name
+        assert not recognise(line + host + field + field + b"\r\n"), name
+    many = b"Pragma: no-cache\r\n" * MOST_FIELDS
+    assert not recognise(line + host + many + b"\r\n")
+    assert not recognise(line + host + b"\r\n" + b"x")
+
+
+def test_nothing_is_kept_of_what_is_missing_or_asked_for_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for number in range(50):
+        bench.write(f"{number}.bin", BODY)
+    client = Dialled(bench)
+    for number in range(50):
+        assert Answer(client.get(f"/{number}.bin")).body == BODY
+        assert Answer(client.get(f"/none-{number}")).status == 404
+    assert not bench.site._files._files
+    assert not bench.factory.remembered._answers
+    assert not bench.tree._open
+    for number in range(50):
+        assert Answer(client.get(f"/{number}.bin")).body == BODY
+    assert len(bench.site._files._files) == 50, "the second touch is worth keeping"
