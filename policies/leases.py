@@ -147,6 +147,7 @@ class LeasePool:
         "_by_key",
         "_idle",
         "_next",
+        "_told_background",
         "background",
         "doubted",
         "fresh",
@@ -168,6 +169,7 @@ class LeasePool:
         self.large_active = self.paused = 0
         #: Those that only take what others leave.
         self.background: dict[int, Lease] = {}
+        self._told_background: set[int] = set()
         #: Large leases without a slot.
         self.slotless: dict[int, Lease] = {}
         #: Large leases that began at once: those of which the policy has not been told yet, and
@@ -210,6 +212,16 @@ class LeasePool:
             self.background[lease.id] = lease
         else:
             self.background.pop(lease.id, None)
+
+    def background_changes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Which leases went to the background since the last call, and which left it."""
+        told, now = self._told_background, self.background.keys()
+        if told == now:
+            return (), ()
+        behind = tuple(number for number in now if number not in told)
+        ahead = tuple(number for number in told if number not in now and number in self.leases)
+        self._told_background = set(now)
+        return behind, ahead
 
     def take_slot(self, lease: Lease) -> None:
         """The lease goes on without its slot."""
