@@ -447,13 +447,13 @@ class HookedAdmission:
     def _here_before(self, entry: tuple[float, int], now: float, most: int) -> int:
         """How many clients that wait here may start before this ticket, as far as `most`."""
         before = bisect_left(self.queue.here, entry)
-        if not self._aside.asks:
+        if not (self._aside.asks or self.crowds.any_unused):
             return before
         rows = self.queue.table.rows
         at_once = (
             number
             for _, number in islice(self.queue.here, before)
-            if not self._aside.holds(rows[number], now)
+            if not (self._aside.holds(rows[number], now) or self._has_wasted(number, now))
         )
         return sum(1 for _ in islice(at_once, most))
 
@@ -824,7 +824,8 @@ class HookedAdmission:
         self._late = min(_MOST_LATE, queue.count_running_out(now, now + late_s))
         goes_on = self._fill_ready(now, _AT_ONCE)
         pause, resume = self.policy.preempt(now)
-        behind, ahead = self.policy.turned(now)
+        self.policy.turned(now)
+        behind, ahead = self.pool.background_changes()
         for lease in self._untold.intersection(resume) if self._untold else ():
             self._untold.discard(lease)
             self._judge_told(queue.table.rows[self.pool.leases[lease].ticket or 0], now)

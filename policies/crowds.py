@@ -278,6 +278,11 @@ class Crowds:
         else:
             self._owing.clear()
 
+    @property
+    def any_unused(self) -> bool:
+        """Whether any crowd has, or lately had, slots that it does not use."""
+        return bool(self._wasted or self._without_slot)
+
     def wastes(self, number: int, now: float) -> bool:
         """Whether a ticket is of a crowd that has slots which it does not use."""
         network = self._of.get(number)
