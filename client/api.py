@@ -74,9 +74,12 @@ def read_urls(urls: str | Sequence[str]) -> list[Url]:
         raise UsageProblem(str(error)) from None
 
 
-def open_network(options: Options) -> AsyncioNetwork:
-    """The network of one or more downloads, in the running event loop; to be closed by `close`."""
-    return AsyncioNetwork(CertificateTrust(options.ca_file, options.insecure))
+def open_network(options: Options, most_idle: int = 0) -> AsyncioNetwork:
+    """The network of one or more downloads, in the running event loop; to be closed by `close`.
+
+    `most_idle` connections to a server stay open between downloads.
+    """
+    return AsyncioNetwork(CertificateTrust(options.ca_file, options.insecure), most_idle)
 
 
 def build(

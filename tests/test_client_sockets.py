@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -148,3 +148,105 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join(30)
     assert found == [42]
+
+
+class Borrower:
+    """Writes one line when connected, and keeps what happens."""
+
+    def __init__(self) -> None:
+        self.transport: Transport | None = None
+        self.happened: list[str] = []
+        self.changed = asyncio.Event()
+
+    def connected(self, transport: Transport) -> None:
+        self.transport = transport
+        self._note("connected")
+
+    def secured(self) -> None:
+        self._note("secured")
+
+    def received(self, data: memoryview) -> None:
+        self._note(bytes(data).decode())
+
+    def lost(self, text: str, permanent: bool) -> None:
+        self._note("lost")
+
+    def _note(self, what: str) -> None:
+        self.happened.append(what)
+        self.changed.set()
+
+    async def until(self, what: str) -> None:
+        while what not in self.happened:
+            self.changed.clear()
+            await asyncio.wait_for(self.changed.wait(), 20)
+
+
+class EchoServer:
+    """Sends back what it gets; `clients` are its connections."""
+
+    def __init__(self) -> None:
+        self.clients: list[asyncio.StreamWriter] = []
+        self.left = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.clients.append(writer)
+        while data := await reader.read(100):
+            writer.write(data)
+        writer.close()
+        self.left.set()
+
+
+@contextlib.asynccontextmanager
+async def lending(most_idle: int) -> AsyncIterator[tuple[AsyncioNetwork, Endpoint, EchoServer]]:
+    echo = EchoServer()
+    server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
+    network = AsyncioNetwork(most_idle=most_idle)
+    try:
+        yield network, Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]), echo
+    finally:
+        await network.close()
+        server.close()
+        for client in echo.clients:
+            client.close()
+            with contextlib.suppress(OSError):
+                await client.wait_closed()
+
+
+async def use(network: AsyncioNetwork, endpoint: Endpoint, word: str) -> None:
+    one = Borrower()
+    network.connect(endpoint, one, 20.0)
+    await one.until("connected")
+    assert one.transport is not None
+    one.transport.write(word.encode())
+    await one.until(word)
+    one.transport.release()
+
+
+def test_a_released_connection_serves_the_next_download() -> None:
+    async def play() -> None:
+        async with lending(most_idle=1) as (network, endpoint, echo):
+            for word in ("one", "two", "three"):
+                await use(network, endpoint, word)
+            assert len(echo.clients) == 1
+        async with lending(most_idle=0) as (network, endpoint, echo):
+            await use(network, endpoint, "one")
+            await use(network, endpoint, "two")
+            assert len(echo.clients) == 2
+
+    run_blocking(play)
+
+
+@pytest.mark.parametrize("fault", ["bytes without a request", "closed"])
+def test_an_idle_connection_that_is_out_of_step_is_not_lent(fault: str) -> None:
+    async def play() -> None:
+        async with lending(most_idle=1) as (network, endpoint, echo):
+            await use(network, endpoint, "one")
+            if fault == "closed":
+                echo.clients[0].close()
+            else:
+                echo.clients[0].write(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
+            await asyncio.wait_for(echo.left.wait(), 20)
+            await use(network, endpoint, "two")
+            assert len(echo.clients) == 2
+
+    run_blocking(play)

@@ -21,8 +21,7 @@ from ...protocol.units import format_size
 from ..api import build, fetch_bytes, finish, open_network, read_urls
 from ..fetch.options import Options
 from ..net.errors import DownloadFailed, Interrupted, LocalProblem, UsageProblem
-from ..net.pool import PooledNetwork
-from ..net.sockets import run_blocking
+from ..net.sockets import AsyncioNetwork, run_blocking
 from ..net.urls import BadUrl, Url, safe_name
 from .show import Show
 
@@ -161,8 +160,7 @@ class _Batch:
         return self._worst
 
     async def _all(self) -> None:
-        sockets = open_network(self._options)
-        network = PooledNetwork(sockets)
+        network = open_network(self._options, most_idle=TUNING.together)
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(TUNING.together, self._count)):
@@ -170,10 +168,9 @@ class _Batch:
         except* DownloadFailed as group_of:
             raise group_of.exceptions[0] from None
         finally:
-            network.close()
-            await sockets.close()
+            await network.close()
 
-    async def _one_by_one(self, network: PooledNetwork) -> None:
+    async def _one_by_one(self, network: AsyncioNetwork) -> None:
         while self._waiting:
             entry = self._waiting.popleft()
             path = self._root.joinpath(*entry.parts)

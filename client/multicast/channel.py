@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..net.answers import Reply
-from ..net.courier import Courier
+from ..net.keep_alive import KeepAliveClient
 from ..net.network import Network
 from ..net.request_builder import RequestBuilder
 from ..net.urls import Url
@@ -49,7 +49,7 @@ class HttpChannel:
     def __init__(self, network: Network, asking: RequestBuilder, base: Url) -> None:
         self._asking = asking
         self._base = base
-        self._courier = Courier(network, *asking.route(base))
+        self._keep_alive = KeepAliveClient(network, *asking.route(base))
 
     def get(self, path: str, done: Done) -> None:
         """See `Channel`."""
@@ -61,12 +61,12 @@ class HttpChannel:
 
     def close(self) -> None:
         """See `Channel`."""
-        self._courier.close()
+        self._keep_alive.close()
 
     @property
     def idle(self) -> bool:
         """Nothing is under way."""
-        return self._courier.idle
+        return self._keep_alive.idle
 
     def _ask(self, method: str, path: str, body: bytes, done: Done) -> None:
         def answered(outcome: Reply | str) -> None:
@@ -79,4 +79,4 @@ class HttpChannel:
 
         at = replace(self._base, target=path)
         request = self._asking.request(at, at, method=method, body=body)
-        self._courier.ask(request, answered, limit_bytes=_MOST_BYTES, silence_s=_TIMEOUT_S)
+        self._keep_alive.ask(request, answered, limit_bytes=_MOST_BYTES, silence_s=_TIMEOUT_S)

@@ -13,8 +13,8 @@ from random import Random
 from typing import NamedTuple
 
 from .answers import Fields, Redirect, Reply, read
-from .courier import Courier
 from .errors import NetworkProblem, UsageProblem
+from .keep_alive import KeepAliveClient
 from .request_builder import RequestBuilder
 from .retry import RetryAfter, RetryPolicy, RetryState, WaitUntil
 from .sockets import AsyncioNetwork, CertificateTrust, run_blocking
@@ -129,7 +129,7 @@ class HttpClient:
             network = AsyncioNetwork(self._trust)
             answer: asyncio.Future[Reply | str] = asyncio.get_running_loop().create_future()
             try:
-                Courier(network, endpoint, tunnel).ask(
+                KeepAliveClient(network, endpoint, tunnel).ask(
                     request,
                     answer.set_result,
                     limit_bytes=limit_bytes,

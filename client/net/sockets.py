@@ -88,9 +88,13 @@ class CertificateTrust:
 
 
 class AsyncioNetwork:
-    """See `client.net.network.Network`. Made and used inside a running loop; `close` at the end."""
+    """See `client.net.network.Network`. Made and used inside a running loop; `close` at the end.
 
-    def __init__(self, trust: CertificateTrust | None = None) -> None:
+    Connections that are released stay open for the next download of the same endpoint, up to
+    `most_idle` of them for each endpoint.
+    """
+
+    def __init__(self, trust: CertificateTrust | None = None, most_idle: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(TUNING.buffer_bytes))
         self._trust = trust or CertificateTrust()
@@ -99,6 +103,8 @@ class AsyncioNetwork:
         self._streams: set[Stream] = set()
         self._gathering: set[Stream] = set()
         self._sweeping = False
+        self._most_idle = most_idle
+        self._idle: dict[Endpoint, list[Stream]] = {}
 
     def now(self) -> float:
         return self._loop.time()
@@ -128,6 +134,9 @@ class AsyncioNetwork:
         threading.Thread(target=run, daemon=True).start()
 
     def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> Cancellable:
+        if idle := self._idle.get(endpoint):
+            stream = idle.pop()
+            return self._loop.call_soon(lambda: stream.lend(receiver))
         task = self._loop.create_task(self._connect(endpoint, receiver, timeout_s))
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
@@ -150,6 +159,17 @@ class AsyncioNetwork:
     def closed(self, stream: Stream) -> None:
         self._streams.discard(stream)
         self._gathering.discard(stream)
+        idle = self._idle.get(stream.endpoint, [])
+        if stream in idle:
+            idle.remove(stream)
+
+    def keep(self, stream: Stream) -> bool:
+        """Keep a released connection for the next download; False when there are enough."""
+        idle = self._idle.setdefault(stream.endpoint, [])
+        if len(idle) >= self._most_idle:
+            return False
+        idle.append(stream)
+        return True
 
     def gathers(self, stream: Stream) -> None:
         """Its bytes may lie unread for `TUNING.sweep_s`, or twice that."""
@@ -212,7 +232,7 @@ class AsyncioNetwork:
                     loop=self._loop,
                 )
                 _, stream = await self._loop.create_connection(
-                    lambda: Stream(self, receiver), sock=sock
+                    lambda: Stream(self, endpoint, receiver), sock=sock
                 )
         except TimeoutError:
             receiver.lost(f"{host} does not answer", False)
@@ -241,8 +261,9 @@ def _words(error: OSError) -> str:
 class Stream(asyncio.BufferedProtocol):
     """A connection as `client.net.network.Transport`."""
 
-    def __init__(self, network: AsyncioNetwork, receiver: Receiver) -> None:
+    def __init__(self, network: AsyncioNetwork, endpoint: Endpoint, receiver: Receiver) -> None:
         self._network = network
+        self.endpoint = endpoint
         self._receiver: Receiver | None = receiver
         self._transport: Any = None
         self._threshold = ReadThreshold()
@@ -267,6 +288,10 @@ class Stream(asyncio.BufferedProtocol):
         self._threshold.took(nbytes, self._network.now())
         if self._receiver is not None:
             self._receiver.received(self._network.buffer[:nbytes])
+        else:
+            # Bytes without a request: the connection is no longer in step.
+            self._network.closed(self)
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._network.closed(self)
@@ -287,7 +312,20 @@ class Stream(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def release(self) -> None:
-        self.abort()
+        self._receiver = None
+        if self._transport.is_closing() or not self._network.keep(self):
+            self.abort()
+
+    def lend(self, receiver: Receiver) -> None:
+        """A further download uses the connection."""
+        if self._transport.is_closing():
+            receiver.lost("the connection was closed", False)
+            return
+        self._receiver = receiver
+        self.resume()
+        receiver.connected(self)
+        if self._secured:
+            receiver.secured()
 
     def pause(self) -> None:
         self._transport.pause_reading()

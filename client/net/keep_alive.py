@@ -18,7 +18,7 @@ Done = Callable[[Reply | str], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Errand:
+class _PendingRequest:
     request: bytes
     done: Done
     limit_bytes: int
@@ -28,7 +28,7 @@ class _Errand:
     began_s: float = 0.0
 
 
-class Courier:
+class KeepAliveClient:
     """One origin's small requests; `tunnel` as in `Connection`."""
 
     def __init__(
@@ -37,8 +37,8 @@ class Courier:
         self._network = network
         self._endpoint = endpoint
         self._tunnel = tunnel
-        self._queue: deque[_Errand] = deque()
-        self._current: _Errand | None = None
+        self._queue: deque[_PendingRequest] = deque()
+        self._current: _PendingRequest | None = None
         self._connection: Connection | None = None
         self._status = 0
         self._fields = Fields([])
@@ -62,7 +62,7 @@ class Courier:
         """
         again = not request.startswith(b"POST ")
         whole_s = silence_s if total_s is None else total_s
-        self._queue.append(_Errand(request, done, limit_bytes, silence_s, whole_s, again))
+        self._queue.append(_PendingRequest(request, done, limit_bytes, silence_s, whole_s, again))
         self._next()
 
     @property
@@ -87,21 +87,21 @@ class Courier:
         self._current.began_s = self._network.now()
         self._begin(self._current)
 
-    def _begin(self, errand: _Errand) -> None:
+    def _begin(self, pending: _PendingRequest) -> None:
         self._status, self._fields = 0, Fields([])
         self._body.clear()
         self._watch()
         if self._connection is None:
             self._connection = Connection(
-                self._network, self._endpoint, self, errand.silence_s, self._tunnel
+                self._network, self._endpoint, self, pending.silence_s, self._tunnel
             )
         elif self._connection.open:
-            self._send(errand)
+            self._send(pending)
 
-    def _send(self, errand: _Errand) -> None:
+    def _send(self, pending: _PendingRequest) -> None:
         assert self._connection is not None
-        bodiless = errand.request.startswith(b"HEAD ")
-        self._connection.send(errand.request, self, bodiless=bodiless)
+        bodiless = pending.request.startswith(b"HEAD ")
+        self._connection.send(pending.request, self, bodiless=bodiless)
 
     # -- from the connection -------------------------------------------------------------------
 
@@ -114,12 +114,12 @@ class Courier:
         """The connection is gone."""
         served = self._connection.served if self._connection is not None else 0
         self._connection = None
-        errand = self._current
-        if errand is None:
+        pending = self._current
+        if pending is None:
             return
-        if served and errand.again and not self._status:
-            errand.again = False
-            self._begin(errand)
+        if served and pending.again and not self._status:
+            pending.again = False
+            self._begin(pending)
         else:
             self._tell("the answer ended early" if self._status else text)
 
@@ -129,11 +129,11 @@ class Courier:
 
     def body(self, data: memoryview) -> None:
         """It goes on."""
-        errand = self._current
-        if errand is None:
+        pending = self._current
+        if pending is None:
             return
-        self._body += data[: errand.limit_bytes - len(self._body)]
-        if len(self._body) >= errand.limit_bytes:
+        self._body += data[: pending.limit_bytes - len(self._body)]
+        if len(self._body) >= pending.limit_bytes:
             self._drop()
             self.end()
 
@@ -147,26 +147,26 @@ class Courier:
     # -- the rest ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        errand, connection = self._current, self._connection
-        if errand is None:
+        pending, connection = self._current, self._connection
+        if pending is None:
             return
         now = self._network.now()
-        received_s = max(errand.began_s, connection.last_s if connection is not None else 0.0)
-        until_s = min(received_s + errand.silence_s, errand.began_s + errand.total_s)
+        received_s = max(pending.began_s, connection.last_s if connection is not None else 0.0)
+        until_s = min(received_s + pending.silence_s, pending.began_s + pending.total_s)
         if now < until_s:
             self._timer = self._network.call_later(until_s - now, self._watch)
             return
         self._drop()
-        slow = self._status and errand.total_s > errand.silence_s
+        slow = self._status and pending.total_s > pending.silence_s
         self._tell("the answer drips too slowly" if slow else "no answer in time")
 
     def _tell(self, outcome: Reply | str) -> None:
-        errand, self._current = self._current, None
+        pending, self._current = self._current, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if errand is not None:
-            errand.done(outcome)
+        if pending is not None:
+            pending.done(outcome)
         self._next()
 
     def _drop(self) -> None:
