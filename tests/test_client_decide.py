@@ -39,6 +39,7 @@ from tidegate.client.fetch.events import (
     ConnectionSilent,
     Event,
     Findings,
+    FirstByte,
     OutputReady,
     PiecesWrong,
     RangeOutsideFile,
@@ -101,11 +102,11 @@ class Downloads(RuleBasedStateMachine):
         self.timers: set[tuple[int, float]] = set()
         self.over = False
         self.accepted = False
-        self.hear(Started(SIZE if promised else None))
+        self.handle(Started(SIZE if promised else None))
         if promised:
             self.perform(OpenOutput(SIZE))
 
-    def hear(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         self.accepted = False
         for action in decide(self.state, event, self.now):
             assert not self.over, "something is to be done after the end"
@@ -129,7 +130,7 @@ class Downloads(RuleBasedStateMachine):
             case OpenOutput(size):
                 assert state.board is None
                 state.board = AdaptiveBlocks([(0, size)] if size else [])
-                self.hear(OutputReady(size, 0, False, False))
+                self.handle(OutputReady(size, 0, False, False))
                 for lane in sorted(self.open):
                     self.join(lane)
             case SetSize(size):
@@ -149,7 +150,7 @@ class Downloads(RuleBasedStateMachine):
             case FindCulprit():
                 # One is doubted only while another can give its bytes.
                 alive = [mirror.number for mirror in state.alive]
-                self.hear(ReplacementStarted(alive[0] if len(alive) > 1 else None))
+                self.handle(ReplacementStarted(alive[0] if len(alive) > 1 else None))
             case AcceptBody():
                 self.accepted = True
             case FinishFile():
@@ -164,12 +165,12 @@ class Downloads(RuleBasedStateMachine):
         mirror = self.state.mirror_of(lane)
         if self.state.board is not None:
             self.state.board.join(lane, self.now, mirror=mirror.number, rtt_s=0.01)
-            self.hear(ConnectionOpened(lane))
+            self.handle(ConnectionOpened(lane))
 
     def close(self, lane: int) -> None:
         self.open.discard(lane)
         if lane in self.state.whole:
-            self.hear(WholeAnswerEnded(lane))
+            self.handle(WholeAnswerEnded(lane))
         if self.state.board is not None:
             self.state.board.leave(lane, self.now)
 
@@ -205,13 +206,13 @@ class Downloads(RuleBasedStateMachine):
         first = 0 if whole else (start or 0) + off
         body = Body(first, size, size, whole, validator, Granted(None, connections))
         findings = Findings(tuple(parse(url) for url in found))
-        self.hear(AnswerReceived(lane, start, body, self.now, findings=findings))
+        self.handle(AnswerReceived(lane, start, body, self.now, findings=findings))
         if self.accepted and not self.over:
             assert self.state.board is not None
             if whole and lane in self.open and lane not in self.state.whole:
                 self.state.board.leave(lane, self.now)
                 self.join(lane)
-                self.hear(WholeAnswerBegan(lane))
+                self.handle(WholeAnswerBegan(lane))
 
     @precondition(lambda self: self.open and not self.over)
     @rule(
@@ -228,7 +229,7 @@ class Downloads(RuleBasedStateMachine):
         ),
     )
     def refuses(self, data: st.DataObject, answer: RetryAfter | Failed | Refused) -> None:
-        self.hear(StatusReceived(self.pick(data), answer, self.now))
+        self.handle(StatusReceived(self.pick(data), answer, self.now))
 
     @precondition(lambda self: self.open and not self.over)
     @rule(
@@ -243,7 +244,7 @@ class Downloads(RuleBasedStateMachine):
     ) -> None:
         lane = self.pick(data)
         self.close(lane)
-        self.hear(
+        self.handle(
             ConnectionLost(lane, Break(served, brought, brought, crowded, permanent), "broke")
         )
 
@@ -251,18 +252,18 @@ class Downloads(RuleBasedStateMachine):
     @rule(data=st.data())
     def stands_again(self, data: st.DataObject) -> None:
         if self.state.size_bytes >= UNKNOWN_SIZE and not self.state.whole:
-            self.hear(UnsizedAnswerLost(self.pick(data)))
+            self.handle(UnsizedAnswerLost(self.pick(data)))
 
     @precondition(lambda self: self.open and not self.over)
     @rule(data=st.data(), seconds=st.sampled_from([0.3, 1.0, 2.0, 40.0]), crowded=st.booleans())
     def falls_silent(self, data: st.DataObject, seconds: float, crowded: bool) -> None:
         self.now += seconds
-        self.hear(ConnectionSilent(self.pick(data), seconds, 0.01, crowded))
+        self.handle(ConnectionSilent(self.pick(data), seconds, 0.01, crowded))
 
     @precondition(lambda self: self.open and not self.over)
     @rule(data=st.data(), where=st.sampled_from(["/g", "http://plain.example/f", "https://"]))
     def redirects(self, data: st.DataObject, where: str) -> None:
-        self.hear(Redirected(self.pick(data), where))
+        self.handle(Redirected(self.pick(data), where))
 
     @precondition(lambda self: self.open and not self.over)
     @rule(
@@ -271,7 +272,7 @@ class Downloads(RuleBasedStateMachine):
         size=st.sampled_from([None, 0, 7, SIZE]),
     )
     def outside(self, data: st.DataObject, start: int | None, size: int | None) -> None:
-        self.hear(RangeOutsideFile(self.pick(data), start, size))
+        self.handle(RangeOutsideFile(self.pick(data), start, size))
 
     @precondition(lambda self: self.open and not self.over and self.state.board)
     @rule(data=st.data(), share=st.floats(0.01, 1.0))
@@ -297,33 +298,33 @@ class Downloads(RuleBasedStateMachine):
     def gives_a_sample(self, data: st.DataObject, word: bytes) -> None:
         if self.open and self.state.board is not None:
             place = data.draw(st.sampled_from(self.state.samples.rounds), "place")
-            self.hear(SampleReceived(self.pick(data), place.start, word))
+            self.handle(SampleReceived(self.pick(data), place.start, word))
 
     @precondition(lambda self: not self.over and self.state.board)
     @rule(data=st.data(), culprit=st.booleans())
     def gives_a_wrong_piece(self, data: st.DataObject, culprit: bool) -> None:
         number = data.draw(st.integers(0, len(self.state.mirrors) - 1))
-        self.hear(PiecesWrong(((0, 0, 7),), (number,) if culprit else ()))
+        self.handle(PiecesWrong(((0, 0, 7),), (number,) if culprit else ()))
 
     @precondition(lambda self: not self.over and self.state.board)
     @rule(data=st.data())
     def lies(self, data: st.DataObject) -> None:
         number = data.draw(st.integers(0, len(self.state.mirrors) - 1))
-        self.hear(WrongBytes(number, "it gives wrong bytes"))
+        self.handle(WrongBytes(number, "it gives wrong bytes"))
 
     @precondition(lambda self: not self.over and self.state.board and self.state.board.done)
     @rule(wrong=st.booleans(), drained=st.booleans())
     def is_whole(self, wrong: bool, drained: bool) -> None:
-        self.hear(BytesComplete("sha256" if wrong else None, drained, frozenset()))
+        self.handle(BytesComplete("sha256" if wrong else None, drained, frozenset()))
 
     @precondition(lambda self: not self.over and self.state.board)
     @rule(joins=st.booleans())
     def multicast(self, joins: bool) -> None:
         mirror = self.state.mirrors[0]
         if joins and self.state.usable(mirror):
-            self.hear(SessionJoined(0))
+            self.handle(SessionJoined(0))
         elif mirror.state is MirrorState.RECEIVING:
-            self.hear(SessionLeft(0))
+            self.handle(SessionLeft(0))
 
     @precondition(lambda self: not self.over)
     @rule(seconds=st.sampled_from([0.02, 0.5, 5.0]))
@@ -333,9 +334,9 @@ class Downloads(RuleBasedStateMachine):
             if until <= self.now:
                 self.timers.discard((mirror, until))
                 if not self.over:
-                    self.hear(RetryDue(mirror, until))
+                    self.handle(RetryDue(mirror, until))
         if not self.over:
-            self.hear(Tick())
+            self.handle(Tick())
 
     @precondition(lambda self: self.over)
     @rule()
@@ -397,12 +398,12 @@ def _goes_well(run: Downloads, lane: int) -> None:
 
 def _cuts(run: Downloads, lane: int) -> None:
     run.close(lane)
-    run.hear(ConnectionLost(lane, Break(0, 0, 0, False, False), "broke"))
+    run.handle(ConnectionLost(lane, Break(0, 0, 0, False, False), "broke"))
 
 
 def _falls_silent(run: Downloads, lane: int) -> None:
     run.now += 40.0
-    run.hear(ConnectionSilent(lane, 40.0, 0.01, False))
+    run.handle(ConnectionSilent(lane, 40.0, 0.01, False))
 
 
 @pytest.mark.parametrize("spoil", [_goes_well, _cuts, _falls_silent])
@@ -419,7 +420,7 @@ def test_a_server_whose_size_changes_with_each_answer_is_soon_given_up(
                 fickle = run.state.lane_mirrors[lane] == 0
                 size = SIZE + 1 + number if fickle else SIZE
                 body = Body(0, 1000, size, False, None, Granted(None, None))
-                run.hear(AnswerReceived(lane, 0, body, run.now))
+                run.handle(AnswerReceived(lane, 0, body, run.now))
                 if fickle and lane in run.open and not run.over:
                     spoil(run, lane)
         if run.over or not run.state.mirrors[0].alive:
@@ -438,9 +439,9 @@ def test_after_a_new_start_a_mirror_that_sent_the_whole_file_is_asked_again() ->
     run.begin(2, False, False, 1, 5)
     for lane in sorted(run.open):
         body = Body(0, None, None, True, None, Granted(None, None))
-        run.hear(AnswerReceived(lane, 100, body, run.now))
-        run.hear(WholeAnswerBegan(lane))
-    run.hear(UnsizedAnswerEnded(0, 0))
+        run.handle(AnswerReceived(lane, 100, body, run.now))
+        run.handle(WholeAnswerBegan(lane))
+    run.handle(UnsizedAnswerEnded(0, 0))
     assert run.state.mirrors[0].dropped == "its copy is empty"
     assert not run.state.mirrors[1].resting
     assert run.open == {1}
@@ -488,3 +489,36 @@ def test_at_the_end_a_tie_goes_to_the_mirror_that_the_user_named_first() -> None
     # Only mirrors that are left count, and one that has not answered does not differ.
     assert vote(b"b", b"a", b"a").differing_from_first([0, 2, 7]) == [2]
     assert SampleVote().differing_from_first([0, 1]) == []
+
+
+def begun(mirrors: int, **wishes: int) -> State:
+    """A download that has just asked its mirrors to connect."""
+    state = State(Options(**wishes), Random(0), 0.0, lambda host: None)  # type: ignore[arg-type]
+    for number in range(mirrors):
+        state.add(parse(f"https://m{number}.example/f"), listed=True)
+    decide(state, Started(), 0.0)
+    return state
+
+
+@pytest.mark.parametrize("lane", [0, 2])
+@pytest.mark.parametrize("allowed", [1, 2, 4, 9])
+def test_a_lease_is_given_no_more_connections_than_it_allows(lane: int, allowed: int) -> None:
+    state = begun(1, connections=4)
+    granted = StatusReceived(lane, Granted(None, allowed), 0.0)
+    closed = [one.lane for one in decide(state, granted, 0.0) if isinstance(one, Disconnect)]
+    kept = state.mirrors[0].lanes
+    assert lane in kept
+    assert len(kept) == min(4, allowed)
+    assert sorted([*kept, *closed]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("received_bytes", "given_up"), [(10_000, False), (10_000_000, True)])
+def test_on_a_narrow_line_a_mirror_may_wait_behind_the_bytes_of_others(
+    received_bytes: int, given_up: bool
+) -> None:
+    """At 1 kB/s a full queue of 64 KiB passes in a minute; at 1 MB/s in a moment."""
+    state = begun(2)
+    decide(state, FirstByte(), 0.0)
+    state.mirrors[1].counts.received_bytes = received_bytes
+    actions = decide(state, ConnectionSilent(0, 5.0, 0.0, False), 10.0)
+    assert (Disconnect(0) in actions) == given_up
