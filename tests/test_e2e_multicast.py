@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -265,7 +264,6 @@ def test_a_client_that_hears_nothing_takes_the_file_by_unicast(
         url = f"{server.url}/obj.bin"
         deaf = [PYTHON, "-c", _DEAF, "get", url, "--multicast", "--json", "-o"]
         outs = [tmp_path / f"{i}.bin" for i in range(3)]
-        began = time.monotonic()
         processes = [
             subprocess.Popen(
                 [*deaf, str(out)],
@@ -280,7 +278,6 @@ def test_a_client_that_hears_nothing_takes_the_file_by_unicast(
             assert process.returncode == 0, text
             assert states([json.loads(line) for line in text.splitlines()]) == ["joined", "ended"]
             assert sha256(out) == digest
-        assert time.monotonic() - began < 60
 
 
 #: `tidegate` whose sockets never hear a group.

