@@ -24,15 +24,15 @@ class Size:
     constants: int
 
 
-#: What each room may have: its size of today and about 1 % more. A change that makes a room smaller
+#: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_300, 255),
-    "protocol": Size(5_700, 150),
-    "server": Size(40_700, 822),
-    "client": Size(16_400, 110),
-    "loadtest": Size(8_500, 151),
-    "bench": Size(6_300, 172),
+    "policies": Size(10_600, 264),
+    "protocol": Size(5_800, 153),
+    "server": Size(41_500, 851),
+    "client": Size(16_400, 111),
+    "loadtest": Size(8_600, 154),
+    "bench": Size(6_500, 177),
 }
 
 
