@@ -22,7 +22,7 @@ _BEAT_S = 0.1
 
 
 class ReadableBody(Protocol):
-    """A body that gives at most so many bytes, none at its end."""
+    """A body: `read` gives at most `length` bytes, none at the end."""
 
     def read(self, length: int) -> bytes: ...
 

@@ -30,7 +30,7 @@ def blocks(file: File) -> Iterator[bytes]:
 
 
 def files_of(workload: Workload) -> list[File]:
-    """Every distinct file that somebody wants, in the order of names."""
+    """Every distinct file of the population, in the order of names."""
     wanted = {file.name: file for visitor in workload.visitors for file in visitor.files}
     return [wanted[name] for name in sorted(wanted)]
 

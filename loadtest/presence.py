@@ -1,4 +1,4 @@
-"""Is anybody there? Asked once before a headless run, so that a wrong address is told at once."""
+"""Asks the server once before a headless run, so that a wrong address is told at once."""
 
 from __future__ import annotations
 

@@ -26,9 +26,11 @@ from .workloads import Visitor, Workload, with_rude
 _ARRIVALS = "tidegate-arrivals"
 #: Between "start" and the first arrival: the users must be up by then.
 _LEAD_S = 1.5
-#: How long before its moment an arrival is handed to a process, and how often that is done. What a
-#: process that dies holds is lost, so it is handed no more than this.
-_AHEAD_S, _EVERY_S = 1.0, 0.25
+#: An arrival is handed to a process this long before its moment: what a process holds is lost with
+#: the process.
+_AHEAD_S = 1.0
+#: How often arrivals are handed out.
+_EVERY_S = 0.25
 
 
 class ArrivalFeed:
@@ -44,7 +46,7 @@ class ArrivalFeed:
         self.stop()
 
     def stop(self) -> None:
-        """Nobody comes any more."""
+        """Drop the arrivals that were handed over and have not begun."""
         while not self._queue.empty():
             self._queue.get_nowait()
 

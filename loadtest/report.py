@@ -93,12 +93,12 @@ def study_report(results: Sequence[StudyResult]) -> str:
     )
 
 
-def paper_report(cells: Sequence[Cell], said: Sequence[Finding]) -> str:
+def paper_report(cells: Sequence[Cell], statements: Sequence[Finding]) -> str:
     """The page of `simulate paper`, with the paper's pictures (HTTP, FTP, Reserve, Ticket)."""
     findings = "".join(
         f'<li class="{"yes" if finding.reproduced else "no"}">'
         f"{'Reproduced' if finding.reproduced else 'Not reproduced'}: {escape(finding.text)}</li>"
-        for finding in said
+        for finding in statements
     )
     parts = [f"<ul>{findings}</ul>", table(paper_rows(cells))]
     for experiment in dict.fromkeys(cell.experiment for cell in cells):

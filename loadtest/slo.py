@@ -51,9 +51,9 @@ class Objective:
             raise ValueError(f"{text!r}: {error}") from None
 
     def untried(self, figures: Mapping[str, float]) -> bool:
-        """Whether it is about promises, and nobody had to wait for one."""
-        nobody = figures.get("promises") == 0 and figures.get("queued") == 0
-        return self.figure == "eta_within_p90" and nobody
+        """Whether it is about promises, and no client had to wait for one."""
+        none = figures.get("promises") == 0 and figures.get("queued") == 0
+        return self.figure == "eta_within_p90" and none
 
     def verdict(self, figures: Mapping[str, float]) -> str | None:
         """None when kept or untried, else one sentence. A figure that was never seen is a miss."""

@@ -20,7 +20,7 @@ _Row = tuple[float, str, File, float, float]
 
 
 def line_rate(client: str) -> float:
-    """The speed of a line that nobody measured: log-uniform, always the same for this client."""
+    """The assumed speed of an unmeasured line: log-uniform, always the same for this client."""
     share = int.from_bytes(hashlib.sha256(client.encode()).digest()[:6]) / 2**48
     return SLOWEST_LINE_BYTES_S * math.pow(FASTEST_LINE_BYTES_S / SLOWEST_LINE_BYTES_S, share)
 

@@ -66,7 +66,7 @@ class Workload:
 
     @property
     def files(self) -> int:
-        """How many downloads everybody wants in all."""
+        """How many downloads all visitors want in all."""
         return sum(len(visitor.files) for visitor in self.visitors)
 
 
@@ -82,7 +82,8 @@ EXP2_FILES = (
     File("1M", MB),
 )
 PAPER_WINDOW_S = 600.0
-PAPER_SLOWEST_BYTES_S, PAPER_FASTEST_BYTES_S = 1_600.0, 35_000.0
+PAPER_SLOWEST_BYTES_S = 1_600.0
+PAPER_FASTEST_BYTES_S = 35_000.0
 
 
 def required_bandwidth(visitors: Iterable[Visitor], window_s: float) -> float:
@@ -164,7 +165,9 @@ class ReleaseDay:
 RELEASE_DAY = ReleaseDay()
 
 #: Bounded Pareto, 1 KB to 1 GB. With alpha 0.35 the mean is 4 MB; few files hold most bytes.
-PARETO_ALPHA, PARETO_LOW_BYTES, PARETO_HIGH_BYTES = 0.35, 1_000, 1_000_000_000
+PARETO_ALPHA = 0.35
+PARETO_LOW_BYTES = 1_000
+PARETO_HIGH_BYTES = 1_000_000_000
 
 
 def bounded_pareto(u: float, alpha: float, low: float, high: float) -> float:
@@ -248,25 +251,35 @@ def release_artefacts(
     return _release("release-artefacts", seed, shape, draw, mean, abandon)
 
 
-CROWD_CLIENTS, CROWD_RUSH_S, CROWD_LOOKS_PER_S, CROWD_SPAN_S = 10_000, 60.0, 20.0, 240.0
-CROWD_LARGE, CROWD_SMALL = File("live.iso", 200 * MB), File("SHA256SUMS.txt", 1_400)
+@dataclass(frozen=True, slots=True)
+class CrowdShape:
+    """Clients within `rush_s` for the large file; over `span_s`, others for the small one."""
+
+    clients: int = 10_000
+    rush_s: float = 60.0
+    looks_per_s: float = 20.0
+    span_s: float = 240.0
+    large: File = File("live.iso", 200 * MB)
+    small: File = File("SHA256SUMS.txt", 1_400)
+    bandwidth_bytes_s: float = 12_500_000.0
 
 
 def crowd(seed: int) -> Workload:
     """Ten thousand people within a minute for one image, and others who only read a small file.
 
-    The image takes the link hours to send to all, so nearly everybody waits: what is measured is
+    The image takes the link hours to send to all, so nearly all clients wait. It measures
     the queue itself, and whether small files are still answered at once beside it.
     """
     rng = random.Random(f"crowd/{seed}")
-    waiting = [(rng.uniform(0.0, CROWD_RUSH_S), CROWD_LARGE) for _ in range(CROWD_CLIENTS)]
-    looks = int(CROWD_LOOKS_PER_S * CROWD_SPAN_S)
-    waiting += [(rng.uniform(0.0, CROWD_SPAN_S), CROWD_SMALL) for _ in range(looks)]
+    shape = CrowdShape()
+    waiting = [(rng.uniform(0.0, shape.rush_s), shape.large) for _ in range(shape.clients)]
+    looks = int(shape.looks_per_s * shape.span_s)
+    waiting += [(rng.uniform(0.0, shape.span_s), shape.small) for _ in range(looks)]
     visitors = tuple(
         Visitor(f"c{number}", arrival, math.inf, (file,))
         for number, (arrival, file) in enumerate(sorted(waiting, key=lambda pair: pair[0]))
     )
-    return Workload("crowd", seed, visitors, 12_500_000.0)
+    return Workload("crowd", seed, visitors, shape.bandwidth_bytes_s)
 
 
 def with_rude(workload: Workload, fraction: float) -> Workload:

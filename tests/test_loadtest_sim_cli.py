@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 from tests.apart import run_apart
 from tests.installed import PYTHON
 from tidegate.loadtest.report import study_report
-from tidegate.loadtest.sim import Scenario, run
+from tidegate.loadtest.sim.chronicle import Chronicle
+from tidegate.loadtest.sim.chronology import draw
 from tidegate.loadtest.sim.cli import simulate
 from tidegate.loadtest.sim.metrics import mean_and_error, net_faster
 from tidegate.loadtest.sim.paper import (
@@ -29,7 +30,7 @@ from tidegate.loadtest.sim.paper import (
     run_paper,
     same_sign,
 )
-from tidegate.loadtest.sim.scenario import paper_scenarios
+from tidegate.loadtest.sim.scenario import Scenario, paper_scenarios
 from tidegate.loadtest.sim.study import run_seeds
 from tidegate.loadtest.trace import to_trace
 from tidegate.loadtest.workloads import Workload, exp2, make_workload
@@ -220,14 +221,13 @@ def test_the_papers_tables_are_whole_and_cells_compare_by_sign() -> None:
     assert findings([]) == []
 
 
-def test_the_interface_for_the_admin_page_gives_figures_and_a_picture() -> None:
-    scenario = Scenario("ticket", slots=3, reserve_small=1, bandwidth=0.5)
-    outcome = run(few(exp2(0)), scenario, picture=True)
-    assert outcome.svg is not None
-    assert outcome.svg.startswith("<svg")
-    assert outcome.svg.endswith("</svg>")
-    assert outcome.figures["mean_session_s"] > 0
-    assert run(few(exp2(0)), Scenario("ps")).svg is None
+def test_a_run_is_drawn_as_one_picture() -> None:
+    workload, scenario = few(exp2(0)), Scenario("ticket", slots=3, reserve_small=1, bandwidth=0.5)
+    chronicle = Chronicle()
+    scenario.simulate(workload, 0, chronicle)
+    svg = draw(chronicle, scenario.capacity(workload), "exp2, ticket")
+    assert svg.startswith("<svg")
+    assert svg.endswith("</svg>")
 
 
 @pytest.mark.usefixtures("few_clients")

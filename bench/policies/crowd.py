@@ -35,7 +35,7 @@ class ClientOutcome:
 
     client: str
     came_s: float
-    #: What it wants; 0 where nobody asks for it.
+    #: What it wants; 0 where the trace does not say.
     size_bytes: int = 0
     first_s: float | None = None
     done_s: float | None = None
@@ -59,7 +59,7 @@ class TraceReplay:
         return time.monotonic() - self.began_s
 
     async def run(self, rows: list[dict[str, object]]) -> list[ClientOutcome]:
-        """Everybody, each at its time."""
+        """All clients, each at its time."""
         self.began_s = time.monotonic()
         return list(await asyncio.gather(*(self.client(n, row) for n, row in enumerate(rows))))
 

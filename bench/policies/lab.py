@@ -44,11 +44,14 @@ from tidegate.loadtest.trace import to_trace
 from tidegate.loadtest.workloads import MB, File, Visitor, Workload
 from tidegate.policies.settings import SMALL_BELOW_BYTES
 
-#: What the token bucket lets through in Mbit/s, and the part of it that is payload: 1 448 bytes of
-#: 1 514 on the wire.
-RATE_MBIT, PAYLOAD = 33.5, 1448 / 1514
+#: What the line lets through.
+RATE_MBIT = 33.5
+#: The payload of a packet: 1 448 bytes of 1 514 on the wire.
+PAYLOAD = 1448 / 1514
 LINE_BYTES_S = RATE_MBIT * 1e6 / 8 * PAYLOAD
-SERVER, PREFIX = "10.91.0.1", "tgl"
+SERVER = "10.91.0.1"
+#: Of the names of the namespaces.
+PREFIX = "tgl"
 LIMIT_S = 400
 #: What the line holds before it, in seconds of the line.
 QUEUE_S = 0.06
@@ -107,7 +110,7 @@ def begun(workload: Workload, part: float) -> Workload:
 
 
 def scaled(workload: Workload, factor: float) -> Workload:
-    """The same crowd on a line so many times as wide: its files and clients' lines grow with it."""
+    """The same crowd on a line `factor` times as wide: files and clients' lines grow with it."""
     visitors = tuple(
         replace(
             visitor,

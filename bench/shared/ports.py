@@ -7,11 +7,12 @@ import random
 import socket
 
 #: Below those that Linux gives to connections: one of these may be taken at any moment.
-_FIRST, _LAST = 20_000, 32_000
+_FIRST = 20_000
+_LAST = 32_000
 
 
 def free_port() -> int:
-    """A port that nobody has just now, whether for connections or for datagrams."""
+    """A port that no program has just now, whether for connections or for datagrams."""
     chance = random.SystemRandom()
     while True:
         port = chance.randrange(_FIRST, _LAST)

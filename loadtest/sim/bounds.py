@@ -26,7 +26,8 @@ from ...policies.max_min import Flow, SharedLink
 from ..workloads import Workload
 from .arithmetic import mean, quantile
 
-_FEWEST_BINS, _MOST_BINS = 150, 500
+_FEWEST_BINS = 150
+_MOST_BINS = 500
 _STEPS = 24
 #: Downloads that need less of their client's line than this are points in time to the dual.
 _BRIEF_S = 0.02

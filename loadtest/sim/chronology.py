@@ -15,12 +15,21 @@ from html import escape
 from .chronicle import Chronicle, Doing, Lifeline
 
 MOST_BARS = 400
-_WIDTH, _LEFT, _RIGHT, _TOP = 960, 62, 16, 46
-_CURVE, _GAP, _BARS = 150, 34, 440
+# Lengths in pixels: the picture, its margins, the curve above and the bars below.
+_WIDTH = 960
+_LEFT = 62
+_RIGHT = 16
+_TOP = 46
+_CURVE = 150
+_GAP = 34
+_BARS = 440
 _COLOURS = {Doing.WAITING: "#7aa6d8", Doing.CONNECTED: "#3f9b57", Doing.PAUSED: "#e2b23c"}
-_DOT, _SERVED, _EXCESS = "#c43d33", "#5d7183", "#e79a90"
+_DOT = "#c43d33"
+_SERVED = "#5d7183"
+_EXCESS = "#e79a90"
 #: As the page around it has them, light or dark.
-_INK, _PAPER = "currentColor", "Canvas"
+_INK = "currentColor"
+_PAPER = "Canvas"
 
 
 def draw(

@@ -356,7 +356,7 @@ def paper(
     )
     if sys.stderr.isatty():
         click.echo("\r" + " " * 40 + "\r", nl=False, err=True)
-    said = findings(cells)
+    statements = findings(cells)
     orders = {
         (cell.experiment, cell.load): order_agrees(cells, cell.experiment, cell.load)
         for cell in cells
@@ -364,11 +364,11 @@ def paper(
     if csv_path is not None:
         _write(csv_path, paper_csv(cells))
     if report_path is not None:
-        _write(report_path, paper_report(cells, said))
+        _write(report_path, paper_report(cells, statements))
     if as_json:
-        click.echo(json.dumps(paper_object(cells, said, orders), allow_nan=False))
+        click.echo(json.dumps(paper_object(cells, statements, orders), allow_nan=False))
     else:
-        click.echo(paper_table(cells, said, orders))
+        click.echo(paper_table(cells, statements, orders))
 
 
 simulate.add_command(cluster)

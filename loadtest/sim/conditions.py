@@ -27,7 +27,7 @@ class Conditions:
     kernel takes before its program has read it, as with `--limit-rate`; 0 where its line is what
     makes it slow. `paced`: the server sends files of up to `brief_bytes` in one go, finds its line
     and caps itself, with `ceiling_bytes_s` configured or not. `limit_s`: give up on a run that has
-    not ended by then (a policy that starves somebody). `answer_bytes`: what an answer without a
+    not ended by then (a policy that starves a client). `answer_bytes`: what an answer without a
     file takes of the link; who asks often takes some of it from those who download. `line`: from
     such a time on, in seconds, the link carries such a part of its bandwidth. `peers`: such a part
     of the clients exchange pieces (`loadtest.sim.swarm`). `network`: the path to the clients; None:
@@ -63,4 +63,4 @@ class Conditions:
 
 
 class Starved(RuntimeError):
-    """The run did not end: somebody waits for ever."""
+    """The run did not end: a client waits for ever."""

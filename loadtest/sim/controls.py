@@ -1,6 +1,6 @@
 """What the policies are measured against, and what no server of ours runs.
 
-`ProcessorSharing` admits everybody at once and lets the link sort it out: what nginx does. The
+`ProcessorSharing` admits all clients at once and lets the link sort it out: what nginx does. The
 paper's FTP is no policy but a way of asking (one connection for all files): `Conditions`.
 """
 
@@ -153,7 +153,7 @@ class ProcessorSharing:
         return ()
 
     def anybody_waits(self) -> bool:
-        """Nobody."""
+        """None."""
         return False
 
     def leases(self) -> Sequence[LeaseView]:

@@ -348,12 +348,12 @@ class Engine:
                 self._hold(client, decision.ticket)
                 return
             if present:
-                # Nobody calls it: the server looks for it.
+                # No call wakes it: the server looks for it.
                 self._at_file(now + min(_LOOK_S, decision.retry_after_s), self._answer, client)
                 return
         if self.conditions.answer_bytes:
             self._link.start(Flow(math.inf, self.conditions.answer_bytes))
-        action = visit.answered(now, heard(decision))
+        action = visit.answered(now, answer_to(decision))
         if isinstance(action, WaitUntil):
             self._at_file(action.at, self._ask_again, client)
         elif isinstance(action, SendNow):
@@ -511,7 +511,7 @@ class Engine:
             self._settle()
 
     def _end_lease(self, client: SimClient, lease: int) -> None:
-        """The server is done with this client; so is the lease if nobody else is on it."""
+        """The server is done with this client; so is the lease if no other client is on it."""
         sharers = self._leases[lease]
         sharers.remove(client)
         self._driver.end(lease, self.now, 0, done=not sharers)
@@ -631,7 +631,7 @@ class Engine:
                 self._carry(client)
 
     def idled_out(self, lease: int, now: float) -> None:
-        """A lease nobody used is over; nobody here has a connection on it."""
+        """An unused lease is over; no client here has a connection on it."""
         self._paused.discard(lease)
         self._background.discard(lease)
 
@@ -668,8 +668,8 @@ class Engine:
         client.held = None
 
 
-def heard(decision: Wait | Refuse) -> RetryAfter | Refused:
-    """What a client hears of a decision: waits in whole seconds, as Retry-After has them."""
+def answer_to(decision: Wait | Refuse) -> RetryAfter | Refused:
+    """The answer that carries a decision: waits in whole seconds, as Retry-After has them."""
     if isinstance(decision, Wait):
         return RetryAfter(
             float(math.ceil(decision.retry_after_s)),

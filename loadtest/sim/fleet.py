@@ -187,9 +187,9 @@ class Fleet:
     def _tell(self, act: Callable[[], None], cost_s: float | None = None) -> None:
         """Send the leader a message: it is worked off in its turn."""
         due_s = self._now + self._plan.delay_s
-        self._at(due_s, partial(self._hear, due_s, act, cost_s))
+        self._at(due_s, partial(self._receive, due_s, act, cost_s))
 
-    def _hear(self, came_s: float, act: Callable[[], None], cost_s: float | None) -> None:
+    def _receive(self, came_s: float, act: Callable[[], None], cost_s: float | None) -> None:
         begin_s = max(self._now, self._free_s, self._back_s)
         cost = self._plan.decision_s if cost_s is None else cost_s
         self._free_s = begin_s + cost

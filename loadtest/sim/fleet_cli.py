@@ -15,7 +15,7 @@ from .fleet import Failure, Fleet, FleetResult, SimFleetPlan
 from .fluid import PLANNED, FluidResult, ceiling_per_s
 from .fluid import simulate as flow
 
-#: Up to so many clients, each of them is played.
+#: A crowd up to this size is played client by client.
 _PLAYED_MOST = 5_000
 
 

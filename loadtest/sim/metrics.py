@@ -14,7 +14,8 @@ from .conditions import Conditions
 from .outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
 
 #: The paper counts a difference between two runs of one client only beyond both of these.
-SIGNIFICANT_FRACTION, SIGNIFICANT_S = 0.05, 5.0
+SIGNIFICANT_FRACTION = 0.05
+SIGNIFICANT_S = 5.0
 #: An estimate is judged by its error relative to the wait only for waits longer than this.
 ETA_WAIT_S = 10.0
 

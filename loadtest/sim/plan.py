@@ -23,21 +23,23 @@ from .engine import Engine
 from .metrics import measure
 from .scenario import Scenario
 
-#: Who is played at the most; each then stands for several.
+#: A larger crowd is played by this many clients; each then stands for several.
 MOST_CLIENTS = 300
 #: From this size on a file is what people come for; below, what they take beside it.
 LARGE_BYTES = 1_000_000
-#: A plain server: everybody at once, each an equal share.
+#: A plain server: all clients at once, each an equal share.
 PLAIN = "ps"
 #: How often another line is tried.
 _STEPS = 8
-#: For how long a crowd is played at the most, virtual seconds, and how often the policy looks.
-_PLAYED_S, _TICK_S = 900.0, 0.5
+#: A longer crowd is played faster, within this, virtual seconds.
+_PLAYED_S = 900.0
+#: How often the policy looks.
+_TICK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Who comes: so many people within so many seconds for these files, by their weights."""
+    """How many people come within `within_s` for these files, by their weights."""
 
     visitors: int
     within_s: float
@@ -146,7 +148,7 @@ def make_crowd(
 
 
 def draw_visitors(crowd: Crowd, count: int) -> Workload:
-    """So many of the crowd, at their moments and on their lines; always the same."""
+    """`count` of the crowd, at their moments and on their lines; always the same."""
     rng = random.Random("plan/1")
     arrivals = sorted(rng.uniform(0.0, crowd.within_s) for _ in range(count))
     slow, fast = math.log(RELEASE_DAY.slowest_bytes_s), math.log(RELEASE_DAY.fastest_bytes_s)
@@ -253,7 +255,7 @@ def make_plan(
     told(1 / steps)
     ours = feel(workload, each, policy, bandwidth_bytes_s)
     told(2 / steps)
-    # What everybody takes must get through in the time, or in little more.
+    # What all clients take must get through in the time, or in little more.
     guess = crowd.wanted_bytes / (crowd.within_s + wish_s)
     needed = thinnest(workload, each, ours, wish_s, guess, lambda n: told((3 + n) / steps))
     told(1.0)
@@ -290,7 +292,7 @@ def thinnest(
 
 
 def spell_time(seconds: float) -> str:
-    """A duration; one that nobody reached is `never`."""
+    """A duration; one that no client reached is `never`."""
     return "never" if math.isnan(seconds) else format_duration(seconds)
 
 

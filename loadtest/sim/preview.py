@@ -2,7 +2,7 @@
 
 The server starts it as a process of its own, so neither imports the other.
 
-Recorded arrivals are played as they came. A line that nobody measured has the speed that
+Recorded arrivals are played as they came. A line that was not measured has the speed that
 `trace.line_rate` draws from the client's key, so both sides of a comparison see the same lines.
 """
 

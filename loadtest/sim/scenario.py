@@ -140,7 +140,8 @@ PAPER_COME_BACK_S = 30.0
 #: tickets as slots, as the server keeps, all slots are always taken, and small files wait where
 #: none is reserved: Ticket+0 then gains 39 % in Experiment 2 under heavy load, with this 52, in the
 #: paper 70.
-PAPER_READY_LIST, PAPER_READY_GROW_S = 5, 60.0
+PAPER_READY_LIST = 5
+PAPER_READY_GROW_S = 60.0
 PAPER_EXTRA: Mapping[str, int] = {"+0": 0, "+10": 3, "+20": 6}
 
 

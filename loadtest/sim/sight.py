@@ -1,7 +1,7 @@
 """What a live server can see of its link, and the cap that it puts on it: `server.admission.line`.
 
 The policy in a run is told nothing else. Not whether the link is full, but whether the cap that the
-server itself set holds somebody back; not what a transfer gets at this instant, but what was
+server itself set holds a client back; not what a transfer gets at this instant, but what was
 acknowledged between two looks, smoothed as the live server smooths it; not what the link carries,
 but what `policies.bottleneck` finds.
 """
@@ -18,7 +18,7 @@ from .conditions import Conditions
 from .outcome import SimClient
 
 #: As live: the pacer pays for what is sent in one go afterwards, so under a cap that leaves before
-#: all that waits for a turn: it counts as so many of these.
+#: all that waits for a turn. It counts as this many transfers.
 _PAST_THE_PACER = 256.0
 #: A window is shut when a client's kernel holds this part of what it takes.
 _SHUT = 0.95
@@ -78,12 +78,12 @@ class Sight:
 
     @property
     def found_bytes_s(self) -> float | None:
-        """What the line was found to carry; None where nobody looks."""
+        """What the line was found to carry; None where the server does not look for it."""
         return None if self._bottleneck is None else self.orders.line_bytes_s
 
     @property
     def busy(self) -> bool:
-        """Whether the cap holds somebody back."""
+        """Whether the cap holds a client back."""
         return self._capped and self._link.full
 
     def stuck(self, flow: Flow) -> bool:
@@ -120,7 +120,7 @@ class Sight:
                 self._link.weigh(flow, weight)
 
     def restart(self, now: float) -> None:
-        """Nobody was there until now."""
+        """No client was there until now."""
         self._ticked = (now, self._link.delivered_bytes)
 
     def tick(self, now: float, flows: Mapping[int, Flow]) -> float:

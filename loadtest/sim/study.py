@@ -39,7 +39,7 @@ def run_one(
     """All figures of one run.
 
     `control` adds those that compare with HTTP (a second run), `bound` the lower bound (as slow as
-    a run, and anew for every run in which somebody gave up). With rude clients there is one more
+    a run, and anew for every run in which a client gave up). With rude clients there is one more
     run, in which the same are polite.
     """
     played = with_rude(workload, scenario.rude) if scenario.rude > 0.0 else workload

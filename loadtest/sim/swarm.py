@@ -1,7 +1,7 @@
 """The crowd as a source: those who take part give each other what the server gave any of them.
 
 A fluid model, moved on once a tick: what all of a file's crowd can give is shared out equally among
-those who lack something of what the crowd has. Nobody gives after its own end, and the server's
+those who lack something of what the crowd has. No client gives after its own end, and the server's
 pieces are the rarest first, so that no two of them are the same until each was sent once.
 """
 

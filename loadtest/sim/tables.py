@@ -156,7 +156,7 @@ def paper_rows(cells: Sequence[Cell]) -> list[list[str]]:
 
 def paper_table(
     cells: Sequence[Cell],
-    said: Sequence[Finding],
+    statements: Sequence[Finding],
     orders: Mapping[tuple[str, str], float | None],
 ) -> str:
     """Cells, findings and orders as printed."""
@@ -165,7 +165,7 @@ def paper_table(
         if share is not None:
             parts.append(f"{experiment} {load}: {share:.0%} of the paper's orderings reproduced")
     parts.append("")
-    for finding in said:
+    for finding in statements:
         mark = "reproduced    " if finding.reproduced else "not reproduced"
         parts.append(f"{mark}  {finding.text}")
     return "\n".join(parts)
@@ -173,7 +173,7 @@ def paper_table(
 
 def paper_object(
     cells: Sequence[Cell],
-    said: Sequence[Finding],
+    statements: Sequence[Finding],
     orders: Mapping[tuple[str, str], float | None],
 ) -> dict[str, Any]:
     """Everything `paper` found as one JSON object."""
@@ -192,7 +192,7 @@ def paper_object(
             }
             for cell in cells
         ],
-        "findings": [dataclasses.asdict(finding) for finding in said],
+        "findings": [dataclasses.asdict(finding) for finding in statements],
         "order_agreement": {f"{e} {load}": share for (e, load), share in orders.items()},
     }
 

@@ -16,7 +16,7 @@ _FORK = multiprocessing.get_context("fork")
 
 @contextmanager
 def worker_processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """So many processes; what is still to do when an exception leaves the block is not done."""
+    """`jobs` processes; what is still to do when an exception leaves the block is not done."""
     pool = ProcessPoolExecutor(jobs, mp_context=_FORK, initializer=_begin)
     try:
         yield pool
@@ -30,7 +30,7 @@ def worker_processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _begin() -> None:
-    """Ctrl-C is the parent's to hear; without it nobody wants the rest (Linux only)."""
+    """The parent handles Ctrl-C; without the parent the rest is not wanted (Linux only)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
