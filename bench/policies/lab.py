@@ -270,7 +270,11 @@ def simulated(
 ) -> float:
     """Mean session time of the same crowd in the simulator."""
     queue_bytes = int(QUEUE_S * workload.bandwidth_bytes_s)
-    network = NetworkPath(tuple(rtt_s), queue_bytes) if rtt_s else None
+    # What a client's kernel takes ahead is what it advertises, too: half of the buffer.
+    window_bytes = READER_BYTES // 2
+    network = (
+        NetworkPath(tuple(rtt_s), queue_bytes, largest_window_bytes=window_bytes) if rtt_s else None
+    )
     if policy == "nginx":
         policy = "ps"
     name = "http" if policy == "fcfs" else policy

@@ -39,7 +39,7 @@ class NetworkPath:
     idle_restart: bool = True
     #: RFC 6928.
     first_window_bytes: int = 10 * SEGMENT_BYTES
-    #: Half of Linux's largest send buffer (`tcp_wmem`).
+    #: The send or the receive buffer, whichever is less: half of Linux's largest (`tcp_wmem`).
     largest_window_bytes: int = 2 << 20
     #: Linux's least retransmission time-out beside the round trip.
     least_timeout_s: float = 0.2
