@@ -91,27 +91,27 @@ def steady(rate: float) -> Callable[[float], float | None]:
 
 
 def run(
-    board: SegmentMap,
+    segments: SegmentMap,
     mirrors: Sequence[Mirror],
     limit_s: float = 120.0,
     stall_s: float = 1.0,
     shared: Line | None = None,
 ) -> float:
-    """Seconds until the board is done; raises when it is not after `limit_s`."""
+    """Seconds until the segment map is done; raises when it is not after `limit_s`."""
     now = 0.0
-    board.expected = len(mirrors)
-    while not board.done:
+    segments.expected = len(mirrors)
+    while not segments.done:
         if now > limit_s:
             raise AssertionError("the download never ends")
         turn = round(now / STEP_S) % len(mirrors)
         order = list(enumerate(mirrors))
         for lane, mirror in order[turn:] + order[:turn]:
-            _step(board, lane, mirror, now, stall_s, shared)
+            _step(segments, lane, mirror, now, stall_s, shared)
         if shared is not None:
             shared.step(now, mirrors[0].rtt_s)
-        for block in board.stopped():
+        for block in segments.stopped():
             # Whatever else was asked for on that connection goes with it.
-            board.leave(block.lane, now)
+            segments.leave(block.lane, now)
             mirrors[block.lane].joined = False
             _break(mirrors[block.lane], now)
         now += STEP_S
@@ -127,7 +127,7 @@ def _break(mirror: Mirror, now: float) -> None:
 
 
 def _step(
-    board: SegmentMap, lane: int, mirror: Mirror, now: float, stall_s: float, shared: Line | None
+    segments: SegmentMap, lane: int, mirror: Mirror, now: float, stall_s: float, shared: Line | None
 ) -> None:
     rate = mirror.rate(now)
     if mirror.dead or now < mirror.busy_until_s:
@@ -135,24 +135,24 @@ def _step(
     if rate is None:
         mirror.dead = True
         _break(mirror, now)
-        board.leave(lane, now)
+        segments.leave(lane, now)
         return
     if now < mirror.connected_s:
         return
     if not mirror.joined:
         mirror.joined = True
         mirror.open_window()
-        board.join(lane, now, mirror=lane, rtt_s=mirror.rtt_s)
+        segments.join(lane, now, mirror=lane, rtt_s=mirror.rtt_s)
         if mirror.opening is not None:
             # Asked for in the dark, before the size was known.
-            block = board.claim(lane, *mirror.opening, now)
+            block = segments.claim(lane, *mirror.opening, now)
             mirror.queue.append((now + mirror.rtt_s / 2, block, block.start, block.end))
             mirror.opening = None
-    own = board.lanes[lane]
+    own = segments.lanes[lane]
     if mirror.queue or mirror.line:
         if now - mirror.silent_since_s > stall_s + mirror.rtt_s:
             mirror.stalls += 1
-            board.leave(lane, now)
+            segments.leave(lane, now)
             _break(mirror, now)
             mirror.joined = False
             mirror.connected_s = now + 2.0**mirror.stalls
@@ -160,7 +160,7 @@ def _step(
     else:
         mirror.silent_since_s = now
     if not own.blocks or (len(own.blocks) == 1 and own.blocks[0].position >= own.blocks[0].ask_at):
-        more = board.ask(lane, now)
+        more = segments.ask(lane, now)
         if more is not None:
             mirror.queue.append((now + mirror.rtt_s / 2, more, more.start, more.end))
     mirror.credit = min(mirror.credit + rate * STEP_S, rate * STEP_S + 16384)
@@ -188,10 +188,10 @@ def _step(
         if not block.live:
             continue
         wanted = min(count, block.end - block.position)
-        board.received(block, wanted, now)
+        segments.received(block, wanted, now)
         if wanted < count:
             # The end was moved down meanwhile: the rest of the answer is of no use.
-            board.leave(lane, now)
-            board.join(lane, now, mirror=lane, rtt_s=mirror.rtt_s)
+            segments.leave(lane, now)
+            segments.join(lane, now, mirror=lane, rtt_s=mirror.rtt_s)
             _break(mirror, now)
             break

@@ -44,7 +44,7 @@ moves = st.lists(
 def test_any_interleaving_ends_with_every_byte(
     name: str, size: int, turns: list[tuple[str, int, int]]
 ) -> None:
-    board = STRATEGIES[name](size)
+    segments = STRATEGIES[name](size)
     got = [0] * size
     now = 0.0
 
@@ -52,59 +52,59 @@ def test_any_interleaving_ends_with_every_byte(
         count = min(count, block.end - block.position)
         for at in range(block.position, block.position + count):
             got[at] += 1
-        board.received(block, count, now)
+        segments.received(block, count, now)
 
     def live(lane: int) -> list[Segment]:
-        return board.lanes[lane].blocks if lane in board.lanes else []
+        return segments.lanes[lane].blocks if lane in segments.lanes else []
 
     for what, lane, amount in turns:
         if what == "join":
-            board.join(lane, now, rtt_s=amount / 1e4)
+            segments.join(lane, now, rtt_s=amount / 1e4)
         elif what == "leave":
-            board.leave(lane, now)
-        elif what == "ask" and lane in board.lanes and board.lanes[lane].present:
-            block = board.ask(lane, now)
+            segments.leave(lane, now)
+        elif what == "ask" and lane in segments.lanes and segments.lanes[lane].present:
+            block = segments.ask(lane, now)
             assert block is None or block.end > block.position
         elif what == "bytes" and live(lane):
             arrive(live(lane)[0], amount + 1)
         elif what == "end" and live(lane):
-            board.ended(live(lane)[0], now)
+            segments.ended(live(lane)[0], now)
         elif what == "time":
             now += amount / 500
         elif what == "want" and amount < size:
-            board.want(amount, min(size, amount + 20))
+            segments.want(amount, min(size, amount + 20))
             for at in range(amount, min(size, amount + 20)):
                 got[at] = 0
         elif what == "fill" and amount < size:
-            board.filled(amount, min(size, amount + 20))
+            segments.filled(amount, min(size, amount + 20))
             for at in range(amount, min(size, amount + 20)):
                 got[at] += 1
         elif what == "limit" and name not in ("history",):
-            board.limit = amount
-        for block in board.stopped():
+            segments.limit = amount
+        for block in segments.stopped():
             assert not block.live
-        for owned, wanted in itertools.product(board.lanes.values(), board.wanted):
+        for owned, wanted in itertools.product(segments.lanes.values(), segments.wanted):
             assert all(b.position < b.end for b in owned.blocks)
             assert wanted[0] < wanted[1]
         under_way = {
-            at for x in board.lanes.values() for b in x.blocks for at in range(b.position, b.end)
+            at for x in segments.lanes.values() for b in x.blocks for at in range(b.position, b.end)
         }
-        free = {at for a, b in board.free for at in range(a, b)}
-        missing = {at for a, b in board.wanted for at in range(a, b)}
+        free = {at for a, b in segments.free for at in range(a, b)}
+        missing = {at for a, b in segments.wanted for at in range(a, b)}
         assert free <= missing
         assert missing <= free | under_way
-    board.limit = None
+    segments.limit = None
     for lane in range(3):
-        board.leave(lane, now)
-    board.join(7, now)
+        segments.leave(lane, now)
+    segments.join(7, now)
     for _ in range(2000):
-        if board.done:
+        if segments.done:
             break
         now += 0.01
-        block = board.ask(7, now)
-        for one in list(board.lanes[7].blocks):
+        block = segments.ask(7, now)
+        for one in list(segments.lanes[7].blocks):
             arrive(one, 1000)
-    assert board.done
+    assert segments.done
     assert all(got)
 
 
@@ -112,8 +112,8 @@ def mirrors(*mbits: float, rtt_s: float = 0.0) -> list[Mirror]:
     return [Mirror(steady(rate * MBIT), rtt_s) for rate in mbits]
 
 
-def ratio(board: SegmentMap, them: list[Mirror], optimum_s: float) -> float:
-    took = run(board, them)
+def ratio(segments: SegmentMap, them: list[Mirror], optimum_s: float) -> float:
+    took = run(segments, them)
     waste = sum(m.sent_bytes for m in them) - SIZE
     assert waste <= 0.02 * SIZE
     return took / optimum_s
@@ -180,93 +180,93 @@ def test_history_is_right_while_rates_are_what_they_were() -> None:
 
 
 def test_at_most_two_lanes_share_a_block() -> None:
-    board = DynamicBlocks([(0, 100)], 1)
+    segments = DynamicBlocks([(0, 100)], 1)
     for lane in range(3):
-        board.join(lane, 0.0)
-    first, second = board.ask(0, 0.0), board.ask(1, 0.0)
+        segments.join(lane, 0.0)
+    first, second = segments.ask(0, 0.0), segments.ask(1, 0.0)
     assert first is not None
     assert second is not None
-    assert board.ask(2, 0.0) is None
-    board.received(second, 100, 1.0)
-    assert board.done
-    assert board.stopped() == [first]
+    assert segments.ask(2, 0.0) is None
+    segments.received(second, 100, 1.0)
+    assert segments.done
+    assert segments.stopped() == [first]
 
 
 def test_one_mirror_gets_the_whole_file_in_one_block() -> None:
-    board = AdaptiveBlocks([(0, SIZE)])
-    board.join(0, 0.0)
-    block = board.ask(0, 0.0)
+    segments = AdaptiveBlocks([(0, SIZE)])
+    segments.join(0, 0.0)
+    block = segments.ask(0, 0.0)
     assert block is not None
     assert (block.start, block.end) == (0, SIZE)
 
 
 def test_a_slow_mirror_takes_nothing_it_would_end_last() -> None:
-    board = AdaptiveBlocks([(0, 1 << 20)])
-    board.join(0, 0.0, hint=10e6)
-    board.join(1, 0.0, hint=1e3)
-    assert board.ask(0, 0.0) is not None
-    assert board.ask(1, 0.0) is None
+    segments = AdaptiveBlocks([(0, 1 << 20)])
+    segments.join(0, 0.0, hint=10e6)
+    segments.join(1, 0.0, hint=1e3)
+    assert segments.ask(0, 0.0) is not None
+    assert segments.ask(1, 0.0) is None
 
 
 def test_an_answer_that_runs_on_is_used_when_nobody_else_took_what_follows() -> None:
-    board = AdaptiveBlocks([(0, SIZE)], first_bytes=1000)
-    board.join(0, 0.0)
-    board.join(1, 0.0)
-    block = board.claim(0, 0, SIZE, 0.0)
-    board.received(block, 1000, 0.1)
-    board.received(block, 100_000, 1.0)
-    other = board.ask(1, 1.0)
+    segments = AdaptiveBlocks([(0, SIZE)], first_bytes=1000)
+    segments.join(0, 0.0)
+    segments.join(1, 0.0)
+    block = segments.claim(0, 0, SIZE, 0.0)
+    segments.received(block, 1000, 0.1)
+    segments.received(block, 100_000, 1.0)
+    other = segments.ask(1, 1.0)
     assert other is not None
     assert block.end == other.start
-    board.leave(1, 2.0)
-    board.received(block, block.end - block.position, 3.0)
+    segments.leave(1, 2.0)
+    segments.received(block, block.end - block.position, 3.0)
     assert not block.live
-    assert board.carry_on(block, 3.0)
+    assert segments.carry_on(block, 3.0)
     assert block.end == SIZE
-    board.received(block, block.end - block.position, 4.0)
-    assert board.done
-    assert not board.carry_on(block, 4.0)
+    segments.received(block, block.end - block.position, 4.0)
+    assert segments.done
+    assert not segments.carry_on(block, 4.0)
 
 
 def test_help_for_one_long_answer_comes_from_its_far_end() -> None:
-    board = AdaptiveBlocks([(0, SIZE)])
-    board.join(0, 0.0)
-    whole = board.ask(0, 0.0)
+    segments = AdaptiveBlocks([(0, SIZE)])
+    segments.join(0, 0.0)
+    whole = segments.ask(0, 0.0)
     assert whole is not None
     now = 0.0
     for _ in range(10):
         now += 0.1
-        board.received(whole, 100_000, now)
-    board.join(1, now)
+        segments.received(whole, 100_000, now)
+    segments.join(1, now)
     for _ in range(6):
-        block = board.ask(1, now)
+        block = segments.ask(1, now)
         assert block is not None
         assert block.start >= whole.end
         for _ in range(5):
             now += 0.1
-            board.received(block, (block.end - block.start) // 5, now)
+            segments.received(block, (block.end - block.start) // 5, now)
         if block.live:
-            board.received(block, block.end - block.position, now)
+            segments.received(block, block.end - block.position, now)
     assert whole.live
     assert whole.end > SIZE - (4 << 20)
-    assert board.stopped() == []
+    assert segments.stopped() == []
 
 
 def test_a_fast_mirror_that_closes_after_each_answer_is_asked_for_more_each_time() -> None:
     """Its answers are over before their rate can be told."""
-    board = AdaptiveBlocks([(0, 10 * SIZE)])
-    board.expected = 2
-    board.join(1, 0.0)
-    assert board.ask(1, 0.0) is not None
+    segments = AdaptiveBlocks([(0, 10 * SIZE)])
+    segments.expected = 2
+    segments.join(1, 0.0)
+    assert segments.ask(1, 0.0) is not None
     now, sizes = 0.0, []
     for _ in range(4):
-        board.join(0, now, single=True)
-        block = board.ask(0, now)
+        segments.join(0, now, single=True)
+        block = segments.ask(0, now)
         assert block is not None
         sizes.append(block.end - block.start)
         now += 0.01
-        board.received(block, sizes[-1], now)
-        board.leave(0, now)
+        segments.received(block, sizes[-1], now)
+        segments.leave(0, now)
     assert sizes[1] >= 2 * sizes[0]
     assert sizes[3] >= 8 * sizes[0]
 

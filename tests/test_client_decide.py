@@ -128,25 +128,25 @@ class Downloads(RuleBasedStateMachine):
                 assert until >= self.now
                 self.timers.add((mirror_number, until))
             case OpenOutput(size):
-                assert state.board is None
-                state.board = AdaptiveBlocks([(0, size)] if size else [])
+                assert state.segments is None
+                state.segments = AdaptiveBlocks([(0, size)] if size else [])
                 self.handle(OutputReady(size, 0, False, False))
                 for lane in sorted(self.open):
                     self.join(lane)
             case SetSize(size):
-                assert state.board is not None
-                state.board.settle(size)
+                assert state.segments is not None
+                state.segments.settle(size)
             case StartOver():
                 for lane in sorted(self.open):
                     self.close(lane)
-                assert state.board is None
+                assert state.segments is None
             case AssignFrom(lane, start):
-                assert state.board is not None
+                assert state.segments is not None
                 if lane in self.open:
-                    state.board.claim(lane, start, state.size_bytes, self.now)
+                    state.segments.claim(lane, start, state.size_bytes, self.now)
             case Distrust():
-                if state.board is not None and state.size_bytes < UNKNOWN_SIZE:
-                    state.board.want(0, state.size_bytes)
+                if state.segments is not None and state.size_bytes < UNKNOWN_SIZE:
+                    state.segments.want(0, state.size_bytes)
             case FindCulprit():
                 # One is doubted only while another can give its bytes.
                 alive = [mirror.number for mirror in state.alive]
@@ -163,16 +163,16 @@ class Downloads(RuleBasedStateMachine):
 
     def join(self, lane: int) -> None:
         mirror = self.state.mirror_of(lane)
-        if self.state.board is not None:
-            self.state.board.join(lane, self.now, mirror=mirror.number, rtt_s=0.01)
+        if self.state.segments is not None:
+            self.state.segments.join(lane, self.now, mirror=mirror.number, rtt_s=0.01)
             self.handle(ConnectionOpened(lane))
 
     def close(self, lane: int) -> None:
         self.open.discard(lane)
         if lane in self.state.whole:
             self.handle(WholeAnswerEnded(lane))
-        if self.state.board is not None:
-            self.state.board.leave(lane, self.now)
+        if self.state.segments is not None:
+            self.state.segments.leave(lane, self.now)
 
     def pick(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from(sorted(self.open)), "lane")
@@ -208,9 +208,9 @@ class Downloads(RuleBasedStateMachine):
         findings = Findings(tuple(parse(url) for url in found))
         self.handle(AnswerReceived(lane, start, body, self.now, findings=findings))
         if self.accepted and not self.over:
-            assert self.state.board is not None
+            assert self.state.segments is not None
             if whole and lane in self.open and lane not in self.state.whole:
-                self.state.board.leave(lane, self.now)
+                self.state.segments.leave(lane, self.now)
                 self.join(lane)
                 self.handle(WholeAnswerBegan(lane))
 
@@ -248,7 +248,7 @@ class Downloads(RuleBasedStateMachine):
             ConnectionLost(lane, Break(served, brought, brought, crowded, permanent), "broke")
         )
 
-    @precondition(lambda self: self.open and not self.over and self.state.board is not None)
+    @precondition(lambda self: self.open and not self.over and self.state.segments is not None)
     @rule(data=st.data())
     def stands_again(self, data: st.DataObject) -> None:
         if self.state.size_bytes >= UNKNOWN_SIZE and not self.state.whole:
@@ -274,50 +274,50 @@ class Downloads(RuleBasedStateMachine):
     def outside(self, data: st.DataObject, start: int | None, size: int | None) -> None:
         self.handle(RangeOutsideFile(self.pick(data), start, size))
 
-    @precondition(lambda self: self.open and not self.over and self.state.board)
+    @precondition(lambda self: self.open and not self.over and self.state.segments)
     @rule(data=st.data(), share=st.floats(0.01, 1.0))
     def sends_bytes(self, data: st.DataObject, share: float) -> None:
-        board, lane = self.state.board, self.pick(data)
-        assert board is not None
-        known = board.lanes.get(lane)
+        segments, lane = self.state.segments, self.pick(data)
+        assert segments is not None
+        known = segments.lanes.get(lane)
         usable = self.state.usable(self.state.mirror_of(lane))
         block = known.blocks[0] if known is not None and known.blocks else None
         if block is None and usable and self.state.size_bytes < UNKNOWN_SIZE:
-            block = board.ask(lane, self.now)
+            block = segments.ask(lane, self.now)
         if block is not None and block.end > block.position:
             self.now += 0.01
             count = max(1, int((min(block.end, SIZE) - block.position) * share))
-            board.received(block, min(count, block.end - block.position), self.now)
+            segments.received(block, min(count, block.end - block.position), self.now)
             self.state.mirror_of(lane).counts.received_bytes += count
-        for stopped in board.stopped():
+        for stopped in segments.stopped():
             self.close(stopped.lane)
             self.perform(Connect(stopped.lane))
 
     @precondition(lambda self: not self.over and self.state.samples.rounds)
     @rule(data=st.data(), word=st.sampled_from([b"same", b"same", b"other"]))
     def gives_a_sample(self, data: st.DataObject, word: bytes) -> None:
-        if self.open and self.state.board is not None:
+        if self.open and self.state.segments is not None:
             place = data.draw(st.sampled_from(self.state.samples.rounds), "place")
             self.handle(SampleReceived(self.pick(data), place.start, word))
 
-    @precondition(lambda self: not self.over and self.state.board)
+    @precondition(lambda self: not self.over and self.state.segments)
     @rule(data=st.data(), culprit=st.booleans())
     def gives_a_wrong_piece(self, data: st.DataObject, culprit: bool) -> None:
         number = data.draw(st.integers(0, len(self.state.mirrors) - 1))
         self.handle(PiecesWrong(((0, 0, 7),), (number,) if culprit else ()))
 
-    @precondition(lambda self: not self.over and self.state.board)
+    @precondition(lambda self: not self.over and self.state.segments)
     @rule(data=st.data())
     def lies(self, data: st.DataObject) -> None:
         number = data.draw(st.integers(0, len(self.state.mirrors) - 1))
         self.handle(WrongBytes(number, "it gives wrong bytes"))
 
-    @precondition(lambda self: not self.over and self.state.board and self.state.board.done)
+    @precondition(lambda self: not self.over and self.state.segments and self.state.segments.done)
     @rule(wrong=st.booleans(), drained=st.booleans())
     def is_whole(self, wrong: bool, drained: bool) -> None:
         self.handle(BytesComplete("sha256" if wrong else None, drained, frozenset()))
 
-    @precondition(lambda self: not self.over and self.state.board)
+    @precondition(lambda self: not self.over and self.state.segments)
     @rule(joins=st.booleans())
     def multicast(self, joins: bool) -> None:
         mirror = self.state.mirrors[0]
@@ -382,12 +382,12 @@ class Downloads(RuleBasedStateMachine):
 
     @invariant()
     def every_wanted_byte_is_free_or_under_way(self) -> None:
-        board = self.state.board if hasattr(self, "state") else None
-        if board is None:
+        segments = self.state.segments if hasattr(self, "state") else None
+        if segments is None:
             return
-        under_way = [block for lane in board.lanes.values() for block in lane.blocks]
-        for start, end in board.wanted:
-            covered = sum(b - a for a, b in board.free.within(start, end))
+        under_way = [block for lane in segments.lanes.values() for block in lane.blocks]
+        for start, end in segments.wanted:
+            covered = sum(b - a for a, b in segments.free.within(start, end))
             if covered < end - start:
                 assert under_way
 

@@ -34,7 +34,7 @@ def document(path: Path) -> bytes:
 
 
 class Party:
-    """One downloader with its own file in memory, as a sink would have it."""
+    """One downloader with its own file in memory, as a writer would have it."""
 
     def __init__(self, folder: Path, torrent: bytes, content: bytes = b"") -> None:
         self.data = bytearray(content or bytes(SIZE))

@@ -41,7 +41,7 @@ def pieces(length: int) -> Pieces:
     return Pieces(length, "sha256", tuple(hashlib.sha256(part).digest() for part in parts))
 
 
-def sink(length: int = 100) -> PieceWriter:
+def writer(length: int = 100) -> PieceWriter:
     digest = ("sha256", hashlib.sha256(DATA).digest())
     return PieceWriter(Memory(), len(DATA), pieces=pieces(length), digest=digest)
 
@@ -57,7 +57,7 @@ writes = st.lists(
 def test_any_order_ends_with_every_byte_right_and_liars_named(
     turns: list[tuple[int, int, int, bool]], length: int
 ) -> None:
-    one = sink(length)
+    one = writer(length)
     lied = False
     for offset, count, source, honest in turns:
         data = DATA[offset : offset + count]
@@ -78,7 +78,7 @@ def test_any_order_ends_with_every_byte_right_and_liars_named(
 
 
 def test_overlapping_writes_count_once() -> None:
-    one = sink()
+    one = writer()
     assert one.write_at(0, DATA[:50]) == 50
     assert one.write_at(25, DATA[25:75]) == 25
     assert one.received_bytes == 100
@@ -88,7 +88,7 @@ def test_overlapping_writes_count_once() -> None:
 
 def test_bytes_outside_the_file_are_refused() -> None:
     with pytest.raises(ValueError, match="outside"):
-        sink().write_at(990, b"x" * 11)
+        writer().write_at(990, b"x" * 11)
 
 
 def test_a_digest_learnt_late_is_checked_too() -> None:
@@ -155,8 +155,8 @@ def test_a_folder_that_takes_no_files_is_not_said_to_be_missing() -> None:
 def test_a_file_may_have_as_long_a_name_as_any(tmp_path: Path, name: str) -> None:
     """What stands beside it while it is fetched has a longer one."""
     output = FileOutput(tmp_path / name)
-    sink = output.open(Identity(3))
-    sink.write_at(0, b"abc")
+    writer = output.open(Identity(3))
+    writer.write_at(0, b"abc")
     other = part_and_journal(tmp_path / (name[:-1] + "y"))
     assert not set(other) & set(part_and_journal(tmp_path / name))
     output.finish(None)
@@ -194,8 +194,8 @@ def test_after_a_reboot_only_a_digest_vouches_for_a_part_file(
     assert ours.resumable() is not None
     theirs = left_behind(tmp_path / "b", "another-boot", digest)
     assert (theirs.resumable() is not None) == (digest is not None)
-    sink = theirs.open(Identity(1000, {"u": '"v"'}, digest))
-    assert sink.have.total == (500 if digest is not None else 0)
+    writer = theirs.open(Identity(1000, {"u": '"v"'}, digest))
+    assert writer.have.total == (500 if digest is not None else 0)
     ours.close(discard=True)
     theirs.close(discard=True)
 
@@ -248,7 +248,7 @@ def test_after_a_reboot_checked_pieces_are_checked_again(
     output = left_behind(tmp_path, boot, "sha256:00")
     with (tmp_path / "f.tidegate-part.journal").open("a") as journal:
         journal.write("= 0\n")
-    sink = output.open(Identity(1000, {"u": '"v"'}, "sha256:00"))
-    assert sink.have.total == 500
-    assert sink.checked == trusted
+    writer = output.open(Identity(1000, {"u": '"v"'}, "sha256:00"))
+    assert writer.have.total == 500
+    assert writer.checked == trusted
     output.close(discard=True)

@@ -69,20 +69,19 @@ def draw(download: Download) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for mirror in download.state.mirrors:
         table.add_row(*_row(download, mirror, now))
-    sink, board = download.sink, download.board
-    if sink is None or board is None:
+    writer, segments = download.writer, download.segments
+    if writer is None or segments is None:
         return table
-    rate = sum(lane.rate(now) or 0.0 for lane in board.lanes.values() if lane.blocks)
-    done = sink.have.total
+    rate = sum(lane.rate(now) or 0.0 for lane in segments.lanes.values() if lane.blocks)
+    done = writer.have.total
     line = Text(f"{format_size(done)}")
-    if sink.size_bytes < UNKNOWN_SIZE:
-        share = done / sink.size_bytes if sink.size_bytes else 1.0
-        line.append(f" of {format_size(sink.size_bytes)}  {100 * share:.0f} %")
+    if writer.size_bytes < UNKNOWN_SIZE:
+        share = done / writer.size_bytes if writer.size_bytes else 1.0
+        line.append(f" of {format_size(writer.size_bytes)}  {100 * share:.0f} %")
         if rate > 0:
-            line.append(
-                f"  {format_size(rate)}/s  {format_duration((sink.size_bytes - done) / rate)} left"
-            )
-        return Group(table, _map(download, sink.size_bytes), line)
+            left_s = (writer.size_bytes - done) / rate
+            line.append(f"  {format_size(rate)}/s  {format_duration(left_s)} left")
+        return Group(table, _map(download, writer.size_bytes), line)
     line.append(f"  {format_size(rate)}/s")
     return Group(table, line)
 
@@ -102,36 +101,36 @@ def _row(download: Download, mirror: Mirror, now: float) -> tuple[Text, Text, Te
                 start = f"starts in about {format_duration(max(0.0, pause.starts_at - now))}, "
             return name, got, Text(f"waiting, place {pause.place}, {start}asks again in {left}")
         return name, got, Text(f"{pause.text}; again in {left}", style="yellow")
-    board = download.board
-    lanes = [board.lanes[n] for n in mirror.lanes if board and n in board.lanes]
+    segments = download.segments
+    lanes = [segments.lanes[n] for n in mirror.lanes if segments and n in segments.lanes]
     if not any(lane.blocks for lane in lanes):
-        return name, got, Text("connecting" if board is None else "ready", style="dim")
+        return name, got, Text("connecting" if segments is None else "ready", style="dim")
     return name, got, Text(f"{format_size(sum(lane.rate(now) or 0.0 for lane in lanes))}/s")
 
 
 def _map(download: Download, size: int) -> Text:
-    """What has arrived, in the colour of who brought it; a dot where a mirror is at work."""
+    """What has arrived, in the colour of its mirror; a mark where a mirror is at work."""
     text = Text()
-    sink, board = download.sink, download.board
-    if sink is None or board is None or size == 0:
+    writer, segments = download.writer, download.segments
+    if writer is None or segments is None or size == 0:
         return text
     owner: list[int | None] = [None] * _MAP_CELLS
-    for start, end, number in sink.sources(0, size):
+    for start, end, number in writer.sources(0, size):
         for cell in range(start * _MAP_CELLS // size, -(-end * _MAP_CELLS // size)):
             owner[cell] = number
     at_work = {
         min(_MAP_CELLS - 1, block.position * _MAP_CELLS // size): lane.mirror
-        for lane in board.lanes.values()
+        for lane in segments.lanes.values()
         for block in lane.blocks
     }
     for cell in range(_MAP_CELLS):
         low, high = cell * size // _MAP_CELLS, max(1, (cell + 1) * size // _MAP_CELLS)
         who = at_work.get(cell, owner[cell])
         style = _COLOURS[who % len(_COLOURS)] if who is not None else "white"
-        if sink.have.covers(low, high):
+        if writer.have.covers(low, high):
             text.append("█", style=style)
         elif cell in at_work:
             text.append("▸", style=style)
         else:
-            text.append("▒" if sink.have.overlaps(low, high) else "·", style=style)
+            text.append("▒" if writer.have.overlaps(low, high) else "·", style=style)
     return text

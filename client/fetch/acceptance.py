@@ -45,15 +45,17 @@ TUNING = WholeAnswerTuning()
 
 def _is_whole_answer_useful(state: State, mirror: Mirror) -> bool:
     """Whether a whole answer from this mirror could be of use now."""
-    board = state.board
-    if board is None or not state.others(mirror):
+    segments = state.segments
+    if segments is None or not state.others(mirror):
         return True
     # Those that may turn out alike are not counted; they are compared, and the fastest stays.
     lanes = [
-        lane for lane in board.lanes.values() if state.mirrors[lane.mirror].serves is Serves.PARTS
+        lane
+        for lane in segments.lanes.values()
+        if state.mirrors[lane.mirror].serves is Serves.PARTS
     ]
     size = state.size_bytes
-    return size - board.wanted.total + sum(map(Lane.left, lanes)) <= TUNING.twice_share * size
+    return size - segments.wanted.total + sum(map(Lane.left, lanes)) <= TUNING.twice_share * size
 
 
 def whole_answer_began(state: State, lane: int, now: float) -> list[Action]:
@@ -153,12 +155,12 @@ def answer_received(state: State, event: AnswerReceived, now: float) -> Actions:
         return faults.size_changes(state, mirror)
     if size == 0 and faults.doubts_empty(state, mirror):
         return faults.drop_empty(state, mirror)
-    if size is not None and state.board is not None and state.size_bytes >= UNKNOWN_SIZE:
+    if size is not None and state.segments is not None and state.size_bytes >= UNKNOWN_SIZE:
         state.size_bytes = size
         actions.append(SetSize(size))
     if size is not None and state.size_bytes not in (UNKNOWN_SIZE, size):
         return [*actions, *faults.size_differs(state, mirror, size)]
-    if state.board is None and size is not None and faults.outvoted(state, mirror, size):
+    if state.segments is None and size is not None and faults.outvoted(state, mirror, size):
         return [*actions, *faults.drop(state, mirror, faults.DropReason.OTHER_SIZE)]
     first = not mirror.answered
     mirror.answered, mirror.validator = True, body.validator
@@ -177,7 +179,7 @@ def answer_received(state: State, event: AnswerReceived, now: float) -> Actions:
             mirror.serves = Serves.WHOLE
             if not _is_whole_answer_useful(state, mirror):
                 return [*actions, *faults.drop(state, mirror, "it sends only the whole file")]
-    if state.board is None:
+    if state.segments is None:
         actions.append(OpenOutput(size if size is not None else UNKNOWN_SIZE))
     if first and state.digest is not None:
         actions.append(UseDigest(state.digest))

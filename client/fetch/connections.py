@@ -76,7 +76,7 @@ def _patience_s(state: State, mirror: Mirror, event: ConnectionSilent, now: floa
     limit_s = state.options.timeout_s
     if not _not_alone(state, mirror):
         return limit_s
-    known = state.board.lanes.get(event.lane) if state.board is not None else None
+    known = state.segments.lanes.get(event.lane) if state.segments is not None else None
     rate = known.last_rate if known is not None else None
     # Four packets' time at the rate last seen, so that slow is not taken for dead.
     slow_s = 6000 / rate if rate is not None and rate > 1.0 else 0.0
@@ -86,25 +86,25 @@ def _patience_s(state: State, mirror: Mirror, event: ConnectionSilent, now: floa
 
 def try_more_connections(state: State, now: float) -> list[Action]:
     """Open connections on trial, close those that do not pay."""
-    board, widened = state.board, state.widened
-    if board is None or state.size_bytes >= UNKNOWN_SIZE:
+    segments, widened = state.segments, state.widened
+    if segments is None or state.size_bytes >= UNKNOWN_SIZE:
         return []
     if now < widened.next_s or not _wanted(state):
         return []
     widened.next_s = now + TUNING.trial_step_s
-    actions = _retire(state, board)
+    actions = _retire(state, segments)
     readings = {
         mirror.number: Reading(mirror.counts.received_bytes, _lanes(state, mirror), _most(mirror))
         for mirror in state.mirrors
         if state.usable(mirror) and mirror.answered and mirror.serves is Serves.PARTS
     }
-    for step in widened.trials.tick(now, readings, board.wanted.total):
+    for step in widened.trials.tick(now, readings, segments.wanted.total):
         mirror = state.mirrors[step.mirror]
         if isinstance(step, Add):
             actions += [Connect(state.lane(mirror)) for _ in range(step.count)]
         else:
             for lane in mirror.lanes[-step.count :]:
-                board.retire(lane)
+                segments.retire(lane)
                 widened.retiring.add(lane)
         verb = "try" if isinstance(step, Add) else "give up"
         text = f"{verb} {step.count} more to {mirror.url.text}"
@@ -132,10 +132,10 @@ def _most(mirror: Mirror) -> int:
     return TUNING.most_lanes if told is None else min(TUNING.most_lanes, told)
 
 
-def _retire(state: State, board: SegmentMap) -> list[Action]:
+def _retire(state: State, segments: SegmentMap) -> list[Action]:
     actions: list[Action] = []
     for lane in sorted(state.widened.retiring):
-        known = board.lanes.get(lane)
+        known = segments.lanes.get(lane)
         mirror = state.mirror_of(lane)
         if lane not in mirror.lanes:
             state.widened.retiring.discard(lane)

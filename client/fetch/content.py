@@ -62,27 +62,31 @@ class ArrivalHandler(Protocol):
 
 
 class BodyReceiver:
-    """One sink, one board, until the download is over or starts over."""
+    """One writer, one segment map, until the download is over or starts over."""
 
     def __init__(
-        self, state: State, sink: PieceWriter, board: SegmentMap, handler: ArrivalHandler
+        self, state: State, writer: PieceWriter, segments: SegmentMap, handler: ArrivalHandler
     ) -> None:
-        self.sink = sink
-        self.board = board
+        self.writer = writer
+        self.segments = segments
         self._state = state
         self._handler = handler
 
     def arrived(self, lane: int, block: Segment, data: memoryview, now: float) -> bool:
         """Bytes at the block's position; False when the download is over because of them."""
-        sink, board, handler = self.sink, self.board, self._handler
+        writer, segments, handler = self.writer, self.segments, self._handler
         if not self._write(lane, block.position, data):
             return False
-        board.received(block, len(data), now)
-        if sink.pieces is not None and len(sink.checked) < TUNING.early_pieces and sink.checks_due:
+        segments.received(block, len(data), now)
+        if (
+            writer.pieces is not None
+            and len(writer.checked) < TUNING.early_pieces
+            and writer.checks_due
+        ):
             # A liar is best found with its first piece.
             handler.check()
         handler.took(lane, block, len(data), now)
-        if board.done:
+        if segments.done:
             handler.wake()
         return not self._state.over
 
@@ -90,9 +94,9 @@ class BodyReceiver:
         """Bytes of a whole answer that runs beside the one that has the block."""
         if not self._write(lane, position, data):
             return False
-        self.board.filled(position, position + len(data))
+        self.segments.filled(position, position + len(data))
         self._handler.break_stopped()
-        if self.board.done:
+        if self.segments.done:
             self._handler.wake()
         return True
 
@@ -100,7 +104,7 @@ class BodyReceiver:
         state = self._state
         mirror = state.mirror_of(lane)
         try:
-            self.sink.write_at(position, data, mirror.number)
+            self.writer.write_at(position, data, mirror.number)
         except LocalProblem as problem:
             self._handler.fail(problem)
             return False
@@ -111,10 +115,10 @@ class BodyReceiver:
 
 
 def make_segment_map(
-    sink: PieceWriter, options: Options, rates: Mapping[int, float | None]
+    writer: PieceWriter, options: Options, rates: Mapping[int, float | None]
 ) -> SegmentMap:
-    """A board for what `sink` misses; `rates` by mirror, None for strangers."""
-    missing = sink.missing()
+    """A segment map for what `writer` misses; `rates` by mirror, None for strangers."""
+    missing = writer.missing()
     left = sum(end - start for start, end in missing)
     match options.strategy:
         case "history":
@@ -128,7 +132,7 @@ def make_segment_map(
             return DynamicBlocks(missing, count)
         case "single":
             return SingleBlocks(missing)
-    piece = sink.pieces.length if sink.pieces is not None else 1
+    piece = writer.pieces.length if writer.pieces is not None else 1
     return AdaptiveBlocks(
         missing,
         align=piece if piece <= TUNING.most_align_bytes else 1,
@@ -143,9 +147,9 @@ Span = tuple[int, int]
 class CulpritSearch:
     """Call `next` whenever the digest turned out wrong; it says whose bytes to read again."""
 
-    def __init__(self, mirrors: list[Mirror], sink: PieceWriter) -> None:
+    def __init__(self, mirrors: list[Mirror], writer: PieceWriter) -> None:
         self._mirrors = mirrors
-        self._sink = sink
+        self._writer = writer
         self._suspect: int | None = None
         shares = self._shares()
         order = sorted(shares, key=lambda n: -sum(b - a for a, b in shares[n]))
@@ -155,12 +159,12 @@ class CulpritSearch:
 
     def _shares(self) -> dict[int, list[Span]]:
         found: dict[int, list[Span]] = {}
-        for start, end, number in self._sink.sources(0, self._sink.size_bytes):
+        for start, end, number in self._writer.sources(0, self._writer.size_bytes):
             if self._mirrors[number].alive:
                 found.setdefault(number, []).append((start, end))
         return found
 
-    def next(self, board: SegmentMap) -> int | None:
+    def next(self, segments: SegmentMap) -> int | None:
         """Prepare the next step: some bytes of one mirror are wanted again, from others; its
         number is returned. None when nothing is left to try."""
         self._suspect = None
@@ -170,7 +174,7 @@ class CulpritSearch:
                 (start, min(end, start + TUNING.sample_bytes))
                 for start, end in self._spread(self._shares().get(number, []))
             ]
-            if self._doubt(board, number, spans):
+            if self._doubt(segments, number, spans):
                 return number
         if not self._planned:
             self._planned = True
@@ -178,14 +182,14 @@ class CulpritSearch:
         while self._steps:
             number, half = self._steps.popleft()
             spans = self._shares().get(number, [])
-            if self._doubt(board, number, self._half(spans, half)):
+            if self._doubt(segments, number, self._half(spans, half)):
                 self._suspect = number
                 return number
         return None
 
     def _plan(self) -> None:
         counts: dict[int, int] = {}
-        for (old, new), times in self._sink.differences.items():
+        for (old, new), times in self._writer.differences.items():
             for number in (old, new):
                 counts[number] = counts.get(number, 0) + times
         accused = sorted(counts, key=lambda n: -counts[n])
@@ -214,22 +218,22 @@ class CulpritSearch:
             found.append((start, start + cut))
         return [span for span in found if span[1] > span[0]]
 
-    def _doubt(self, board: SegmentMap, number: int, spans: list[Span]) -> bool:
+    def _doubt(self, segments: SegmentMap, number: int, spans: list[Span]) -> bool:
         others = any(mirror.alive and mirror.number != number for mirror in self._mirrors)
         if not spans or not others or not self._mirrors[number].alive:
             return False
         for start, end in spans:
-            self._sink.doubt(start, end)
-            board.want(start, end)
+            self._writer.doubt(start, end)
+            segments.want(start, end)
         return True
 
     def name_culprit(self) -> None:
         """The digest is right now: the mirror that was being replaced had given the wrong bytes."""
-        differing = {old for (old, _), times in self._sink.differences.items() if times}
+        differing = {old for (old, _), times in self._writer.differences.items() if times}
         if self._suspect is not None:
-            self._sink.culprits.add(self._suspect)
+            self._writer.culprits.add(self._suspect)
         elif len(differing) == 1:
-            self._sink.culprits |= differing
+            self._writer.culprits |= differing
 
 
 _STRONG = ("sha256", "sha384", "sha512")
@@ -280,7 +284,7 @@ class DownloadedFile:
         return self._metalink.size_bytes if self._metalink is not None else None, {}
 
     def open(self, size_bytes: int) -> PieceWriter:
-        """A sink for a file of that size; raises DownloadFailed when there is no place for it."""
+        """A writer for a file of that size; raises DownloadFailed when there is no place for it."""
         pieces = self._metalink.pieces if self._metalink is not None else None
         if pieces is not None and not pieces.fits(size_bytes):
             pieces = None
@@ -291,14 +295,14 @@ class DownloadedFile:
         }
         first_piece = pieces.digests[0].hex() if pieces is not None else None
         identity = Identity(size_bytes, validators, _text(self._digest), first_piece)
-        sink = self._target.open(identity)
-        checked = sorted(sink.checked)
+        writer = self._target.open(identity)
+        checked = sorted(writer.checked)
         if pieces is not None:
-            sink.use_pieces(pieces, checked)
+            writer.use_pieces(pieces, checked)
         if self._digest is not None and not self._pieces_vouch(pieces):
-            sink.use_digest(self._digest)
-        self.resumed_bytes = sink.have.total
-        return sink
+            writer.use_digest(self._digest)
+        self.resumed_bytes = writer.have.total
+        return writer
 
     def start_over(self) -> None:
         """What was written is worth nothing."""
@@ -311,33 +315,33 @@ class DownloadedFile:
         strong = pieces is not None and pieces.algorithm in _STRONG
         return strong and self._checksum is None
 
-    def use_told_digest(self, sink: PieceWriter, digest: tuple[str, bytes]) -> bool:
+    def use_told_digest(self, writer: PieceWriter, digest: tuple[str, bytes]) -> bool:
         """The first mirror told a digest: check it from the first byte on, unless a better proof
         is known. Returns whether it is checked."""
-        if sink.digest is not None or self._pieces_vouch(sink.pieces):
+        if writer.digest is not None or self._pieces_vouch(writer.pieces):
             return False
-        sink.use_digest(digest)
+        writer.use_digest(digest)
         self.digest_from = "digest"
         return True
 
-    def use_pieces(self, sink: PieceWriter, metalink: Metalink) -> bool:
+    def use_pieces(self, writer: PieceWriter, metalink: Metalink) -> bool:
         """Piece digests learnt while the download runs; False if it is another file's Metalink."""
-        if metalink.size_bytes != sink.size_bytes:
+        if metalink.size_bytes != writer.size_bytes:
             return False
-        wanted, told, pieces = sink.digest, metalink.digest, metalink.pieces
+        wanted, told, pieces = writer.digest, metalink.digest, metalink.pieces
         if wanted is not None and told is not None and wanted[0] == told[0] and wanted != told:
             return False
-        if pieces is not None and sink.pieces is None and pieces.fits(sink.size_bytes):
-            sink.use_pieces(pieces)
+        if pieces is not None and writer.pieces is None and pieces.fits(writer.size_bytes):
+            writer.use_pieces(pieces)
         return True
 
     # -- wrong bytes ---------------------------------------------------------------------------
 
     def distrust(self, intake: BodyReceiver, number: int) -> None:
         """Bytes of that mirror that no digest has proved are missing again."""
-        sink, board = intake.sink, intake.board
-        pieces = sink.pieces
-        for start, end, giver in sink.sources(0, sink.size_bytes):
+        writer, segments = intake.writer, intake.segments
+        pieces = writer.pieces
+        for start, end, giver in writer.sources(0, writer.size_bytes):
             if giver != number:
                 continue
             doubtful = [(start, end)]
@@ -345,27 +349,27 @@ class DownloadedFile:
                 doubtful = [
                     (max(start, a), min(end, b))
                     for index in range(start // pieces.length, -(-end // pieces.length))
-                    if index not in sink.checked
-                    for a, b in [pieces.span(index, sink.size_bytes)]
+                    if index not in writer.checked
+                    for a, b in [pieces.span(index, writer.size_bytes)]
                 ]
             for a, b in doubtful:
-                sink.forget(a, b)
-                board.want(a, b)
-        sink.culprits.add(number)
+                writer.forget(a, b)
+                segments.want(a, b)
+        writer.culprits.add(number)
 
-    def begin_repair(self, sink: PieceWriter) -> bool:
+    def begin_repair(self, writer: PieceWriter) -> bool:
         """Look for the culprit; False if that is being done."""
         if self._repair is not None:
             return False
-        self._repair = CulpritSearch(self._state.mirrors, sink)
+        self._repair = CulpritSearch(self._state.mirrors, writer)
         return True
 
     def next_doubt(self, intake: BodyReceiver) -> int | None:
         """Whose bytes are to be replaced now; None when nothing is left to try."""
         assert self._repair is not None
-        return self._repair.next(intake.board)
+        return self._repair.next(intake.segments)
 
     def name_culprit(self) -> None:
-        """The file is right: if it was mended, whose bytes were wrong?"""
+        """The file is right: name the mirror that had given wrong bytes, if one was replaced."""
         if self._repair is not None:
             self._repair.name_culprit()

@@ -54,8 +54,8 @@ def decide(state: State, event: Event, now: float) -> list[Action]:
     if state.over:
         return []
     actions = _decide(state, event, now)
-    if state.board is not None:
-        state.board.expected = state.expected_lanes()
+    if state.segments is not None:
+        state.segments.expected = state.expected_lanes()
     return actions
 
 
@@ -165,8 +165,8 @@ def _start(state: State, event: Started, now: float) -> list[Action]:
 
 def _ready(state: State, event: OutputReady, now: float) -> list[Action]:
     state.phase = DownloadPhase.FETCHING
-    if event.board is not None:
-        state.board = event.board
+    if event.segments is not None:
+        state.segments = event.segments
     state.size_bytes, state.vouched = event.size_bytes, event.vouched
     if len(state.mirrors) > 1 and not event.pieces:
         sampling.choose(state)
@@ -176,9 +176,9 @@ def _ready(state: State, event: OutputReady, now: float) -> list[Action]:
 
 def _session_joined(state: State, number: int) -> list[Action]:
     """What is under way from that mirror comes by multicast."""
-    mirror, board = state.mirrors[number], state.board
+    mirror, segments = state.mirrors[number], state.segments
     mirror.state = MirrorState.RECEIVING
-    lanes = board.lanes if board is not None else {}
+    lanes = segments.lanes if segments is not None else {}
     return [Disconnect(lane) for lane in mirror.lanes if lane in lanes and lanes[lane].blocks]
 
 
@@ -186,13 +186,13 @@ def _session_left(state: State, number: int) -> list[Action]:
     mirror = state.mirrors[number]
     if mirror.state is MirrorState.RECEIVING:
         mirror.state = MirrorState.READY
-    if state.board is not None:
-        state.board.floor = 0
+    if state.segments is not None:
+        state.segments.floor = 0
     return [*(Connect(lane) for lane in mirror.lanes), Wake()]
 
 
 def _tick(state: State, now: float) -> list[Action]:
-    if state.board is None or state.phase is not DownloadPhase.FETCHING:
+    if state.segments is None or state.phase is not DownloadPhase.FETCHING:
         return []
     planning.forecast_rest(state, now)
     return [
@@ -205,9 +205,9 @@ def _tick(state: State, now: float) -> list[Action]:
 
 def _pieces_wrong(state: State, event: PiecesWrong) -> list[Action]:
     """Wrong pieces are wanted again; the mirror that gave them is dropped."""
-    assert state.board is not None
+    assert state.segments is not None
     for index, start, end in event.pieces:
-        state.board.want(start, end)
+        state.segments.want(start, end)
         times = state.wrong_pieces[index] = state.wrong_pieces.get(index, 0) + 1
         if times > 2 * len(state.mirrors) + 1:
             return faults.fail(state, Corrupt(f"piece {index} is wrong on every mirror"))

@@ -1,9 +1,9 @@
 """One file from its mirrors: tells `decide` what happens, and does what it says.
 
-The order of events: every mirror is asked at once (each for another part, in the hope that the
-file is that long); the first answer tells the size, which makes the sink and the board; from then
-on the board hands out blocks. When all is there it is checked, mended if need be, and named.
-What is known and decided stands in `state`; here are the connections, the file and the clock.
+Every mirror is asked at once, each for another part of a file of unknown length. The first answer
+tells the size, with which the writer and the segment map are made. From then on the segment map
+hands out blocks. A complete file is checked, repaired if need be, and named. `state` has what is
+known and decided; here are the connections, the file and the clock.
 """
 
 from __future__ import annotations
@@ -132,20 +132,20 @@ class RateLimit:
         self._hold(False)
 
 
-def runs_over(board: SegmentMap, block: Segment) -> bool:
+def runs_over(segments: SegmentMap, block: Segment) -> bool:
     """Whether a block comes so near the edge of the reader's window that it should be held."""
-    limit = board.limit
+    limit = segments.limit
     if limit is None:
         return False
     return block.live and block.position + TUNING.margin_bytes > limit and block.end > limit
 
 
-def may_go_on(board: SegmentMap, lane: int) -> bool:
+def may_go_on(segments: SegmentMap, lane: int) -> bool:
     """Whether a lane that was held has room again before the edge of the reader's window."""
-    limit = board.limit
+    limit = segments.limit
     if limit is None:
         return True
-    blocks = board.lanes[lane].blocks
+    blocks = segments.lanes[lane].blocks
     return all(b.position + TUNING.margin_bytes <= limit or b.end <= limit for b in blocks)
 
 
@@ -205,7 +205,7 @@ class Download:
             from .multicast_join import MulticastJoin
 
             self.joining = MulticastJoin(self, self.state.mirrors[0], target.path.parent)
-        #: Exchanges pieces with others who fetch the file; None: not wanted.
+        #: Exchanges pieces with other clients that fetch the file; None: not wanted.
         self.peering: PeerJoin | None = None
         if options.peers and target.path is not None and urls:
             from .peer_join import PeerJoin
@@ -214,18 +214,20 @@ class Download:
             self.peering = PeerJoin(self, self.state.mirrors[0], folder, name)
 
     @property
-    def board(self) -> SegmentMap | None:
+    def segments(self) -> SegmentMap | None:
         """Which bytes are wanted and under way; None until the size is known."""
-        return self.state.board
+        return self.state.segments
 
     @property
-    def sink(self) -> PieceWriter | None:
+    def writer(self) -> PieceWriter | None:
         """Where the bytes go; None until the size is known."""
-        return self.intake.sink if self.intake is not None else None
+        return self.intake.writer if self.intake is not None else None
 
     def progress(self) -> Progress:
         """Where the download stands."""
-        return make_progress(self.state, self.sink, self.joining, self.peering, self.network.now())
+        return make_progress(
+            self.state, self.writer, self.joining, self.peering, self.network.now()
+        )
 
     # -- starting and ending -------------------------------------------------------------------
 
@@ -329,22 +331,22 @@ class Download:
                 self._perform_on_file(action)
 
     def _perform_on_file(self, action: Action) -> None:
-        intake, sink = self.intake, self.sink
+        intake, writer = self.intake, self.writer
         match action:
             case StartOver():
                 self._start_over()
             case FetchMetalink(url):
                 self.network.call_later(0.0, lambda: self._fetch_metalink(url))
             case SetSize(size_bytes) if intake is not None:
-                intake.sink.settle(size_bytes)
-                intake.board.settle(size_bytes)
-            case UseDigest(digest) if sink is not None:
-                if self.content.use_told_digest(sink, digest):
+                intake.writer.settle(size_bytes)
+                intake.segments.settle(size_bytes)
+            case UseDigest(digest) if writer is not None:
+                if self.content.use_told_digest(writer, digest):
                     self.handle(DigestKnown())
             case Distrust(mirror) if intake is not None:
                 self.content.distrust(intake, mirror)
             case FindCulprit() if intake is not None:
-                if self.content.begin_repair(intake.sink):
+                if self.content.begin_repair(intake.writer):
                     text = "the digest is wrong; looking for the culprit"
                     self.emit("retry", {"text": text})
                 self.handle(ReplacementStarted(self.content.next_doubt(intake)))
@@ -383,19 +385,19 @@ class Download:
         """The size is known: make the output and the map of segments, and connect. Raises
         DownloadFailed when there is no room for the file."""
         state = self.state
-        sink = self.content.open(size_bytes)
+        writer = self.content.open(size_bytes)
         hosts = {
             mirror.number: mirror.remembered.rate_bytes_s if mirror.remembered else None
             for mirror in state.mirrors
         }
-        board = make_segment_map(sink, state.options, hosts)
-        board.limit = self.target.window_end()
-        self.intake = BodyReceiver(state, sink, board, self)
+        segments = make_segment_map(writer, state.options, hosts)
+        segments.limit = self.target.window_end()
+        self.intake = BodyReceiver(state, writer, segments, self)
         told = None if size_bytes == UNKNOWN_SIZE else size_bytes
-        self.emit("start", {"size": told, "have": sink.have.total})
-        vouched = sink.digest is not None or sink.pieces is not None
+        self.emit("start", {"size": told, "have": writer.have.total})
+        vouched = writer.digest is not None or writer.pieces is not None
         self.handle(
-            OutputReady(size_bytes, sink.have.total, sink.pieces is not None, vouched, board)
+            OutputReady(size_bytes, writer.have.total, writer.pieces is not None, vouched, segments)
         )
         for worker in list(self._workers.values()):
             if worker.connection is not None and worker.connection.open:
@@ -412,22 +414,22 @@ class Download:
 
     def check(self) -> None:
         """Hash what has become ready; wrong pieces are wanted again."""
-        sink = self.sink
-        if sink is not None and sink.checks_due:
-            bad = sink.check()
-            if bad or sink.culprits:
+        writer = self.writer
+        if writer is not None and writer.checks_due:
+            bad = writer.check()
+            if bad or writer.culprits:
                 pieces = tuple((piece.index, piece.start, piece.end) for piece in bad)
-                self.handle(PiecesWrong(pieces, tuple(sorted(sink.culprits))))
+                self.handle(PiecesWrong(pieces, tuple(sorted(writer.culprits))))
 
     def _conclude(self) -> None:
         """Every byte is there, as it seems."""
         intake = self.intake
-        while intake is not None and intake.sink.checks_due and not self.over:
+        while intake is not None and intake.writer.checks_due and not self.over:
             self.check()
         if self.over or intake is None:
             return
-        sink = intake.sink
-        if not intake.board.done or not sink.complete:
+        writer = intake.writer
+        if not intake.segments.done or not writer.complete:
             self.wake()
             return
         working = frozenset(
@@ -436,13 +438,13 @@ class Download:
             if worker.connection is not None and worker.connection.busy
         )
         wrong = None
-        if not sink.right():
-            wrong = sink.digest[0] if sink.digest is not None else "digest"
+        if not writer.right():
+            wrong = writer.digest[0] if writer.digest is not None else "digest"
         self.handle(BytesComplete(wrong, self.target.drained(), working))
 
     def _finish(self) -> None:
-        state, sink = self.state, self.sink
-        assert sink is not None
+        state, writer = self.state, self.writer
+        assert writer is not None
         self.content.name_culprit()
         for worker in self._workers.values():
             worker.let_go()
@@ -453,7 +455,7 @@ class Download:
         if self.peering is not None:
             self.peering.stop()
         now = self.network.now()
-        self.result = make_result(state, self.content, sink, self.joining, self.peering, now)
+        self.result = make_result(state, self.content, writer, self.joining, self.peering, now)
         self.handle(FileNamed())
         self._part()
 
@@ -481,13 +483,13 @@ class Download:
 
     def connected(self, worker: Worker, *, anew: bool = True) -> None:
         """Its connection stands; not `anew`: as it did before."""
-        board, state, mirror = self.state.board, self.state, worker.mirror
-        if board is None or state.ended:
+        segments, state, mirror = self.state.segments, self.state, worker.mirror
+        if segments is None or state.ended:
             return
         hint = None
         if mirror.remembered is not None and state.options.strategy != "single":
             hint = mirror.remembered.rate_bytes_s / max(1, len(mirror.lanes))
-        board.join(
+        segments.join(
             worker.lane,
             self.network.now(),
             mirror=mirror.number,
@@ -509,17 +511,17 @@ class Download:
 
     def break_stopped(self) -> None:
         """Break off the transfers whose blocks were taken away."""
-        if self.state.board is not None:
-            for block in self.state.board.stopped():
+        if self.state.segments is not None:
+            for block in self.state.segments.stopped():
                 self.break_off(self._worker(block.lane))
 
     def took(self, lane: int, block: Segment, count: int, now: float) -> None:
         """`count` bytes were read: keep within the user's limit and the reader's window."""
         self._limit.spend(count, now)
-        board = self.state.board
-        if board is None or board.limit is None:
+        segments = self.state.segments
+        if segments is None or segments.limit is None:
             return
-        if runs_over(board, block):
+        if runs_over(segments, block):
             self._worker(lane).hold(True)
         self.target.checkpoint()
 
@@ -540,7 +542,7 @@ class Download:
             return
         self.break_stopped()
         self._pump()
-        if self.intake is not None and self.intake.board.done and not self.over:
+        if self.intake is not None and self.intake.segments.done and not self.over:
             self._conclude()
 
     def _pump(self) -> None:
@@ -576,7 +578,7 @@ class Download:
         if not self.over and now - self._told_s >= TUNING.progress_s:
             self._told_s = now
             self.emit("progress", self.progress().fields())
-        if not self.over and self.intake is not None and self.intake.board.done:
+        if not self.over and self.intake is not None and self.intake.segments.done:
             self._conclude()
 
     def _listen(self, now: float) -> None:
@@ -604,14 +606,14 @@ class Download:
             worker.hold(on)
 
     def _follow_reader(self) -> None:
-        limit, board = self.target.window_end(), self.state.board
-        if limit is None or board is None:
+        limit, segments = self.target.window_end(), self.state.segments
+        if limit is None or segments is None:
             return
-        board.limit = limit
+        segments.limit = limit
         if self._limit.held:
             return
         for worker in self._workers.values():
-            if worker.paused and may_go_on(board, worker.lane):
+            if worker.paused and may_go_on(segments, worker.lane):
                 worker.hold(False)
 
     # -- small files beside the file -----------------------------------------------------------
@@ -659,22 +661,22 @@ class Download:
         aside.start()
 
     def _read_metalink(self, url: Url, data: bytes | None) -> None:
-        if data is None or self.sink is None or self.state.ended:
+        if data is None or self.writer is None or self.state.ended:
             return
         try:
             documents = read_metalink(data, url)
         except UsageProblem:
             return
         for metalink in documents:
-            if metalink.size_bytes == self.sink.size_bytes:
+            if metalink.size_bytes == self.writer.size_bytes:
                 self.adopt(metalink)
                 return
 
     def adopt(self, metalink: Metalink) -> None:
         """Piece digests (and mirrors) learnt while the download runs."""
-        sink = self.sink
-        if sink is None or not self.content.use_pieces(sink, metalink):
+        writer = self.writer
+        if writer is None or not self.content.use_pieces(writer, metalink):
             return
-        if sink.pieces is not None:
+        if writer.pieces is not None:
             self.handle(DigestKnown())
         self.handle(MirrorsFound(Findings(metalink.urls)))

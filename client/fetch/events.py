@@ -131,7 +131,7 @@ class OutputReady(NamedTuple):
     have_bytes: int
     pieces: bool
     vouched: bool
-    board: SegmentMap | None = None
+    segments: SegmentMap | None = None
 
 
 class DigestKnown(NamedTuple):
@@ -153,7 +153,7 @@ class SampleReceived(NamedTuple):
 
 
 class SamplePassed(NamedTuple):
-    """A whole answer has come to these bytes, of which some should be compared."""
+    """A whole answer has come to these bytes; some of them are to be compared."""
 
     lane: int
     position: int
@@ -193,13 +193,13 @@ class FileTooLarge(NamedTuple):
 
 
 class UnsizedAnswerLost(NamedTuple):
-    """A connection stands again whose answer of untold length had broken off, and none runs."""
+    """The lane is connected again after its answer without a length was lost, and no other runs."""
 
     lane: int
 
 
 class PiecesWrong(NamedTuple):
-    """Pieces (number, start, end) are wrong, and these mirrors are the culprits as far as known."""
+    """Pieces (number, start, end) are wrong, and these mirrors are the known culprits."""
 
     pieces: tuple[tuple[int, int, int], ...]
     culprits: tuple[int, ...]

@@ -161,7 +161,7 @@ def _brought_nothing_new(state: State, mirror: Mirror) -> bool:
     Whole answers that are always cut at the same place do so. Asking again at once would never
     end.
     """
-    lacked = state.board.wanted.total if state.board is not None else None
+    lacked = state.segments.wanted.total if state.segments is not None else None
     before, mirror.missing_at_loss_bytes = mirror.missing_at_loss_bytes, lacked
     if before is None or lacked is None or lacked < before:
         mirror.vain_losses = 0
@@ -305,7 +305,7 @@ def range_outside_file(state: State, event: RangeOutsideFile) -> Actions:
         return size_changes(state, mirror)
     if event.size_bytes == 0 and doubts_empty(state, mirror):
         return drop_empty(state, mirror)
-    if state.board is None:
+    if state.segments is None:
         # Asked in the dark for a part of a small file.
         mirror.beyond = True
         mirror.size_bytes = event.size_bytes
@@ -328,7 +328,7 @@ def outvoted(state: State, mirror: Mirror, size: int) -> bool:
 def _open_small_file(state: State) -> Actions:
     """Mirrors were asked for parts past the end: the first one will tell more. But if it has
     not answered and will not now, those that did must do."""
-    if state.board is not None or state.over:
+    if state.segments is not None or state.over:
         return []
     usable = [mirror for mirror in state.mirrors if state.usable(mirror)]
     beyond = [mirror for mirror in usable if mirror.beyond]
@@ -346,7 +346,7 @@ def _open_small_file(state: State) -> Actions:
 
 
 def drop(state: State, mirror: Mirror, text: str) -> Actions:
-    """The mirror is out of the game."""
+    """The mirror is not used any more."""
     if not mirror.alive or state.over:
         return []
     mirror.state, mirror.dropped, mirror.pause = MirrorState.DROPPED, text, None
@@ -431,7 +431,7 @@ def drop_empty(state: State, mirror: Mirror) -> Actions:
 def _empty_after_all(state: State) -> Actions:
     """No mirror is left, and no copy had bytes: the file is empty, as the answers say."""
     told = [mirror for mirror in state.mirrors if mirror.size_bytes is not None]
-    if state.board is not None or not told or any(mirror.size_bytes for mirror in told):
+    if state.segments is not None or not told or any(mirror.size_bytes for mirror in told):
         return []
     for mirror in told:
         mirror.state, mirror.dropped = MirrorState.READY, None
@@ -468,7 +468,7 @@ def size_changes(state: State, mirror: Mirror) -> Actions:
 def size_differs(state: State, mirror: Mirror, size: int | None) -> Actions:
     """A mirror has a copy of another size: the majority of those asked decides.
 
-    Where as many say this as that, it is the one that the user named first, not who answers first.
+    At a tie the mirror that the user named first is right, not the first one to answer.
     """
     mirror.size_bytes = size
     sizes = [other.size_bytes for other in state.mirrors if other.size_bytes is not None]
@@ -517,7 +517,7 @@ def start_over(state: State, mirror: Mirror, text: str) -> Actions:
     state.restarts += 1
     if state.restarts > _MOST_RESTARTS:
         return fail(state, NetworkProblem(f"{mirror.url.text}: {text}, again and again"))
-    state.phase, state.board, state.size_bytes = DownloadPhase.OPENING, None, UNKNOWN_SIZE
+    state.phase, state.segments, state.size_bytes = DownloadPhase.OPENING, None, UNKNOWN_SIZE
     state.samples, state.digest, state.metalink_asked = Samples(), None, False
     state.vouched, state.suspect = False, None
     state.whole.clear()

@@ -186,7 +186,7 @@ class MulticastJoin:
 
         host, layout = self._host, offer.layout()
         assert host.intake is not None
-        sink = host.intake.sink
+        writer = host.intake.writer
         self._reception = Reception(
             host.network,
             offer,
@@ -195,7 +195,7 @@ class MulticastJoin:
             self._folder,
             host.state.options.multicast_interface or "",
             self._ended,
-            have=lambda block: sink.have.covers(
+            have=lambda block: writer.have.covers(
                 layout.offset(block), layout.offset(block) + layout.length(block)
             ),
             limit_bytes_s=host.state.options.limit_bytes_s or float("inf"),
@@ -217,8 +217,8 @@ class MulticastJoin:
 
     def _fetch_far_end(self) -> None:
         """Have what is fetched meanwhile taken from where the session would come last."""
-        board, size = self._host.state.board, self._host.state.size_bytes
-        if board is None or board.choose is not None:
+        segments, size = self._host.state.segments, self._host.state.size_bytes
+        if segments is None or segments.choose is not None:
             return
         step = max(TUNING.far_bytes, int(size * TUNING.far_share))
 
@@ -226,7 +226,7 @@ class MulticastJoin:
             start, end = max(free, default=(0, 0))
             return (max(start, end - step), end) if end else None
 
-        board.choose = self._choice = last
+        segments.choose = self._choice = last
 
     def _begun(self) -> None:
         """The cohort stands: what was under way by unicast comes by the session."""
@@ -235,40 +235,40 @@ class MulticastJoin:
 
     def _stay_no_more(self) -> None:
         self._gathering = False
-        board = self._host.state.board
-        if board is not None and board.choose is self._choice:
-            board.choose = None
+        segments = self._host.state.segments
+        if segments is not None and segments.choose is self._choice:
+            segments.choose = None
 
     def _write(self, offset: int, data: memoryview) -> None:
         host, intake = self._host, self._host.intake
         assert intake is not None
         now = host.network.now()
         # The offer came from the mirror: should its hashes be wrong, it is the one to blame.
-        intake.sink.write_at(offset, data, self._mirror.number)
+        intake.writer.write_at(offset, data, self._mirror.number)
         if host.state.first_byte_s is None:
             host.handle(FirstByte())
         self.received_bytes += len(data)
         self._meter.add(len(data), now)
-        intake.board.filled(offset, offset + len(data))
-        if intake.board.done:
+        intake.segments.filled(offset, offset + len(data))
+        if intake.segments.done:
             host.wake()
 
     def tick(self, now: float) -> None:
         """Send the other mirrors where the session will not have come by the time they end."""
-        board, reception, offer = self._host.state.board, self._reception, self._offer
-        if board is None or reception is None or offer is None:
+        segments, reception, offer = self._host.state.segments, self._reception, self._offer
+        if segments is None or reception is None or offer is None:
             return
         if self._gathering:
             if hasattr(reception, "receiver") and reception.receiver.has_received:
                 self._begun()
             return
-        rates = [lane.rate(now) or 0.0 for lane in board.lanes.values() if lane.present]
+        rates = [lane.rate(now) or 0.0 for lane in segments.lanes.values() if lane.present]
         others = sum(rates)
         if not others or not hasattr(reception, "receiver"):
             return
         share = offer.rate_bytes_s / (offer.rate_bytes_s + others)
         front = reception.receiver.front_bytes
-        board.floor = front + int((offer.size_bytes - front) * share)
+        segments.floor = front + int((offer.size_bytes - front) * share)
 
     def rate_bytes_s(self, now: float) -> float:
         """What comes by multicast now."""
@@ -324,8 +324,8 @@ class MulticastJoin:
 
     def _ask_again(self, reason: str) -> None:
         """Whether the next request to the server may be answered with another session."""
-        board, size = self._host.state.board, self._host.state.size_bytes
-        lacking = board is not None and board.wanted.total > TUNING.again_share * size
+        segments, size = self._host.state.segments, self._host.state.size_bytes
+        lacking = segments is not None and segments.wanted.total > TUNING.again_share * size
         if lacking and reason.startswith(_GONE) and self._again < TUNING.most_again:
             self._again += 1
             self._over, self._offer, self._asked_on = False, None, None
@@ -394,7 +394,7 @@ class FileInstead:
         """No offer: an ordinary answer."""
         self._joining.give_up()
         intake = self._worker.driver.intake
-        if intake is not None and intake.sink.have.total:
+        if intake is not None and intake.writer.have.total:
             # Some of it is here: ranges are cheaper than all of it again.
             self._worker.driver.break_off(self._worker)
             return

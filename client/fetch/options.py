@@ -26,7 +26,7 @@ class Options:
     `block_bytes` fixes the block size, `blocks` is the B of the dynamic strategy. `max_wait_s` 0
     means: never wait in a queue. `client_id` and `data_folder` are found in the user's data folder
     when None. `window_bytes` bounds what is held for in-order output. `peers`: exchange pieces
-    with others who fetch the file; they are sent at most `upload_bytes_s`. `ca_file` holds
+    with other clients of the file; they are sent at most `upload_bytes_s`. `ca_file` holds
     certificates (PEM) that are trusted beside those of the system; `insecure` trusts any. A mirror
     is given up after `max_failures` in a row; one that has answered before after three times as
     many, with pauses up to a minute.

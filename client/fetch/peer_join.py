@@ -1,8 +1,8 @@
-"""A download's way to others who fetch the same file, beside its mirrors.
+"""A download's way to other clients of the same file, beside its mirrors.
 
 The file's torrent is asked for first, for a moment only; then the download begins as usual. While
 its ticket waits, pieces come from peers; once it is admitted, the mirrors are asked for what
-fewest peers have, and what they send is passed on. Every byte goes through the same sink and the
+fewest peers have, and what they send is passed on. Every byte goes through the same writer and the
 same checks as one from a mirror.
 """
 
@@ -122,16 +122,16 @@ class PeerJoin:
             return
         if not self._began_s and not self._begin(exchange, intake, now):
             return
-        sink, board = intake.sink, intake.board
+        writer, segments = intake.writer, intake.segments
         for offset, data in exchange.poll():
             # The torrent came from the mirror: should its hashes be wrong, it is the one to blame.
-            sink.write_at(offset, memoryview(data), self._mirror.number)
+            writer.write_at(offset, memoryview(data), self._mirror.number)
             if self._host.state.first_byte_s is None:
                 self._host.handle(FirstByte())
             self.received_bytes += len(data)
             self._meter.add(len(data), now)
-            board.filled(offset, offset + len(data))
-        exchange.share(sink.have, lambda start, end: sink.backing.read(start, end - start))
+            segments.filled(offset, offset + len(data))
+        exchange.share(writer.have, lambda start, end: writer.backing.read(start, end - start))
         self._host.break_stopped()
         if now - self._told_s >= TUNING.figures_s:
             self._told_s = now
@@ -142,7 +142,7 @@ class PeerJoin:
             if figures.peers:
                 text = f"{figures.peers} connected, {figures.sent_bytes} bytes given"
                 self._tell("exchanging", text)
-        if board.done:
+        if segments.done:
             self._host.wake()
 
     def _begin(self, exchange: Exchange, intake: BodyReceiver, now: float) -> bool:
@@ -153,9 +153,9 @@ class PeerJoin:
             return False
         self._began_s = now
         self._meter.start(now)
-        board, network = intake.board, self._host.network
-        board.choose = lambda free: exchange.from_origin(free, network.now())
-        board.shorten(TUNING.shortened_bytes)
+        segments, network = intake.segments, self._host.network
+        segments.choose = lambda free: exchange.from_origin(free, network.now())
+        segments.shorten(TUNING.shortened_bytes)
         rate = self._host.state.options.upload_bytes_s
         self._tell("joined", f"reachable on port {exchange.port}, giving at most {rate:.0f} B/s")
         return True
@@ -170,9 +170,9 @@ class PeerJoin:
         """The download is over, or begins anew."""
         self._over = True
         exchange, self._exchange = self._exchange, None
-        board = self._host.state.board
-        if board is not None:
-            board.choose = None
+        segments = self._host.state.segments
+        if segments is not None:
+            segments.choose = None
         if exchange is not None and self._began_s:
             self._sent_bytes = exchange.figures().sent_bytes
             exchange.stop()

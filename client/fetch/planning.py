@@ -55,7 +55,7 @@ def mirror_found(state: State, mirror: Mirror, size_bytes: int, now: float) -> N
     path = mirror.remembered
     if path is None or state.options.strategy != "adaptive":
         return
-    left = state.board.wanted.total if state.board is not None else size_bytes
+    left = state.segments.wanted.total if state.segments is not None else size_bytes
     used = [
         other.remembered
         for other in state.mirrors
@@ -98,18 +98,18 @@ def forecast_at_start(state: State, left_bytes: int, now: float) -> None:
 
 def forecast_rest(state: State, now: float) -> None:
     """Measure for a moment, then predict the rest."""
-    board, first_s = state.board, state.first_byte_s
-    if state.predicted.made or board is None or first_s is None:
+    segments, first_s = state.segments, state.first_byte_s
+    if state.predicted.made or segments is None or first_s is None:
         return
     if now - first_s < TUNING.measure_s or state.size_bytes == UNKNOWN_SIZE:
         return
     state.predicted.made = True
     paths = []
-    for lane in board.lanes.values():
+    for lane in segments.lanes.values():
         rate = lane.rate(now)
         if lane.blocks and rate is not None and rate > 1.0:
             paths.append(model.Path(lane.rtt_s, rate))
-    left = board.wanted.total
+    left = segments.wanted.total
     if paths and left > 0:
         _predict(state, left, paths, now, "from the first second", standing=True)
 

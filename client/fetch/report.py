@@ -100,23 +100,23 @@ def remember(state: State, rates: Rates) -> None:
 
 def make_progress(
     state: State,
-    sink: PieceWriter | None,
+    writer: PieceWriter | None,
     joining: MulticastJoin | None,
     peering: PeerJoin | None,
     now: float,
 ) -> Progress:
     """The figures of a download that runs."""
-    rates, board = {}, state.board
-    if board is not None:
+    rates, segments = {}, state.segments
+    if segments is not None:
         for mirror in state.mirrors:
-            lanes = [board.lanes[n] for n in mirror.lanes if n in board.lanes]
+            lanes = [segments.lanes[n] for n in mirror.lanes if n in segments.lanes]
             rates[mirror.url.text] = sum(lane.rate(now) or 0.0 for lane in lanes if lane.blocks)
     others = {"multicast": joining, "peers": peering}
     for name, other in others.items():
         if other is not None and (rate := other.rate_bytes_s(now)):
             rates[name] = rate
-    size = sink.size_bytes if sink is not None and sink.size_bytes < UNKNOWN_SIZE else None
-    done = sink.have.total if sink is not None else 0
+    size = writer.size_bytes if writer is not None and writer.size_bytes < UNKNOWN_SIZE else None
+    done = writer.have.total if writer is not None else 0
     if state.first_byte_s is not None:
         return Progress(done, size, rates)
     pauses = [mirror.pause for mirror in state.mirrors if mirror.pause is not None]
@@ -134,7 +134,7 @@ def make_progress(
 def make_result(
     state: State,
     content: DownloadedFile,
-    sink: PieceWriter,
+    writer: PieceWriter,
     joining: MulticastJoin | None,
     peering: PeerJoin | None,
     now: float,
@@ -143,14 +143,14 @@ def make_result(
     joined_bytes = joining.received_bytes if joining is not None else 0
     peer_bytes = peering.received_bytes if peering is not None else 0
     verified = "length"
-    if sink.digest is not None:
+    if writer.digest is not None:
         verified = content.digest_from
-    elif sink.pieces is not None or (joining is not None and joined_bytes == sink.size_bytes):
+    elif writer.pieces is not None or (joining is not None and joined_bytes == writer.size_bytes):
         # Every block of a multicast session was checked before it was written.
         verified = "pieces"
     return Result(
         content.target.path,
-        sink.size_bytes,
+        writer.size_bytes,
         state.received_bytes() + state.overhead_bytes + joined_bytes + peer_bytes,
         content.resumed_bytes,
         now - state.began_s,
@@ -162,7 +162,7 @@ def make_result(
         ),
         (state.first_byte_s or state.began_s) - state.began_s,
         state.predicted.seconds,
-        tuple(state.mirrors[number].url.text for number in sorted(sink.culprits)),
+        tuple(state.mirrors[number].url.text for number in sorted(writer.culprits)),
         tuple(state.notes),
         (*state.planned.lines, *state.predicted.lines, *state.widened.lines),
     )

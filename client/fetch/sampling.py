@@ -109,20 +109,20 @@ def ask(state: State, lane: int) -> list[Action]:
 
 def tick(state: State) -> list[Action]:
     """Compare the next places, all of them by the middle of the download."""
-    samples, board = state.samples, state.board
-    if board is None or state.vouched or not _LEAST_BYTES <= state.size_bytes < UNKNOWN_SIZE:
+    samples, segments = state.samples, state.segments
+    if segments is None or state.vouched or not _LEAST_BYTES <= state.size_bytes < UNKNOWN_SIZE:
         return []
     if not samples.doubtful:
         if _alike(state):
             return []
         _doubt(state)
-    done = 1 - board.wanted.total / state.size_bytes
+    done = 1 - segments.wanted.total / state.size_bytes
     while samples.later and 2 * done * samples.doubtful >= samples.doubtful - len(samples.later):
         samples.rounds.append(samples.later.pop(0))
     return [
         action
         for mirror in state.alive
-        if mirror.depth is not Depth.ONE and mirror.lanes and mirror.lanes[0] in board.lanes
+        if mirror.depth is not Depth.ONE and mirror.lanes and mirror.lanes[0] in segments.lanes
         for action in ask(state, mirror.lanes[0])
     ]
 
@@ -153,7 +153,7 @@ def _doubt(state: State) -> None:
 
 
 def request_remaining(state: State) -> list[Action]:
-    """Every byte is here: the places that were not compared yet, and then who is believed."""
+    """Every byte is here: the places that were not compared yet, and then the vote."""
     samples = state.samples
     if state.vouched:
         return []
@@ -161,7 +161,7 @@ def request_remaining(state: State) -> list[Action]:
     samples.rounds += samples.later
     samples.later.clear()
     for mirror in state.alive:
-        if mirror.lanes and state.board is not None and mirror.lanes[0] in state.board.lanes:
+        if mirror.lanes and state.segments is not None and mirror.lanes[0] in state.segments.lanes:
             actions += ask(state, mirror.lanes[0])[: 1 if mirror.depth is Depth.ONE else None]
     return actions
 
@@ -202,7 +202,7 @@ def sample_passed(state: State, lane: int, position: int, data: bytes) -> list[A
 
 
 def sample_received(state: State, lane: int, start: int, data: bytes) -> list[Action]:
-    """A mirror's bytes: who differs from the majority is convicted."""
+    """A mirror's bytes: mirrors that differ from the majority are convicted."""
     actions: list[Action] = []
     for one in state.samples.rounds:
         if one.start != start:
@@ -217,7 +217,7 @@ def _second_of_two(state: State, one: Round) -> list[int]:
     """Where nothing else can tell, the mirror that the user named first is believed."""
     alive = [mirror.number for mirror in state.alive]
     if (
-        state.board is None
+        state.segments is None
         or state.vouched
         or len(alive) != 2
         or not one.votes.answered >= set(alive)

@@ -132,7 +132,7 @@ class Mirror:
 
     `at` is where redirects have led. `listed`: the user named it, so what it says of digests and
     other mirrors is believed. `remembered` is its rate and round trip in earlier downloads.
-    `dropped` says in words why it is out of the game.
+    `dropped` is the reason for leaving it out.
     """
 
     number: int
@@ -177,12 +177,12 @@ class Mirror:
 
     @property
     def alive(self) -> bool:
-        """Whether it is still in the game."""
+        """Whether it is not dropped."""
         return self.state is not MirrorState.DROPPED
 
     @property
     def parts(self) -> bool:
-        """Whether it serves parts, as far as is known."""
+        """Whether it serves parts, or may."""
         return self.serves in (Serves.UNKNOWN, Serves.PARTS)
 
     @property
@@ -247,7 +247,7 @@ class Samples:
 @dataclass(slots=True, eq=False)
 class WholeAnswer:
     """A mirror sends the whole file on this lane: `position` is the next byte of it. `steering`:
-    it has the block on the board; else it writes what the one that has leaves out."""
+    it has the block on the segment map; else it writes what the one that has leaves out."""
 
     lane: int
     began_s: float
@@ -270,7 +270,7 @@ class Predicted:
 
 @dataclass(slots=True)
 class State:
-    """One download. `board` exists once the size is known, or known to be untold."""
+    """One download. `segments` exists once the size is known, or known to be untold."""
 
     options: Options
     random: Random
@@ -284,7 +284,7 @@ class State:
     phase: DownloadPhase = DownloadPhase.OPENING
     mirrors: list[Mirror] = field(default_factory=list)
     lane_mirrors: list[int] = field(default_factory=list)
-    board: SegmentMap | None = None
+    segments: SegmentMap | None = None
     size_bytes: int = UNKNOWN_SIZE
     #: A digest or pieces will tell whether the bytes are right.
     vouched: bool = False
@@ -321,7 +321,7 @@ class State:
 
     @property
     def alive(self) -> Iterator[Mirror]:
-        """The mirrors that are still in the game."""
+        """The mirrors that are not dropped."""
         return (mirror for mirror in self.mirrors if mirror.alive)
 
     def add(self, url: Url, *, listed: bool) -> Mirror | None:

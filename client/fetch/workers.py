@@ -150,9 +150,9 @@ class Worker:
         if self.whole is not None:
             self.whole = None
             self.driver.handle(WholeAnswerEnded(self.lane))
-        board = self.driver.state.board
-        if board is not None:
-            board.leave(self.lane, self.driver.network.now())
+        segments = self.driver.state.segments
+        if segments is not None:
+            segments.leave(self.lane, self.driver.network.now())
 
     def let_go(self) -> None:
         """The download is done: others may use the connection."""
@@ -175,13 +175,13 @@ class Worker:
             return
         if self.driver.has_session(self):
             return
-        board = state.board
-        if board is None:
+        segments = state.segments
+        if segments is None:
             if not self._first_asked:
                 self._ask_first()
             return
         if mirror.serves is Serves.LAST_RESORT:
-            if not connection.busy and not board.done:
+            if not connection.busy and not segments.done:
                 self.ask_all()
             return
         if mirror.resting:
@@ -192,7 +192,7 @@ class Worker:
             return
         most = 1 if self.one_at_a_time else TUNING.most_requests
         while connection.busy < most:
-            block = board.ask(self.lane, self.driver.network.now())
+            block = segments.ask(self.lane, self.driver.network.now())
             if block is None:
                 return
             self._send(AnswerTaker(self, FileBytes(self, block), block.start, block.end))
@@ -418,8 +418,8 @@ class FileBytes:
     def _begin_whole(self) -> None:
         worker = self._worker
         driver = worker.driver
-        if driver.state.board is not None:
-            driver.state.board.leave(worker.lane, driver.network.now())
+        if driver.state.segments is not None:
+            driver.state.segments.leave(worker.lane, driver.network.now())
         driver.connected(worker, anew=False)
         self._block = None
         worker.whole = self
@@ -439,9 +439,9 @@ class FileBytes:
 
     def _claim(self, start: int, end: int) -> None:
         driver = self._worker.driver
-        if driver.state.board is not None:
+        if driver.state.segments is not None:
             now = driver.network.now()
-            self._block = driver.state.board.claim(self._worker.lane, start, end, now)
+            self._block = driver.state.segments.claim(self._worker.lane, start, end, now)
 
     def useful(self, data: memoryview) -> None:
         worker = self._worker
@@ -470,7 +470,7 @@ class FileBytes:
             if not intake.arrived(worker.lane, block, part, now):
                 return
             if block.position >= block.end and block.end < self._promised:
-                if not intake.board.carry_on(block, now):
+                if not intake.segments.carry_on(block, now):
                     driver.break_off(worker)
                     return
             elif block.live and block.position >= block.ask_at:
@@ -491,7 +491,7 @@ class FileBytes:
         if driver.state.size_bytes == UNKNOWN_SIZE:
             driver.handle(UnsizedAnswerEnded(worker.lane, block.position))
         else:
-            driver.intake.board.ended(block, driver.network.now())
+            driver.intake.segments.ended(block, driver.network.now())
             if worker.answer_bytes < TUNING.short_bytes:
                 driver.handle(ShortAnswer(worker.lane))
 

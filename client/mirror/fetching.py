@@ -132,8 +132,10 @@ class HttpTransport:
                 return download.state.received_bytes() + aside
 
             def gone() -> bool:
-                board = download.board
-                return network.now() >= told_until_s and not (board is not None and board.done)
+                segments = download.segments
+                return network.now() >= told_until_s and not (
+                    segments is not None and segments.done
+                )
 
             try:
                 download = build(network, read_urls([url]), path, options, note_event, signed)
@@ -160,7 +162,7 @@ class HttpTransport:
     async def _while_alive(
         self, work: asyncio.Future[None], came: Callable[[], int], may_be_gone: Callable[[], bool]
     ) -> None:
-        """Wait for a download; raise DownloadError when its server is gone: neither bytes nor word.
+        """Wait for a download; raise DownloadError when its server is gone: no bytes and no status.
 
         A mirror that waits in a queue, or whose file is being checked, may not expect any.
         """

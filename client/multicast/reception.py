@@ -3,7 +3,7 @@
     reception = Reception(network, offer, channel, write, folder, interface, ended)
     reception.start()
 
-Verified blocks go through `write(offset, data)` into the same sink as everything else; `ended` is
+Verified blocks go through `write(offset, data)` into the same writer as everything else; `ended` is
 called once with a `ReceptionOutcome`. Whatever is missing then is the download's to fetch by
 unicast, under its lease. Nothing in here raises for what the network does.
 """
@@ -208,7 +208,7 @@ class Reception:
         except OSError as error:
             # Of the socket (interface gone) or of the disk below `write` and the block space.
             self.receiver.given_up = f"receiving failed: {error.strerror}"
-        except Exception as error:  # noqa: BLE001 - the sink's errors belong to the caller
+        except Exception as error:  # noqa: BLE001 - the writer's errors belong to the caller
             self._failure = error
         return took
 
@@ -309,7 +309,7 @@ class Reception:
                 for first, end in portion:
                     self.receiver.patch(first, view[: end - first], now)
                     view = view[end - first :]
-            except Exception as error:  # noqa: BLE001 - the sink's errors belong to the caller
+            except Exception as error:  # noqa: BLE001 - the writer's errors belong to the caller
                 self._failure = error
                 self._end()
                 return

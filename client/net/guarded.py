@@ -1,7 +1,7 @@
 """A network for one owner that hears of the faults in its own callbacks.
 
-Whatever a loop does about an exception in a timer or a socket's callback, it does not end the
-download that now lacks a step, nor must it be the others' trouble.
+An event loop logs an exception in a timer or a socket's callback. Here it ends the download that
+lacks a step now, and no other one.
 """
 
 from __future__ import annotations

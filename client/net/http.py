@@ -374,7 +374,7 @@ class _Parser:
         told = (fields.get("content-length") or "").strip()
         packed = codings not in ([], ["chunked"], ["identity"])
         if packed or (told and whole_number(told) is None):
-            # Bytes of which it is not known what they are, or when they are all there.
+            # Bytes without a known meaning or end.
             self.status = 0
             if self.live:
                 self._connection._nonsense("the answer is not HTTP")

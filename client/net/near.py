@@ -94,7 +94,7 @@ def _target(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 def _number(text: str) -> int:
     """The IPv4 address that inet_aton makes of `text`: up to four numbers, decimal, octal or
-    hexadecimal, of which the last fills what is left. Raises ValueError."""
+    hexadecimal, the last fills what is left. Raises ValueError."""
     parts = text.lower().split(".")
     if len(parts) > 4 or not all(part.isascii() and part.isalnum() for part in parts):
         raise ValueError

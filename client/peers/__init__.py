@@ -1,1 +1,1 @@
-"""Pieces from others who download the same file, while the server's turn has not come."""
+"""Pieces from other clients of the same file, while the server's turn has not come."""

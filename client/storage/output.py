@@ -87,7 +87,7 @@ class FileOutput:
         self._part, self._journal_path = part_and_journal(path)
         self._journal: Journal | None = None
         self._backing: FileStorage | None = None
-        self._sink: PieceWriter | None = None
+        self._writer: PieceWriter | None = None
 
     def resumable(self) -> Identity | None:
         """What an earlier, broken-off download left, if its bytes can be trusted."""
@@ -153,14 +153,14 @@ class FileOutput:
             ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._final))
         if identity.size_bytes != UNKNOWN_SIZE:
             self._journal.start(identity, have, checked)
-        self._sink = PieceWriter(self._backing, identity.size_bytes, have=have)
-        self._sink.checked = checked
-        return self._sink
+        self._writer = PieceWriter(self._backing, identity.size_bytes, have=have)
+        self._writer.checked = checked
+        return self._writer
 
     def checkpoint(self) -> None:
         """Note in the journal what has arrived."""
-        if self._journal is not None and self._sink is not None and self._journal.identity:
-            self._journal.note(self._sink.have, self._sink.checked)
+        if self._journal is not None and self._writer is not None and self._journal.identity:
+            self._journal.note(self._writer.have, self._writer.checked)
 
     def window_end(self) -> int | None:
         return None
@@ -178,8 +178,8 @@ class FileOutput:
             wanted = wanted.with_name(name)
             self._chosen = False
         assert self._backing is not None
-        assert self._sink is not None
-        self._backing.truncate(self._sink.size_bytes)
+        assert self._writer is not None
+        self._backing.truncate(self._writer.size_bytes)
         self._backing.close()
         try:
             if self._chosen:
@@ -210,8 +210,8 @@ class FileOutput:
 
     def close(self, *, discard: bool) -> None:
         """Stop; keep what arrived for the next time unless it is known to be wrong or nothing."""
-        nothing = self._sink is None or self._sink.have.total == 0
-        if self._sink is not None and not discard:
+        nothing = self._writer is None or self._writer.have.total == 0
+        if self._writer is not None and not discard:
             with contextlib.suppress(LocalProblem):
                 self.checkpoint()
         if self._backing is not None:
@@ -261,7 +261,7 @@ class StreamOutput:
         self._window = window_bytes
         self._fail = fail
         self._ring: RingStorage | None = None
-        self._sink: PieceWriter | None = None
+        self._writer: PieceWriter | None = None
         self._writing = False
         self._started = False
 
@@ -270,20 +270,20 @@ class StreamOutput:
 
     def open(self, identity: Identity) -> PieceWriter:
         self._ring = RingStorage(self._window)
-        self._sink = PieceWriter(self._ring, identity.size_bytes)
-        return self._sink
+        self._writer = PieceWriter(self._ring, identity.size_bytes)
+        return self._writer
 
     def checkpoint(self) -> None:
         """Send on what is ready."""
-        ring, sink = self._ring, self._sink
-        if ring is None or sink is None or self._writing:
+        ring, writer = self._ring, self._writer
+        if ring is None or writer is None or self._writing:
             return
-        ready = min(sink.have.reach(ring.passed), sink.hashed_bytes)
-        if sink.pieces is not None:
-            index = ring.passed // sink.pieces.length
-            while index in sink.checked:
+        ready = min(writer.have.reach(ring.passed), writer.hashed_bytes)
+        if writer.pieces is not None:
+            index = ring.passed // writer.pieces.length
+            while index in writer.checked:
                 index += 1
-            ready = min(ready, index * sink.pieces.length)
+            ready = min(ready, index * writer.pieces.length)
         ready = min(ready, ring.passed + (1 << 20))
         if ready <= ring.passed:
             return
@@ -312,9 +312,9 @@ class StreamOutput:
     def drained(self) -> bool:
         """Whether the reader has got everything; nudges the writer."""
         self.checkpoint()
-        if self._ring is None or self._sink is None:
+        if self._ring is None or self._writer is None:
             return True
-        return not self._writing and self._ring.passed >= self._sink.size_bytes
+        return not self._writing and self._ring.passed >= self._writer.size_bytes
 
     def finish(self, name: str | None) -> str | None:
         """Nothing to rename."""
@@ -326,7 +326,7 @@ class StreamOutput:
                 "the file changed while it was being sent on; what was written is not usable"
             )
         self._ring = None
-        self._sink = None
+        self._writer = None
 
     def close(self, *, discard: bool) -> None:
         """Nothing to keep."""

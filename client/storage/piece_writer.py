@@ -2,11 +2,11 @@
 
 For sources other than the mirrors (multicast):
 
-    fresh = sink.write_at(offset, data, source)   # bytes that were new; never overwrites
-    spans = sink.missing()                        # [(start, end), ...] half-open, in order
-    sink.complete                                 # all bytes there and all known pieces checked
+    fresh = writer.write_at(offset, data, source)   # bytes that were new; never overwrites
+    spans = writer.missing()                        # [(start, end), ...] half-open, in order
+    writer.complete                                 # all bytes there and all known pieces checked
 
-`source` is any small number; who gave a byte is remembered, so that a wrong piece names its
+`source` is any small number; the source of each byte is remembered, so that a wrong piece names its
 culprit. Call `check()` now and then (it hashes at most `budget_bytes`): it returns the pieces that
 turned out wrong, whose bytes are then missing again. Not thread-safe; does no waiting.
 """
@@ -82,7 +82,7 @@ class PieceWriter:
         self._left: list[int] = []
         self._due: deque[int] = deque()
         self._suspects: dict[int, _Suspect] = {}
-        #: (who gave it first, who gave it again) -> how often the two differed after `doubt`.
+        #: (first source, second source) -> how often the two differed after `doubt`.
         self.differences: dict[tuple[int, int], int] = {}
         self._doubted: list[tuple[int, int, int]] = []
         self._digest = digest
