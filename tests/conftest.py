@@ -99,7 +99,8 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Show how large each room is, after a run of the whole suite."""
-    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if is_whole and not config.getoption("collectonly"):
         terminalreporter.write_line("\n" + size.table())
 
 

@@ -50,7 +50,7 @@ from tidegate.protocol.session import (
 )
 
 DATA = Random(3).randbytes(2_000_000)
-WRONG = bytes(255 - byte for byte in DATA)
+WRONG = DATA.translate(bytes(range(255, -1, -1)))
 SHA = ("sha256", hashlib.sha256(DATA).digest())
 RATE = 3e6
 
