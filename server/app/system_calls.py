@@ -14,6 +14,7 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,23 +145,36 @@ _IOCTLS = (0x40086602, 0x401C5820, 0x5412, 0x541C)
 _PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 _SOCKET_TYPE = 0xF
 
-_LOAD = 0x20
-_AND = 0x54
-_IF_EQUAL = 0x15
-_IF_GREATER = 0x25
-_IF_ANY_BIT = 0x45
-_RETURN = 0x06
 
-_ALLOW = 0x7FFF0000
-_REFUSE = 0x00050000 | errno.EPERM
-_UNKNOWN = 0x00050000 | errno.ENOSYS
+class _Do(IntEnum):
+    """Instructions of a filter (linux/bpf_common.h)."""
+
+    LOAD = 0x20
+    AND = 0x54
+    IF_EQUAL = 0x15
+    IF_GREATER = 0x25
+    IF_ANY_BIT = 0x45
+    RETURN = 0x06
+
+
+class _Verdict(IntEnum):
+    """What a filter returns: SECCOMP_RET_ALLOW, or SECCOMP_RET_ERRNO with the error."""
+
+    ALLOW = 0x7FFF0000
+    REFUSE = 0x00050000 | errno.EPERM
+    UNKNOWN = 0x00050000 | errno.ENOSYS
+
+
+class _At(IntEnum):
+    """Where `struct seccomp_data` has what a filter looks at."""
+
+    NUMBER = 0
+    AUDIT = 4
+    ARGUMENTS = 16
+
 
 #: A program of 32 bits has other numbers on the same machine.
 _POINTER_BYTES = 8
-
-_NUMBER_AT = 0
-_AUDIT_AT = 4
-_ARGUMENTS_AT = 16
 
 _SET_NO_NEW_PRIVILEGES = 38
 _SET_FILTER = 1
@@ -175,63 +189,66 @@ def instructions(
 ) -> list[Instruction]:
     """The filter: refuses `DENIED` but `kept`, and sockets that nothing here needs."""
     program = [
-        (_LOAD, 0, 0, _AUDIT_AT),
-        *_unless(processor.audit, _REFUSE),
-        (_LOAD, 0, 0, _NUMBER_AT),
-        (_IF_GREATER, 0, 1, _LAST_KNOWN),
-        (_RETURN, 0, 0, _UNKNOWN),
-        *_if(_CLONE3, _UNKNOWN),
+        (_Do.LOAD, 0, 0, _At.AUDIT),
+        *_unless(processor.audit, _Verdict.REFUSE),
+        (_Do.LOAD, 0, 0, _At.NUMBER),
+        (_Do.IF_GREATER, 0, 1, _LAST_KNOWN),
+        (_Do.RETURN, 0, 0, _Verdict.UNKNOWN),
+        *_if(_CLONE3, _Verdict.UNKNOWN),
     ]
     judged = {
         "sendmsg": _refuse_bits(2, _MSG_FASTOPEN),
         "sendto": _refuse_bits(3, _MSG_FASTOPEN),
         "sendmmsg": _refuse_bits(3, _MSG_FASTOPEN),
-        "ioctl": [_argument(1), *(one for request in _IOCTLS for one in _if(request, _REFUSE))],
+        "ioctl": [
+            _argument(1),
+            *(one for request in _IOCTLS for one in _if(request, _Verdict.REFUSE)),
+        ],
         "clone": _refuse_bits(0, _NEW_NAMESPACES),
         "socket": _judge_socket(unix_sockets),
     }
     for name, steps in judged.items():
-        block = [*steps, (_RETURN, 0, 0, _ALLOW)]
-        program += [(_IF_EQUAL, 0, len(block), JUDGED[name][processor.column]), *block]
+        block = [*steps, (_Do.RETURN, 0, 0, _Verdict.ALLOW)]
+        program += [(_Do.IF_EQUAL, 0, len(block), JUDGED[name][processor.column]), *block]
     for name, numbers in DENIED.items():
         number = numbers[processor.column]
         if number is not None and name not in kept:
-            program += _if(number, _REFUSE)
-    return [*program, (_RETURN, 0, 0, _ALLOW)]
+            program += _if(number, _Verdict.REFUSE)
+    return [*program, (_Do.RETURN, 0, 0, _Verdict.ALLOW)]
 
 
 def _if(value: int, verdict: int) -> list[Instruction]:
-    return [(_IF_EQUAL, 0, 1, value), (_RETURN, 0, 0, verdict)]
+    return [(_Do.IF_EQUAL, 0, 1, value), (_Do.RETURN, 0, 0, verdict)]
 
 
 def _unless(value: int, verdict: int) -> list[Instruction]:
-    return [(_IF_EQUAL, 1, 0, value), (_RETURN, 0, 0, verdict)]
+    return [(_Do.IF_EQUAL, 1, 0, value), (_Do.RETURN, 0, 0, verdict)]
 
 
 def _argument(place: int) -> Instruction:
     """Load the lower half of an argument: all that the kernel reads of an int."""
-    return (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * place)
+    return (_Do.LOAD, 0, 0, _At.ARGUMENTS + 8 * place)
 
 
 def _refuse_bits(place: int, bits: int) -> list[Instruction]:
-    return [_argument(place), (_IF_ANY_BIT, 0, 1, bits), (_RETURN, 0, 0, _REFUSE)]
+    return [_argument(place), (_Do.IF_ANY_BIT, 0, 1, bits), (_Do.RETURN, 0, 0, _Verdict.REFUSE)]
 
 
 def _judge_socket(unix_sockets: bool) -> list[Instruction]:
     """TCP and UDP, questions about interfaces, and unix sockets where they are needed."""
     return [
         _argument(0),
-        *(_if(socket.AF_UNIX, _ALLOW) if unix_sockets else []),
-        *_if(socket.AF_NETLINK, _ALLOW),
-        (_IF_EQUAL, 2, 0, socket.AF_INET),
-        *_unless(socket.AF_INET6, _REFUSE),
+        *(_if(socket.AF_UNIX, _Verdict.ALLOW) if unix_sockets else []),
+        *_if(socket.AF_NETLINK, _Verdict.ALLOW),
+        (_Do.IF_EQUAL, 2, 0, socket.AF_INET),
+        *_unless(socket.AF_INET6, _Verdict.REFUSE),
         _argument(1),
-        (_AND, 0, 0, _SOCKET_TYPE),
-        (_IF_GREATER, 0, 1, socket.SOCK_DGRAM),
-        (_RETURN, 0, 0, _REFUSE),
+        (_Do.AND, 0, 0, _SOCKET_TYPE),
+        (_Do.IF_GREATER, 0, 1, socket.SOCK_DGRAM),
+        (_Do.RETURN, 0, 0, _Verdict.REFUSE),
         _argument(2),
-        *(one for protocol in _PROTOCOLS for one in _if(protocol, _ALLOW)),
-        (_RETURN, 0, 0, _REFUSE),
+        *(one for protocol in _PROTOCOLS for one in _if(protocol, _Verdict.ALLOW)),
+        (_Do.RETURN, 0, 0, _Verdict.REFUSE),
     ]
 
 
