@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from tidegate import cli
 from tidegate.client.cli.completion import manual_page
-from tidegate.server.control.series import SERIES
+from tidegate.server.control.history import SERIES
 
 ROOT = Path(__file__).parent.parent
 TRACKED = subprocess.run(

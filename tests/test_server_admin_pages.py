@@ -23,8 +23,8 @@ from tidegate.server.admin.charts import CHARTS, first_value, from_first_value, 
 from tidegate.server.admin.status_text import state_of
 from tidegate.server.admission.responses import Notice
 from tidegate.server.app.run import introduction
+from tidegate.server.control.history import SERIES, Series
 from tidegate.server.control.revisions import diff
-from tidegate.server.control.series import SERIES, Series
 from tidegate.server.control.vitals import Health
 from tidegate.server.http.phrases import Phrases
 from tidegate.server.store.store import StoreState

@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred, fail
 
 from tests.admin_site import Site, make_site, stop
-from tidegate.server.control.series import RECORDED, Series
+from tidegate.server.control.history import RECORDED, Series
 
 DAY_S = 86_400.0
 

@@ -33,8 +33,7 @@ from tidegate.server.accounts.accounts import digest
 from tidegate.server.accounts.proofs import shows_one_of
 from tidegate.server.admission.actions import QueueActions
 from tidegate.server.admission.rules import Rule
-from tidegate.server.app.health import add_node_routes
-from tidegate.server.app.unled import Unled, answer_unled
+from tidegate.server.app.health import Unled, add_node_routes, answer_unled
 from tidegate.server.cluster.link import Link
 from tidegate.server.cluster.node import PATIENCE_S, TICK_S, RemoteAdmission, RemoteDigests
 from tidegate.server.http.request import Request

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.server.app import descriptors
-from tidegate.server.app.descriptors import affordable
+from tidegate.server.app import resources
+from tidegate.server.app.resources import affordable
 from tidegate.server.files.tree import Overloaded, Tree
 from tidegate.server.http.limits import HttpLimits
 
@@ -38,7 +38,7 @@ def test_a_bound_that_the_system_sets_is_said(
 ) -> None:
     said: list[dict[str, int]] = []
     for level in ("info", "warn"):
-        monkeypatch.setattr(descriptors._log, level, lambda text, **values: said.append(values))
+        monkeypatch.setattr(resources._log, level, lambda text, **values: said.append(values))
     affordable(HttpLimits(max_connections=asked), 1024)
     assert said == ([{"most": 683, "files": 1024}] if told else [])
 
@@ -47,7 +47,7 @@ def test_the_soft_limit_goes_up_to_the_hard_one(monkeypatch: pytest.MonkeyPatch)
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: told.append(pair))
-    assert descriptors.raise_limit() == 4096
+    assert resources.raise_limit() == 4096
     assert told == [(4096, 4096)]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.server.app import memory
-from tidegate.server.app.memory import small_files_bytes
+from tidegate.server.app import resources
+from tidegate.server.app.resources import small_files_bytes
 
 MIB = 1 << 20
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 def test_it_is_a_part_of_what_there_is(
     monkeypatch: pytest.MonkeyPatch, usable: int, processes: int, expected: int
 ) -> None:
-    monkeypatch.setattr(memory, "_usable_bytes", lambda: usable)
+    monkeypatch.setattr(resources, "_usable_bytes", lambda: usable)
     assert small_files_bytes(None, processes) == expected
 
 
@@ -46,6 +46,6 @@ def test_a_bound_below_the_machines_memory_counts(
     if bound is not None:
         (tmp_path / "unit" / "memory.max").write_text(bound)
     places = {"/sys/fs/cgroup": tmp_path, "/proc/self/cgroup": tmp_path / "cgroup"}
-    monkeypatch.setattr(memory, "Path", lambda name: places[name])
+    monkeypatch.setattr(resources, "Path", lambda name: places[name])
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1 << 20, "SC_PAGE_SIZE": 4096}.__getitem__)
     assert small_files_bytes(None, 1) == expected

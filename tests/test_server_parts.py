@@ -33,9 +33,9 @@ from tidegate.server.admission.responses import (
     tenths_up,
 )
 from tidegate.server.admission.rules import NOTHING, Rule, RuleBook, Verdict
+from tidegate.server.app.cli.serve import make_sample
 from tidegate.server.app.config import CannotStart
 from tidegate.server.app.keys import OVERLAP_S, KeyKeeper, load_keys
-from tidegate.server.app.sample import make_sample
 from tidegate.server.files.pages import Pages, Pattern, blank
 from tidegate.server.files.paths import COMPANIONS
 from tidegate.server.http.denylist import BlockList

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...protocol.units import format_duration, format_rate
-from ..control.series import Series
+from ..control.history import Series
 
 
 @dataclass(frozen=True, slots=True)

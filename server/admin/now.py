@@ -10,9 +10,9 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from ...policies.contract import Estimate
+from ..control.history import SERIES, Sampler
 from ..control.metrics import Metrics
 from ..control.problems import Problem, wrong
-from ..control.series import SERIES, Sampler
 from .app import HandlerCall
 from .charts import CHARTS, drawn, from_first_value, lines_of, picture, recorded_since
 from .openapi import openapi

@@ -12,33 +12,60 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pwd
 import struct
 import sys
+import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum, IntFlag
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from ..http.log_outlets import log_file
+from .config import CannotStart
 from .settings import ServerConfig, split_address
 from .system_calls import close_system_calls
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_ASK_VERSION = 1
-_PATH_BENEATH = 1
-_NET_PORT = 2
-_SET_NO_NEW_PRIVILEGES = 38
 
-_EXECUTE = 1 << 0
-_WRITE_FILE = 1 << 1
-_REMOVE_DIR, _REMOVE_FILE = 1 << 4, 1 << 5
-_MAKE_DIR, _MAKE_REGULAR, _MAKE_SOCKET = 1 << 7, 1 << 8, 1 << 9
-_MAKE_OTHERS = 1 << 6 | 1 << 10 | 1 << 11 | 1 << 12
-_REFER, _TRUNCATE = 1 << 13, 1 << 14
-_IOCTL_DEVICE = 1 << 15
+class _Call(IntEnum):
+    """System calls of Landlock, and the values that they take (linux/landlock.h)."""
+
+    CREATE_RULESET = 444
+    ADD_RULE = 445
+    RESTRICT_SELF = 446
+    #: Flag of CREATE_RULESET: return the version instead.
+    ASK_VERSION = 1
+    #: Kinds of a rule.
+    PATH_BENEATH = 1
+    NET_PORT = 2
+    #: prctl(2).
+    SET_NO_NEW_PRIVILEGES = 38
+
+
+class _Right(IntFlag):
+    """Rights to files (LANDLOCK_ACCESS_FS_*)."""
+
+    EXECUTE = 1 << 0
+    WRITE_FILE = 1 << 1
+    REMOVE_DIR = 1 << 4
+    REMOVE_FILE = 1 << 5
+    MAKE_DEVICE = 1 << 6
+    MAKE_DIR = 1 << 7
+    MAKE_REGULAR = 1 << 8
+    MAKE_SOCKET = 1 << 9
+    MAKE_FIFO = 1 << 10
+    MAKE_BLOCK = 1 << 11
+    MAKE_LINK = 1 << 12
+    REFER = 1 << 13
+    TRUNCATE = 1 << 14
+    IOCTL_DEVICE = 1 << 15
+
+
+#: LANDLOCK_ACCESS_NET_*.
 _BIND_TCP = 1 << 0
 _CONNECT_TCP = 1 << 1
-#: Abstract unix sockets of others (bit 0), and signals to them (bit 1).
+#: LANDLOCK_SCOPE_*: abstract unix sockets of others, and signals to them.
 _SCOPES = 1 << 0 | 1 << 1
 
 #: elf(5): the program header that names the loader.
@@ -50,12 +77,16 @@ _DNS_PORT = 53
 #: Where else the URL of PostgreSQL says to which place it leads.
 _PLACES = frozenset({"host", "hostaddr", "port", "service"})
 
-#: Everything that changes a file system or runs a program, in the oldest version.
-_FIRST = (
-    _EXECUTE | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REGULAR | _MAKE_SOCKET
-) | _MAKE_OTHERS
+#: The rights that the first version of Landlock knows, but for reading.
+_FIRST = sum(right for right in _Right if right < _Right.REFER)
 _IN_FOLDER = (
-    _WRITE_FILE | _TRUNCATE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REGULAR | _REFER
+    _Right.WRITE_FILE
+    | _Right.TRUNCATE
+    | _Right.REMOVE_DIR
+    | _Right.REMOVE_FILE
+    | _Right.MAKE_DIR
+    | _Right.MAKE_REGULAR
+    | _Right.REFER
 )
 
 
@@ -119,25 +150,30 @@ def needs_of(config: ServerConfig, *, several: bool, asks: bool = False) -> Need
 def writable(config: ServerConfig) -> list[Writable]:
     """What a server of this configuration writes."""
     # Where several processes serve, they meet at a socket there.
-    meeting = _MAKE_SOCKET if config.worker_count() > 1 or config.cluster is not None else 0
+    meeting = _Right.MAKE_SOCKET if config.worker_count() > 1 or config.cluster is not None else 0
     found = [Writable(config.state, _IN_FOLDER | meeting)]
     if config.database is not None and config.database.startswith("sqlite:///"):
         found.append(Writable(Path(config.database.removeprefix("sqlite:///")).parent, _IN_FOLDER))
     log = log_file(config.access_log)
     if log is not None:
-        found.append(Writable(log, _WRITE_FILE))
+        found.append(Writable(log, _Right.WRITE_FILE))
         folder = log.absolute().parent.resolve()
         if not config.directory.resolve().is_relative_to(folder):
             # A file that was renamed is made anew.
-            found.append(Writable(folder, _WRITE_FILE | _MAKE_REGULAR))
+            found.append(Writable(folder, _Right.WRITE_FILE | _Right.MAKE_REGULAR))
     found += [
-        Writable(Path(place.removeprefix("unix:")).parent, _MAKE_SOCKET | _REMOVE_FILE)
+        Writable(Path(place.removeprefix("unix:")).parent, _Right.MAKE_SOCKET | _Right.REMOVE_FILE)
         for place in config.listen
         if place.startswith("unix:")
     ]
     # Parity is computed by a process of its own, over a file in memory.
-    found.append(Writable(Path("/dev/shm"), _WRITE_FILE | _MAKE_REGULAR | _REMOVE_FILE | _TRUNCATE))
-    found.append(Writable(Path("/dev/null"), _WRITE_FILE))
+    found.append(
+        Writable(
+            Path("/dev/shm"),
+            _Right.WRITE_FILE | _Right.MAKE_REGULAR | _Right.REMOVE_FILE | _Right.TRUNCATE,
+        )
+    )
+    found.append(Writable(Path("/dev/null"), _Right.WRITE_FILE))
     return found
 
 
@@ -186,19 +222,21 @@ def confine(places: Iterable[Writable], needs: Needs) -> bool:
     Call it before any other thread runs. False where the kernel cannot do it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
+    version = libc.syscall(_Call.CREATE_RULESET, None, ctypes.c_size_t(0), _Call.ASK_VERSION)
     if version < 1:
         return False
-    files = _FIRST | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
-    files |= _IOCTL_DEVICE if version >= 5 else 0
+    files = (
+        _FIRST | (_Right.REFER if version >= 2 else 0) | (_Right.TRUNCATE if version >= 3 else 0)
+    )
+    files |= _Right.IOCTL_DEVICE if version >= 5 else 0
     network = _BIND_TCP | (_CONNECT_TCP if needs.connects is not None else 0)
     # A kernel refuses fields that it does not know.
     fields = [files, *([network] if version >= 4 else []), *([_SCOPES] if version >= 6 else [])]
     handled = struct.pack(f"={len(fields)}Q", *fields)
-    rules = libc.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
+    rules = libc.syscall(_Call.CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
     if rules < 0:
         return False
-    started = [Writable(path, _EXECUTE) for path in (programs() if needs.programs else [])]
+    started = [Writable(path, _Right.EXECUTE) for path in (programs() if needs.programs else [])]
     try:
         for place in (*places, *started):
             with contextlib.suppress(OSError):
@@ -206,10 +244,12 @@ def confine(places: Iterable[Writable], needs: Needs) -> bool:
         if version >= 4:
             for right, ports in ((_BIND_TCP, needs.listens), (_CONNECT_TCP, needs.connects or ())):
                 for port in ports:
-                    libc.syscall(_ADD_RULE, rules, _NET_PORT, struct.pack("=QQ", right, port), 0)
-        if libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
+                    libc.syscall(
+                        _Call.ADD_RULE, rules, _Call.NET_PORT, struct.pack("=QQ", right, port), 0
+                    )
+        if libc.prctl(_Call.SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
             return False
-        return bool(libc.syscall(_RESTRICT_SELF, rules, 0) == 0)
+        return bool(libc.syscall(_Call.RESTRICT_SELF, rules, 0) == 0)
     finally:
         os.close(rules)
 
@@ -226,7 +266,7 @@ def _allow(libc: ctypes.CDLL, rules: int, place: Writable, handled: int) -> None
     handle = os.open(place.path, os.O_PATH | os.O_CLOEXEC)
     try:
         rule = struct.pack("=Qi", place.rights & handled, handle)
-        if libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, rule, 0) != 0:
+        if libc.syscall(_Call.ADD_RULE, rules, _Call.PATH_BENEATH, rule, 0) != 0:
             raise OSError(ctypes.get_errno(), f"no Landlock rule for {place.path}")
     finally:
         os.close(handle)
@@ -242,3 +282,63 @@ def prepare(config: ServerConfig) -> None:
             # A named pipe is not waited for, see `log_outlets`.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
             os.close(os.open(log, flags, 0o640))
+
+
+#: The value of `user` for a server that stays root.
+ROOT = "root"
+
+
+def user_to_become(name: str | None) -> str | None:
+    """The user that serves, by the setting `user`; None: the one that started the server.
+
+    Raises `CannotStart` for root that serves without having been named.
+    """
+    if os.geteuid() != 0:
+        return name
+    if name is None:
+        raise CannotStart(
+            "This is root, and a bug in the server would have root's rights: give --user NAME with "
+            "the user that serves (useradd --system NAME makes one), or --user root to stay root."
+        )
+    return None if name == ROOT else name
+
+
+def become(name: str, state: Path) -> None:
+    """Be this user from now on, for good; a state folder that is not there yet is made theirs.
+
+    Call it before any other thread runs. Raises `CannotStart`.
+    """
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError as fault:
+        raise CannotStart(
+            f"There is no user {name}: create one (useradd --system {name}), or name another in "
+            "`user`."
+        ) from fault
+    if os.geteuid() == entry.pw_uid:
+        return
+    if os.geteuid() != 0:
+        raise CannotStart(
+            f"Only root can become {name}: leave `user` out, or start the server as root."
+        )
+    # Where it cannot be made, or is somebody else's, who uses it tells so.
+    with contextlib.suppress(OSError):
+        state.mkdir(mode=0o700, parents=True)
+        os.chown(state, entry.pw_uid, entry.pw_gid)
+    os.initgroups(name, entry.pw_gid)
+    os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+    os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+    # Modules that are imported from here on would be missing, with words about something else.
+    for path in _program_paths():
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise CannotStart(
+                f"The user {name} cannot read the program at {path}: install Python and Tidegate "
+                "where every user can read them, such as /opt or /usr/local and not below /root."
+            )
+
+
+def _program_paths() -> list[str]:
+    """What the process reads and runs while it serves: Python, its library and Tidegate."""
+    library = sysconfig.get_paths()
+    package = Path(__file__).resolve().parents[2]
+    return [sys.executable, library["stdlib"], library["platlib"], str(package)]

@@ -19,7 +19,6 @@ from ..http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 from ..http.tls import CertificateWatch, TlsServer
 from ..http.unarrived import UnarrivedAnswers
 from .config import CannotStart
-from .descriptors import affordable, raise_limit
 from .listeners import (
     Listener,
     OpenListener,
@@ -29,6 +28,7 @@ from .listeners import (
     trusted_proxies,
 )
 from .parts import Part
+from .resources import affordable, raise_limit
 from .settings import ServerConfig
 
 #: Complete answers have this long to leave when the server stops.

@@ -17,8 +17,8 @@ from ..files.site import Site
 from ..files.tree import Tree
 from ..http.clock import Reactor
 from .config import CannotStart, LoadedConfig
-from .memory import small_files_bytes
 from .parts import Part
+from .resources import small_files_bytes
 from .settings import ServerConfig
 
 if TYPE_CHECKING:

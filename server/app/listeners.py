@@ -1,4 +1,7 @@
-"""Sockets: TCP on IPv4 and IPv6, TLS, and unix sockets for a proxy in front."""
+"""Sockets: TCP on IPv4 and IPv6, TLS, unix sockets for a proxy in front, and those of systemd.
+
+systemd passes sockets by sd_listen_fds(3).
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,10 @@ from .config import CannotStart
 from .settings import HANDED_OVER, ServerConfig, split_address
 
 _BACKLOG = 4096
+#: The first descriptor that systemd passes.
+_FIRST_PASSED = 3
+#: `FileDescriptorName=` of the admin page's socket; what has any other name is for the files.
+ADMIN_SOCKET = "admin"
 _log = Logger()
 
 
@@ -217,6 +224,57 @@ def _remove_stale(path: Path) -> None:
             os.unlink(path)
     except FileNotFoundError:
         pass
+
+
+def handed_over(listen: bool, admin: bool) -> tuple[list[socket.socket], socket.socket | None]:
+    """The sockets that systemd opened for this process: for files, and for the admin page.
+
+    `listen` and `admin` say which settings have `systemd:`. Call it before
+    `twisted.internet.endpoints` is imported, which removes the same environment variables. Raises
+    `CannotStart`.
+    """
+    for_whom = os.environ.pop("LISTEN_PID", "")
+    count = os.environ.pop("LISTEN_FDS", "")
+    names = os.environ.pop("LISTEN_FDNAMES", "").split(":")
+    if for_whom != str(os.getpid()) or not count.isdecimal() or int(count) == 0:
+        raise CannotStart(
+            f"listen or admin has {HANDED_OVER}, but systemd has passed no socket: start "
+            "tidegate.socket, or name an address with --listen and --admin."
+        )
+    files: list[socket.socket] = []
+    admins: list[socket.socket] = []
+    for number in range(_FIRST_PASSED, _FIRST_PASSED + int(count)):
+        try:
+            os.set_inheritable(number, False)
+            one = socket.socket(fileno=number)
+            listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except OSError as fault:
+            raise _unfit(number) from fault
+        if not listens or one.type != socket.SOCK_STREAM:
+            raise _unfit(number)
+        is_admin = admin and names[number - _FIRST_PASSED : number - _FIRST_PASSED + 1] == [
+            ADMIN_SOCKET
+        ]
+        (admins if is_admin else files).append(one)
+    if admin and len(admins) != 1:
+        raise CannotStart(
+            f"admin has {HANDED_OVER}, but systemd has passed {len(admins)} sockets of the name "
+            f"{ADMIN_SOCKET}: give one unit FileDescriptorName={ADMIN_SOCKET}, as "
+            "tidegate-admin.socket has."
+        )
+    if listen != bool(files):
+        raise CannotStart(
+            f"systemd has passed {len(files)} sockets for files: write listen = "
+            f'["{HANDED_OVER}"] and start tidegate.socket, or do neither.'
+        )
+    return files, admins[0] if admins else None
+
+
+def _unfit(number: int) -> CannotStart:
+    return CannotStart(
+        f"Descriptor {number} from systemd is no listening stream socket: give its unit "
+        "ListenStream= and Accept=no."
+    )
 
 
 def trusted_proxies(config: ServerConfig) -> TrustedProxies:

@@ -33,12 +33,12 @@ from ..store.database import Database, StoreUnavailable, address_towards
 from .admin_service import AdminConnections
 from .config import CannotStart, LoadedConfig
 from .fleet import ClusterSeat, FleetPlan
+from .health import Unled, answer_unled
 from .listeners import OpenListener, tls_server
 from .meeting import Meeting, MeetingEndpoint, write_meeting
 from .settings import ServerConfig, split_address
 from .shared import Shared, machine_name, open_shared
 from .state_lock import lock_state
-from .unled import Unled, answer_unled
 from .workers import RETIRED
 
 _RETRY_S = 0.1

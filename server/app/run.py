@@ -35,12 +35,19 @@ from twisted.logger import (
 from ...policies.registry import POLICIES
 from ...protocol.units import format_rate, format_size
 from ..http.clock import Reactor
-from .activation import HandedOver, handed_over
 from .clock import ProcessClockReactor
 from .config import CannotStart, ConfigError, LoadedConfig, start_fault
-from .confinement import Needs, confine, needs_of, prepare, refuse_system_calls, writable
+from .confinement import (
+    Needs,
+    become,
+    confine,
+    needs_of,
+    prepare,
+    refuse_system_calls,
+    user_to_become,
+    writable,
+)
 from .log_bound import BoundedLines
-from .rights import become, user_to_become
 from .settings import HANDED_OVER
 
 if TYPE_CHECKING:
@@ -58,21 +65,26 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     try:
         user = user_to_become(config.user)
         files, page = HANDED_OVER in config.listen, config.admin == HANDED_OVER
-        handed = handed_over(files, page) if files or page else HandedOver([], None)
+        passed: list[socket.socket] = []
+        passed_admin: socket.socket | None = None
+        if files or page:
+            from .listeners import handed_over
+
+            passed, passed_admin = handed_over(files, page)
         # Before this process gives up its rights: Python keeps what it compiles, and a server that
         # may not write it compiles all anew at each start. What children share comes before them.
         for module in _ALONE if alone else _SHARED:
             importlib.import_module(module)
         # Keys, the queue and hashes of passwords are written: nothing of it is for other users.
         os.umask(0o077)
-        if handed.files or user is not None or not alone:
+        if passed or user is not None or not alone:
             from .listeners import open_early
 
-            opened += open_early(config, handed.files, count)
-        if handed.admin is not None or user is not None:
+            opened += open_early(config, passed, count)
+        if passed_admin is not None or user is not None:
             from .listeners import open_admin_early
 
-            admin = open_admin_early(config, handed.admin)
+            admin = open_admin_early(config, passed_admin)
         if user is not None:
             become(user, config.state)
     except CannotStart as fault:

@@ -17,7 +17,7 @@ import requests
 from tests.installed import PYTHON, TIDEGATE
 from tests.running import make_release, serving
 from tidegate.server.app.config import CannotStart
-from tidegate.server.app.rights import become, user_to_become
+from tidegate.server.app.confinement import become, user_to_become
 
 NOBODY = "nobody"
 #: Where only root may listen.
@@ -149,7 +149,8 @@ def test_a_user_that_cannot_be_is_named(tmp_path: Path) -> None:
 def test_a_user_that_cannot_read_the_program_is_told_so(open_folder: Path) -> None:
     """As with a Python of pyenv, uv or pipx below /root."""
     script = (
-        "import sys; from pathlib import Path; from tidegate.server.app import rights\n"
+        "import sys; from pathlib import Path\n"
+        "from tidegate.server.app import confinement as rights\n"
         "from tidegate.server.app.config import CannotStart\n"
         "rights._program_paths = lambda: [sys.argv[1]]\n"
         "try: rights.become(sys.argv[2], Path(sys.argv[3]))\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +47,18 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     "multicast_hold": ("multicast.hold_share", "--multicast-hold"),
     "multicast_fec": ("multicast.fec", "--multicast-fec"),
 }
+
+
+_SAMPLE_FILES = {
+    "tideland-1.0-amd64.iso": 24_000_000,
+    "tideland-1.0-arm64.iso": 21_000_000,
+    "tideland-1.0.tar.gz": 3_400_000,
+}
+_SAMPLE_NOTES = """Tideland 1.0
+
+A made-up release, for trying Tidegate: two images, one source archive, and these notes.
+The images are random bytes; nothing in them runs.
+"""
 
 
 @click.command()
@@ -115,13 +129,23 @@ def serve(file: Path | None, sample: bool, **options: Any) -> None:
     if ignored and not loaded.config.multicast.enabled:
         _fail([f"{ignored[0]} has no effect without --multicast: add it, or leave this out."], 2)
     if sample and not loaded.config.directory.exists():
-        from ..sample import make_sample
-
         make_sample(loaded.config.directory)
     # The reactor's choice and everything heavy come after the usage errors.
     from ..run import run
 
     _fail(*run(loaded, load))
+
+
+def make_sample(directory: Path) -> None:
+    """Fill `directory`, which must not exist yet; the same bytes every time."""
+    directory.mkdir(parents=True)
+    rng = random.Random(1997)
+    for name, size_bytes in _SAMPLE_FILES.items():
+        body = rng.randbytes(size_bytes)
+        (directory / name).write_bytes(body)
+        digest = hashlib.sha256(body).hexdigest()
+        (directory / f"{name}.sha256").write_text(f"{digest}  {name}\n", "ascii")
+    (directory / "RELEASE-NOTES.txt").write_text(_SAMPLE_NOTES, "utf-8")
 
 
 def _of_multicast(key: str) -> bool:

@@ -1,0 +1,81 @@
+"""What this machine affords: memory for small files, and open files for connections."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from dataclasses import replace
+from pathlib import Path
+
+from twisted.logger import Logger
+
+from ..http.limits import HttpLimits
+
+_log = Logger()
+
+#: More open files than any server here uses.
+_WANTED = 262_144
+#: Descriptors for files, the database, threads and listeners.
+_RESERVED = 900
+#: No more than this share of all descriptors is reserved.
+_RESERVED_SHARE = 1 / 3
+
+
+def raise_limit() -> int:
+    """Raise the soft limit on open files to the hard one; returns the new limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return _WANTED if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def affordable(limits: HttpLimits, open_files: int) -> HttpLimits:
+    """The same limits with no more connections than `open_files` carry.
+
+    A connection beyond them could not even be refused: it would hang in the backlog. Logs the
+    number if none was configured (0), and warns if it is less than half of the configured one.
+    """
+    most = max(16, open_files - int(min(_RESERVED, open_files * _RESERVED_SHARE)))
+    asked = limits.max_connections
+    if not asked or 2 * most < asked:
+        say = _log.warn if asked else _log.info
+        say(
+            "Up to {most} connections at once: the limit on open files is {files}; for more, raise "
+            "the hard limit (ulimit -Hn, LimitNOFILE=).",
+            most=most,
+            files=open_files,
+        )
+    most = min(asked or most, most)
+    # Those that are being refused stand beside them, and files need descriptors as well.
+    refusals = min(limits.max_refusals, max(1, (open_files - most) // 4))
+    return replace(limits, max_connections=most, max_refusals=refusals)
+
+
+#: Small files take this share of the memory, between the two bounds.
+_SHARE = 1 / 64
+_LEAST_BYTES = 32 << 20
+_MOST_BYTES = 256 << 20
+
+
+def small_files_bytes(asked_bytes: int | None, processes: int) -> int:
+    """The memory for small files in one of `processes`; `asked_bytes` None: by the machine."""
+    if asked_bytes is not None:
+        return asked_bytes // processes
+    most = min(_MOST_BYTES, int(_usable_bytes() * _SHARE))
+    return max(_LEAST_BYTES, most // processes)
+
+
+def _usable_bytes() -> int:
+    """The machine's memory, or the bound that a container or a unit sets below it."""
+    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                group /= line[4:]
+        # "max" where there is none.
+        found = min(found, int((group / "memory.max").read_text()))
+    return found
