@@ -22,7 +22,7 @@ from tidegate.policies.contract import TicketRow, TicketState
 from tidegate.server.store.database import Database, sqlite_url
 from tidegate.server.store.journal import read_journal
 from tidegate.server.store.models import METADATA, TICKETS
-from tidegate.server.store.store import BATCH_S, Store
+from tidegate.server.store.store import TIMES, Store
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 DIALECTS = (SQLITE, POSTGRESQL)
@@ -169,9 +169,9 @@ class StoredJournal:
             return
         self._writing = True
         try:
-            self._clock.advance(2 * BATCH_S)
+            self._clock.advance(2 * TIMES.batch_s)
             while self._store.state.pending:
-                self._clock.advance(2 * BATCH_S)
+                self._clock.advance(2 * TIMES.batch_s)
         finally:
             self._writing = False
         assert self._store.state.ok

@@ -26,14 +26,14 @@ from tidegate.server.store.cluster import (
     Fenced,
     Seat,
     Secret,
+    add_node,
     campaign,
     check_epoch,
-    drop_node,
-    keep_node,
     read_nodes,
     read_seat,
     read_secrets,
     release,
+    remove_node,
     renew,
     write_secrets,
 )
@@ -259,8 +259,8 @@ def test_secrets_and_nodes_are_kept(table: Connection) -> None:
     write_secrets(table, "ticket", [Secret("newest", "m", 3.0)])
     assert [one.name for one in read_secrets(table, "ticket")] == ["newest"]
     assert read_secrets(table, "link")[0].text == "x"
-    keep_node(table, "a/node-0", "a", 1.0)
-    keep_node(table, "a/node-0", "a", 2.0)
-    keep_node(table, "b/node-0", "b", 2.0)
-    drop_node(table, "b/node-0")
+    add_node(table, "a/node-0", "a", 1.0)
+    add_node(table, "a/node-0", "a", 2.0)
+    add_node(table, "b/node-0", "b", 2.0)
+    remove_node(table, "b/node-0")
     assert read_nodes(table) == {"a/node-0": "a"}

@@ -44,19 +44,7 @@ from tidegate.server.store.records import (
     SampleRecord,
     UsageRecord,
 )
-from tidegate.server.store.store import (
-    BATCH_S,
-    CLOSE_S,
-    CLUSTER_LATE_S,
-    CUT_S,
-    DEADLINE_S,
-    LATE_S,
-    LOOK_S,
-    RETRY_FIRST_S,
-    RETRY_MOST_S,
-    STORED_S,
-    Store,
-)
+from tidegate.server.store.store import TIMES, Store
 from tidegate.server.store.usage import add_usage, forget_usage, read_hours, read_usage
 
 T = TypeVar("T")
@@ -407,7 +395,7 @@ def test_what_comes_after_a_pause_is_written_at_once_and_the_next_a_batch_later(
     store.keep_tickets([ticket(2)])
     clock.advance(0)
     assert threads.jobs == []
-    clock.advance(BATCH_S)
+    clock.advance(TIMES.batch_s)
     assert len(threads.jobs) == 1
     threads.run()
 
@@ -452,7 +440,7 @@ def test_nobody_waits_long_for_a_database_that_hangs(
     clock.advance(0.01)
     store.keep_tickets([ticket(2)])
     store.after_commit(lambda: told.append("behind it"))
-    clock.advance(LATE_S - 0.02)
+    clock.advance(TIMES.late_s - 0.02)
     assert not told
     clock.advance(0.02)
     assert told == ["in flight", "behind it"]
@@ -476,25 +464,25 @@ def test_in_a_cluster_an_answer_outlasts_slow_and_failed_commits(
         threads,
         lambda work: succeed(work()),
         clock.seconds,
-        late_s=CLUSTER_LATE_S,
+        late_s=TIMES.cluster_late_s,
     )
     told: list[list[int]] = []
     store.keep_tickets([ticket(1)])
     store.after_commit(lambda: told.append(live(database)))
-    clock.advance(BATCH_S)
-    clock.advance(2 * LATE_S)
+    clock.advance(TIMES.batch_s)
+    clock.advance(2 * TIMES.late_s)
     assert told == [], "a slow commit"
     threads.broken = OperationalError("INSERT", {}, Exception("connection cut"))
     threads.run()
     threads.broken = None
     assert told == [], "a failed one"
-    clock.advance(RETRY_FIRST_S)
+    clock.advance(TIMES.retry_first_s)
     threads.run()
     assert told == [[1]]
     assert clock.getDelayedCalls() == []
     store.keep_tickets([ticket(2)])
     store.after_commit(lambda: told.append([]))
-    clock.advance(CLUSTER_LATE_S)
+    clock.advance(TIMES.cluster_late_s)
     assert told == [[1], []], "but not for ever"
 
 
@@ -509,7 +497,7 @@ def test_a_dead_database_degrades_and_recovers_without_losing_a_ticket(
     threads.run()
     assert told == []
     assert not store.state.ok
-    clock.advance(LATE_S)
+    clock.advance(TIMES.late_s)
     assert told == ["degraded"]
     assert "disk full" in store.state.reason
     store.keep_tickets([ticket(1, TicketState.READY), ticket(2)])
@@ -534,13 +522,13 @@ def test_close_ends_although_the_database_never_answers(
     store.keep_tickets([ticket(1)])
     clock.advance(0.01)
     store.close().addCallback(closed.append)
-    clock.advance(CLOSE_S)
-    clock.advance(CUT_S - 0.01)
+    clock.advance(TIMES.close_s)
+    clock.advance(TIMES.cut_s - 0.01)
     assert closed == []
     clock.advance(0.01)
     assert closed == [False]
     # As the manual says (docs/operations.md).
-    assert CLOSE_S + CUT_S == 8
+    assert TIMES.close_s + TIMES.cut_s == 8
     threads.run()
     assert closed == [False]
 
@@ -555,19 +543,19 @@ def test_a_write_without_an_answer_is_cut_off_said_and_tried_again(
     interrupted: list[float] = []
     monkeypatch.setattr(database, "interrupt", lambda: interrupted.append(clock.seconds()))
     store.keep_tickets([ticket(1)])
-    clock.advance(BATCH_S)
+    clock.advance(TIMES.batch_s)
     began_s = clock.seconds()
     clock.advance(19.9)
     assert (store.state.ok, interrupted) == (True, [])
     clock.advance(0.1)
     assert not store.state.ok
     # As the manual says (docs/operations.md).
-    assert interrupted == [began_s + 20] == [began_s + DEADLINE_S]
+    assert interrupted == [began_s + 20] == [began_s + TIMES.deadline_s]
     assert "no answer" in store.state.reason
     threads.broken = OperationalError("write", {}, Exception("cut"))
     threads.run()
     threads.broken = None
-    clock.advance(RETRY_FIRST_S)
+    clock.advance(TIMES.retry_first_s)
     threads.run()
     assert store.state.ok
     assert live(database) == [1]
@@ -589,7 +577,7 @@ def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
     )
     store.open(lambda: [lambda connection: write_tickets(connection, known)])
     store.keep_tickets(known)
-    clock.advance(LOOK_S)
+    clock.advance(TIMES.look_s)
     threads.run()
     assert live(database) == [1, 2], "nothing was wrong"
     if how == "removed":
@@ -603,9 +591,9 @@ def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
     else:
         file.write_bytes(b"x" * 100_000)
     with capturedLogs() as logged:
-        clock.advance(LOOK_S)
+        clock.advance(TIMES.look_s)
         threads.run()
-        clock.advance(BATCH_S)
+        clock.advance(TIMES.batch_s)
         threads.run()
     assert store.state.ok
     assert [str(event.get("fault", "")).startswith(str(file)) for event in logged].count(True) == 1
@@ -636,16 +624,16 @@ def test_a_state_folder_that_is_gone_is_said_and_made_again_where_that_is_allowe
     with capturedLogs() as logged, monkeypatch.context() as confined:
         confined.setattr(Path, "mkdir", _refused)
         for _ in range(3):
-            clock.advance(LOOK_S)
+            clock.advance(TIMES.look_s)
             threads.run()
-            clock.advance(RETRY_MOST_S)
+            clock.advance(TIMES.retry_most_s)
             threads.run()
     told = [event for event in logged if "removed or replaced" in str(event.get("fault", ""))]
     assert len(told) == 1
     assert not store.state.ok
     assert "bring it back" in store.state.reason
     assert not tmp_path.exists()
-    clock.advance(RETRY_MOST_S)
+    clock.advance(TIMES.retry_most_s)
     threads.run()
     assert store.state.ok
     with contextlib.closing(sqlite3.connect(tmp_path / "tidegate.db")) as found:
@@ -730,14 +718,14 @@ def test_what_must_be_stored_is_said_to_be_when_it_is_and_not_before(
     assert told.pop()[1], "nothing was given"
     store.must(lambda connection: write_tickets(connection, [ticket(1)]))
     ask()
-    clock.advance(BATCH_S)
+    clock.advance(TIMES.batch_s)
     # Its batch is under way, and another one waits for it.
     store.must(lambda connection: write_tickets(connection, [ticket(2)]))
     ask()
     assert not told
     for _ in range(3):
         threads.run()
-        clock.advance(BATCH_S)
+        clock.advance(TIMES.batch_s)
     assert [stored for _, stored in told] == [True, True]
     assert live(database) == [1, 2]
     told.clear()
@@ -750,7 +738,7 @@ def test_what_must_be_stored_is_said_to_be_when_it_is_and_not_before(
         threads.run()
     ((told_s, stored),) = told
     assert not stored
-    assert told_s - began_s == pytest.approx(STORED_S, abs=0.2)
+    assert told_s - began_s == pytest.approx(TIMES.stored_s, abs=0.2)
     ask()
     assert told.pop() == (clock.seconds(), False), "it is known by now"
 

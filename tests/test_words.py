@@ -30,12 +30,10 @@ UNREAD = {
     "server/admission",
     "server/app",
     "server/cluster",
-    "server/control",
     "server/files",
     "server/http",
     "server/mirror",
     "server/multicast",
-    "server/store",
     "server/torrent",
 }
 

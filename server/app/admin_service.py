@@ -108,7 +108,7 @@ class AdminService:
         site: Site,
         store: Store,
         tables: OperatorTables,
-        papers: KeyValues,
+        documents: KeyValues,
         revision: RevisionRecord,
         arrivals: Arrivals,
         totals: Callable[[], Totals],
@@ -140,7 +140,7 @@ class AdminService:
             faults=self.faults,
         )
         popularity, kept_s = gate.parts.popularity, config.ticket_max_age_s
-        branding = Branding(gate.parts.waiting, papers)
+        branding = Branding(gate.parts.waiting, documents)
         prequeue, real_url = gate.parts.prequeue, site.tree.real_url
         self.server = Server(
             now=now,
@@ -157,10 +157,10 @@ class AdminService:
             history=History(reactor, now, store, vitals, popularity, arrivals, kept_s),
             events=events,
             revisions=Revisions(gate, store, events, now, revision, configured_policy(config)),
-            rules=RuleKeeper(gate, prequeue, papers, now, config.rules, real_url),
-            blocks=BlockedNetworks(desk, papers, now),
+            rules=RuleKeeper(gate, prequeue, documents, now, config.rules, real_url),
+            blocks=BlockedNetworks(desk, documents, now),
             branding=branding,
-            doors=Doors(gate, branding, papers),
+            doors=Doors(gate, branding, documents),
             files=FileIndex(reactor, site, gate, store, now),
             scrapers=config.metrics_from,
             behind_proxy=bool(config.trusted_proxies),

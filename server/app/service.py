@@ -19,7 +19,7 @@ from ..files.pages import Pages
 from ..files.stored_digests import StoredDigests
 from ..files.transfer import no_torrents
 from ..http.clock import Reactor
-from ..store.cluster import drop_node, keep_node
+from ..store.cluster import add_node, remove_node
 from ..store.journal import reserve_numbers, write_tickets
 from ..store.queries import count_pass_use, keep_revision
 from ..store.store import Work
@@ -185,7 +185,7 @@ class Service:
             site=site,
             store=state.store,
             tables=state.tables,
-            papers=state.documents,
+            documents=state.documents,
             revision=state.memory.revision,
             arrivals=queue.arrivals,
             totals=self._totals,
@@ -339,9 +339,9 @@ class Service:
         """Store which nodes are here: a later leader must know for whom to wait."""
         nodes.watch(
             lambda node: self.store.must(
-                lambda connection: keep_node(connection, node.name, node.machine, time.time())
+                lambda connection: add_node(connection, node.name, node.machine, time.time())
             ),
-            lambda name: self.store.must(lambda connection: drop_node(connection, name)),
+            lambda name: self.store.must(lambda connection: remove_node(connection, name)),
         )
 
     def _all_that_must_last(self) -> list[Work[None]]:

@@ -13,7 +13,7 @@ from ...protocol.ticket import KeyRing
 from ..control.key_values import KeyValues
 from ..http.clock import Reactor, in_pool, pause
 from ..store.accounts import OperatorTables
-from ..store.store import CLUSTER_LATE_S, LATE_S, Store, Work
+from ..store.store import TIMES, Store, Work
 from .bootstrap import open_memory
 from .keys import KeyKeeper, load_keys
 from .parts import Part
@@ -71,7 +71,7 @@ class StateRoom:
             lambda work: maybeDeferred(in_pool, reactor, self.read_pool, work),
             now,
             _retire_of(cluster),
-            LATE_S if cluster is None else CLUSTER_LATE_S,
+            TIMES.late_s if cluster is None else TIMES.cluster_late_s,
         )
         self.tables = OperatorTables(self.memory.database, self.store)
         self.documents = KeyValues(self.tables)

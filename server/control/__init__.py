@@ -1,1 +1,1 @@
-"""What operators have set up and what the server knows of itself, be anybody listening or not."""
+"""What operators have set up, and what the server measures of itself."""

@@ -1,4 +1,4 @@
-"""Addresses and networks that operators refuse, remembered over restarts."""
+"""Addresses and networks that operators have blocked, also after a restart."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..admission.actions import QueueActions
 from .key_values import KeyValues
 from .problems import wrong
 
-_PAPER = "blocks"
+_DOCUMENT = "blocks"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedNetwork:
-    """An address (or network) that is refused, until `until_s` or for good."""
+    """A blocked address or network, until `until_s` or for good."""
 
     network: str
     since_s: float
@@ -27,38 +27,40 @@ class BlockedNetwork:
 class BlockedNetworks:
     """The blocks in force."""
 
-    def __init__(self, desk: QueueActions, papers: KeyValues, now: Callable[[], float]) -> None:
-        self._desk = desk
-        self._papers = papers
+    def __init__(
+        self, actions: QueueActions, documents: KeyValues, now: Callable[[], float]
+    ) -> None:
+        self._actions = actions
+        self._documents = documents
         self._now = now
         self._by_network = {
-            row["network"]: BlockedNetwork(**row) for row in papers.read_list(_PAPER)
+            row["network"]: BlockedNetwork(**row) for row in documents.read_list(_DOCUMENT)
         }
 
     def open(self) -> None:
-        """Put the remembered blocks in force."""
+        """Apply the stored blocks."""
         for block in self.all():
-            self._desk.block(block.network, block.until_s)
+            self._actions.block(block.network, block.until_s)
 
     def all(self) -> list[BlockedNetwork]:
-        """Those that have not run out."""
+        """Blocks that have not expired."""
         now = self._now()
         return [b for b in self._by_network.values() if b.until_s is None or b.until_s > now]
 
     def add(self, block: BlockedNetwork) -> None:
-        """Refuse from now on, and cut what the address has."""
+        """Block from now on, and cut the connections of the network."""
         self._by_network[block.network] = block
-        self._desk.block(block.network, block.until_s)
+        self._actions.block(block.network, block.until_s)
         self._write()
 
     def remove(self, network: str) -> bool:
-        """Serve it again; False when it was not blocked."""
+        """Serve the network again; False if it was not blocked."""
         known = self._by_network.pop(network, None) is not None
         self._write()
-        return self._desk.unblock(network) or known
+        return self._actions.unblock(network) or known
 
     def _write(self) -> None:
-        self._papers.write_list(_PAPER, [asdict(block) for block in self.all()])
+        self._documents.write_list(_DOCUMENT, [asdict(block) for block in self.all()])
 
 
 def network_of(text: str) -> str:

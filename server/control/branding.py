@@ -1,4 +1,4 @@
-"""The operator's own words and picture on the waiting page, and that page for looking at."""
+"""The operator's words and logo on the waiting page, and previews of that page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .key_values import KeyValues
 
 LOGO_ROUTE = "/-/logo"
 LOGO_MAX_BYTES = 256 * 1024
-#: What a visitor's turn can be, and what the policy would have said then.
+#: States of a visitor in a preview, and the policy's answer for each.
 STATES = {
     "waiting": Wait(30.0, 4711, 212, False, Estimate(840.0, 1020.0)),
     "ready": Wait(3.0, 4711, 1, True, Estimate(1.0, 5.0)),
     "closed": Wait(10.0, 4711, 212, False),
     "pre-queue": Wait(600.0),
 }
-_PAPER = "waiting"
+_DOCUMENT = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class Look:
 
 
 class Branding:
-    """Keeps the look, and hands it to the waiting page."""
+    """Keeps the look and applies it to the waiting page."""
 
-    def __init__(self, waiting: RetryResponder, papers: KeyValues) -> None:
+    def __init__(self, waiting: RetryResponder, documents: KeyValues) -> None:
         self._waiting = waiting
-        self._papers = papers
+        self._documents = documents
         self._announcement = ""
         self._resumes_s: float | None = None
-        kept = papers.read(_PAPER)
+        kept = documents.read(_DOCUMENT)
         logo = base64.b64decode(kept.get("logo", ""))
         self.look = Look(
             kept.get("title", ""), kept.get("text", ""), logo, kept.get("logo_type", "")
@@ -55,15 +55,15 @@ class Branding:
         self._apply()
 
     def change(self, look: Look) -> None:
-        """Show this from now on."""
+        """Store this look and apply it."""
         self.look = look
         logo = base64.b64encode(look.logo).decode()
         body = {"title": look.title, "text": look.text, "logo": logo, "logo_type": look.logo_type}
-        self._papers.write(_PAPER, body)
+        self._documents.write(_DOCUMENT, body)
         self._apply()
 
     def announce(self, text: str, resumes_s: float | None) -> None:
-        """Say this above the operator's own text, and when downloads start again (wall time)."""
+        """Show this text above the operator's own, and when downloads start again (Unix time)."""
         self._announcement = text
         self._resumes_s = resumes_s
         self._apply()
@@ -75,7 +75,7 @@ class Branding:
         self._waiting.show(Wording(self.look.title, text, logo_url, self._resumes_s))
 
     def answer_logo(self, request: Request) -> None:
-        """Visitors' browsers ask for the logo here."""
+        """Answer a request for the logo."""
         if not self.look.logo:
             request.refuse(404, "not-found", "There is no logo.")
             return
@@ -101,7 +101,7 @@ class Branding:
 
 
 def picture_type(data: bytes) -> str:
-    """The media type of a raster picture, by its first bytes; no SVG, since it may hold script."""
+    """The media type of a raster picture by its first bytes; not of SVG, which may hold script."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):

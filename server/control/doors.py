@@ -1,7 +1,7 @@
-"""The maintenance switch: close the doors, let what runs finish, open them again.
+"""The maintenance switch: while the doors are closed, no download starts.
 
-While they are closed new requests are queued and no download starts; the waiting page says why
-and until when. It outlives a restart and a change of policy.
+Running downloads finish, and new requests are queued. The waiting page says why and until when. The
+switch survives a restart and a change of policy.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from .branding import Branding
 from .key_values import KeyValues
 
 TEXT_MAX = 500
-_PAPER = "doors"
+_DOCUMENT = "doors"
 
 
 @dataclass(frozen=True, slots=True)
 class DoorState:
-    """Whether anybody may start; `text` and `opens_s` (expected, no timer) are told to visitors."""
+    """Whether downloads may start. Visitors read `text` and `opens_s`, which is no timer."""
 
     closed: bool = False
     text: str = ""
@@ -28,23 +28,25 @@ class DoorState:
 
 
 class Doors:
-    """Keeps the state of the doors and puts it in force."""
+    """Keeps the state of the doors and applies it."""
 
-    def __init__(self, gate: Gate, branding: Branding, papers: KeyValues) -> None:
+    def __init__(self, gate: Gate, branding: Branding, documents: KeyValues) -> None:
         self._gate = gate
         self._branding = branding
-        self._papers = papers
-        self.state = DoorState(**papers.read(_PAPER))
+        self._documents = documents
+        self.state = DoorState(**documents.read(_DOCUMENT))
 
     def change(self, state: DoorState) -> None:
-        """Close or open from now on."""
+        """Store this state and apply it."""
         self.state = state
-        self._papers.write(_PAPER, asdict(state))
+        self._documents.write(_DOCUMENT, asdict(state))
         self.put_in_force()
 
     def put_in_force(self) -> None:
-        """Tell the gate and the waiting page."""
+        """Apply the state to the gate and the waiting page."""
         state = self.state
-        said = (state.text, state.opens_s) if state.closed else ("", None)
-        self._branding.announce(*said)
+        if state.closed:
+            self._branding.announce(state.text, state.opens_s)
+        else:
+            self._branding.announce("", None)
         self._gate.close_doors(state.closed)

@@ -1,4 +1,4 @@
-"""The operator's log, and the faults that the pages count and name."""
+"""The operator's log, and problems of the database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class StoreSilent(Problem):
-    """The database does not answer, and without it there is nothing to show."""
+    """The database does not answer a query."""
 
     def __init__(self) -> None:
         text = "The database does not answer. Downloads and the queue go on; try again later."
@@ -25,7 +25,7 @@ class StoreSilent(Problem):
 
 
 class NotStored(Problem):
-    """A change holds, but the database has not taken it; `headers` are its answer's cookies."""
+    """A change is in force but not stored; `headers` are the cookies of its answer."""
 
     def __init__(self, headers: Sequence[tuple[str, str]]) -> None:
         text = (
@@ -37,7 +37,7 @@ class NotStored(Problem):
 
 
 async def ask(store: Store, work: Callable[[Any], T]) -> T:
-    """Run a query; raises StoreSilent whatever the database raises."""
+    """Run a query; raises StoreSilent for any fault of the database."""
     try:
         return await store.read(work)
     except Exception as fault:
@@ -45,14 +45,14 @@ async def ask(store: Store, work: Callable[[Any], T]) -> T:
 
 
 class EventLog:
-    """What operators did and what befell the server, newest first; kept in the store."""
+    """The log of operators' changes and of events of the server, in the store."""
 
     def __init__(self, store: Store, now: Callable[[], float]) -> None:
         self._store = store
         self._now = now
 
     def add(self, kind: str, text: str, level: str = "info", **data: Any) -> None:
-        """Add a line; `who` among the data names the person."""
+        """Append a line; `who` in the data names the person."""
         record = EventRecord(self._now(), kind, text, level, data)
         self._store.note(lambda connection: write_events(connection, [record]))
 
@@ -70,7 +70,7 @@ class EventLog:
 
 @implementer(ILogObserver)
 class FaultCount:
-    """Counts what is logged as an error."""
+    """Counts logged errors."""
 
     def __init__(self) -> None:
         self.total = 0

@@ -1,4 +1,4 @@
-"""What is served, with how often it was wanted: the tree as the Files page shows it."""
+"""All served files with their downloads, as the Files page shows them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..store.usage import read_usage
 
 _FRESH_S = 20.0
 _MOST_FILES = 200_000
-#: The walk gives way to other work after this long.
+#: The walk pauses after this time for other work.
 _TURN_S = 0.01
 log = Logger()
 
@@ -51,7 +51,7 @@ class _Known:
 
 
 class FileIndex:
-    """Walks the tree when somebody looks and the last walk is old; counts are always fresh."""
+    """Walks the tree on request, if the last walk is older than `_FRESH_S`; counts are current."""
 
     def __init__(
         self, reactor: Clock, site: Site, gate: Gate, store: Store, now: Callable[[], float]
@@ -67,13 +67,13 @@ class FileIndex:
 
     @property
     def busy(self) -> int:
-        """How many files wait for a digest."""
+        """How many files wait for their digest."""
         return self._site.catalog.pending
 
     async def read(
         self, search: str, sort: str, offset: int, limit: int
     ) -> tuple[list[FileView], int]:
-        """One page of files and how many match."""
+        """One page of files, and how many match."""
         if self._now() - self._walked_s > _FRESH_S:
             await self._walk()
         found = [file for file in self._files if search in file.path]
@@ -87,7 +87,7 @@ class FileIndex:
         return [self._view(one, sending) for one in found[offset : offset + limit]], len(found)
 
     def _sending(self) -> Counter[str]:
-        """What running downloads have delivered and nobody has counted yet, by file."""
+        """Bytes that running downloads have delivered and that are not counted yet, by file."""
         found: Counter[str] = Counter()
         for download in self._gate.downloads.values():
             for delivery in download.deliveries:
@@ -95,7 +95,7 @@ class FileIndex:
         return found
 
     def _wanted(self, url: str, sending: Counter[str]) -> tuple[int, int, int]:
-        """(begun, complete, bytes), what runs now included."""
+        """(begun, complete, bytes) including running downloads."""
         begun, complete, sent_bytes = self._usage.get(url, (0, 0, 0))
         fresh = self._gate.parts.popularity.pending(url)
         return begun + fresh[0], complete + fresh[1], sent_bytes + fresh[2] + sending[url]
@@ -116,11 +116,11 @@ class FileIndex:
         )
 
     async def _walk(self) -> None:
-        """Look through the tree anew, a little in each turn of the reactor."""
+        """Walk the tree, a little in each turn of the reactor."""
         self._walked_s = self._now()
         try:
             self._usage = await self._store.read(read_usage)
-        except Exception:  # noqa: BLE001 - with a dead database popularity is what it was
+        except Exception:  # noqa: BLE001 - a dead database leaves the counts as they were
             log.warn("The popularity of files cannot be read now.")
         found: list[_Known] = []
         folders: list[list[bytes]] = [[]]

@@ -1,7 +1,7 @@
-"""What operators have set up and must survive a restart, beside the policy: small documents.
+"""Small JSON documents of the operator that survive a restart.
 
-Rules for files, blocked networks and the waiting page are each one JSON document, read once at the
-start and written through.
+Rules for files, blocked networks and the waiting page are one document each. All are read once when
+the server starts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ..store.accounts import OperatorTables
 
 
 class KeyValues:
-    """Named documents."""
+    """Documents by name."""
 
     def __init__(self, tables: OperatorTables) -> None:
         self._tables = tables
         self._bodies = {row["name"]: dict(row["body"]) for row in tables.read("state")}
 
     def read(self, name: str) -> dict[str, Any]:
-        """A document; empty when nobody wrote it yet."""
+        """A document; empty if it was never written."""
         return dict(self._bodies.get(name, {}))
 
     def all(self) -> list[tuple[str, dict[str, Any]]]:
@@ -33,7 +33,7 @@ class KeyValues:
         self._tables.put("state", {"name": name, "body": body})
 
     def drop(self, name: str) -> None:
-        """Forget a document."""
+        """Delete a document."""
         if self._bodies.pop(name, None) is not None:
             self._tables.drop("state", name)
 

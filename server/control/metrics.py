@@ -1,7 +1,7 @@
-"""What Prometheus reads: names and units by its conventions, labels from small fixed sets.
+"""Metrics for Prometheus: names and units by its conventions, labels from small fixed sets.
 
-Values are taken from the live objects when they are asked for; nothing is counted here. Client
-addresses and file names never become labels.
+Values come from the live objects at each request. Client addresses and file names never become
+labels.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _BY_LABEL = (
         {"expected": "last_wait_s", "p90": "last_wait_p90_s"},
     ),
 )
-#: Of each node, where several processes serve; its name is the label.
+#: Metrics of each node, where several processes serve; its name is the label.
 _OF_NODES = (
     ("tidegate_node_connections", "Open connections of a node.", "connections"),
     ("tidegate_node_bodies", "Bodies that a node sends.", "bodies"),
@@ -124,7 +124,7 @@ _OF_FLEET = (
 def _family(
     name: str, text: str, field: str, values: Mapping[str, Any], label: str = ""
 ) -> GaugeMetricFamily | CounterMetricFamily:
-    """One metric of its values by label (none: under ""); what is not known is left out."""
+    """One metric with a value for each label ("" without label); unknown values are left out."""
     kind = CounterMetricFamily if field.endswith("_total") else GaugeMetricFamily
     found = kind(name, text, labels=[label] if label else None)
     for word, value in values.items():
@@ -134,7 +134,7 @@ def _family(
 
 
 class _Live(Collector):
-    """Reads the live objects when asked; `mirrors` gives the condition of each mirror."""
+    """Reads the live objects; `mirrors` returns the condition of each mirror."""
 
     def __init__(
         self, vitals: Vitals, revisions: Revisions, mirrors: Callable[[], Iterable[str]]
@@ -171,7 +171,7 @@ class _Live(Collector):
 
 
 class Metrics:
-    """One registry of its own, so that several servers in one process do not meet."""
+    """The metrics of one server, in a registry of their own."""
 
     def __init__(
         self, vitals: Vitals, revisions: Revisions, mirrors: Callable[[], Iterable[str]]

@@ -1,4 +1,4 @@
-"""What is refused: a fault that becomes a problem document, or a page that says it."""
+"""Refusals of the administration: each becomes a problem document or a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from ...policies.settings import fault_text
 from ..http.answers import phrase
 
-#: What a status means where nothing more exact is said.
+#: The default code of each status.
 _CODES = {
     400: "bad-request",
     401: "log-in-first",
@@ -28,10 +28,10 @@ _CODES = {
 
 
 class Problem(Exception):
-    """An answer that is not the one wished for, as RFC 9457 has it.
+    """A refusal by RFC 9457.
 
-    `errors` names each bad field with its bound: dicts of field, message and, where there are
-    some, minimum, maximum, unit and allowed.
+    `errors` names each invalid field: dicts with field, message and, where they exist, minimum,
+    maximum, unit and allowed.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Problem(Exception):
 
     @property
     def title(self) -> str:
-        """What kind of fault it is, for the head of a page."""
+        """The phrase of its status, for the head of a page."""
         return phrase(self.status)
 
 
 def wrong(name: str, message: str, **bounds: Any) -> Problem:
-    """One bad field, its message and its bounds."""
+    """One invalid field with its message and bounds."""
     errors = [{"field": name, "message": message, **bounds}]
     return Problem(422, f"{name}: {message}", code="invalid-value", errors=errors)
 
@@ -65,7 +65,7 @@ def wrong(name: str, message: str, **bounds: Any) -> Problem:
 def invalid(
     error: ValidationError, model: type[BaseModel], status: int = 422, where: str = ""
 ) -> Problem:
-    """What pydantic found, field by field, each with the bounds that hold for it."""
+    """The faults that pydantic found, each with the bounds of its field."""
     properties = model.model_json_schema().get("properties", {})
     errors = []
     for fault in error.errors(include_url=False, include_input=False):
@@ -73,7 +73,7 @@ def invalid(
         form = properties.get(words[0], {}).get("description", "") if words else ""
         message = fault_text(fault, form)
         if fault["type"] != "value_error":
-            # Sentences of our own begin with a field's name where they speak of several.
+            # Sentences of our own may begin with the name of a field.
             message = message[:1].upper() + message[1:]
         found: dict[str, Any] = {"field": ".".join(words), "message": message}
         if where:

@@ -1,4 +1,4 @@
-"""The policy in force, who set it, and all that were in force before."""
+"""The policy in force, and all earlier ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBER_MOST = 2**62
 
 
 class StaleRevision(Problem):
-    """The caller changed a revision that is no longer the current one."""
+    """The change was based on an earlier revision."""
 
     def __init__(self) -> None:
         text = "The settings were changed meanwhile; read them again."
@@ -35,7 +35,7 @@ class Configured:
 
 
 class Revisions:
-    """Makes changes of the policy and remembers them; `configured` is what the file says."""
+    """Applies changes of the policy and stores them; `configured` is the policy of the file."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Revisions:
         expected: int | None = None,
         restored_from: int | None = None,
     ) -> RevisionRecord:
-        """Make this the policy now; no download is dropped, no place lost. Works without a store.
+        """Apply this policy; no download is dropped and no place lost. Works without a store.
 
         Raises StaleRevision when `expected` is not the current revision's number.
         """
@@ -102,7 +102,7 @@ class Revisions:
         current = self.current
         fresh = before is None or before > current.number
         if fresh and (not rows or rows[0].number < current.number):
-            rows.insert(0, current)  # on its way to the database
+            rows.insert(0, current)  # not stored yet
         return rows[:limit]
 
     async def get(self, number: int) -> RevisionRecord | None:
@@ -114,13 +114,13 @@ class Revisions:
         return await ask(self._store, lambda connection: read_revision(connection, number))
 
     def overrides(self) -> list[DiffLine]:
-        """Where what is in force differs from the configuration file; `before` is the file's."""
+        """How the policy in force differs from the configuration file (`before`)."""
         file, current = self.configured, self.current
         return diff(file.policy, file.settings, current.policy, current.settings)
 
 
 def usable(revision: RevisionRecord) -> PolicySettings | None:
-    """A stored revision's settings, if this version still knows its policy and all of them."""
+    """A stored revision's settings, if this version knows its policy and all settings."""
     try:
         settings = PolicySettings.model_validate(dict(revision.settings))
     except ValueError:
@@ -129,7 +129,7 @@ def usable(revision: RevisionRecord) -> PolicySettings | None:
 
 
 def shown(value: Any) -> str:
-    """A setting's value as its input shows it."""
+    """A setting's value as an input field shows it."""
     if value is None:
         return ""
     if isinstance(value, Mapping):
@@ -151,7 +151,7 @@ class DiffLine:
 def diff(
     policy: str, settings: Mapping[str, Any], new_policy: str, new_settings: Mapping[str, Any]
 ) -> list[DiffLine]:
-    """What differs between two revisions, the policy first."""
+    """The differences of two revisions, the policy first."""
     found = [DiffLine("policy", policy, new_policy)] if policy != new_policy else []
     for name in dict.fromkeys((*settings, *new_settings)):
         before, after = settings.get(name), new_settings.get(name)

@@ -12,7 +12,7 @@ from ..admission.rules import Rule, RuleBook, openings
 from .key_values import KeyValues
 
 Source = Literal["configuration", "admin"]
-_PAPER = "rules"
+_DOCUMENT = "rules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,53 +24,53 @@ class Sourced:
 
 
 class RuleKeeper:
-    """Keeps the rules and puts them in force; the operators' are remembered."""
+    """Keeps the rules and applies them; those of operators are stored."""
 
     def __init__(
         self,
         gate: Gate,
         prequeue: Prequeue,
-        papers: KeyValues,
+        documents: KeyValues,
         now: Callable[[], float],
         configured: Iterable[Rule],
         real_url: Callable[[str], str],
     ) -> None:
         self._gate = gate
         self._prequeue = prequeue
-        self._papers = papers
+        self._documents = documents
         self._now = now
         self._real_url = real_url
         self.configured: tuple[Rule, ...] = tuple(configured)
         self.own: tuple[Rule, ...] = tuple(
-            Rule.model_validate(row) for row in papers.read_list(_PAPER)
+            Rule.model_validate(row) for row in documents.read_list(_DOCUMENT)
         )
 
     def all(self) -> list[Sourced]:
-        """Every rule in the order in which they speak; the last one that does counts."""
+        """All rules in order; the last one that matches a file decides."""
         return [
             *(Sourced(rule, "configuration") for rule in self.configured),
             *(Sourced(rule, "admin") for rule in self.own),
         ]
 
     def matching(self, url_path: str) -> list[Sourced]:
-        """The rules that speak of a file (its percent-encoded URL path)."""
+        """The rules that match a file, given by its percent-encoded URL path."""
         found = self._gate.parts.rules.matching(url_path)
         return [one for one in self.all() if one.rule in found]
 
     def configure(self, rules: Iterable[Rule]) -> None:
-        """Take over the configuration's rules."""
+        """Use these rules of the configuration."""
         self.configured = tuple(rules)
         self.put_in_force()
 
     def set_own(self, rules: Sequence[Rule]) -> None:
-        """Replace the operators' rules, and remember them."""
+        """Replace and store the operators' rules."""
         self.own = tuple(rules)
         rows = [rule.model_dump(mode="json", exclude_defaults=True) for rule in rules]
-        self._papers.write_list(_PAPER, rows)
+        self._documents.write_list(_DOCUMENT, rows)
         self.put_in_force()
 
     def put_in_force(self) -> None:
-        """Let the gate judge by these, and make the draws they need."""
+        """Apply all rules to the gate, and plan the draws that they need."""
         rules = [one.rule for one in self.all()]
         self._gate.use_rules(RuleBook(rules, self._real_url))
         self._prequeue.plan(openings(rules), self._now())

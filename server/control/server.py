@@ -1,6 +1,6 @@
-"""The running server as operators see and steer it: the domain's own objects, nothing in between.
+"""The objects of a running server that pages and API work on, in the reactor's thread.
 
-All of it is used in the reactor's thread. Times are Unix seconds, rates bytes per second.
+Times are Unix seconds, rates are bytes per second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StatusLine:
-    """A line of a state table (mirrors, multicast sessions): a name, a state word, facts."""
+    """A line of a table of mirrors or multicast sessions."""
 
     name: str
     state: str
@@ -44,7 +44,7 @@ class StatusLine:
 
 @dataclass(slots=True)
 class Server:
-    """What the pages and the API work on. `off` runs slow pure work on a thread."""
+    """The server as operators see it. `off` runs slow pure work on a thread."""
 
     now: Callable[[], float]
     off: Callable[[Callable[[], Any]], Any]
@@ -73,10 +73,10 @@ class Server:
         self.scrapers = scrapers
 
     def may_scrape(self, peer: str, host: str, forwarded: bool) -> bool:
-        """Whether this address may read the metrics without an API token, asking for this host.
+        """Whether this address may read the metrics without an API token.
 
-        This machine may, unless a proxy on it could be speaking for the whole world, or a browser
-        for a page: any site can give its own name the address of this machine.
+        This machine may, unless the request may come through a proxy on it. `host` must be an
+        address or localhost: any site can point its own name to this machine (DNS rebinding).
         """
         if not peer:  # a Unix socket
             return not self.behind_proxy and not forwarded
@@ -89,7 +89,7 @@ class Server:
         return named or (here and not self.behind_proxy and not forwarded)
 
     def mirror_rows(self) -> list[StatusLine]:
-        """Mirrors: those of the configuration, those that were admitted, with their reports."""
+        """All mirrors: those of the configuration, then the followers with their reports."""
         rows = [
             StatusLine(source.url, "configured", {"priority": str(source.priority)})
             for source in self.site.said.mirrors
@@ -119,7 +119,7 @@ class Server:
 
 
 def _names_this_machine(host: str) -> bool:
-    """Whether a Host field, with a port or not, has an address or is `localhost`."""
+    """Whether a Host field has an address or `localhost`."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or bool(ipaddress.ip_address(name))

@@ -1,4 +1,4 @@
-"""The state of a running server at a glance, read from the live objects."""
+"""The figures of a running server, read from the live objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeFigures:
-    """One of several processes that serve, as the leader knows it."""
+    """Figures of a node that its leader knows."""
 
     name: str
     connections: int
@@ -30,12 +30,12 @@ class NodeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What all that serve have in common at this moment, be it this process or several.
+    """Sums over all processes that serve.
 
-    `listeners` are where files are served, `goodput_bytes_s` is measured, `capacity_bytes_s` what
-    may leave (None: as much as can). The pacer of a single process finds `transfers_misplaced` and
-    `transfers_starved_total`. `epoch` counts the leaders (0 where nobody can follow this one),
-    `fleet_fault` says what is wrong among processes and machines.
+    `listeners` are the URLs of the files. `goodput_bytes_s` is measured, `capacity_bytes_s` is the
+    limit (None: unlimited). `epoch` counts the leaders (0 in a single server). `fleet_fault` says
+    what is wrong among processes and machines. Only a single process counts `transfers_misplaced`
+    and `transfers_starved_total`.
     """
 
     listeners: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the server says of itself beside its policy."""
+    """Figures that do not come from the policy."""
 
     version: str
     started_s: float
@@ -74,8 +74,8 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Downloads are taken; `text` says what does not work all the same, `free` whether a large
-    one would start at once.
+    """The server admits downloads. `text` names other faults, `free` says whether a large download
+    would start at once.
     """
 
     text: str
@@ -84,7 +84,7 @@ class Readiness:
 
 @dataclass(slots=True)
 class Vitals:
-    """Reads the state of a running server."""
+    """Reads the figures of a running server."""
 
     version: str
     started_s: float
@@ -96,22 +96,22 @@ class Vitals:
     faults: FaultCount
 
     def snapshot(self) -> Snapshot:
-        """Admission at a glance."""
+        """The figures of admission."""
         return self.gate.snapshot()
 
     def readiness(self) -> Readiness | None:
-        """What the probe `/-/ready` says; None while the server drains."""
+        """The answer of `/-/ready`; None while the server drains."""
         if self.gate.draining:
             return None
         seen, ill, fault = self.gate.snapshot(), self.store.state.reason, self.totals().fleet_fault
-        # Downloads go on without a database, so a balancer should go on to send clients here.
+        # Downloads continue without a database: a balancer should still send clients here.
         text = f"ready, but the database takes no writes: {ill}\n" if ill else "ready\n"
         if fault:
             text += f"{fault}\n"
         return Readiness(text, not seen.waiting and seen.large_active < seen.large_slots)
 
     def figures(self) -> dict[str, Any]:
-        """Every number by its one name, as charts, metrics and the API read it."""
+        """All figures by name, as charts, metrics and the API read them."""
         snapshot, health = self.gate.snapshot(), asdict(self.read())
         totals, wait = health.pop("totals"), snapshot.last_wait
         return {
@@ -126,7 +126,7 @@ class Vitals:
         }
 
     def read(self) -> Health:
-        """Everything else at a glance."""
+        """The figures that do not come from the policy."""
         state = self.store.state
         multicast = self.multicast.sessions.figures() if self.multicast is not None else (0, 0)
         torrents = self.torrents

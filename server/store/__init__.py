@@ -1,1 +1,1 @@
-"""The only room that knows the database tables."""
+"""The database: only this room knows its tables."""

@@ -1,7 +1,7 @@
 """Users, API tokens, sessions and the operator's own settings: reading and writing.
 
-Reading blocks and happens at the start only; every write goes into the store's next batch and is
-tried until it arrives.
+Reading blocks, and happens only while the server starts. A write joins the store's next batch and
+is retried until it succeeds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def put(connection: Connection, table: str, values: dict[str, Any]) -> None:
 
 @cache
 def _overwriting(dialect: str, table: str, names: tuple[str, ...]) -> Any:
-    """The statement for rows of these columns: making it anew costs three times the writing."""
+    """The statement for rows of these columns. Compiling it costs three times the write."""
     model = _TABLES[table]
     key = list(model.primary_key)
     statement = insert_of(dialect)(model)
@@ -40,14 +40,14 @@ def _overwriting(dialect: str, table: str, names: tuple[str, ...]) -> Any:
 
 
 def drop(connection: Connection, table: str, key: str) -> None:
-    """Remove a row, if it is there."""
+    """Remove the row with this key, if there is one."""
     model = _TABLES[table]
     (column,) = model.primary_key
     connection.execute(delete(model).where(column == key))
 
 
 class OperatorTables:
-    """Their tables as plain dictionaries."""
+    """The tables of users, tokens, sessions and documents, as plain dictionaries."""
 
     def __init__(self, database: Database, store: Store) -> None:
         self._database = database

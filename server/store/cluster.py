@@ -1,10 +1,9 @@
-"""What the machines of a cluster share in PostgreSQL: the lease of the one that leads, the fence
-before every write, secrets, and which nodes there are. All functions block.
+"""What the machines of a cluster share in PostgreSQL: leader lease, fence, secrets, nodes.
 
-The lease is a row with an expiry by the database's own clock, and an epoch that grows with every
-leader. It is no session lock: a session that hangs would keep it. A leader checks its epoch in each
-transaction that writes, with a lock that a successor must wait for; so whatever the old one wrote
-is there when the new one reads, and nothing comes after.
+The lease is a row with an expiry by the database's clock, and an epoch that grows with every
+leader. A session lock would not do: a session that hangs would keep it. A leader checks its epoch
+in each transaction that writes, with a lock for which its successor waits (fencing). So the
+successor reads everything that the old leader wrote, and nothing follows. All functions block.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ SECRETS = Table(
     Column("made_s", Double, nullable=False),
 )
 
-#: Nodes that were connected with the leader when they were written.
+#: Nodes that were connected to the leader when it wrote them.
 NODES = Table(
     "cluster_nodes",
     METADATA,
@@ -66,12 +65,12 @@ NODES = Table(
 
 
 class Fenced(Exception):
-    """Another machine leads: nothing may be written any more."""
+    """Another machine leads: this one must not write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Who leads, by what the database says: a machine, where it is reached, and in which epoch."""
+    """The leader in the database: its machine, its address and its epoch."""
 
     epoch: int = 0
     holder: str = ""
@@ -80,7 +79,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A shared key; `text` is what its kind makes of it."""
+    """A shared key; the meaning of `text` depends on its kind."""
 
     name: str
     text: str = field(repr=False)
@@ -95,10 +94,9 @@ def campaign(
     now_s: float | None = None,
     early_s: float = 0.0,
 ) -> Seat:
-    """Take the lease if it runs out within `early_s`, or if an earlier process of this machine
-    had it.
+    """Take the lease if it expires within `early_s`, or if this machine holds it already.
 
-    Returns the leader; the caller leads if it is `holder`. `now_s` stands for the database's clock.
+    Returns the leader: the caller leads if it is `holder`. `now_s` replaces the database's clock.
     """
     now = _clock(now_s)
     taken = connection.execute(
@@ -113,13 +111,13 @@ def campaign(
 
 
 def read_seat(connection: Connection) -> Seat:
-    """Who leads, or led last."""
+    """The present leader, or the last one."""
     row = connection.execute(select(LEASE.c.epoch, LEASE.c.holder, LEASE.c.place)).one()
     return Seat(*row)
 
 
 def renew(connection: Connection, epoch: int, lease_s: float, now_s: float | None = None) -> Seat:
-    """Keep the lease of this epoch, also after it ran out if nobody has taken it; who leads now."""
+    """Extend the lease of this epoch, even if it has expired and is free; returns the leader."""
     connection.execute(
         update(LEASE).where(LEASE.c.epoch == epoch).values(expires_s=_clock(now_s) + lease_s)
     )
@@ -127,16 +125,16 @@ def renew(connection: Connection, epoch: int, lease_s: float, now_s: float | Non
 
 
 def release(connection: Connection, epoch: int) -> None:
-    """Give the lease back, so that another machine takes it at once."""
+    """Give up the lease, so that another machine can take it at once."""
     connection.execute(update(LEASE).where(LEASE.c.epoch == epoch).values(expires_s=0.0, holder=""))
 
 
-#: Made once, as every batch of the journal asks it.
+#: Built once: every batch of the journal uses it.
 _EPOCH = select(LEASE.c.epoch).with_for_update(read=True)
 
 
 def check_epoch(connection: Connection, epoch: int) -> None:
-    """Let this transaction write only if the epoch is still this one. Raises Fenced."""
+    """Raises Fenced if the epoch has ended; otherwise none begins before the commit."""
     found = connection.execute(_EPOCH).scalar()
     if found != epoch:
         raise Fenced(f"another machine leads (epoch {found} instead of {epoch})")
@@ -149,19 +147,19 @@ def _clock(now_s: float | None) -> Any:
 
 
 def take_turns(connection: Connection) -> None:
-    """Go on only when no other machine is between this and its commit."""
+    """Wait until no other machine is between this call and its commit."""
     connection.execute(select(LEASE.c.id).with_for_update())
 
 
 def read_secrets(connection: Connection, kind: str) -> list[Secret]:
-    """All shared keys of a kind, newest first."""
+    """All shared keys of one kind, newest first."""
     query = select(SECRETS.c.name, SECRETS.c.secret, SECRETS.c.made_s)
     query = query.where(SECRETS.c.kind == kind).order_by(SECRETS.c.made_s.desc())
     return [Secret(*row) for row in connection.execute(query)]
 
 
 def write_secrets(connection: Connection, kind: str, secrets: Iterable[Secret]) -> None:
-    """Make these the keys of a kind."""
+    """Replace all keys of one kind."""
     connection.execute(delete(SECRETS).where(SECRETS.c.kind == kind))
     for one in secrets:
         values = {"kind": kind, "name": one.name, "secret": one.text, "made_s": one.made_s}
@@ -170,18 +168,18 @@ def write_secrets(connection: Connection, kind: str, secrets: Iterable[Secret]) 
 
 
 def read_nodes(connection: Connection) -> dict[str, str]:
-    """The machine of each node that was there."""
+    """The machine of each known node, by node name."""
     query = select(NODES.c.name, NODES.c.machine)
     return {row.name: row.machine for row in connection.execute(query)}
 
 
-def keep_node(connection: Connection, name: str, machine: str, now: float) -> None:
-    """A node has come."""
+def add_node(connection: Connection, name: str, machine: str, now: float) -> None:
+    """Remember a node that connected."""
     statement = insert_for(connection)(NODES).values(name=name, machine=machine, since_s=now)
     changed = {"machine": statement.excluded.machine, "since_s": statement.excluded.since_s}
     connection.execute(statement.on_conflict_do_update(index_elements=[NODES.c.name], set_=changed))
 
 
-def drop_node(connection: Connection, name: str) -> None:
-    """A node has left."""
+def remove_node(connection: Connection, name: str) -> None:
+    """Forget a node that left for good."""
     connection.execute(delete(NODES).where(NODES.c.name == name))

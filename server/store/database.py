@@ -1,6 +1,6 @@
-"""Opening a database: SQLite in WAL by default, PostgreSQL by its URL, migrated before use.
+"""One open database: SQLite in WAL mode by default, or PostgreSQL by its URL.
 
-Everything here blocks, so it runs at start-up or on the store's threads.
+All methods block: call them while the server starts, or on the store's threads.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .models import COUNTERS, METADATA
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
-#: A connection that PostgreSQL does not answer on is given up after some seconds: libpq's own
-#: limits are hours. The server forgets a vanished client as soon, so that its lock is free again.
+#: Neither side waits longer for the other; libpq's own limits are hours. PostgreSQL then releases
+#: the lock of a vanished server.
 _ANSWER_S = 15
 _POSTGRES: dict[str, Any] = {
     "connect_timeout": 5,
-    # Else a database in SQL_ASCII answers in bytes.
+    # Otherwise a database in SQL_ASCII returns bytes.
     "client_encoding": "utf8",
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -48,16 +48,16 @@ _POSTGRES: dict[str, Any] = {
     "options": f"-c statement_timeout={_ANSWER_S}s -c tcp_keepalives_idle=10 "
     "-c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
 }
-#: Held in PostgreSQL while a server runs: two queues must not share one table. The machines of a
-#: cluster, which have one queue, share it.
+#: Held in PostgreSQL while a server runs: two queues must not use one table. The machines of a
+#: cluster have one queue and share the lock.
 _LOCK = text("SELECT pg_try_advisory_lock(1953064037, hashtext(current_schema()))")
 _SHARED_LOCK = text("SELECT pg_try_advisory_lock_shared(1953064037, hashtext(current_schema()))")
-#: Machines that start together bring the tables up to date one after the other.
+#: Machines that start together migrate one after the other.
 _MIGRATION_LOCK = text("SELECT pg_advisory_xact_lock(1953064038, hashtext(current_schema()))")
-#: PostgreSQL ends a leader's transaction that says nothing for so long: its process was stopped,
-#: and a successor waits for its lock.
+#: PostgreSQL ends a leader's transaction that is idle for this time: its process is stopped, and a
+#: successor waits for its lock.
 _STOPPED_MS = 3000
-#: A server that was killed holds its lock until PostgreSQL notices; so long we wait for it.
+#: PostgreSQL releases the lock of a killed server within this time.
 _LOCK_WAIT_S = 10.0
 _TAKEN = (
     "another Tidegate server uses it; stop that one, or give each server a database or schema of "
@@ -108,7 +108,7 @@ def _upgrade(connection: Connection) -> None:
 
 
 class StoreUnavailable(Exception):
-    """The database cannot be opened; the message names the fault and the remedy."""
+    """The database cannot be used; the message names the fault and the remedy."""
 
 
 def sqlite_url(path: Path) -> str:
@@ -117,14 +117,14 @@ def sqlite_url(path: Path) -> str:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # WAL with synchronous=NORMAL survives a killed process; only a power cut may lose the last
-    # batch, and the signed tokens bring those tickets back.
+    # WAL with synchronous=NORMAL survives a killed process. A power cut may lose the last batch;
+    # the signed tokens then restore those tickets.
     cursor = connection.cursor()
     for pragma in (
         "journal_mode=WAL",
         "synchronous=NORMAL",
         "busy_timeout=5000",
-        # A confined process may make no files where SQLite lays temporary ones.
+        # A confined process must not create files in SQLite's temporary folder.
         "temp_store=MEMORY",
         "cache_size=-16000",
     ):
@@ -133,7 +133,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def address_towards(url: str) -> str:
-    """The address by which this machine speaks with the database of this URL."""
+    """The address of this machine on the route to the database of this URL."""
     parsed = make_url(url)
     if not parsed.host or "host" in parsed.query:
         return "127.0.0.1"
@@ -141,7 +141,7 @@ def address_towards(url: str) -> str:
         found = socket.getaddrinfo(parsed.host, parsed.port or 5432, type=socket.SOCK_DGRAM)
         family, kind, _, _, address = found[0]
         with socket.socket(family, kind) as probe:
-            # No packet leaves: the kernel only looks which way it would.
+            # Connecting UDP sends no packet: the kernel only chooses the route.
             probe.connect(address)
             return str(probe.getsockname()[0])
     except OSError:
@@ -149,10 +149,9 @@ def address_towards(url: str) -> str:
 
 
 class Database:
-    """One engine; every method blocks.
+    """One engine and the lock of its server.
 
-    `clustered` says that other machines use it as well. Once this one leads, `epoch` is what
-    `fence` checks.
+    `clustered`: other machines use the database as well. `epoch` is that of this leader.
     """
 
     def __init__(self, url: str, *, clustered: bool = False) -> None:
@@ -174,11 +173,11 @@ class Database:
                 f"The database URL cannot be used: {error}. Use sqlite:///FILE, or "
                 "postgresql://USER@HOST/NAME with the extra `postgres` installed."
             ) from error
-        #: The SQLite file, None where there is none, and what told it from another when opened.
+        #: The SQLite file, if there is one, and its device and inode when it was opened.
         self._file = Path(parsed.database) if sqlite and parsed.database else None
         self._identity: tuple[int, int] | None = None
         self._lock: Connection | None = None
-        #: Open connections of the driver, for `interrupt`.
+        #: Connections of the driver, for `interrupt`.
         self._connections: set[Any] = set()
         event.listen(self.engine, "connect", self._connected)
         for gone in ("close", "close_detached"):
@@ -191,10 +190,7 @@ class Database:
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[Connection]:
-        """One transaction, for callers who may block.
-
-        Raises StoreUnavailable with what the database says, in a line.
-        """
+        """One transaction. Raises StoreUnavailable with the database's first line."""
         try:
             with self.engine.begin() as connection:
                 yield connection
@@ -206,12 +202,12 @@ class Database:
         self.epoch = epoch
 
     def fence(self, connection: Connection) -> None:
-        """Let a transaction write only while no other machine leads. Raises Fenced."""
+        """Raises Fenced unless this machine still leads; in a single server it does."""
         if self.epoch is not None:
             check_epoch(connection, self.epoch)
 
     def take_time(self, connection: Connection) -> None:
-        """Let a transaction last: one that reads much and locks nothing."""
+        """Lift the time limits of a transaction that reads much and locks nothing."""
         if self.dialect == "postgresql":
             connection.execute(text("SET LOCAL statement_timeout = 0"))
             connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
@@ -283,7 +279,7 @@ class Database:
         self._connections.discard(connection.connection.dbapi_connection)
 
     def fault(self) -> str | None:
-        """Whether this is still the database that was opened: what is wrong, or None."""
+        """What is wrong if this is not the database any more that was opened; else None."""
         if self._file is not None:
             if self._look_at_file() != self._identity:
                 return f"{self._file} was removed or replaced"
@@ -308,9 +304,9 @@ class Database:
         return None
 
     def renew(self) -> None:
-        """Make a new SQLite file after a fault; what is left of the old one is kept beside it.
+        """Create a new SQLite file after a fault, and rename the rest of the old one.
 
-        So is its folder made, where this process may. Raises StoreUnavailable.
+        Creates its folder as well if this process may. Raises StoreUnavailable.
         """
         if self._file is None:
             return
@@ -329,7 +325,7 @@ class Database:
         self.migrate()
 
     def interrupt(self) -> None:
-        """End what any thread waits for: its query fails. May be called from any thread."""
+        """Make all running queries fail. Any thread may call this."""
         for connection in tuple(self._connections):
             with contextlib.suppress(Exception):
                 if self._file is not None or self.dialect == "sqlite":
@@ -339,9 +335,9 @@ class Database:
                         stream.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         if self._lock is not None:
-            # Without a word to the database, which may not answer.
+            # Without a message to the database, which may not answer.
             self._lock.invalidate()
         self.engine.dispose()
 

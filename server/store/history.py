@@ -1,7 +1,7 @@
-"""The past in numbers: raw for an hour, by minutes for a week, by hours for a year.
+"""Recorded series: raw for an hour, by minutes for a week, by hours for a year.
 
-All functions block. A minute's row is made once its raw rows are complete, an hour's from its
-minutes, so thinning costs little however long the server runs.
+A row of a minute is made when its raw rows are complete, a row of an hour from its minutes. So
+thinning costs the same however long the server runs. All functions block.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from sqlalchemy import Connection, Integer, cast, delete, func, insert, literal,
 from .models import HISTORY
 from .records import SampleRecord
 
-RAW, MINUTE, HOUR = 0, 60, 3600
-#: Resolution -> how long its rows are kept, in seconds.
+#: Resolutions in seconds; raw samples have none.
+RAW = 0
+MINUTE = 60
+HOUR = 3600
+#: How long the rows of a resolution are kept, in seconds.
 KEPT_S = {RAW: 3600.0, MINUTE: 7 * 86400.0, HOUR: 365 * 86400.0}
 
 
@@ -27,7 +30,7 @@ def write_samples(connection: Connection, samples: Iterable[SampleRecord]) -> No
 
 
 def thin(connection: Connection, now: float) -> None:
-    """Condense complete minutes and hours that are not condensed yet, and drop what is too old."""
+    """Condense complete minutes and hours, and delete rows that are too old."""
     _condense(connection, RAW, MINUTE, now)
     _condense(connection, MINUTE, HOUR, now)
     for resolution_s, kept_s in KEPT_S.items():
@@ -93,8 +96,8 @@ def read_binned(
 ) -> tuple[list[float], dict[str, list[float | None]]]:
     """Series on one axis of about `points` equal steps; a step without a value is None.
 
-    The bulk comes from the coarsest resolution that the axis bears, and what that does not have
-    yet from the finer ones; so a week costs no more than an hour.
+    Most of it comes from the coarsest resolution that fits the axis, the rest from finer ones. So a
+    week costs no more than an hour.
     """
     wished_s = (until_s - since_s) / points
     finest = next((r for r, kept_s in KEPT_S.items() if until_s - since_s <= kept_s), HOUR)

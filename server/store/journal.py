@@ -1,4 +1,4 @@
-"""The queue on disk: what must survive a crash of every ticket. All functions block."""
+"""The journal of tickets, from which a restarted server restores its queue. All functions block."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ...policies.contract import ELSEWHERE, TicketRow, TicketState
 from .models import COUNTERS, TICKETS
 from .rows import RowInsert, insert_for
 
-#: States of tickets that still have a place, or a download that died with the process.
+#: States of tickets that have a place, or a download that ended with the process.
 LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
-#: Those of tickets that are over; naming them lets a database find them by its index.
+#: States of finished tickets; naming them lets a database use its index.
 OVER = tuple(state for state in TicketState if state not in LIVE)
 _NUMBERS = "ticket numbers"
 _COLUMNS = TicketRow._fields
-#: Where the state stands among them, and its values by their words.
+#: The column of the state, and its values by their names.
 _STATE = _COLUMNS.index("state")
 _STATES = {state.value: state for state in TicketState}
-#: What a later row of a ticket changes; who it is for and what it is about stays.
+#: Columns that change in the life of a ticket.
 _CHANGING = (
     *("remaining_bytes", "weight", "priority_class", "state", "changed_s"),
     *("polls", "early_polls", "network", "stands_back"),
@@ -34,10 +34,10 @@ _TICKETS = RowInsert(TICKETS, _COLUMNS, key="number", changing=_CHANGING)
 
 @dataclass(frozen=True, slots=True)
 class JournalState:
-    """What a server finds at its start.
+    """What the journal holds when a server starts.
 
-    `live` in the order of their numbers; `over` are the numbers of finished tickets that are
-    remembered; no number from `next_number` on was ever given away.
+    `live` is ordered by number; `over` has the numbers of finished tickets. Numbers from
+    `next_number` on were never issued.
     """
 
     live: tuple[TicketRow, ...]
@@ -46,12 +46,12 @@ class JournalState:
 
 
 def write_tickets(connection: Connection, rows: Iterable[TicketRow]) -> None:
-    """Insert or overwrite one row per ticket; of several rows of a ticket the last one counts."""
+    """Insert or overwrite one row per ticket; the last of several rows of one ticket counts."""
     _TICKETS.write(connection, {row.number: row for row in rows}.values())
 
 
 def reserve_numbers(connection: Connection, below: int) -> None:
-    """Promise that numbers below `below` may be given away from now on."""
+    """Record that numbers below `below` may be issued from now on."""
     statement = insert_for(connection)(COUNTERS).values(name=_NUMBERS, value=below)
     connection.execute(
         statement.on_conflict_do_update(
@@ -60,19 +60,19 @@ def reserve_numbers(connection: Connection, below: int) -> None:
     )
 
 
-#: A search that finds more than this says only that.
+#: A search counts no further than this.
 COUNTED_MOST = 10_000
 
 
-#: A download of which nothing was wanted any more: its ticket is used, see `LeaseManager.ending`.
+#: A download that had delivered everything: its ticket is used, see `LeaseManager.ending`.
 _ENDING = and_(TICKETS.c.state == TicketState.STARTED, TICKETS.c.remaining_bytes == 0)
 _OVER = or_(TICKETS.c.state.in_([*OVER]), _ENDING)
 
 
 def read_journal(connection: Connection) -> JournalState:
-    """Everything that a starting server must know about tickets."""
+    """All tickets that a starting server must know."""
     collects = gc.isenabled()
-    # Nothing of it is garbage, and walking the growing rows again and again takes a third of this.
+    # The rows are no garbage; collecting while they grow takes a third of the time.
     gc.disable()
     try:
         return _read_journal(connection)
@@ -82,11 +82,11 @@ def read_journal(connection: Connection) -> JournalState:
 
 
 def _read_journal(connection: Connection) -> JournalState:
-    # As tuples: a hundred thousand objects take seconds, and a start waits for it.
+    # As tuples: 100 000 objects take seconds, and a start waits for them.
     columns = [TICKETS.c[name] for name in _COLUMNS]
     wanted = select(*columns).where(TICKETS.c.state.in_([*LIVE]), not_(_ENDING))
     found = _driver_rows(connection, wanted)
-    # Not ordered by the database: the rows come state by state, each in order already.
+    # Sorted here: the index returns the rows state by state, each in order.
     live = tuple(sorted(_tickets(found), key=itemgetter(0)))
     over = connection.scalars(select(TICKETS.c.number).where(_OVER)).all()
     counted = select(COUNTERS.c.value).where(COUNTERS.c.name == _NUMBERS)
@@ -103,12 +103,12 @@ def _read_journal(connection: Connection) -> JournalState:
 
 
 def forget_tickets(connection: Connection, before_s: float) -> None:
-    """Drop finished tickets that changed last before `before_s`: their tokens have expired."""
+    """Delete finished tickets that last changed before `before_s`: their tokens have expired."""
     connection.execute(delete(TICKETS).where(_OVER, TICKETS.c.changed_s < before_s))
 
 
 def _driver_rows(connection: Connection, wanted: Select[Any]) -> Sequence[Sequence[Any]]:
-    """The rows as the driver makes them: wrapping each takes longer than fetching it."""
+    """The driver's own rows: SQLAlchemy's wrapping takes longer than fetching."""
     text = wanted.compile(connection.engine, compile_kwargs={"literal_binds": True})
     found: Any = connection.exec_driver_sql(str(text))
     rows: Sequence[Sequence[Any]] = found.cursor.fetchall()
@@ -127,10 +127,10 @@ def _tickets(found: Sequence[Sequence[Any]]) -> Iterable[TicketRow]:
 def search_tickets(
     connection: Connection, text: str, states: Sequence[str], offset: int, limit: int
 ) -> tuple[list[int], int]:
-    """Numbers of the tickets whose number, client or file fits, by state and number; and how many.
+    """One page of ticket numbers whose number, client or file contains `text`, and their count.
 
-    A state is one walk along its index that ends when the page is full; of a long list no more
-    than `COUNTED_MOST` + 1 are counted. Capitals do not matter.
+    Ordered by state and number. Each state is one walk along its index, which ends when the page is
+    full. At most `COUNTED_MOST` + 1 are counted. Case does not matter.
     """
     fits: list[ColumnElement[bool]] = [
         TICKETS.c.client.icontains(text, autoescape=True),

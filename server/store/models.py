@@ -1,6 +1,6 @@
-"""The tables. Only this room knows them; helpers of other rooms see the values in `records`.
+"""The tables. Other rooms see their values as `records`.
 
-Times are Unix seconds as floats, sizes are bytes. What changes here brings a migration.
+Times are Unix seconds, sizes are bytes. A change here needs a migration.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _column(name: str, kind: Any, **more: Any) -> Column[Any]:
     return Column(name, kind, nullable=False, **more)
 
 
-#: The journal: a ticket's place in the queue, or the memory that it was used.
+#: The journal: one row for each ticket, waiting or finished.
 TICKETS = Table(
     "tickets",
     METADATA,
@@ -62,7 +62,7 @@ TICKETS = Table(
     Index("tickets_by_turn", "state", "number"),
 )
 
-#: Named numbers that only grow: the high-water mark of ticket numbers.
+#: Named numbers, such as the highest ticket number that may have been issued.
 COUNTERS = Table(
     "counters",
     METADATA,
@@ -70,7 +70,7 @@ COUNTERS = Table(
     _column("value", BigInteger),
 )
 
-#: The digests of a file as it was: device, inode, size and mtime name the very bytes.
+#: Digests of files; the key has device, inode, size and times of the file.
 DIGESTS = Table(
     "digests",
     METADATA,
@@ -79,7 +79,7 @@ DIGESTS = Table(
     _column("used_s", Double, index=True),
 )
 
-#: Applied changes of the policy or its settings.
+#: All policies and settings that were in force.
 REVISIONS = Table(
     "revisions",
     METADATA,
@@ -105,7 +105,7 @@ HISTORY = Table(
     Index("history_for_charts", "resolution_s", "series", "at_s", "mean"),
 )
 
-#: What an operator may want to read later.
+#: The operator's log.
 EVENTS = Table(
     "events",
     METADATA,
@@ -117,7 +117,7 @@ EVENTS = Table(
     _column("data", JSON),
 )
 
-#: Large jobs that asked for the first time: what previews of a policy replay.
+#: First requests for large files; previews of a policy replay them.
 ARRIVALS = Table(
     "arrivals",
     METADATA,
@@ -128,7 +128,7 @@ ARRIVALS = Table(
     _column("size_bytes", BigInteger),
 )
 
-#: How popular a file is, counted since it was first asked for.
+#: Downloads of each file since its first request.
 USAGE = Table(
     "usage",
     METADATA,
@@ -139,7 +139,7 @@ USAGE = Table(
     _column("at_s", Double),
 )
 
-#: A file's begun and complete downloads within an hour, and the bytes delivered in it.
+#: Downloads of each file by hour.
 USAGE_HOURS = Table(
     "usage_hours",
     METADATA,
@@ -150,7 +150,7 @@ USAGE_HOURS = Table(
     _column("sent_bytes", BigInteger),
 )
 
-#: Signed priority passes that operators issued; the signature lives in the token.
+#: Priority passes that operators issued; the token has the signature.
 PASSES = Table(
     "passes",
     METADATA,
@@ -180,7 +180,7 @@ USERS = Table(
     _column("totp_step", Integer),
 )
 
-#: API tokens, by the digests of their secrets.
+#: API tokens; `digest` is of their secret.
 TOKENS = Table(
     "admin_tokens",
     METADATA,
@@ -195,7 +195,7 @@ TOKENS = Table(
     Column("parent", String(16)),
 )
 
-#: Logins, by the digests of their ids.
+#: Logins; the key is the digest of their id.
 SESSIONS = Table(
     "admin_sessions",
     METADATA,
@@ -205,7 +205,7 @@ SESSIONS = Table(
     _column("seen_s", Double),
 )
 
-#: Documents of the operator's: rules for files, blocked networks, the waiting page.
+#: The operator's documents: rules, blocked networks, waiting page.
 DOCUMENTS = Table(
     "operator_state",
     METADATA,

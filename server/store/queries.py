@@ -20,12 +20,12 @@ from .rows import RowInsert, insert_for
 
 
 def read_digest(connection: Connection, key: str) -> dict[str, Any] | None:
-    """What is known about the bytes that `key` names."""
+    """The digests of the bytes that `key` names, or None."""
     return connection.scalar(select(DIGESTS.c.body).where(DIGESTS.c.key == key))
 
 
 def write_digest(connection: Connection, key: str, body: Mapping[str, Any], now: float) -> None:
-    """Remember the digests of the bytes that `key` names."""
+    """Store the digests of the bytes that `key` names."""
     statement = insert_for(connection)(DIGESTS).values(key=key, body=dict(body), used_s=now)
     connection.execute(
         statement.on_conflict_do_update(
@@ -36,17 +36,17 @@ def write_digest(connection: Connection, key: str, body: Mapping[str, Any], now:
 
 
 def forget_digests(connection: Connection, before_s: float) -> None:
-    """Drop digests that nobody stored or renewed since `before_s`."""
+    """Delete digests that were last used before `before_s`."""
     connection.execute(delete(DIGESTS).where(DIGESTS.c.used_s < before_s))
 
 
 def _columns(table: Table, record: type[Any]) -> list[Column[Any]]:
-    """The columns that bear the fields of a record, in their order."""
+    """The columns of a record's fields, in their order."""
     return [table.c[one.name] for one in fields(record)]
 
 
 def _values(record: Any) -> dict[str, Any]:
-    """The fields of a record; one without a number is given it by the database."""
+    """The fields of a record; the database assigns a missing number."""
     found = {one.name: getattr(record, one.name) for one in fields(record)}
     return {name: value for name, value in found.items() if name != "number" or value}
 
@@ -55,14 +55,14 @@ _REVISION = select(*_columns(REVISIONS, RevisionRecord))
 
 
 def add_revision(connection: Connection, record: RevisionRecord) -> RevisionRecord:
-    """Store an applied change; the answer carries its id (a given one is kept)."""
+    """Store an applied change; returns it with its number."""
     values = _values(record) | {"settings": dict(record.settings)}
     stored = insert(REVISIONS).values(values).returning(REVISIONS.c.number)
     return replace(record, number=connection.execute(stored).scalar_one())
 
 
 def keep_revision(connection: Connection, record: RevisionRecord) -> None:
-    """Store a revision as a write of a batch."""
+    """Store a revision in a batch, which takes no result."""
     add_revision(connection, record)
 
 
@@ -83,7 +83,7 @@ def read_revision(connection: Connection, revision_id: int) -> RevisionRecord | 
 
 
 def write_events(connection: Connection, records: Iterable[EventRecord]) -> None:
-    """Add lines to the operator's log."""
+    """Append to the operator's log."""
     rows = [_values(record) | {"data": dict(record.data)} for record in records]
     if rows:
         connection.execute(insert(EVENTS), rows)
@@ -97,7 +97,7 @@ def read_events(
     kind: str | None = None,
     text: str | None = None,
 ) -> list[EventRecord]:
-    """The latest events, newest first; `text` is looked for in the text and the kind."""
+    """The latest events, newest first; `text` must be in the text, or be the kind."""
     wanted: list[ColumnElement[bool]] = []
     if before_id is not None:
         wanted.append(EVENTS.c.number < before_id)
@@ -133,7 +133,7 @@ def read_arrivals(connection: Connection, since_s: float, limit: int) -> list[Ar
 
 
 def write_passes(connection: Connection, records: Iterable[PassRecord]) -> None:
-    """Remember issued passes."""
+    """Store issued passes."""
     rows = [_values(record) for record in records]
     if rows:
         connection.execute(insert(PASSES), rows)
@@ -147,7 +147,7 @@ def read_passes(connection: Connection) -> list[PassRecord]:
 
 
 def count_pass_use(connection: Connection, record: PassRecord) -> None:
-    """Store how often a pass was used; one that another process issued is taken up."""
+    """Store how often a pass was used; inserts a pass that another process issued."""
     statement = insert_for(connection)(PASSES).values(**_values(record))
     connection.execute(
         statement.on_conflict_do_update(
@@ -157,6 +157,6 @@ def count_pass_use(connection: Connection, record: PassRecord) -> None:
 
 
 def revoke_pass(connection: Connection, serial: str) -> bool:
-    """Make a pass worthless; False when it is unknown."""
+    """Revoke a pass; False if it is unknown."""
     revoked = update(PASSES).where(PASSES.c.serial == serial).values(revoked=True)
     return bool(connection.execute(revoked).rowcount)

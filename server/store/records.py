@@ -1,4 +1,4 @@
-"""The values that leave and enter the store, free of SQL."""
+"""The rows of the store as dataclasses, without SQL."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EventRecord:
 
     @property
     def who(self) -> str:
-        """Whose act it was; empty when it was nobody's."""
+        """The person who acted; empty if the server did."""
         return str(self.data.get("who", ""))
 
 
@@ -60,7 +60,7 @@ class SampleRecord:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalRecord:
-    """A large job that asked for the first time."""
+    """The first request of a client for a large file."""
 
     at_s: float
     client: str
@@ -70,7 +70,7 @@ class ArrivalRecord:
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """An operator's priority pass as issued, and how often it was used."""
+    """A priority pass as issued, and how often it was used."""
 
     serial: str
     priority_class: str

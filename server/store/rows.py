@@ -1,4 +1,4 @@
-"""Many rows of one table at a time, and overwriting those that are there. All functions block."""
+"""Inserts many rows at once, overwriting rows with the same key. All functions block."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def insert_for(connection: Connection) -> type[sqlite.Insert] | type[postgresql.Insert]:
-    """The INSERT of this database that knows ON CONFLICT."""
+    """The INSERT with ON CONFLICT of this database."""
     return insert_of(connection.dialect.name)
 
 
 def insert_of(dialect: str) -> type[sqlite.Insert] | type[postgresql.Insert]:
-    """The INSERT of a kind of database that knows ON CONFLICT."""
+    """The INSERT with ON CONFLICT of this dialect."""
     if dialect != "postgresql":
         return sqlite.Insert
     from sqlalchemy.dialects import postgresql
@@ -68,8 +68,8 @@ class RowInsert:
         listed = list(rows)
         if not listed:
             return
-        # The rows are parameters: with their values in the statement itself its compiling costs
-        # ten times the writing.
+        # Rows are parameters: compiling a statement that contains their values costs ten times the
+        # write.
         if connection.dialect.name != "postgresql":
             connection.exec_driver_sql(self._sqlite_text, listed)
             return
@@ -78,7 +78,7 @@ class RowInsert:
 
     @cached_property
     def _sqlite_text(self) -> str:
-        """For SQLite's driver, which takes rows as they are."""
+        """The statement for SQLite's driver, which accepts rows as they are."""
         values: dict[str, Any] = {name: bindparam(name) for name in self._names}
         statement = self._overwriting(sqlite.Insert(self._table).values(values))
         compiled = statement.compile(dialect=sqlite.dialect())
@@ -88,7 +88,7 @@ class RowInsert:
 
     @cached_property
     def _from_json(self) -> Insert:
-        """For PostgreSQL: one text for all rows, where a driver would bind each value."""
+        """The statement for PostgreSQL: all rows are one JSON parameter."""
         statement = insert_of("postgresql")(self._table)
         return self._overwriting(statement.from_select(self._names, self._rows_of_json()))
 

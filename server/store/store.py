@@ -1,8 +1,8 @@
-"""The store as the reactor sees it: reads are Deferreds, writes are batches, nothing ever blocks.
+"""The store of the reactor: reads are Deferreds, writes are batches, and nothing blocks.
 
-A dead or full database never stops a download. While writes fail the state is `degraded`, the
-newest row of every changed ticket is kept in memory and tried again at growing intervals; what
-only informs (events, samples, arrivals) is dropped beyond a bound, oldest first.
+A dead or full database stops no download. While writes fail, the newest row of every changed ticket
+stays in memory and is retried at growing intervals. Events, samples and arrivals (notes) are
+dropped beyond a bound, oldest first.
 """
 
 from __future__ import annotations
@@ -25,31 +25,45 @@ from .journal import write_tickets
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
-#: Runs a blocking function elsewhere and answers on the reactor's thread.
+#: Runs a blocking function on another thread; the Deferred fires on the reactor's.
 RunInThread = Callable[[Callable[[], T]], "Deferred[T]"]
 
-BATCH_S = 0.002
-#: A caller waits no longer than this for a commit, whatever the database does; in a cluster for
-#: the second time: there a place must survive its leader, not only the next start.
-LATE_S, CLUSTER_LATE_S = 0.5, 5.0
-#: An operator's change waits so long for its commit until it is answered as not stored yet.
-STORED_S = 2.0
-RETRY_FIRST_S = 0.5
-RETRY_MOST_S = 15.0
-MOST_NOTES = 20_000
-#: Of them no more go with one batch.
-_NOTES_AT_ONCE = 4
-#: A write that has not ended by then is given up: its connection is cut, and it is tried again.
-DEADLINE_S = 20.0
-#: The last writes of a server that stops may take so long, and so much longer once they were cut.
-CLOSE_S, CUT_S = 5.0, 3.0
-#: How often it is looked whether the database is still the one that was opened.
-LOOK_S = 30.0
+
+@dataclass(frozen=True, slots=True)
+class StoreTimes:
+    """How the store batches, waits and gives up; times in seconds."""
+
+    #: Batches begin at least this far apart: a commit takes about as long.
+    batch_s: float = 0.002
+    #: An answer waits no longer for a commit; its signed token proves the ticket as well.
+    late_s: float = 0.5
+    #: The same in a cluster, where a place must survive its leader.
+    cluster_late_s: float = 5.0
+    #: An operator's change is answered as not stored yet after this time.
+    stored_s: float = 2.0
+    #: A failed write is tried again after this time, then after twice as long each time.
+    retry_first_s: float = 0.5
+    retry_most_s: float = 15.0
+    #: Notes that wait for an ill database; older ones are dropped.
+    most_notes: int = 20_000
+    #: Notes in one batch: answers wait for the same commit.
+    notes_in_batch: int = 4
+    #: A write that takes longer is cut and tried again.
+    deadline_s: float = 20.0
+    #: The last writes of a stopping server are cut after this time.
+    close_s: float = 5.0
+    #: The server gives up this long after the cut.
+    cut_s: float = 3.0
+    #: How often the store checks that the file is still the one that was opened.
+    look_s: float = 30.0
+
+
+TIMES = StoreTimes()
 
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """Whether the store keeps up. `reason` and `since_s` say why not and since when."""
+    """Whether writes succeed; otherwise why not and since when, and how many are pending."""
 
     ok: bool
     reason: str = ""
@@ -60,9 +74,9 @@ class StoreState:
 class Store:
     """Batches writes to one database and runs reads beside them.
 
-    `fenced` hears that another machine leads, before anybody is told that something is safe.
-    `late_s` is how long answers wait for a commit, failed attempts included; once one had to go
-    without, the others follow at once until the database works again.
+    `fenced` is called when another machine leads, before any waiting answer. Answers wait `late_s`
+    for a commit, failed attempts included. After the first answer without a commit, none waits
+    until the database works again.
     """
 
     log = Logger()
@@ -75,7 +89,7 @@ class Store:
         read_in_thread: Callable[[Callable[[], object]], Deferred[object]],
         now: Callable[[], float],
         fenced: Callable[[], None] = lambda: None,
-        late_s: float = LATE_S,
+        late_s: float = TIMES.late_s,
     ) -> None:
         self._database = database
         self._fenced = fenced
@@ -87,58 +101,58 @@ class Store:
         self._now = now
         self._tickets: dict[int, TicketRow] = {}
         self._musts: list[Work[None]] = []
-        self._notes: deque[Work[None]] = deque(maxlen=MOST_NOTES)
+        self._notes: deque[Work[None]] = deque(maxlen=TIMES.most_notes)
         self._waiters: list[Callable[[], None]] = []
-        #: Those who must know whether it is stored, and are not told that it is before it is.
+        #: Callers of `stored`, which never answer before the commit.
         self._askers: list[Callable[[], None]] = []
         self._flying_waiters: list[Callable[[], None]] = []
         self._call: DelayedCall | None = None
         self._look_call: DelayedCall | None = None
         self._flying: Deferred[None] | None = None
         self._flying_count = 0
-        #: Whether the database must be made anew before the next write.
+        #: Whether the next write must create the database first.
         self._renew = False
-        self._retry_s = RETRY_FIRST_S
+        self._retry_s = TIMES.retry_first_s
         self._closed = False
         #: When the last batch began.
-        self._flushed_s = -BATCH_S
+        self._flushed_s = -TIMES.batch_s
         self._late = False
         self._late_call: DelayedCall | None = None
         self._reason = ""
         self._since_s = 0.0
         self.failures_total = 0
-        #: How many writes were given that an answer waits for, ever.
+        #: Counts writes that an answer waits for.
         self.musts_total = 0
 
     @property
     def state(self) -> StoreState:
-        """Whether writes arrive."""
+        """Whether writes succeed."""
         pending = len(self._tickets) + len(self._musts) + len(self._notes)
         return StoreState(not self._reason, self._reason, self._since_s, pending)
 
     def keep_tickets(self, rows: Iterable[TicketRow]) -> None:
-        """Journal tickets with the next batch; of one ticket only the newest row is written."""
+        """Journal tickets with the next batch; only the newest row of each ticket is written."""
         for row in rows:
             self._tickets[row.number] = row
         self._schedule()
 
     def must(self, work: Work[None]) -> None:
-        """Do a write with the next batch, and again until it succeeds."""
+        """Write with the next batch, and retry until it succeeds."""
         self._musts.append(work)
         self.musts_total += 1
         self._schedule()
 
     def owe(self) -> None:
-        """What was given so far must be done, too: an operator has changed tickets."""
+        """Let the answer to an operator wait for the tickets that were journalled so far."""
         self.musts_total += 1
 
     def note(self, work: Work[None]) -> None:
-        """Do a write with the next batch; it may be dropped while the database is ill."""
+        """Write with the next batch; the write may be dropped while the database fails."""
         self._notes.append(work)
         self._schedule()
 
     def after_commit(self, callback: Callable[[], None]) -> None:
-        """Call back when all that was given so far is safe, or was waited for long enough."""
+        """Call back when all writes so far are committed, or have taken too long."""
         idle = self._call is None and self._flying is None
         if self._late or idle:
             callback()
@@ -148,16 +162,16 @@ class Store:
                 self._late_call = self._reactor.callLater(self._late_s, self._go_without)
 
     def stored(self) -> Deferred[bool]:
-        """True once all that was given so far is committed; False when that takes `STORED_S`.
+        """True when all writes so far are committed; False after `TIMES.stored_s`.
 
-        While the database has been ill for that long already, False comes at once.
+        False at once if the database has failed for that long already.
         """
         done: Deferred[bool] = Deferred()
         if self._call is None and self._flying is None:
             done.callback(True)
             return done
         ill_s = self._now() - self._since_s if self._reason else 0.0
-        if ill_s >= STORED_S:
+        if ill_s >= TIMES.stored_s:
             done.callback(False)
             return done
 
@@ -166,7 +180,7 @@ class Store:
                 done.callback(stored)
             cancel(limit)
 
-        limit = self._reactor.callLater(STORED_S, settle, False)
+        limit = self._reactor.callLater(TIMES.stored_s, settle, False)
         self._askers.append(lambda: settle(True))
         return done
 
@@ -177,7 +191,7 @@ class Store:
         self._tell(self._waiters)
 
     def _in_time(self) -> None:
-        """The database took a batch: the time of those who wait for the next one begins anew."""
+        """The database committed a batch: answers wait for the next one again."""
         self._late = False
         if self._late_call is not None:
             self._late_call.cancel()
@@ -186,7 +200,7 @@ class Store:
             self._late_call = self._reactor.callLater(self._late_s, self._go_without)
 
     def read(self, work: Work[T]) -> Deferred[T]:
-        """Run a query (or a write that wants its answer) in a transaction of its own."""
+        """Run a query, or a write with a result, in a transaction of its own."""
 
         def in_thread() -> object:
             with self._database.engine.begin() as connection:
@@ -195,20 +209,18 @@ class Store:
         return self._read_in_thread(in_thread)  # type: ignore[return-value]
 
     def open(self, memory: Callable[[], list[Work[None]]]) -> None:
-        """Begin to look after the database; the threads run.
+        """Begin to check the database; call this once the threads run.
 
-        `memory` gives the writes that bring what the server knows into a database that was lost.
+        `memory` returns the writes that restore the server's state in a database that was lost.
         """
         self._memory = memory
-        self._look_call = self._reactor.callLater(LOOK_S, self._look)
+        self._look_call = self._reactor.callLater(TIMES.look_s, self._look)
 
     def close(self) -> Deferred[bool]:
-        """Write what is pending, then call back; the caller ends the threads.
+        """Write everything pending, in two attempts at most; the caller then ends the threads.
 
-        What comes in meanwhile is written, too, such as the ends of downloads that a stop cut. An
-        ill database has two attempts.
-
-        False when a thread still waits for the database: it may hang for ever.
+        Writes that arrive meanwhile count, such as the ends of downloads that the stop cut. False
+        if a thread still waits for the database: it may hang for ever.
         """
         self._closed = True
         cancel(self._look_call, self._call)
@@ -218,9 +230,9 @@ class Store:
         failures = 0
 
         def cut() -> None:
-            # What waits on a dead connection fails now, and the next attempt opens another one.
+            # A wait on a dead connection fails now; the next attempt opens another connection.
             self._database.interrupt()
-            limits.append(self._reactor.callLater(CUT_S, end, False))
+            limits.append(self._reactor.callLater(TIMES.cut_s, end, False))
 
         def end(free: bool) -> None:
             cancel(*limits, self._late_call)
@@ -235,7 +247,7 @@ class Store:
                 )
             done.callback(free)
 
-        limits.append(self._reactor.callLater(CLOSE_S, cut))
+        limits.append(self._reactor.callLater(TIMES.close_s, cut))
 
         def landed(_: object) -> None:
             nonlocal failures
@@ -261,10 +273,10 @@ class Store:
         return done
 
     def _schedule(self, delay_s: float = 0.0) -> None:
-        """Write after `delay_s`, and not sooner than `BATCH_S` after the last batch began."""
+        """Write after `delay_s`, and not sooner than `TIMES.batch_s` after the last batch began."""
         if self._call is None and self._flying is None and not self._closed:
-            pause_s = self._flushed_s + BATCH_S - self._reactor.seconds()
-            delay_s = max(delay_s, min(BATCH_S, pause_s), 0.0)
+            pause_s = self._flushed_s + TIMES.batch_s - self._reactor.seconds()
+            delay_s = max(delay_s, min(TIMES.batch_s, pause_s), 0.0)
             self._call = self._reactor.callLater(delay_s, self._flush)
 
     def _flush(self) -> None:
@@ -275,11 +287,11 @@ class Store:
             self._tell(self._waiters)
             self._in_time()
             return
-        # A note that can never succeed must not poison what has to be kept: notes are tried once.
+        # A note is tried once: one that can never succeed must not block the other writes.
         tickets, self._tickets = self._tickets, {}
         musts, self._musts = self._musts, []
-        # Nor are many to keep answers waiting that wait for this commit.
-        most = len(self._notes) if self._closed else _NOTES_AT_ONCE
+        # Answers wait for this commit: it takes few notes.
+        most = len(self._notes) if self._closed else TIMES.notes_in_batch
         notes = [self._notes.popleft() for _ in range(min(most, len(self._notes)))]
         self._flying_waiters, self._waiters = self._waiters, []
         askers, self._askers = self._askers, []
@@ -298,10 +310,10 @@ class Store:
                     work(connection)
 
         def overdue() -> None:
-            self._fell_ill(f"no answer in {DEADLINE_S:.0f} s")
+            self._fell_ill(f"no answer in {TIMES.deadline_s:.0f} s")
             self._database.interrupt()
 
-        overdue_call = self._reactor.callLater(DEADLINE_S, overdue)
+        overdue_call = self._reactor.callLater(TIMES.deadline_s, overdue)
         self._flying_count = len(tickets) + len(musts) + len(notes)
 
         def landed() -> None:
@@ -311,7 +323,7 @@ class Store:
 
         def succeeded(_: None) -> None:
             landed()
-            self._retry_s = RETRY_FIRST_S
+            self._retry_s = TIMES.retry_first_s
             if self._reason:
                 self.log.info("The database works again.")
                 self._reason = ""
@@ -327,7 +339,7 @@ class Store:
             landed()
             self.failures_total += 1
             self._renew = self._renew or renew
-            # What changed meanwhile is newer than what failed.
+            # Newer rows replace those that failed.
             self._tickets = tickets | self._tickets
             self._musts = musts + self._musts
             # SQLAlchemy adds a link to its own manual in a second line.
@@ -336,7 +348,7 @@ class Store:
             self._flying_waiters, self._waiters = [], self._flying_waiters + self._waiters
             self._askers = askers + self._askers
             self._schedule(self._retry_s)
-            self._retry_s = min(RETRY_MOST_S, self._retry_s * 2)
+            self._retry_s = min(TIMES.retry_most_s, self._retry_s * 2)
 
         self._flying = flying = self._write_in_thread(in_thread)
         flying.addCallbacks(succeeded, failed)
@@ -350,11 +362,11 @@ class Store:
         self._reason = reason
 
     def _look(self) -> None:
-        """Is it still our database? A file may be deleted or replaced under a running server."""
+        """Check that the database file was not deleted or replaced under the running server."""
 
         def found(fault: str | None) -> None:
             if fault is None or self._closed or self._renew:
-                # Said before, and all that is known waits to be written already.
+                # Reported before: everything waits to be written already.
                 return
             self.log.error("{fault}; what the server knows is written anew.", fault=fault)
             works = self._memory()
@@ -366,7 +378,7 @@ class Store:
             self._fell_ill(failure.getErrorMessage().splitlines()[0][:300])
 
         if not self._closed:
-            self._look_call = self._reactor.callLater(LOOK_S, self._look)
+            self._look_call = self._reactor.callLater(TIMES.look_s, self._look)
             if self._flying is None:
                 looked: Deferred[Any] = self._write_in_thread(self._database.fault)  # type: ignore[arg-type]
                 looked.addCallbacks(found, ill)

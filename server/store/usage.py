@@ -1,4 +1,4 @@
-"""Popularity of files over the server's life: reading and adding. All functions block."""
+"""How often each file was downloaded, in total and by hour. All functions block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNTS = ("begun", "complete", "sent_bytes")
 
 
 def add_usage(connection: Connection, records: Iterable[UsageRecord]) -> None:
-    """Add counts to what is known of their files."""
+    """Add these counts to those of their files."""
     rows = [asdict(record) for record in records]
     if not rows:
         return
@@ -42,7 +42,7 @@ def add_usage(connection: Connection, records: Iterable[UsageRecord]) -> None:
 
 
 def read_usage(connection: Connection) -> dict[str, tuple[int, int, int]]:
-    """(begun, complete, bytes) by file; of very many files the most wanted."""
+    """(begun, complete, bytes) by file; the most popular `_READ_MOST` files."""
     query = (
         select(USAGE.c.file, *(USAGE.c[name] for name in _COUNTS))
         .order_by(USAGE.c.begun.desc())
@@ -54,7 +54,7 @@ def read_usage(connection: Connection) -> dict[str, tuple[int, int, int]]:
 def read_hours(
     connection: Connection, since_s: float, until_s: float, file: str, most: int
 ) -> list[tuple[int, str, int, int, int]]:
-    """(hour, file, begun, complete, bytes) of a period, oldest first; `file` narrows it to one."""
+    """(hour, file, begun, complete, bytes) of a period, oldest first; of one `file` if given."""
     query = select(
         USAGE_HOURS.c.hour_s, USAGE_HOURS.c.file, *(USAGE_HOURS.c[name] for name in _COUNTS)
     )
@@ -69,6 +69,6 @@ def read_hours(
 
 
 def forget_usage(connection: Connection, before_s: float, hours_before_s: float) -> None:
-    """Drop files that nobody asked for since a time, and the hours before another."""
+    """Delete files last requested before `before_s`, and hours before `hours_before_s`."""
     connection.execute(delete(USAGE).where(USAGE.c.at_s < before_s))
     connection.execute(delete(USAGE_HOURS).where(USAGE_HOURS.c.hour_s < hours_before_s))

@@ -23,7 +23,7 @@ from tidegate.server.app.settings import ServerConfig
 from tidegate.server.store.cluster import LEASE, campaign
 from tidegate.server.store.database import Database
 from tidegate.server.store.models import METADATA, TICKETS
-from tidegate.server.store.store import BATCH_S, CLUSTER_LATE_S, Store
+from tidegate.server.store.store import TIMES, Store
 
 FILE = "/big.iso"
 #: A program that waits inside its request, for as long as it is let.
@@ -48,7 +48,7 @@ class Journal:
             maybeDeferred,
             self._clock.seconds,
             self._fenced,
-            CLUSTER_LATE_S,
+            TIMES.cluster_late_s,
         )
 
     def _fenced(self) -> None:
@@ -74,7 +74,7 @@ class Journal:
 
     def commit(self) -> None:
         """Write one batch, if there is any."""
-        self._clock.advance(BATCH_S)
+        self._clock.advance(TIMES.batch_s)
 
 
 class Reign:

@@ -26,7 +26,7 @@ may happen at any moment. Tickets have no order in the states that are explored,
 may be called; the replay holds the order of their numbers against the code.
 
 Out of the model: nodes that lead themselves, and a database that is away for longer than
-`CLUSTER_LATE_S`; see `Tickets.patient`.
+`StoreTimes.cluster_late_s`; see `Tickets.patient`.
 """
 
 from __future__ import annotations
