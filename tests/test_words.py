@@ -28,7 +28,6 @@ UNREAD = {
     "server/accounts",
     "server/admin",
     "server/admission",
-    "server/app",
     "server/cluster",
     "server/files",
     "server/http",

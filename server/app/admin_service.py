@@ -1,4 +1,4 @@
-"""The operator's side of a service: what the pages work on, and the listener they are behind."""
+"""The administration of a server: the objects of its pages, and their listener."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ..torrent.room import TorrentRoom
 
 _KEY_BYTES = 32
-#: Work of the pages runs here, so that it cannot crowd out the store.
+#: Threads for the work of pages, apart from those of the store.
 _THREADS = 3
 
 
@@ -90,10 +90,10 @@ class AdminConnections:
 
 
 class AdminService:
-    """What operators have set up counts even where nobody listens.
+    """What operators have set up, which is in force even without a listener.
 
-    `revision` is the policy in force, `tls` for the listener at `config.admin`, or where it
-    was `opened` early; `key` signs sessions where several machines share accounts.
+    `revision` is the policy in force. The listener is at `config.admin`, or was `opened` early.
+    `key` signs sessions where several machines share accounts.
     """
 
     log = Logger()
@@ -169,11 +169,11 @@ class AdminService:
         self._connections: AdminConnections | None = None
         self._accounts: OpenedAccounts | None = None
         self._admin: Admin | None = None
-        #: Requests that came before the pages were loaded.
+        #: Requests that arrived before the pages were loaded.
         self._early: list[Request] = []
 
     def parts(self) -> tuple[Part, Part]:
-        """Its places in the tree: what was set up, and the listener. Raises `CannotStart`."""
+        """See `ServerRoom`. Starting raises `CannotStart`."""
         operators = Part("operators", self._put_in_force, self._end)
         return operators, Part("admin", self._listen, self._close)
 
@@ -206,18 +206,20 @@ class AdminService:
         )
 
     def proofs(self) -> frozenset[str] | None:
-        """What shows that a request is of somebody who may use the pages, see
-        `server.accounts.proofs`; None where nobody listens for it and nobody has asked yet."""
+        """The proofs that a request comes from an operator, see `server.accounts.proofs`.
+
+        None where no accounts are open.
+        """
         return self._accounts.proofs(self.server.now()) if self._accounts is not None else None
 
     def answer(self, request: Request) -> None:
-        """Answer a request to the admin page, here or at another machine."""
+        """Answer a request to the admin page that arrived here or at another machine."""
         if self._handler is not None:
             self._handler(request)
             return
         self._early.append(request)
         if len(self._early) == 1:
-            # 10 MB of modules that most servers never need; the loop does not wait for the disk.
+            # 10 MB of modules that most servers never need, loaded on a thread.
             loading = in_pool(self._reactor, self._pool, _load_pages)
             loading.addCallbacks(lambda _: self._answer_early(), self._cannot_load)
             loading.addErrback(self._cannot_load)
@@ -237,7 +239,7 @@ class AdminService:
             )
 
     def open_accounts(self) -> OpenedAccounts:
-        """Who may use the pages, read once; makes the first user where there is none."""
+        """The accounts, read once; the first user is created if there is none."""
         if self._accounts is None:
             stored = StoredAccounts(self._tables, self._session_key)
             self._accounts = open_accounts(
@@ -246,7 +248,7 @@ class AdminService:
         return self._accounts
 
     def open_pages(self) -> Admin:
-        """The application, built when it is first needed."""
+        """The pages, built for their first request."""
         if self._admin is None:
             from ..admin.site import make_admin
 
@@ -258,7 +260,7 @@ class AdminService:
         return self._key or session_key(self._config.state / "admin.key")
 
     def introduction(self) -> list[str]:
-        """What the operator reads at the start; a first password only this once."""
+        """Lines for the operator at the start; the first password is shown only once."""
         lines = []
         overrides = self.server.revisions.overrides()
         if overrides:
@@ -294,7 +296,7 @@ def _load_pages() -> None:
 
 
 def session_key(path: Path) -> bytes:
-    """The secret that signs sessions, made when it is not there; only the owner may read it."""
+    """The secret that signs sessions; created if it is missing, readable only by its owner."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""What an earlier run left: the tables of the database, the policy in force, the number mark."""
+"""What an earlier run left: journal, passes, policy in force, ticket number mark."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .settings import ServerConfig
 if TYPE_CHECKING:
     pass
 
-#: Author of revisions that come from the configuration and not from an operator.
+#: Author of revisions that come from the configuration.
 CONFIGURATION = "configuration"
 _MARK = "ticket-numbers"
-#: A database of SQLite needs more than this on its disk, in bytes.
+#: With less free space SQLite cannot work, in bytes.
 _ROOM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What an earlier run left in the database, and the policy that is to run."""
+    """The open database, what it held, and the policy to run."""
 
     database: Database
     journal: JournalState
@@ -40,9 +40,9 @@ class Memory:
 
 
 def open_memory(config: ServerConfig, now: float, shared: Database | None = None) -> Memory:
-    """Open the database, bring its tables up to date, read it. Raises CannotStart.
+    """Open, migrate and read the database; in a cluster, `shared` is open already.
 
-    The machines of a cluster have a `shared` one, which is open.
+    Raises CannotStart.
     """
     url = config.database or sqlite_url(config.state / "tidegate.db")
     try:
@@ -53,14 +53,14 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
         else:
             database, url = shared, config.cluster or url
         with database.begin() as session:
-            # No fence: a later leader waits for no reader, and nothing is written here.
+            # No fence: nothing is written, and a later leader waits for no reader.
             database.take_time(session)
             journal = read_journal(session)
             passes = read_passes(session)
             latest = read_revisions(session, 1000)
         if shared is not None:
-            # Before the first number is given, and not beside it: were the database away by then, a
-            # leader at another machine would give the same ones.
+            # Reserved before the first number is issued. Otherwise, if the database failed then, a
+            # leader at another machine would issue the same numbers.
             first = max(journal.next_number, read_mark(config.state))
             with database.begin() as session:
                 database.fence(session)
@@ -87,10 +87,10 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
 def revision_in_force(
     latest: Sequence[RevisionRecord], wanted: RevisionRecord
 ) -> RevisionRecord | None:
-    """The revision that counts at a start (`latest` first); None when the configuration does.
+    """The stored revision that counts at a start; None if the configuration counts.
 
-    The last change of the policy wins: the configuration does when it is not the one that
-    operators have changed since.
+    The last change wins: the configuration counts if it changed after the operators' last revision.
+    `latest` is newest first.
     """
     configured = next((one for one in latest if one.who == CONFIGURATION), None)
     if configured is None or not same_policy(configured, wanted) or usable(latest[0]) is None:
@@ -99,9 +99,9 @@ def revision_in_force(
 
 
 def stored_revision(config: ServerConfig) -> RevisionRecord | None:
-    """What `revision_in_force` says of the database, which is only read; None where there is none.
+    """The result of `revision_in_force` for the database, which is only read.
 
-    Raises CannotStart.
+    None without a database. Raises CannotStart.
     """
     file = config.state / "tidegate.db"
     if config.database is None and not file.exists():
@@ -121,10 +121,10 @@ def stored_revision(config: ServerConfig) -> RevisionRecord | None:
 
 
 def read_mark(state: Path) -> int:
-    """No ticket number from here on was ever given away, whatever happened to the database.
+    """The first ticket number that was never issued, whatever happened to the database.
 
-    It lies beside the keys, because they tell who holds a number: as long as old tokens count, no
-    number may be given away twice. 1 where there is none. Raises CannotStart.
+    The mark lies beside the signing keys: no number may be issued twice while old tokens are valid.
+    1 if there is no mark. Raises CannotStart.
     """
     file = state / _MARK
     try:
@@ -139,22 +139,22 @@ def read_mark(state: Path) -> int:
 
 
 def keep_mark(state: Path, below: int) -> None:
-    """Promise that only numbers below this one are given away until the next promise."""
+    """Write that only numbers below this one may have been issued."""
     write_whole(state / _MARK, b"%d\n" % below, mode=0o600)
 
 
 def configured_revision(config: ServerConfig, now: float) -> RevisionRecord:
-    """The policy as the configuration has it."""
+    """The policy of the configuration."""
     settings = config.policy_settings().model_dump(mode="json")
     return RevisionRecord(now, CONFIGURATION, config.policy, settings)
 
 
 def configured_policy(config: ServerConfig) -> Configured:
-    """The same without its time and author."""
+    """The policy of the configuration, without time and author."""
     wanted = configured_revision(config, 0.0)
     return Configured(wanted.policy, wanted.settings)
 
 
 def same_policy(one: RevisionRecord, other: RevisionRecord) -> bool:
-    """Whether two revisions ask for the same."""
+    """Whether two revisions have the same policy and settings."""
     return one.policy == other.policy and dict(one.settings) == dict(other.settings)

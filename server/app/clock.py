@@ -1,9 +1,9 @@
 """The two clocks of a server.
 
-Durations are counted on the process clock: it runs with CLOCK_MONOTONIC, so nobody who sets the
-machine's clock moves a deadline, and it stands still while the process is stopped or the machine
-sleeps, so nothing runs out meanwhile. It begins at Unix time, for logs' sake only. What a person,
-a token or the database reads is the wall clock, `time.time`.
+Durations count on the process clock. It runs with CLOCK_MONOTONIC: setting the machine's clock
+moves no deadline. It stands still while the process is stopped or the machine sleeps: nothing
+expires meanwhile. It begins at Unix time only for logs. People, tokens and the database read the
+wall clock, `time.time`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, cast
 from twisted.logger import Logger
 from twisted.python import log
 
-# Twisted's transports bring pyOpenSSL and all of cryptography along where they find it, 10 MB for
-# a TLS that nobody here speaks: files and pages have `ssl`, the links of a cluster wrap themselves.
+# Twisted's transports would import pyOpenSSL and cryptography, 10 MB that are not used here: files
+# and pages use `ssl`, and so do the links of a cluster.
 _OPENSSL = sys.modules.get("OpenSSL")
 sys.modules["OpenSSL"] = cast(ModuleType, None)
 try:
@@ -31,7 +31,7 @@ finally:
 _log = Logger()
 #: The reactor looks at its clock at least as often as this, in seconds.
 LOOK_S = 1.0
-#: A process that did not look at its clock for so long, in seconds, was stopped.
+#: A process that did not read its clock for this time, in seconds, was stopped.
 STOPPED_S = 3.0
 
 
@@ -78,7 +78,7 @@ class ProcessClockReactor(EPollReactor):
         return LOOK_S if due_s is None else min(LOOK_S, due_s)
 
     def doIteration(self, delay: float | None) -> None:
-        """Wait for events so many seconds at the most, and tell their descriptors of them."""
+        """Wait for events, at most this many seconds, and tell their descriptors of them."""
         for fd, event in self._poller.poll(delay, len(self._selectables)):
             selectable: Any = self._selectables.get(fd)
             if getattr(selectable, "logs_its_faults", False):

@@ -270,7 +270,7 @@ def _sentence(fault: Any, origins: Mapping[str, str]) -> str:
 
 
 def _meant(name: str) -> str | None:
-    """The setting that somebody meant: one of that name in a section, or spelled nearly so."""
+    """The setting that is most likely meant: the same name in a section, or a similar one."""
     names = list(setting_names())
     own = name.rpartition(".")[2]
     for known in names:

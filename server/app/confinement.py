@@ -1,10 +1,9 @@
-"""What this process may do, whatever a bug in it is made to do: write its state, and serve.
+"""What a serving process gives up for good: root, and by Landlock all writing but its own.
 
-Landlock (Linux 5.13, landlock(7)) takes the right to write anywhere else from the process and all
-it starts, for good; above all the served tree, which a parser's bug could otherwise change. Newer
-kernels also take TCP connections (6.7), commands to devices (6.10), signals and abstract sockets
-(6.12). Reading stays as it was. Where the kernel has no Landlock nothing happens, and that is said.
-`system_calls` refuses what Landlock does not govern.
+A bug in a parser could otherwise change the served tree. Landlock (Linux 5.13, landlock(7)) covers
+the process and all that it starts. Newer kernels also refuse TCP connections (6.7), commands to
+devices (6.10), signals and abstract sockets (6.12). Reading is not restricted. Where the kernel has
+no Landlock, the log says so. `system_calls` refuses what Landlock does not govern.
 """
 
 from __future__ import annotations
@@ -72,9 +71,9 @@ _SCOPES = 1 << 0 | 1 << 1
 _PT_INTERP = 3
 
 _POSTGRES_PORT = 5432
-#: Answers too long for UDP come by TCP.
+#: Long DNS answers use TCP.
 _DNS_PORT = 53
-#: Where else the URL of PostgreSQL says to which place it leads.
+#: Query parameters that also name the server in PostgreSQL's URL.
 _PLACES = frozenset({"host", "hostaddr", "port", "service"})
 
 #: The rights that the first version of Landlock knows, but for reading.
@@ -92,7 +91,7 @@ _IN_FOLDER = (
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """A path below which (or a file to which) something may be written."""
+    """A file or folder with the rights that the process keeps to it."""
 
     path: Path
     rights: int
@@ -100,7 +99,7 @@ class Writable:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a process of this configuration does once it serves, beside writing its files."""
+    """What a serving process does besides writing its files."""
 
     #: Ports at which it listens, 0 for any that is free.
     listens: frozenset[int]
@@ -115,9 +114,9 @@ class Needs:
 
 
 def needs_of(config: ServerConfig, *, several: bool, asks: bool = False) -> Needs | None:
-    """What a process needs; None where it is not to be confined.
+    """The needs of a process; None if the configuration does not confine it.
 
-    It is one of `several`, and `asks` another one for the queue.
+    `several`: it is one of several processes. `asks`: another process has the queue.
     """
     if not config.confine:
         return None
@@ -129,7 +128,7 @@ def needs_of(config: ServerConfig, *, several: bool, asks: bool = False) -> Need
     connects: frozenset[int] | None = frozenset()
     database_socket = False
     if clustered:
-        # Where other machines listen stands in the database.
+        # The database says where other machines listen.
         connects = None
         listens.add(0)
     elif not asks and config.database is not None:
@@ -148,8 +147,8 @@ def needs_of(config: ServerConfig, *, several: bool, asks: bool = False) -> Need
 
 
 def writable(config: ServerConfig) -> list[Writable]:
-    """What a server of this configuration writes."""
-    # Where several processes serve, they meet at a socket there.
+    """What a server with this configuration writes."""
+    # Several processes connect through a socket there.
     meeting = _Right.MAKE_SOCKET if config.worker_count() > 1 or config.cluster is not None else 0
     found = [Writable(config.state, _IN_FOLDER | meeting)]
     if config.database is not None and config.database.startswith("sqlite:///"):
@@ -159,14 +158,14 @@ def writable(config: ServerConfig) -> list[Writable]:
         found.append(Writable(log, _Right.WRITE_FILE))
         folder = log.absolute().parent.resolve()
         if not config.directory.resolve().is_relative_to(folder):
-            # A file that was renamed is made anew.
+            # After a renaming the log is created again.
             found.append(Writable(folder, _Right.WRITE_FILE | _Right.MAKE_REGULAR))
     found += [
         Writable(Path(place.removeprefix("unix:")).parent, _Right.MAKE_SOCKET | _Right.REMOVE_FILE)
         for place in config.listen
         if place.startswith("unix:")
     ]
-    # Parity is computed by a process of its own, over a file in memory.
+    # Another process computes parity over a file in memory.
     found.append(
         Writable(
             Path("/dev/shm"),
@@ -178,7 +177,7 @@ def writable(config: ServerConfig) -> list[Writable]:
 
 
 def database_ports(url: str) -> tuple[frozenset[int] | None, bool]:
-    """TCP ports (None: any) to which a database's URL leads, and whether a unix socket may."""
+    """TCP ports of a database's URL (None: any), and whether it may use a unix socket."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return frozenset(), False
@@ -190,7 +189,7 @@ def database_ports(url: str) -> tuple[frozenset[int] | None, bool]:
 
 
 def programs() -> list[Path]:
-    """The files that the kernel opens to start this Python: itself and the loader that it names."""
+    """The files that the kernel opens to start this Python: the program and its loader."""
     python = Path(sys.executable).resolve()
     found = [python]
     with contextlib.suppress(OSError, struct.error):
@@ -201,7 +200,7 @@ def programs() -> list[Path]:
 
 
 def _loader(program: Path) -> Path | None:
-    """Which program an ELF file names to load it (PT_INTERP, elf(5)), for 64 bits."""
+    """The loader that a 64 bit ELF file names (PT_INTERP, elf(5))."""
     with program.open("rb") as file:
         head = file.read(64)
         (at,) = struct.unpack_from("=Q", head, 32)
@@ -217,9 +216,9 @@ def _loader(program: Path) -> Path | None:
 
 
 def confine(places: Iterable[Writable], needs: Needs) -> bool:
-    """Give up all other rights, for this thread and all it starts.
+    """Keep only these rights, in this thread and all that it starts.
 
-    Call it before any other thread runs. False where the kernel cannot do it.
+    Call this before another thread runs. False if the kernel has no Landlock.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_Call.CREATE_RULESET, None, ctypes.c_size_t(0), _Call.ASK_VERSION)
@@ -230,7 +229,7 @@ def confine(places: Iterable[Writable], needs: Needs) -> bool:
     )
     files |= _Right.IOCTL_DEVICE if version >= 5 else 0
     network = _BIND_TCP | (_CONNECT_TCP if needs.connects is not None else 0)
-    # A kernel refuses fields that it does not know.
+    # An older kernel refuses unknown fields.
     fields = [files, *([network] if version >= 4 else []), *([_SCOPES] if version >= 6 else [])]
     handled = struct.pack(f"={len(fields)}Q", *fields)
     rules = libc.syscall(_Call.CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
@@ -255,7 +254,7 @@ def confine(places: Iterable[Writable], needs: Needs) -> bool:
 
 
 def refuse_system_calls(needs: Needs) -> bool:
-    """Give up what Landlock does not govern, for all threads; False where the kernel cannot."""
+    """Refuse system calls that Landlock does not govern; False if the kernel has no filter."""
     kept = {"execve"} if needs.programs else set()
     if needs.modes:
         kept |= {"chmod", "fchmodat"}
@@ -273,13 +272,13 @@ def _allow(libc: ctypes.CDLL, rules: int, place: Writable, handled: int) -> None
 
 
 def prepare(config: ServerConfig) -> None:
-    """Make what must be there before a right can be given on it; faults are told by who uses it."""
+    """Create the state folder and the log, to which rights are then given; faults appear later."""
     with contextlib.suppress(OSError):
         config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = log_file(config.access_log)
     if log is not None:
         with contextlib.suppress(OSError):
-            # A named pipe is not waited for, see `log_outlets`.
+            # Opening a named pipe would wait for its reader, see `log_outlets`.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
             os.close(os.open(log, flags, 0o640))
 
@@ -289,9 +288,9 @@ ROOT = "root"
 
 
 def user_to_become(name: str | None) -> str | None:
-    """The user that serves, by the setting `user`; None: the one that started the server.
+    """The user to become, by the setting `user`; None: the one that started the server.
 
-    Raises `CannotStart` for root that serves without having been named.
+    Raises `CannotStart` if root would serve without being named.
     """
     if os.geteuid() != 0:
         return name
@@ -304,9 +303,9 @@ def user_to_become(name: str | None) -> str | None:
 
 
 def become(name: str, state: Path) -> None:
-    """Be this user from now on, for good; a state folder that is not there yet is made theirs.
+    """Become this user for good; a missing state folder is created for it.
 
-    Call it before any other thread runs. Raises `CannotStart`.
+    Call this before another thread runs. Raises `CannotStart`.
     """
     try:
         entry = pwd.getpwnam(name)
@@ -321,14 +320,14 @@ def become(name: str, state: Path) -> None:
         raise CannotStart(
             f"Only root can become {name}: leave `user` out, or start the server as root."
         )
-    # Where it cannot be made, or is somebody else's, who uses it tells so.
+    # A fault here appears where the folder is used.
     with contextlib.suppress(OSError):
         state.mkdir(mode=0o700, parents=True)
         os.chown(state, entry.pw_uid, entry.pw_gid)
     os.initgroups(name, entry.pw_gid)
     os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
     os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
-    # Modules that are imported from here on would be missing, with words about something else.
+    # Otherwise later imports fail with a misleading message.
     for path in _program_paths():
         if not os.access(path, os.R_OK | os.X_OK):
             raise CannotStart(
@@ -338,7 +337,7 @@ def become(name: str, state: Path) -> None:
 
 
 def _program_paths() -> list[str]:
-    """What the process reads and runs while it serves: Python, its library and Tidegate."""
+    """What a serving process reads and runs: Python, its library and Tidegate."""
     library = sysconfig.get_paths()
     package = Path(__file__).resolve().parents[2]
     return [sys.executable, library["stdlib"], library["platlib"], str(package)]

@@ -1,4 +1,4 @@
-"""The server of a leader: where its nodes reach it, and what it does for their requests."""
+"""A leader of several processes: their socket, and what it does for their requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .line_room import LineRoom
 from .shared import Shared
 
 _BACKLOG = 64
-#: A node that has been away for so long is taken to be removed, in seconds.
+#: A node that is away for this time was removed, in seconds.
 _FORGOTTEN_S = 600.0
 
 
@@ -38,8 +38,8 @@ _FORGOTTEN_S = 600.0
 class ClusterSeat:
     """What a leader has of its cluster: the database and the keys that all machines share.
 
-    `awaited` are the nodes that an earlier leader had, `lost` those of its own machine; `retire` is
-    told that another one leads.
+    `awaited` are the nodes of the earlier leader, `lost` those of its machine. `retire` is called
+    when another machine leads.
     """
 
     machine: str
@@ -54,7 +54,7 @@ class ClusterSeat:
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """Several processes serve: their names, under which addresses, and where they meet.
+    """Several processes that serve: their names, their URLs, and the socket of their leader.
 
     `epoch` counts the leaders since the start, or since the cluster began.
     """
@@ -63,7 +63,7 @@ class FleetPlan:
     urls: tuple[str, ...]
     socket: Path
     epoch: int
-    #: What all processes of the machine see, and this one's row in it.
+    #: Memory that all processes of the machine share, and the row of this process.
     memory: CommonMemory
     row: int
     cluster: ClusterSeat | None = None
@@ -75,7 +75,7 @@ class FleetPlan:
 
     @property
     def lost(self) -> frozenset[str]:
-        """The nodes that it does not wait for, though they may come."""
+        """Nodes that a leader does not wait for, though they may connect."""
         return self.cluster.lost if self.cluster is not None else frozenset()
 
     def common_line(self) -> CommonLine:
@@ -88,7 +88,7 @@ class FleetPlan:
 
     @property
     def machines(self) -> int:
-        """How many machines these are on."""
+        """How many machines these processes run on."""
         return max(1, len({machine_of(name) for name in self.awaited | self.lost}))
 
 
@@ -119,7 +119,7 @@ def build_leader(
 
 
 def fleet_totals(line: LineRoom, plan: FleetPlan, now: Callable[[], float]) -> Totals:
-    """Several processes serve; this one sends multicast only."""
+    """The figures of all processes; this one sends only multicast."""
     nodes, pacer = line.nodes, line.pacer
     assert nodes is not None
     assert line.fleet_line is not None
@@ -147,21 +147,21 @@ def fleet_totals(line: LineRoom, plan: FleetPlan, now: Callable[[], float]) -> T
 
 
 def _fault(nodes: Nodes, plan: FleetPlan, now: float) -> str:
-    """What is wrong among the processes and machines, in a sentence; empty if nothing is."""
+    """A sentence about faults among processes and machines; empty without a fault."""
     found = []
     away = sorted(name for name, lost_s in nodes.away.items() if lost_s > now - _FORGOTTEN_S)
     if away:
         named = ", ".join(away[:3]) + (" and others" if len(away) > 3 else "")
         found.append(f"{named} {'is' if len(away) == 1 else 'are'} away.")
         if plan.cluster is not None:
-            found.append("Who still runs there starts downloads on slots of its own.")
+            found.append("A node that still runs starts downloads on its own slots.")
     if plan.cluster is not None and not plan.cluster.sure():
-        found.append("The database does not answer: this leader goes on, and none can follow it.")
+        found.append("The database does not answer: no machine could replace this leader.")
     return " ".join(found)
 
 
 class LeaderHome:
-    """What a server does for its nodes' requests: the same as for its own."""
+    """Treats requests of nodes as requests of this process."""
 
     def __init__(
         self,
@@ -245,12 +245,12 @@ class LeaderHome:
 
 
 def encode_rules(rules: Sequence[Rule]) -> bytes:
-    """Rules as a node reads them."""
+    """Rules as JSON for nodes."""
     return json.dumps([rule.model_dump(mode="json", exclude_none=True) for rule in rules]).encode()
 
 
 class NodePort:
-    """Where nodes connect: a socket that only this user can open."""
+    """The socket for nodes, which only this user can open."""
 
     def __init__(self, reactor: Reactor, leader: Leader, path: Path) -> None:
         self._reactor = reactor
@@ -259,7 +259,7 @@ class NodePort:
         self._port: Any = None
 
     def open(self) -> None:
-        """Listen; what an earlier leader left there is removed."""
+        """Listen; removes the socket of an earlier leader."""
         self._path.unlink(missing_ok=True)
         self._port = self._reactor.listenUNIX(
             str(self._path), self._factory, backlog=_BACKLOG, mode=0o600

@@ -18,14 +18,14 @@ LIVE = "/-/live"
 READY = "/-/ready"
 _NO_STORE = (b"Cache-Control", b"no-store")
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
-#: As `server.cluster.alone` says to those who ask for a download; it is not loaded for this.
+#: The same as in `server.cluster.alone`, which is not loaded here.
 _NO_LEADER_RETRY = b"2"
 UNMET = "This process has met no leader since its start, and starts no large downloads as yet."
 _STOPPING = "The server is being stopped or restarted."
 
 
 def add_routes(site: Site, vitals: Vitals) -> None:
-    """Answer `/-/live`, and `/-/ready` with whether a large download would start at once."""
+    """Answer `/-/live`, and `/-/ready`, which says whether a large download would start at once."""
 
     def ready(request: Request) -> None:
         found = vitals.readiness()
@@ -39,11 +39,11 @@ def add_routes(site: Site, vitals: Vitals) -> None:
 
 
 def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[], bool]) -> None:
-    """The same at a node, which asks its leader while there is one.
+    """The same at a node, which asks its leader.
 
-    One that has met no leader since its start is not ready. Without a leader later it is ready all
-    the same, and says what is wrong: what runs goes on, small files are served, and large ones
-    wait a moment for the next leader, or start on this node's own slots.
+    A node is not ready before it has met a leader. If the leader is lost later, the node stays
+    ready and names the fault: running downloads and small files continue, and large files wait for
+    the next leader or start on the node's own slots.
     """
 
     def ready(request: Request) -> None:
@@ -62,11 +62,10 @@ def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[
 
 @dataclass(frozen=True, slots=True)
 class Unled:
-    """What `machine` knows of `leader`, who leads or led last in `epoch`; empty: nobody.
+    """What `machine` knows about `leader`, the last one of `epoch`; empty: there was none.
 
-    `unheard_s`: for how long it has said nothing; None where there is no connection with it.
-    `silence`: why the database does not answer; empty while it does. `met`: whether a leader was
-    heard since the start.
+    `unheard_s`: time since its last message; None without a connection. `silence`: why the database
+    does not answer; empty while it does. `met`: whether the machine has met a leader.
     """
 
     machine: str
@@ -78,7 +77,7 @@ class Unled:
 
     @property
     def sentence(self) -> str:
-        """What is wrong, and what goes on."""
+        """The fault, and what continues."""
         if not self.leader:
             away = "Nobody leads the queue at present"
         elif self.unheard_s is None:
@@ -96,14 +95,14 @@ class Unled:
 
 
 def answer_unled(request: Request, seen: Unled) -> None:
-    """Answer a request for an admin page, or for the metrics, of a machine that has no leader."""
+    """Answer a request to the admin page of a machine without a leader."""
     path = request.path
     if path == b"/metrics":
         _say(request, _metrics(seen), kind=_METRICS)
     elif path == b"/-/live":
         _say(request, "live\n")
     elif path == b"/-/ready" and not seen.met:
-        # As its nodes say: a balancer that asks here is to send nobody yet.
+        # The same answer as from its nodes: a balancer must not send clients yet.
         request.refuse(503, "no-leader", UNMET, [(b"Retry-After", _NO_LEADER_RETRY)])
     elif path == b"/-/ready":
         _say(request, f"ready\n{seen.sentence}\n")
@@ -115,7 +114,7 @@ def answer_unled(request: Request, seen: Unled) -> None:
 
 
 def _metrics(seen: Unled) -> str:
-    """No figure of the queue: those who may not read it may know that nobody leads."""
+    """Metrics that need no token: none of the queue, but that there is no leader."""
     found = (
         ("fleet_up", "Whether all nodes are here and the leader's lease is renewed.", 0),
         ("leader_epoch", "Leaders up to now.", seen.epoch),

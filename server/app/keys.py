@@ -16,7 +16,7 @@ from .config import CannotStart
 
 #: Old keys stay good for reading this long after a newer one took over.
 OVERLAP_S = 30 * 86_400.0
-#: How often the file is looked at: what was removed by mistake is there again before a restart.
+#: How often the file is checked: a file removed by mistake is restored before a restart.
 _LOOK_S = 30.0
 #: Keys and when they were made.
 Entries = list[tuple[Key, float]]
@@ -36,7 +36,7 @@ def load_keys(path: Path, now: float, rotate_after_s: float | None = None) -> Ke
 
 
 def renewed(entries: Entries, now: float, rotate_after_s: float | None = None) -> Entries:
-    """These keys, newest first, with a fresh one before them if it is time for it."""
+    """These keys, newest first, after a new one if the newest is too old."""
     newest_s = max((made_s for _, made_s in entries), default=None)
     if newest_s is not None and (rotate_after_s is None or now - newest_s < rotate_after_s):
         return entries
@@ -55,11 +55,10 @@ def read_keys(path: Path) -> Entries:
 
 
 class KeyKeeper:
-    """Looks after the key file while the server runs; `use` gets the ring when it may be new.
+    """Keeps the key file while the server runs; `use` is called with changed keys.
 
-    The newest key is replaced `rotate_after_s` after it was made. A file that is removed meanwhile
-    is written again, for else every ticket and pass that was given out would be worthless;
-    `lost` hears of it.
+    A newer key replaces one of age `rotate_after_s`. A file that was removed is written again:
+    otherwise all issued tickets and passes would become invalid. `lost` is called then.
     """
 
     log = Logger()
@@ -79,16 +78,16 @@ class KeyKeeper:
         self._use = use
         self._lost = lost
         self._known: Entries = []
-        self._said = ""
+        self._last_fault = ""
         self._timer = Repeat(reactor, _LOOK_S, self.read)
 
     def start(self) -> None:
-        """Look again and again; what can go wrong by then is logged and changes nothing."""
+        """Check the file periodically; later faults are logged and change nothing."""
         self._known = read_keys(self._path)
         self._timer.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._timer.stop()
 
     def reconfigure(self, rotate_after_s: float) -> None:
@@ -97,7 +96,7 @@ class KeyKeeper:
         self.read()
 
     def read(self) -> None:
-        """Read the keys now; what goes wrong is logged, once, and changes nothing."""
+        """Read the keys now; a fault is logged once and changes nothing."""
         try:
             entries = read_keys(self._path)
             if not entries and self._known:
@@ -112,10 +111,10 @@ class KeyKeeper:
             if kept != self._known:
                 self._known = kept
                 self._use(KeyRing([key for key, _ in kept]))
-            self._said = ""
+            self._last_fault = ""
         except (CannotStart, OSError) as fault:
-            if str(fault) != self._said:
-                self._said = str(fault)
+            if str(fault) != self._last_fault:
+                self._last_fault = str(fault)
                 self.log.error("The keys stay as they were: {fault}", fault=fault)
 
 
@@ -136,7 +135,7 @@ def _read(path: Path) -> Entries:
 
 
 def _write(path: Path, entries: Entries) -> None:
-    # Made with its final mode: at no moment is a key readable by others.
+    # Created with its final mode: no other user can read a key at any moment.
     text = json.dumps(
         [
             {"name": key.name, "secret": key.secret.hex(), "made_s": made_s}

@@ -25,7 +25,7 @@ from .settings import HANDED_OVER, ServerConfig, split_address
 _BACKLOG = 4096
 #: The first descriptor that systemd passes.
 _FIRST_PASSED = 3
-#: `FileDescriptorName=` of the admin page's socket; what has any other name is for the files.
+#: `FileDescriptorName=` of the admin page's socket; all others are for files.
 ADMIN_SOCKET = "admin"
 _log = Logger()
 
@@ -39,13 +39,13 @@ class Listener:
 
 
 def places(config: ServerConfig) -> list[str]:
-    """Where to listen: what is configured, but `[::]` beside others only where there is IPv6.
+    """The configured places, without `[::]` on a machine without IPv6.
 
-    A package names both families for machines that it does not know.
+    A package configures both families for all machines.
     """
     found = [place for place in config.listen if not place.startswith("[::]:") or _has_ipv6()]
     if not found:
-        # It was wanted alone: that it cannot be had is told where it is opened.
+        # The only place: opening it reports the fault.
         return list(config.listen)
     for place in config.listen:
         if place not in found:
@@ -100,7 +100,7 @@ def open_port(front: Front, place: str, tls: TlsServer | None, flag: str = "--li
 
 @dataclass(frozen=True, slots=True)
 class OpenListener:
-    """A place that is open already: its URL, and a socket for each process that serves."""
+    """A place that is open already: its URL, and one socket for each process."""
 
     url: str
     sockets: Sequence[socket.socket]
@@ -185,12 +185,12 @@ def bind_shared(
 
 
 def adopt_port(front: Front, one: socket.socket, url: str, tls: TlsServer | None) -> Listener:
-    """Serve at a socket that was opened elsewhere; a unix socket's file stays with who made it."""
+    """Serve at a socket that was opened elsewhere; the file of a unix socket stays."""
     return Listener(front.listen_on(one, tls if one.family != socket.AF_UNIX else None), url)
 
 
 def url_of(one: socket.socket, tls: bool) -> str:
-    """Under which URL a bound socket serves."""
+    """The URL of a bound socket."""
     if one.family == socket.AF_UNIX:
         return f"http+unix://{str(one.getsockname()).replace('/', '%2F')}"
     host, number = one.getsockname()[:2]
@@ -209,7 +209,7 @@ def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         one.bind((host, port))
         if not shared:
-            # Only listening tells whether somebody else listens there.
+            # Only listening shows whether another program listens there.
             one.listen(1)
     except OSError:
         one.close()
@@ -218,7 +218,7 @@ def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """A socket file that a killed server left behind would keep us from listening."""
+    """Remove the socket file of a killed server, which would prevent listening."""
     try:
         if stat.S_ISSOCK(path.stat().st_mode):
             os.unlink(path)
@@ -278,7 +278,7 @@ def _unfit(number: int) -> CannotStart:
 
 
 def trusted_proxies(config: ServerConfig) -> TrustedProxies:
-    """Which proxies are believed, and what of them."""
+    """The trusted proxies with their header or preface."""
     return TrustedProxies(
         config.trusted_proxies, config.proxy_header, preface=config.proxy_protocol
     )

@@ -1,8 +1,7 @@
-"""What clients can have written into the operator's log: bounded for each of them, and in all.
+"""Rate limits for the operator's log, by kind of warning and by network.
 
-A client that finds a request which is logged as a fault could fill a disk with it, and hide other
-messages in the flood. So a kind of warning has a number of lines a minute, of which one client's
-network may cause a few; the first that is left out is announced, and how many there were is told.
+A client whose requests are logged as faults could otherwise fill the disk and hide other messages.
+The first suppressed line is announced, and the number of suppressed lines is logged.
 """
 
 from __future__ import annotations
@@ -17,17 +16,19 @@ from zope.interface import implementer
 
 from ..http.proxies import prefixes_of
 
-#: Lines of one kind a minute, and how many of them one network may cause.
-MOST_OF_KIND, MOST_OF_NETWORK = 60, 6
+#: Lines of one kind in a window.
+MOST_OF_KIND = 60
+#: Those of them that one network may cause.
+MOST_OF_NETWORK = 6
 WINDOW_S = 60.0
 _Kind = tuple[str, str]
 
 
 @implementer(ILogObserver)
 class BoundedLines:
-    """Hands log events on to `lines`, warnings and worse only as many as the bounds allow.
+    """Passes log events to `lines`; warnings and errors only within the limits.
 
-    An event says by `client` (an address) whose request caused it.
+    The `client` of an event is the address whose request caused it.
     """
 
     def __init__(self, lines: Any, seconds: Callable[[], float]) -> None:
@@ -37,7 +38,7 @@ class BoundedLines:
         self._written: Counter[_Kind] = Counter()
         self._by_network: Counter[tuple[_Kind, str]] = Counter()
         self._left_out: Counter[_Kind] = Counter()
-        # Threads log, too.
+        # Several threads log.
         self._lock = threading.Lock()
         self._own = Logger(observer=lines)
 
@@ -64,7 +65,7 @@ class BoundedLines:
             )
 
     def _takes(self, kind: _Kind, client: str | None) -> bool:
-        """Whether one more is written; counts it either way."""
+        """Count one more line; whether it is within the limits."""
         network = (kind, prefixes_of(client)[-1]) if client is not None else None
         if self._written[kind] >= MOST_OF_KIND or (
             network is not None and self._by_network[network] >= MOST_OF_NETWORK
@@ -77,7 +78,7 @@ class BoundedLines:
         return True
 
     def _end_window(self) -> Counter[_Kind]:
-        """What the last minute left out, once it is over."""
+        """The suppressed lines of the last window, once it is over."""
         now = self._seconds()
         if now < self._ends_s:
             return Counter()

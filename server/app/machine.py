@@ -1,8 +1,8 @@
-"""One machine of a cluster: the process that follows the leader, or is it.
+"""One machine of a cluster: the process that follows the leader, or leads.
 
-It asks the database who leads and tells its machine's nodes where that is. Once it leads it builds
-the same server as a single one, on the database that all share. When it leads no more the process
-ends, whatever it was at: the next one begins by following. So nothing of an earlier epoch lives on.
+It reads the leader from the database and tells its nodes where to connect. When it leads, it builds
+the same server as a single machine, on the shared database. When another machine leads, the process
+ends, and its successor begins as a follower. So no state of an earlier epoch survives.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from .state_lock import lock_state
 from .workers import RETIRED
 
 _RETRY_S = 0.1
-#: Shared keys are read again this often, in seconds, and renewed when it is time.
+#: Shared keys are read, and renewed if due, this often, in seconds.
 _REFRESH_S = 600.0
 
 
 class ClusterDoor:
-    """Where nodes of other machines connect; they are sent away while nobody leads here."""
+    """Where nodes of other machines connect; dropped while this machine does not lead."""
 
     def __init__(self) -> None:
         self.leads: Peer[FromNode] | None = None
@@ -97,7 +97,7 @@ class Machine:
         self._take_over = take_over
         self._introduction = introduction
         self._campaigns = campaigns
-        #: Whether an earlier process of this machine has said that it serves.
+        #: Whether an earlier process of this machine has printed the introduction.
         self._introduced = again
         self._lock = lock_state(config.state)
         self.name = machine_name(config.state)
@@ -119,7 +119,7 @@ class Machine:
         self._follower: RemoteAdmission | None = None
         self._admin: AdminConnections | None = None
         self._followed = ""
-        #: What this machine's nodes were told last of where the leader is.
+        #: The leader's place that this machine's nodes were last told.
         self._meeting: Meeting | None = None
         self._stopping = False
 
@@ -130,7 +130,7 @@ class Machine:
     # -- life --------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Open the door and stand for election. Raises `CannotStart`."""
+        """Accept nodes and campaign. Raises `CannotStart`."""
         config = self._loaded.config
         host, number = _address(config)
         links: LinkFactory[FromNode] = LinkFactory(
@@ -161,7 +161,7 @@ class Machine:
         self._reactor.callLater(_REFRESH_S, self._refresh)
 
     def terminate(self) -> None:
-        """Lead no more and end; this machine's nodes go on until their downloads are over."""
+        """Hand over and end; this machine's nodes finish their downloads."""
         if self._stopping:
             self._end(RETIRED)
         self._stopping = True
@@ -173,7 +173,7 @@ class Machine:
         if self._candidate is None:
             return
         if self._service is not None:
-            # First nobody is answered any more, then what was answered is made safe.
+            # Answers stop first; then everything that was answered is stored.
             self._door.leads = None
             self._service.leader.let_go()
             self.log.info("This machine hands over.")
@@ -181,7 +181,7 @@ class Machine:
         self._candidate.release()
 
     def reload(self, loaded: LoadedConfig) -> None:
-        """Take over a new configuration, and keys that were renewed."""
+        """Follow a new configuration and renewed keys."""
         self._loaded = loaded
         self._read_shared()
         if self._service is not None:
@@ -191,7 +191,7 @@ class Machine:
     # -- the election --------------------------------------------------------------------------
 
     def _company(self) -> tuple[int, int] | None:
-        """How many machines are here and how many belong here, once this one leads."""
+        """How many machines are connected, and how many belong here; None for a follower."""
         nodes = self._service.nodes if self._service is not None else None
         if nodes is None:
             return None
@@ -199,7 +199,7 @@ class Machine:
         return len(nodes.machines() | {self.name}), len(counted | {self.name})
 
     def _misses_leader(self) -> bool:
-        """Asked on the candidate's thread."""
+        """Whether this follower has no leader; called on the candidate's thread."""
         follower = self._follower
         return follower is not None and not follower.led
 
@@ -217,7 +217,7 @@ class Machine:
             if self._service is None:
                 self._lead(seat.epoch)
         elif not seat.holder:
-            # Given back: all of its nodes are there.
+            # Released: none of its nodes is lost.
             self._followed = ""
         elif seat.place:
             host, port = split_address(seat.place)
@@ -228,12 +228,12 @@ class Machine:
     def _lead(self, epoch: int) -> None:
         self.log.info("This machine leads (epoch {epoch}).", epoch=epoch)
         self._stop_following()
-        # A hundred thousand tickets are made and nothing is thrown away: no walk finds anything.
+        # 100 000 tickets are created and none is dropped: collecting garbage finds nothing.
         gc.disable()
         try:
             with self._database.begin() as session:
                 nodes = read_nodes(session)
-            # Those of a machine that was lost with its leader would be waited for in vain.
+            # The nodes of a lost leader's machine will not connect.
             here = {name for name, machine in nodes.items() if machine != self._followed}
             own = {f"{self.name}/{name}" for name in self._fleet.names}
             self._shared = self._open_shared()
@@ -262,7 +262,7 @@ class Machine:
         gc.enable()
 
     def retire(self, why: str) -> None:
-        """Another machine leads: end at once, before anybody hears another word from here."""
+        """End at once, before any further answer: another machine leads."""
         self.log.error("This machine leads no more: {why}.", why=why)
         self._end(RETIRED)
 
@@ -280,7 +280,7 @@ class Machine:
         self._read_shared()
 
     def _read_shared(self) -> None:
-        """Use the shared keys as they are in the database now, here and at this machine's nodes."""
+        """Use the present shared keys, here and at this machine's nodes."""
         try:
             self._shared = self._open_shared()
         except (StoreUnavailable, CannotStart) as fault:
@@ -288,7 +288,7 @@ class Machine:
             return
         self._tls.use(self._shared.identities, time.time())
         if self._meeting is not None and self._meeting.identities != self._shared.identities:
-            # A node that knows the old ones only could not come back, once nobody shows them.
+            # A node that knows only the old ones could not connect again.
             self._tell_nodes(self._meeting.epoch, self._meeting.host, self._meeting.port)
         if self._service is not None:
             self._service.use_keys(self._shared.keys)
@@ -296,7 +296,7 @@ class Machine:
     # -- following -----------------------------------------------------------------------------
 
     def _follow(self, leader: str) -> None:
-        """Pass on what comes to this machine's admin page."""
+        """Relay requests to this machine's admin page."""
         self.log.info("{leader} leads.", leader=leader)
         if self._relay is None:
             config = self._loaded.config
@@ -369,7 +369,7 @@ class Machine:
 
 
 def _address(config: ServerConfig) -> tuple[str, int]:
-    """Where other machines reach this one."""
+    """The address at which other machines reach this one."""
     if config.cluster_address is not None:
         return split_address(config.cluster_address)
     return address_towards(config.cluster or ""), 0

@@ -1,6 +1,7 @@
-"""Where a machine's nodes find the leader: a file in its state folder that its candidate writes.
+"""The file in the state folder that tells a machine's nodes where the leader is.
 
-So nodes need no database, and go on with the leader they have while the candidate is away.
+The machine's candidate writes it. So nodes need no database, and keep their leader while the
+candidate is away.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from ..cluster.identity import MutualTls, NodeIdentity
 from ..http.clock import Reactor
 
 _NAME = "cluster.json"
-#: A leader that cannot be reached within so long, in seconds, may be the one that was lost: where
-#: the next one is stands in the file by then.
+#: A leader that does not answer within this time, in seconds, may be lost; the file then has the
+#: next one.
 _CONNECT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Who leads in which epoch and where; an empty `host`: on this machine."""
+    """The leader of an epoch and its place; an empty `host` is this machine."""
 
     epoch: int
     host: str
@@ -37,7 +38,7 @@ class Meeting:
 
 
 def write_meeting(state: Path, meeting: Meeting) -> None:
-    """Tell the nodes; the file is never half there, and only this user can read it."""
+    """Write the file whole, readable only by this user."""
     body = {
         "epoch": meeting.epoch,
         "host": meeting.host,
@@ -48,7 +49,7 @@ def write_meeting(state: Path, meeting: Meeting) -> None:
 
 
 class MeetingFile:
-    """Reads the file when it has changed."""
+    """Reads the file again whenever it changed."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / _NAME
@@ -56,7 +57,7 @@ class MeetingFile:
         self._meeting: Meeting | None = None
 
     def read(self) -> Meeting | None:
-        """The latest; None while there is none."""
+        """The latest content; None before the first."""
         try:
             status = os.stat(self._path)
             seen = status.st_ino, status.st_mtime_ns
@@ -71,7 +72,7 @@ class MeetingFile:
 
 
 class MeetingEndpoint:
-    """A client endpoint that leads to the leader; `socket` is where it is on this machine."""
+    """A client endpoint to the leader; `socket` is its socket on this machine."""
 
     def __init__(
         self, reactor: Reactor, state: Path, socket: Path, wall: Callable[[], float]
@@ -83,7 +84,7 @@ class MeetingEndpoint:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the latest leader that is known."""
+        """The epoch of the latest known leader."""
         found = self._file.read()
         return found.epoch if found is not None else 0
 

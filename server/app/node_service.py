@@ -1,4 +1,4 @@
-"""One node of a machine's workers: connections, files and bodies; the leader has the queue."""
+"""One node: a process with connections, files and bodies; its leader has the queue."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from .queue_room import build_waiting, common_parts, reload_waiting_pages
 from .settings import ServerConfig
 from .shared import machine_name
 
-#: A leader that is gone is looked for this often: it is back within a second or two.
+#: Seconds between two attempts to reach a lost leader, which returns within 1 or 2 s.
 _RETRY_S = 0.1
 
 
 class NodeService:
-    """A node. `sockets` listen already; their places stand in the configuration's order.
+    """A node with `sockets` that listen already. `left` is called when its leader dismisses it.
 
     Raises `CannotStart`.
     """
@@ -144,11 +144,11 @@ class NodeService:
         return len(factory.connections), factory.accepted_total
 
     def start(self) -> None:
-        """Serve, and look for the leader."""
+        """Serve, and connect to the leader."""
         self._parts.startService()
 
     def reload(self, loaded: LoadedConfig) -> list[str]:
-        """Take over a new configuration; the names of settings that need a restart.
+        """Follow a new configuration; the names of changed settings that need a restart.
 
         Rules and policy come from the leader.
         """
@@ -164,7 +164,7 @@ class NodeService:
         self.connections.reopen_log()
 
     def drain(self, finished: Callable[[], None]) -> None:
-        """Take nobody new, and send away who waits; call back when all bodies are over."""
+        """Accept no client, and answer those that wait; call back when all bodies are sent."""
         if self.draining:
             return
         self.draining = True
@@ -182,11 +182,11 @@ class NodeService:
         look()
 
     async def stop(self) -> None:
-        """Close everything; answers that were given get out."""
+        """Close everything after complete answers have left."""
         await self._parts.stopService()
 
     def _answer(self, request: Request) -> None:
-        """Answer a request that had to be judged first."""
+        """Answer a request that the leader has judged."""
         try:
             self.site(request)
         except ProtocolError as error:
@@ -199,7 +199,7 @@ class NodeService:
     def _make_gate(
         self, terms: Terms, line: Line, policy: str, settings: PolicySettings, first: int
     ) -> Gate:
-        """What decides here while nobody leads (`cluster.alone`)."""
+        """The gate that decides here without a leader (`cluster.alone`)."""
         keys = KeyRing.from_derived(terms.keys)
         parts = GateParts(
             **common_parts(self.config, self._reactor, time.time, random.Random()),

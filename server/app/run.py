@@ -71,11 +71,11 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
             from .listeners import handed_over
 
             passed, passed_admin = handed_over(files, page)
-        # Before this process gives up its rights: Python keeps what it compiles, and a server that
-        # may not write it compiles all anew at each start. What children share comes before them.
+        # Imported with the rights to write compiled files, which later starts then use. Children
+        # share what is imported before they are forked.
         for module in _ALONE if alone else _SHARED:
             importlib.import_module(module)
-        # Keys, the queue and hashes of passwords are written: nothing of it is for other users.
+        # No other user may read keys, queue and hashes of passwords.
         os.umask(0o077)
         if passed or user is not None or not alone:
             from .listeners import open_early
@@ -101,16 +101,16 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
             prepare(loaded.config)
             machine_name(loaded.config.state)
         workers = Workers(loaded, count, lambda child: _be_child(child, load, admin), opened)
-    except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
-        return [_said(fault)], 1
+    except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
+        return [_told(fault)], 1
     return [], workers.run()
 
 
-#: Requests and connections leave nothing to the garbage collector, and a walk over all that
-#: thousands of them hold keeps everybody waiting: look seldom (`gc.set_threshold`).
+#: Requests and connections leave no garbage in cycles, and a full collection delays all clients:
+#: collect rarely (`gc.set_threshold`).
 _COLLECT = (20_000, 20, 20)
 
-#: What a process that serves alone loads, and what a leader and its nodes.
+#: Modules of a process that serves alone, and of a leader with its nodes.
 _ALONE = ("tidegate.server.app.service",)
 _SHARED = tuple(f"tidegate.server.app.{name}" for name in ("service", "node_service", "machine"))
 
@@ -130,7 +130,7 @@ def _be_child(child: Child, load: Callable[[], LoadedConfig], admin: OpenListene
             faults, status = _serve(loaded, load, child, admin=admin)
         else:
             if admin is not None:
-                # A process that parses what strangers send has no business with it.
+                # A process that parses requests of clients must not have it.
                 admin.sockets[0].close()
             faults, status = _serve_node(loaded, load, child)
     for text in faults:
@@ -145,7 +145,7 @@ def _serve(
     opened: Sequence[OpenListener] = (),
     admin: OpenListener | None = None,
 ) -> tuple[list[str], int]:
-    """Have the queue, and serve by oneself or by nodes."""
+    """Run the process that has the queue and serves, alone or by nodes."""
     needs = needs_of(loaded.config, several=child is not None)
     reactor = _reactor(loaded, needs)
 
@@ -155,16 +155,16 @@ def _serve(
         service = Service(
             loaded, reactor, child.fleet if child is not None else None, opened, admin
         )
-    except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
-        return [_said(fault)], 1
+    except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
+        return [_told(fault)], 1
     faults: list[str] = []
     again = child is not None and child.fleet.epoch > 1
     supervisor = _Supervisor(service, reactor, load, faults, again)
     signals = _Signals(supervisor.terminate, supervisor.reload, service.reopen_logs)
     _run(reactor, supervisor.begin, signals, child, needs)
     if service.hung or faults:
-        # A thread waits for a database that does not answer, or never heard that it is over as no
-        # more threads could be had; Python would wait for it.
+        # A thread waits for a database that does not answer, or was never told to end. Python
+        # would wait for it.
         for text in faults:
             click.echo(f"tidegate: {text}", err=True)
         sys.stdout.flush()
@@ -183,7 +183,7 @@ def _serve_machine(
     child: Child,
     admin: OpenListener | None,
 ) -> tuple[list[str], int]:
-    """Follow the leader of a cluster, or be it."""
+    """Run the process of a machine that follows the cluster's leader, or leads."""
     needs = needs_of(loaded.config, several=True)
     reactor = _reactor(loaded, needs)
 
@@ -195,8 +195,8 @@ def _serve_machine(
     def begin() -> None:
         try:
             machine.begin()
-        except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
-            faults.append(_said(fault))
+        except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
+            faults.append(_told(fault))
             reactor.stop()
 
     def reload() -> None:
@@ -214,8 +214,8 @@ def _serve_machine(
             again=child.fleet.epoch > 1,
             admin=admin,
         )
-    except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
-        return [_said(fault)], 1
+    except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
+        return [_told(fault)], 1
     # Only nodes write an access log.
     _run(reactor, begin, _Signals(machine.terminate, reload, lambda: None), child, needs)
     return faults, 1 if faults else 0
@@ -224,7 +224,7 @@ def _serve_machine(
 def _serve_node(
     loaded: LoadedConfig, load: Callable[[], LoadedConfig], child: Child
 ) -> tuple[list[str], int]:
-    """Serve, and ask the leader."""
+    """Run a node, which asks its leader."""
     needs = needs_of(loaded.config, several=True, asks=True)
     reactor = _reactor(loaded, needs)
 
@@ -250,8 +250,8 @@ def _serve_node(
         nonlocal stopping
         try:
             node.start()
-        except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
-            faults.append(_said(fault))
+        except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
+            faults.append(_told(fault))
             stopping = True
             _stop(node, reactor)
 
@@ -261,8 +261,8 @@ def _serve_node(
 
     try:
         node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets, stop)
-    except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
-        return [_said(fault)], 1
+    except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
+        return [_told(fault)], 1
     _run(reactor, begin, _Signals(terminate, reload, node.reopen_logs), child, needs)
     return faults, 1 if faults else 0
 
@@ -293,7 +293,7 @@ def _reactor(loaded: LoadedConfig, needs: Needs | None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Signals:
-    """What each signal asks for."""
+    """The action of each signal."""
 
     terminate: Callable[[], None]
     reload: Callable[[], None]
@@ -307,9 +307,9 @@ def _run(
     child: Child | None,
     needs: Needs | None,
 ) -> None:
-    """Run the reactor until somebody stops it; answer signals, or the end of the parent.
+    """Run the reactor until it is stopped; answer signals, and the end of the parent.
 
-    What a confined process does not need once it has begun, it gives up.
+    A confined process gives up system calls once it has begun.
     """
     gc.set_threshold(*_COLLECT)
     reactor.callWhenRunning(begin)
@@ -334,8 +334,8 @@ def _give_up(needs: Needs) -> None:
         Logger().info("This machine has no filter of system calls: all of them are open.")
 
 
-def _said(fault: Exception) -> str:
-    """What a person is told of a server that could not start; our own faults go to the log."""
+def _told(fault: Exception) -> str:
+    """The sentence for a server that could not start; faults of our code are logged."""
     text = start_fault(fault)
     if text is None:
         Logger().failure("The server could not start")
@@ -363,12 +363,12 @@ class _Lifeline:
         return self._descriptor
 
     def doRead(self) -> None:
-        """Nothing is ever written to it."""
+        """The parent ended: it never writes."""
         self._reactor.removeReader(self)
         self._ended()
 
     def connectionLost(self, reason: Any) -> None:
-        """The parent is gone; or the reactor stops, when nobody minds to hear it again."""
+        """The parent ended, or the reactor stops; then the call has no effect."""
         self._reactor.removeReader(self)
         self._ended()
 
@@ -413,11 +413,11 @@ class _Supervisor:
         """Open the listeners and say so."""
         try:
             self._service.start(self._introduce)
-            # What was built so far lives as long as the server: spare the collector the walk.
+            # The objects built so far live as long as the server: exclude them from collections.
             gc.collect()
             gc.freeze()
-        except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
-            self._faults.append(_said(fault))
+        except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
+            self._faults.append(_told(fault))
             self._stop()
 
     def _introduce(self, urls: list[str]) -> None:
@@ -462,7 +462,7 @@ class _Supervisor:
 
 
 def introduction(service: Any, urls: list[str]) -> list[str]:
-    """What is served, under which policy, and what the other person types."""
+    """What is served, under which policy, and the command to download it."""
     config, gate = service.config, service.gate
     name = gate.policy.name
     lines = [
@@ -480,7 +480,7 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
 
 
 def _limits(name: str, settings: PolicySettings, bandwidth: float | None) -> list[str]:
-    """What holds a download back: the line under some policies, slots under the others."""
+    """What limits downloads: the line under some policies, slots under others."""
     size = format_size(settings.small_below_bytes)
     cap = f"at most {format_rate(bandwidth)}" if bandwidth else ""
     if POLICIES[name].link_bound:
@@ -495,7 +495,7 @@ def _limits(name: str, settings: PolicySettings, bandwidth: float | None) -> lis
 
 
 def _next_command(url: str, example: str) -> str:
-    """What the other person types."""
+    """The command that downloads the example."""
     if url.startswith("http+unix://"):
         path = unquote(url.removeprefix("http+unix://"))
         return f"curl --unix-socket {path} -O http://localhost{example}"
@@ -505,7 +505,7 @@ def _next_command(url: str, example: str) -> str:
 
 
 def _program() -> str:
-    """How this program is called in a shell that stands where the server was started."""
+    """How a shell in the present folder calls this program."""
     if shutil.which("tidegate") is not None:
         return "tidegate"
     called = Path(sys.argv[0])

@@ -1,6 +1,6 @@
-"""The keys that all machines of a cluster share, in its database; a machine's own name.
+"""The keys that all machines of a cluster share in its database, and a machine's name.
 
-The first machine brings what it has: its tickets stay good when one server becomes a cluster.
+The first machine brings its own keys: its tickets stay valid when a server becomes a cluster.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from ..store.cluster import Secret, read_secrets, take_turns, write_secrets
 from ..store.database import Database
 from .keys import Entries, read_keys, renewed
 
-_TICKETS, _LINKS, _ADMIN = "tickets", "links", "admin"
+_TICKETS = "tickets"
+_LINKS = "links"
+_ADMIN = "admin"
 _ADMIN_BYTES = 32
 _NAME = "machine"
-#: So many certificates are kept beside the newest one.
+#: Older certificates that are kept beside the newest one.
 _OLDER_IDENTITIES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What signs tickets, what the machines know each other by, and what signs admin sessions."""
+    """The keys of tickets, the certificates of machines, and the key of admin sessions."""
 
     keys: KeyRing
     identities: tuple[NodeIdentity, ...]
@@ -42,7 +44,7 @@ def open_shared(database: Database, state: Path, now: float, rotate_after_s: flo
         found = {kind: read_secrets(session, kind) for kind in (_TICKETS, _LINKS, _ADMIN)}
         fresh = _renewed(found, state, now, rotate_after_s)
         if fresh != found:
-            # Once more, with all others waiting: two machines may have found the same.
+            # Again while other machines wait: two may have read the same.
             take_turns(session)
             found = {kind: read_secrets(session, kind) for kind in found}
             fresh = _renewed(found, state, now, rotate_after_s)

@@ -65,7 +65,7 @@ class LockKeeper:
         self._folder = folder
         self._descriptor = descriptor
         self._lost = lost
-        self._said = False
+        self._reported = False
         self._timer = Repeat(reactor, _LOOK_S, self.look)
 
     def start(self) -> None:
@@ -99,8 +99,8 @@ class LockKeeper:
             self._lost()
         except CannotStart:
             # A confined process may neither make the folder anew nor look who has it.
-            if there is not None and not self._said:
-                self._said = True
+            if there is not None and not self._reported:
+                self._reported = True
                 self.log.error(
                     "The state folder {folder} is another one now, and this server may not use "
                     "it. If another server was started in it, stop one of the two.",

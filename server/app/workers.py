@@ -1,9 +1,9 @@
-"""`tidegate serve --workers`: the process that starts the others, and starts them again.
+"""`tidegate serve --workers`: the parent process, which starts and restarts the others.
 
-It opens the listening sockets and keeps them, so that no connection is refused while a worker is
-started anew; it serves nobody itself. Of its children one is the leader, which has the queue, the
-admin page and all else that there is once; the others are nodes. The kernel spreads connections
-over the nodes (SO_REUSEPORT). Children are forks, so that they share what was loaded before.
+The parent keeps the listening sockets open, so that no connection is refused while a child
+restarts. One child is the leader with the queue and the admin page; the others are nodes, which
+serve. The kernel spreads connections over the nodes (SO_REUSEPORT). Children are forks and share
+the loaded modules.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from .config import LoadedConfig
 from .fleet import FleetPlan
 from .listeners import OpenListener
 
-#: A child that lived for less than this twice in a row is started again after a pause, in seconds.
-_YOUNG_S, _PAUSE_S = 3.0, 1.0
-#: After a leader that serves one machine has stopped, its nodes have this long.
+#: A child that ended within this time twice in a row is restarted after a pause, in seconds.
+_YOUNG_S = 3.0
+_PAUSE_S = 1.0
+#: Nodes have this long to end after the leader of a single machine, in seconds.
 _LAST_S = 5.0
-#: A child's exit status that says: it cannot be done, and trying again will not help.
+#: Exit status of a child that cannot start: a restart would not help.
 CANNOT = 78
-#: The same of one that leads no more: the next one begins by following.
+#: Exit status of a former leader: its successor begins as a follower.
 RETIRED = 75
 _PASSED_ON = frozenset({signal.SIGHUP, signal.SIGUSR1})
 _SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}) | _PASSED_ON
@@ -42,9 +43,9 @@ LEADER = "leader"
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What a child is to be. `lifeline` reads end of file when the parent has died.
+    """The role of a child. `lifeline` reads end of file when the parent has ended.
 
-    A machine that stops does not `campaign` in its cluster any more.
+    A machine that stops no longer `campaigns` in its cluster.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Workers:
     ) -> None:
         self._config = loaded.config
         self._clustered = loaded.config.cluster is not None
-        #: Nodes have this long to stop once they were told to, then they are killed.
+        #: Nodes that were told to stop are killed after this time.
         self._last_s = _LAST_S + (loaded.config.drain_s if self._clustered else 0.0)
         self._count = count
         self._be = be
@@ -85,12 +86,12 @@ class Workers:
         self._epoch = 0
         self._stopping_since_s: float | None = None
         self._terminating = False
-        #: Whether the leader that was there when the machine was told to stop ends by itself.
+        #: Whether the leader of the stop ends by itself.
         self._hands_over = True
         self._failed = False
         state = loaded.config.state
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A socket's path has 107 bytes at most; through a descriptor every folder is near.
+        # The path of a socket has at most 107 bytes: name its folder by a descriptor.
         folder = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
         self._meeting = Path(f"/proc/self/fd/{folder}/queue.sock")
         self._sockets: list[list[socket.socket]] = [[] for _ in range(count)]
@@ -192,7 +193,7 @@ class Workers:
             self._stop_nodes()
             return
         if status == CANNOT and self._epoch <= 1:
-            # Without one of them there is no server, and nobody has been served yet.
+            # No client has been served yet, and one child is missing.
             self._failed = True
             self._stop_nodes()
             return
@@ -201,13 +202,13 @@ class Workers:
         now = time.monotonic()
         young = now - child.since_s < _YOUNG_S
         self._young[name] = self._young.get(name, 0) + 1 if young else 0
-        # Once may be chance, and clients wait; again and again is a fault that a pause may outlast.
+        # One early end may be chance, and clients wait. Repeated ends are a fault: pause.
         self._due[name] = now + (_PAUSE_S if self._young[name] > 1 else 0.0)
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         click.echo(f"tidegate: {name} {how}; it is started again.", err=True)
 
     def _end_with_nodes(self, name: str) -> None:
-        """While a machine stops, its nodes must hear who leads, until their downloads are over."""
+        """While a machine stops, its nodes need the leader's place until their downloads end."""
         if self._running.keys() - {LEADER}:
             if name == LEADER:
                 self._due[name] = time.monotonic()
@@ -240,7 +241,7 @@ class Workers:
         status = 1
         try:
             os.close(self._hold)
-            # Ctrl-C reaches the whole group, and the parent passes on what is to be done.
+            # Ctrl-C reaches the whole group; the parent tells the children what to do.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             mine = self._node_names().index(name) if name != LEADER else -1
             for index, bound in enumerate(self._sockets):

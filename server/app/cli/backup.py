@@ -22,7 +22,7 @@ from ..state_lock import lock_state
 _DATABASE = "tidegate.db"
 #: Parts of SQLite's own journal, the lock and sockets: they mean nothing elsewhere.
 _LEFT_OUT = (f"{_DATABASE}-wal", f"{_DATABASE}-shm", f"{_DATABASE}-journal", "lock", "queue.sock")
-#: Numbers that were given away after the backup are never given to somebody else.
+#: Numbers that were given away after the backup are never given to another client.
 _SKIPPED_NUMBERS = 10_000_000
 _WAIT_S = 30.0
 

@@ -32,7 +32,7 @@ def _passphrase(path: Path | None) -> str | None:
     return path.read_text().rstrip("\n") if path is not None else None
 
 
-def _said(work: Callable[[], T]) -> T:
+def _sentence_of(work: Callable[[], T]) -> T:
     """Run it; a known trouble becomes one sentence and exit status 1."""
     from ...mirror.objects import ObjectError
     from ...mirror.repository import RepositoryProblem
@@ -73,7 +73,7 @@ def init(publish_dir: Path, keys: Path, root_passphrase_file: Path | None) -> No
     """
     from ...mirror.repository import initialise, utc
 
-    root = _said(
+    root = _sentence_of(
         lambda: initialise(publish_dir, keys, utc(time.time()), _passphrase(root_passphrase_file))
     )
     click.echo(f"Repository: {publish_dir}")
@@ -139,7 +139,7 @@ def publish(
     if keep < 2:
         raise click.UsageError("--keep must be at least 2: followers start from somewhere.")
 
-    delay_s = _said(lambda: parse_duration(multicast_in))
+    delay_s = _sentence_of(lambda: parse_duration(multicast_in))
 
     def announce(updates: Iterable[tuple[Edge, GeneratedUpdate]]) -> None:
         if multicast_state is not None:
@@ -162,7 +162,7 @@ def publish(
         with _Bar() as bar:
             return publisher.publish(tree, time.time(), bar.show, announce)
 
-    done = _said(work)
+    done = _sentence_of(work)
     for path in done.skipped:
         click.echo(f"left out (not a file, directory or link): {path}", err=True)
     for path in done.stripped:
@@ -215,13 +215,15 @@ def admit(
     from ...mirror import admitted
 
     if remove:
-        _said(lambda: admitted.expel(publish_dir, name))
+        _sentence_of(lambda: admitted.expel(publish_dir, name))
     elif url is None:
         raise click.UsageError("Give the URL under which the mirror serves the tree.")
     else:
         address = url
         click.echo(
-            _said(lambda: admitted.admit(publish_dir, name, address, priority, location, relay_url))
+            _sentence_of(
+                lambda: admitted.admit(publish_dir, name, address, priority, location, relay_url)
+            )
         )
 
 

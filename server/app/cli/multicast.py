@@ -79,7 +79,7 @@ def send(
     state: str | None,
     config_file: Path | None,
 ) -> None:
-    """Send FILE to everybody who asks, once, at a set time."""
+    """Send FILE once to all receivers at a set time."""
     flags = {
         name: Flag(value, f"--{name}")
         for name, value in (("directory", directory), ("state", state))

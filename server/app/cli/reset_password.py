@@ -1,4 +1,4 @@
-"""`tidegate admin reset-password`: a new password for somebody who has lost it, on the host."""
+"""`tidegate admin reset-password`: a new password for a user who lost the old one, on the host."""
 
 from __future__ import annotations
 
