@@ -51,24 +51,26 @@ class HoldingSettings(_Section):
         5000,
         ge=0,
         le=1_000_000,
-        description="Clients held at once. Beyond, the network that has most of them gives up its "
-        "oldest (which keeps its place) for a client of another; the rest are answered 503.",
+        description="The number of clients that wait inside their request. Beyond it, the network "
+        "with most of them loses its oldest one, which keeps its place; other clients "
+        "are answered 503.",
     )
     most_per_client: int = Field(
         64,
         ge=1,
         le=100_000,
-        description="Requests of one client held at once.",
+        description="The number of requests of one client that may wait at once.",
     )
     unknown: Manner = Field(
         "hold",
-        description="What a tool gets that neither `holding.tools` nor the built-in table names: "
-        "`come-back` is 503 with Retry-After, `hold` keeps its request open.",
+        description="How a program waits that neither `holding.tools` nor the built-in table "
+        "names: `come-back` answers 503 with Retry-After, `hold` keeps the request "
+        "open.",
     )
     tools: tuple[ToolRule, ...] = Field(
         (),
         max_length=200,
-        description="Which tool gets what, tried before the built-in table; first match wins.",
+        description="How programs wait, tried before the built-in table; the first match counts.",
     )
 
 
@@ -79,51 +81,55 @@ class LimitSettings(_Section):
         _LIMITS.header_timeout_s,
         gt=0,
         le=3600,
-        description="A request's header must be whole this long after its first byte.",
+        description="A request's header must be complete this long after its first byte.",
         json_schema_extra=_SECONDS,
     )
     idle_timeout_s: float = Field(
         _LIMITS.idle_timeout_s,
         gt=0,
         le=86400,
-        description="A connection without a request is closed after this.",
+        description="A connection without a request is closed after this time.",
         json_schema_extra=_SECONDS,
     )
     min_rate_bytes_s: float = Field(
         _LIMITS.min_rate_bytes_s,
         gt=0,
         le=1e9,
-        description="A client that takes less than this on average is cut off.",
+        description="A client that reads slower than this on average is cut off.",
         json_schema_extra=_RATE,
     )
     min_rate_window_s: float = Field(
         _LIMITS.min_rate_window_s,
         gt=0,
         le=86400,
-        description="The time over which that average is taken.",
+        description="The time over which the average reading rate is taken.",
         json_schema_extra=_SECONDS,
     )
     max_header_bytes: int = Field(
         _LIMITS.max_header_bytes,
         ge=1024,
         le=1 << 20,
-        description="Longest request header.",
+        description="The longest request header.",
         json_schema_extra=_BYTES,
     )
     max_headers: int = Field(
-        _LIMITS.max_headers, ge=8, le=10_000, description="Most fields of a request header."
+        _LIMITS.max_headers,
+        ge=8,
+        le=10_000,
+        description="The largest number of fields in a request header.",
     )
     max_connections: int = Field(
         _LIMITS.max_connections,
         ge=0,
         le=10_000_000,
-        description="Connections in all; 0: as many as the limit on open files carries.",
+        description="The number of connections in all; 0: as many as the limit on open files "
+        "allows.",
     )
     max_connections_per_address: int = Field(
         _LIMITS.max_connections_per_address,
         ge=0,
         le=10_000_000,
-        description="Connections of one address; 0 is unbounded.",
+        description="The number of connections of one address; 0: no limit.",
     )
 
     def http_limits(self) -> HttpLimits:
@@ -138,19 +144,20 @@ class ServerConfig(_Section):
     listen: tuple[str, ...] = Field(
         ("127.0.0.1:8080",),
         min_length=1,
-        description="Where to listen: HOST:PORT, [IPv6]:PORT (no IPv4), unix:PATH, or systemd: for "
-        "what its socket unit opened; port 0 picks one.",
+        description="Where to listen: HOST:PORT, [IPv6]:PORT (without IPv4), unix:PATH, or "
+        "systemd: for the sockets of its socket unit. Port 0 picks a free one.",
     )
     workers: int | Literal["auto"] = Field(
         1,
-        description="Processes that serve and share one queue: 1 to 256, or auto for one a core.",
+        description="The number of processes that serve and share one queue: 1 to 256, or auto "
+        "for one per core.",
     )
     small_files_bytes: int | None = Field(
         None,
         ge=0,
         le=1 << 40,
-        description="How much memory may hold small files with their answers, over all workers; "
-        "empty: a 64th of what there is, 32 to 256 MiB.",
+        description="Memory for small files with their answers, over all workers. Empty: a 64th "
+        "of the machine's memory, between 32 and 256 MiB.",
         json_schema_extra=_BYTES,
     )
     admin: str = Field(
@@ -161,7 +168,7 @@ class ServerConfig(_Section):
     metrics_from: tuple[str, ...] = Field(
         (),
         description="Networks that may read /metrics on the admin page without an API token, "
-        "beside this machine.",
+        "besides this machine.",
     )
     policy: PolicyName = Field(
         "fair",
@@ -171,149 +178,157 @@ class ServerConfig(_Section):
         None,
         gt=0,
         le=1e12,
-        description="Upper bound on all that leaves the server; what the line really carries is "
-        "found.",
+        description="The upper bound for everything the server sends. The server finds by "
+        "measuring what the line carries below it.",
         json_schema_extra=_RATE,
     )
-    state: Path = Field(Path("state"), description="Folder of keys, database and sessions.")
+    state: Path = Field(Path("state"), description="The folder of keys, database and sessions.")
     database: str | None = Field(
-        None, description="sqlite:///FILE or postgresql://…; empty: SQLite in the state folder."
+        None,
+        description="The database: sqlite:///FILE or postgresql://…. Empty: SQLite in the state "
+        "folder.",
     )
     cluster: str | None = Field(
         None,
-        description="postgresql://… that several machines share: one queue for all of them, see "
-        "[cluster](cluster.md). Instead of database.",
+        description="The database postgresql://… that several machines share for one queue, see "
+        "[cluster](cluster.md). It replaces `database`.",
     )
     cluster_address: str | None = Field(
         None,
-        description="HOST:PORT under which the other machines reach this one; empty: the address "
+        description="The HOST:PORT at which other machines reach this one. Empty: the address "
         "towards the database, and any port.",
     )
     cluster_lease_s: float = Field(
         1.5,
         ge=0.5,
         le=60,
-        description="A leader that the database has not heard of for so long is replaced.",
+        description="A leader that does not renew its lease in the database within this time is "
+        "replaced.",
         json_schema_extra=_SECONDS,
     )
     security_contact: tuple[str, ...] = Field(
         (),
         max_length=20,
         description="Where to report a vulnerability, best first: mailto:, https: or tel: URIs. "
-        "/.well-known/security.txt tells them (RFC 9116).",
+        "They are published in /.well-known/security.txt (RFC 9116).",
     )
-    show_hidden: bool = Field(False, description="Also serve files whose name starts with a dot.")
+    show_hidden: bool = Field(
+        False, description="Whether files are served whose name starts with a dot."
+    )
     access_log: str | None = Field(
         None,
-        description="Where the access log goes: a file, - for standard error, journal, syslog, "
-        "syslog:PATH or syslog:HOST:PORT; off for none. SIGUSR1 and SIGHUP open the file anew.",
+        description="The access log: a file, - for standard error, journal, syslog, syslog:PATH "
+        "or syslog:HOST:PORT; off for none. SIGUSR1 and SIGHUP open the file again.",
     )
     access_log_format: str = Field(
         "combined",
         max_length=2000,
-        description="How its lines are written: combined, json, or a pattern with {fields}, which "
-        "docs/operations.md lists.",
+        description="The format of a line in the access log: combined, json, or a pattern with "
+        "{fields}, see docs/operations.md.",
     )
     access_log_most: int = Field(
         6000,
         ge=0,
         le=1_000_000_000,
-        description="Lines that one address has in a minute; what is beyond is counted in the "
-        "operator's log. 0: no bound.",
+        description="Lines of one address per minute in the access log; the operator's log counts "
+        "the others. 0: no limit.",
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="How the operator's log is written to standard error."
+        "text", description="The format of the operator's log on standard error."
     )
     waiting_pages: Path | None = Field(
         None,
-        description="Folder of your own templates for the waiting page (Jinja2, sandboxed): "
-        "waiting.html, and ready.html, busy.html, closed.html, pre-queue.html where that shall "
-        "look different.",
+        description="The folder of your own templates for the waiting page (Jinja2, sandboxed): "
+        "waiting.html, and if they differ ready.html, busy.html, closed.html and "
+        "pre-queue.html.",
     )
-    tls_cert: Path | None = Field(None, description="Certificate chain (PEM); switches TLS on.")
-    tls_key: Path | None = Field(None, description="Its private key (PEM).")
+    tls_cert: Path | None = Field(
+        None, description="The certificate chain (PEM). It switches TLS on."
+    )
+    tls_key: Path | None = Field(None, description="The private key of the certificate (PEM).")
     user: str | None = Field(
         None,
         min_length=1,
-        description="Started as root, open what `listen` names, then be this user for good. The "
-        "release, the private key and the logs must be open to it. Root does not serve without "
-        "it; `root` stays root.",
+        description="The user that serves after root has opened the sockets of `listen`. It must "
+        "be able to read the release and the private key, and to write the logs. Root "
+        "refuses to serve without this setting; `root` stays root.",
     )
     confine: bool = Field(
         True,
-        description="Give up, once started, what a server does not need: writing anything but the "
-        "state and the logs, other programs, connections and most system calls. As far as the "
-        "kernel has Landlock and seccomp, see [security](security.md).",
+        description="Whether a started server gives up what it does not need: writing outside the "
+        "state and the logs, other programs, connections and most system calls. This "
+        "needs Landlock and seccomp, see [security](security.md).",
     )
     tls_min_version: TlsVersion = Field("1.2", description="The oldest version of TLS: 1.2 or 1.3.")
     tls_ciphers: str = Field(
         INTERMEDIATE,
         max_length=2000,
-        description="Ciphers of TLS 1.2 as OpenSSL names them; the default is Mozilla's "
+        description="The ciphers of TLS 1.2 by their OpenSSL names; the default is Mozilla's "
         "intermediate profile.",
     )
     tls_hsts_s: float = Field(
         0.0,
         ge=0,
         le=10 * 365 * 86400.0,
-        description="For how long browsers are told to come by https only "
-        "(Strict-Transport-Security); 0: they are not told.",
+        description="How long browsers must use only https (Strict-Transport-Security); 0: the "
+        "field is not sent.",
         json_schema_extra=_SECONDS,
     )
     trusted_proxies: tuple[str, ...] = Field(
         (),
-        description="Networks (or `unix`) of proxies in front, whose `proxy_header` is believed.",
+        description="Networks of proxies in front (or `unix`) whose `proxy_header` counts.",
     )
     proxy_header: ProxyHeader = Field(
         "x-forwarded-for",
-        description="The one header by which these proxies name the client; they must set it "
-        "themselves. The others are ignored, as clients can send them through.",
+        description="The one header that names the client. The trusted proxies must set it "
+        "themselves. All others are ignored, as clients could send them.",
     )
     proxy_protocol: bool = Field(
         False,
-        description="These proxies begin each connection with PROXY protocol, version 2, instead; "
-        "no header is believed then.",
+        description="Whether the trusted proxies use PROXY protocol version 2 instead of a header.",
     )
     mirrors: tuple[str, ...] = Field(
         (), description="URLs of mirrors of the served directory, best first."
     )
     mirror_publish: Path | None = Field(
-        None, description="Publish directory of `tidegate mirror`; its mirrors are offered."
+        None,
+        description="The publish directory of `tidegate mirror`; its followers are offered as "
+        "mirrors.",
     )
     mirror_channel: str | None = Field(
-        None, description="The channel whose tree is served here (needs mirror_publish)."
+        None, description="The channel whose tree is served here. It needs `mirror_publish`."
     )
     mirror_prefix: str = Field(
         "/",
         pattern=r"^/(.*/)?$",
-        description="URL path under which that tree is served, with slashes at both ends.",
+        description="The URL path of that tree, with slashes at both ends.",
     )
     clients_per_address: int = Field(
         1000,
         ge=1,
         le=65_536,
-        description="How many clients are told apart behind one address (a NAT); those beyond "
+        description="How many clients are told apart behind one address (NAT); further clients "
         "share a few places.",
     )
     ticket_max_age_s: float = Field(
         7 * 86400.0,
         ge=60,
         le=30 * 86400.0,
-        description="A ticket's token is worthless after this.",
+        description="How long a ticket is valid.",
         json_schema_extra=_SECONDS,
     )
     keys_rotate_s: float = Field(
         30 * 86400.0,
         ge=3600,
         le=3650 * 86400.0,
-        description="How often a new signing key is made; old ones stay good for 30 days.",
+        description="How often a new signing key is made. Old keys stay valid for 30 days.",
         json_schema_extra=_SECONDS,
     )
     drain_s: float = Field(
         30.0,
         ge=0,
         le=86400,
-        description="After SIGTERM, downloads have this long to finish.",
+        description="How long downloads may continue after SIGTERM.",
         json_schema_extra=_SECONDS,
     )
     admission: PolicySettings = Field(
