@@ -85,6 +85,19 @@ class RepresentationHeaders:
         fields.append((b"Link", self._links(rep).encode("ascii")))
         return fields
 
+    def block(self, rep: Representation, digests: FileDigests | None) -> tuple[bytes, bytes]:
+        """`fields` of a settled file as lines: the type, and those that a 304 has, too."""
+        name = rep.path.rpartition(b"/")[2].decode("utf-8", "replace")
+        date = format_http_date(int(rep.mtime_s // 1))
+        digest = ""
+        if digests is not None:
+            digest = f"Repr-Digest: {format_repr_digest({'sha-256': digests.sha256})}\r\n"
+        text = (
+            f"Accept-Ranges: bytes\r\nETag: {rep.etag}\r\nLast-Modified: {date}\r\n"
+            f"X-Content-Type-Options: nosniff\r\n{digest}Link: {self._links(rep)}\r\n"
+        )
+        return f"Content-Type: {content_type_of(name)}\r\n".encode("latin-1"), text.encode("ascii")
+
     def sources_of(self, url_path: str) -> list[Source]:
         """Where else the file under this URL path can be had: configured mirrors first."""
         found = [Source(m.url + url_path[1:], m.priority, m.location) for m in self.mirrors]

@@ -69,7 +69,7 @@ _MOST_PARTS = 2048
 _MOST_NOT_FOUND = 64
 #: Paths that were asked for once are told by a 32-bit number in this many places, 256 KiB in all.
 _SEEN_PLACES = 1 << 16
-_SERVER: Header = (b"Server", b"Tidegate")
+_SERVER_LINE = b"Server: Tidegate\r\n"
 _LONG_TARGET_BYTES = 512
 _ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
 
@@ -410,7 +410,7 @@ class Site:
         if self._seen[place] == mark or self.visibility.hidden(url_path):
             return None
         try:
-            found = self.tree.read_new(name, BRIEF_BYTES)
+            found = self.tree.read_new(url_path, BRIEF_BYTES)
         except NotHere:
             generated = may_be_generated(name.rpartition(b"/")[2])
             return None if generated else self._nothing(accept, language)
@@ -437,7 +437,8 @@ class Site:
             if len(self._not_found) >= _MOST_NOT_FOUND:
                 self._not_found.clear()
             fields, body = problem_answer(*NOT_FOUND, accept, language)
-            head = header_block([_SERVER, *fields]) + b"Content-Length: %d\r\n" % len(body)
+            lines = _SERVER_LINE, header_block(fields), len(body)
+            head = b"%b%bContent-Length: %d\r\n" % lines
             ready = self._not_found[kind] = Ready(404, head, body, _NOBODY)
         return ready
 
@@ -449,14 +450,10 @@ class Site:
         part: bytes = b"",
     ) -> bytes:
         """The fields of an answer about a file; `body_bytes` of None: it is unchanged."""
-        fields = self.said.fields(rep, int(rep.mtime_s // 1), digests)
+        kind, fields = self.said.block(rep, digests)
         if body_bytes is None:
-            return header_block(
-                [_SERVER, *(field for field in fields if field[0] != b"Content-Type")]
-            )
-        if part:
-            fields.append((b"Content-Range", part))
-        return header_block([_SERVER, *fields]) + b"Content-Length: %d\r\n" % body_bytes
+            return _SERVER_LINE + fields
+        return b"%b%b%b%bContent-Length: %d\r\n" % (_SERVER_LINE, kind, fields, part, body_bytes)
 
     def part_of(self, file: SiteFile, wanted: bytes) -> Ready | None:
         """The answer with one range of a known file; None: the parser's way."""
@@ -475,7 +472,7 @@ class Site:
             return None
         if len(self._parts) >= _MOST_PARTS:
             self._parts.clear()
-        content_range = b"bytes %d-%d/%d" % (start, stop - 1, rep.size_bytes)
+        content_range = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, rep.size_bytes)
         head = self.head_of(rep, file.digests, stop - start, content_range)
         part = Ready(206, head, None, _Part(file, start, stop), stop - start)
         self._parts[rep.path, wanted] = part

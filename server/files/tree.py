@@ -320,6 +320,9 @@ class Tree:
         if path not in self._open:
             with contextlib.suppress(OSError):
                 found = self._open_straight(path)
+                if found is not None and key_of(os.fstat(found[0])) != key_of(found[1]):
+                    os.close(found[0])
+                    found = None
         by_link = False
         if found is None:
             self._follow_root()
@@ -333,39 +336,41 @@ class Tree:
             fd, status = self._walk(parts, directory=False)
             by_link = self._place_of(fd) not in (None, path)
         else:
-            fd, status = found, os.fstat(found)
-        rep = self._described(path, fd, key_of(status))
+            fd, status = found
+        rep = self._described(path, url_of(path), fd, key_of(status))
         file = OpenFile(fd, rep, self._tag_of, by_link=by_link)
         self._open[path] = file
         if len(self._open) > self._most_open:
             self._open.popitem(last=False)
         return file
 
-    def _described(self, path: bytes, fd: int, key: FileKey) -> Representation:
+    def _described(self, path: bytes, url: str, fd: int, key: FileKey) -> Representation:
         tag = self._tag_of(fd, key)
-        return Representation(path, url_of(path), key.size_bytes, key.mtime_ns / 1e9, tag, key)
+        return Representation(path, url, key.size_bytes, key.mtime_ns / 1e9, tag, key)
 
-    def read_new(self, path: bytes, most_bytes: int) -> tuple[Representation, bytes] | None:
-        """A file up to this size under a canonical path, and its content; nothing is kept open.
+    def read_new(self, url_path: str, most_bytes: int) -> tuple[Representation, bytes] | None:
+        """A file up to this size, and its content, by a canonical URL path that has no escapes.
 
-        Raises NotHere where nothing is. None: `open` has to judge.
+        Nothing is kept open. Raises NotHere where nothing is. None: `open` has to judge.
         """
+        path = url_path[1:].encode("ascii")
         try:
-            fd = self._open_straight(path, most_bytes)
+            found = self._open_straight(path, most_bytes)
         except FileNotFoundError as error:
             raise NotHere from error
         except OSError:
             return None
-        if fd is None:
+        if found is None:
             return None
+        fd, status = found
         try:
-            room = self._room_for(os.fstat(fd).st_size)
+            room = self._room_for(status.st_size)
             # Compared after it was read: then it was this file, and nobody had written to it.
             there = read_at_hand(fd, 0, room) if room else 0
             key = key_of(os.fstat(fd))
-            if there < len(room) or key.size_bytes != there:
+            if there < len(room) or key != key_of(status):
                 return None
-            return self._described(path, fd, key), bytes(room)
+            return self._described(path, url_path, fd, key), bytes(room)
         except OSError:
             return None
         finally:
@@ -376,11 +381,14 @@ class Tree:
             self._room = memoryview(bytearray(count))
         return self._room[:count]
 
-    def _open_straight(self, path: bytes, most_bytes: int | None = None) -> int | None:
+    def _open_straight(
+        self, path: bytes, most_bytes: int | None = None
+    ) -> tuple[int, os.stat_result] | None:
         """Open what the walk would find, where no link is on the way; None: walk.
 
         The kernel sees to it that there is none, and stays below the root that stands under its
-        name now. Raises OSError, FileNotFoundError where nothing is.
+        name now. The status is that of a moment before. Raises OSError, FileNotFoundError where
+        nothing is.
         """
         if not self._show_hidden and (path.startswith(b".") or b"/." in path):
             return None
@@ -396,10 +404,7 @@ class Tree:
         if most_bytes is not None and status.st_size > most_bytes:
             return None
         fd = open_beneath(self._root_fd, path, _AGAIN)
-        if fd is not None and not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            return None
-        return fd
+        return None if fd is None else (fd, status)
 
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """What a directory shows: directories and regular files of the tree, by name.
