@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from twisted.logger import LogEvent, globalLogPublisher
 
 from tests.fakes import House
 from tidegate.policies.contract import TicketState
-from tidegate.server.app.clock import LOOK_S, STOPPED_S, ProcessClock, ProcessClockReactor
+from tidegate.server.app.clock import LOOK_S, STOPPED_S, LoopLag, ProcessClock, ProcessClockReactor
 from tidegate.server.http.clock import Repeat
 
 
@@ -112,6 +114,39 @@ def test_a_reactor_that_has_nothing_to_do_for_long_does_not_seem_stopped() -> No
     finally:
         for call in reactor.getDelayedCalls():
             call.cancel()
+        reactor.removeAll()
+        reactor._poller.close()
+
+
+def test_the_longest_turn_of_the_loop_is_remembered_for_a_while() -> None:
+    lag = LoopLag(60.0)
+    assert lag() == 0.0
+    lag.add(1000.0, 0.002)
+    lag.add(1001.0, 0.3)
+    lag.add(1002.0, 0.001)
+    assert lag() == 0.3
+    lag.add(1061.0, 0.004)
+    assert lag() == 0.3, "the window before counts"
+    lag.add(1122.0, 0.001)
+    assert lag() == 0.004
+    lag.add(1400.0, 0.001)
+    assert lag() == 0.001, "nothing happened for more than a window"
+
+
+def test_the_reactor_measures_its_turns_and_not_its_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = itertools.count(100.0, 0.5)
+    reactor: Any = ProcessClockReactor()
+    clock = SimpleNamespace(monotonic=lambda: next(moments))
+    monkeypatch.setattr("tidegate.server.app.clock.time", clock)
+    try:
+        reactor.doIteration(0)
+        assert reactor.loop_lag_s() == 0.0
+        reactor.doIteration(0)
+        assert reactor.loop_lag_s() == 0.5
+        next(moments), next(moments)
+        reactor.doIteration(0)
+        assert reactor.loop_lag_s() == 1.5
+    finally:
         reactor.removeAll()
         reactor._poller.close()
 

@@ -138,6 +138,7 @@ class AdminService:
             multicast=multicast,
             torrents=torrents,
             faults=self.faults,
+            loop_lag_s=getattr(reactor, "loop_lag_s", lambda: 0.0),
         )
         popularity, kept_s = gate.parts.popularity, config.ticket_max_age_s
         branding = Branding(gate.parts.waiting, documents)

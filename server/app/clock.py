@@ -8,6 +8,7 @@ wall clock, `time.time`.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -58,8 +59,34 @@ class ProcessClock:
         return moment_s + self._offset_s
 
 
+class LoopLag:
+    """How long a turn of the loop took at most, in this window and the one before.
+
+    A window has `window_s` seconds: a scrape each minute misses no turn.
+    """
+
+    def __init__(self, window_s: float = 60.0) -> None:
+        self._window_s = window_s
+        self._began_s = -math.inf
+        self._longest_s = self._before_s = 0.0
+
+    def add(self, now_s: float, turn_s: float) -> None:
+        """A turn has ended."""
+        if now_s - self._began_s >= self._window_s:
+            stale = now_s - self._began_s >= 2 * self._window_s
+            self._before_s = 0.0 if stale else self._longest_s
+            self._began_s, self._longest_s = now_s, 0.0
+        self._longest_s = max(self._longest_s, turn_s)
+
+    def __call__(self) -> float:
+        """In seconds."""
+        return max(self._longest_s, self._before_s)
+
+
 class ProcessClockReactor(EPollReactor):
     """Twisted's reactor, but its timers run on the process clock instead of the wall clock.
+
+    `loop_lag_s` tells how long everything else had to wait for one turn of the loop.
 
     A reader with `logs_its_faults` is called without the context that Twisted makes for the log of
     each event: of a wake-up for a large body that took a third.
@@ -70,6 +97,9 @@ class ProcessClockReactor(EPollReactor):
 
     def __init__(self) -> None:
         self.seconds = ProcessClock()
+        self.loop_lag_s = LoopLag()
+        #: When the last turn began, which ends when the loop waits again.
+        self._turn_began_s: float | None = None
         super().__init__()  # type: ignore[no-untyped-call]
 
     def timeout(self) -> float:
@@ -79,7 +109,12 @@ class ProcessClockReactor(EPollReactor):
 
     def doIteration(self, delay: float | None) -> None:
         """Wait for events, at most this many seconds, and tell their descriptors of them."""
-        for fd, event in self._poller.poll(delay, len(self._selectables)):
+        if self._turn_began_s is not None:
+            now_s = time.monotonic()
+            self.loop_lag_s.add(now_s, now_s - self._turn_began_s)
+        events = self._poller.poll(delay, len(self._selectables))
+        self._turn_began_s = time.monotonic()
+        for fd, event in events:
             selectable: Any = self._selectables.get(fd)
             if getattr(selectable, "logs_its_faults", False):
                 try:

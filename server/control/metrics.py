@@ -59,6 +59,11 @@ _FIGURES = (
         "Turns given to transfers that had starved under the cap.",
         "transfers_starved_total",
     ),
+    (
+        "tidegate_loop_lag_seconds",
+        "Longest turn of the event loop in the last one to two minutes.",
+        "loop_lag_s",
+    ),
     ("tidegate_connections", "Open connections.", "connections"),
     ("tidegate_held_requests", "Clients that wait inside their request.", "held"),
     ("tidegate_multicast_cohorts", "Multicast sessions that send.", "multicast_cohorts"),

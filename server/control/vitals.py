@@ -94,6 +94,8 @@ class Vitals:
     multicast: MulticastRoom | None
     torrents: TorrentRoom | None
     faults: FaultCount
+    #: How long everything had to wait for one turn of the loop, in seconds.
+    loop_lag_s: Callable[[], float] = lambda: 0.0
 
     def snapshot(self) -> Snapshot:
         """The figures of admission."""
@@ -121,6 +123,7 @@ class Vitals:
             "admitted_total": snapshot.admitted_small_total + snapshot.admitted_large_total,
             "begun_downloads_total": self.gate.parts.popularity.begun_total,
             "complete_downloads_total": self.gate.parts.popularity.complete_total,
+            "loop_lag_s": self.loop_lag_s(),
             "last_wait_s": wait.expected_s if wait else None,
             "last_wait_p90_s": wait.p90_s if wait else None,
         }
