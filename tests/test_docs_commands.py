@@ -316,7 +316,8 @@ def test_an_operator_types_what_the_manual_has(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_a_plan_as_the_documents_have_it(tmp_path: Path) -> None:
     make_release(tmp_path / "release", image_iso=2_000_000)
-    (line,) = {shown(name, "tidegate plan") for name in ("README.md", "loadtest/README.md")}
+    documents = ("README.md", "loadtest/README.md")
+    (line,) = {shown(name, "tidegate plan --bandwidth") for name in documents}
     quick = {"/srv/release": str(tmp_path / "release"), "5000": "50", "1h": "2m"}
     assert run(line, tmp_path, **quick).startswith("With 200 Mbit/s, 50 visitors within 2 min")
 
@@ -437,14 +438,27 @@ def test_a_draw_is_checked_as_the_manual_has_it(tmp_path: Path) -> None:
     assert done.stdout == "True\n", done.stderr
 
 
+#: Twenty clients, one a second.
+CROWD = "".join(
+    f'{{"t_s": {one}, "client": "c{one}", "file": "/x.iso", "size_bytes": 9000000}}\n'
+    for one in range(20)
+)
+
+
+@pytest.mark.e2e
+def test_a_recorded_crowd_is_played_and_planned_for(tmp_path: Path) -> None:
+    (tmp_path / "crowd.jsonl").write_text(CROWD)
+    make_release(tmp_path / "next", x_iso=9_000_000)
+    line = shown("loadtest/README.md", "tidegate simulate compare --trace")
+    assert {"http", "ticket", "fair"} <= set(run(line, tmp_path).split())
+    line = shown("loadtest/README.md", "tidegate plan /srv/next")
+    told = run(line, tmp_path, **{"/srv/next": str(tmp_path / "next")})
+    assert told.startswith("With 200 Mbit/s, 20 visitors")
+
+
 @pytest.mark.e2e
 def test_a_recorded_day_is_compared_as_the_manual_has_it(tmp_path: Path) -> None:
-    (tmp_path / "yesterday.jsonl").write_text(
-        "".join(
-            f'{{"t_s": {one}, "client": "c{one}", "file": "/x.iso", "size_bytes": 9000000}}\n'
-            for one in range(20)
-        )
-    )
+    (tmp_path / "yesterday.jsonl").write_text(CROWD)
     line = shown("docs/simulator.md", "tidegate simulate compare --policy ticket")
     assert {"ticket", "fair"} <= set(run(line, tmp_path).split())
 
@@ -487,8 +501,13 @@ _EXECUTED = {
         "tidegate simulate run": test_a_simulation_as_the_manual_has_it,
     },
     "loadtest/README.md": {
-        "tidegate plan": test_a_plan_as_the_documents_have_it,
+        "tidegate admin arrivals": (
+            loadtest_cli.test_an_operator_rehearses_the_day_and_plays_it_again
+        ),
         "tidegate loadtest": loadtest_cli.test_it_lays_out_runs_and_ends_in_one_page,
+        "tidegate plan --bandwidth": test_a_plan_as_the_documents_have_it,
+        "tidegate plan /srv/next": test_a_recorded_crowd_is_played_and_planned_for,
+        "tidegate simulate compare": (test_a_recorded_crowd_is_played_and_planned_for),
     },
 }
 
