@@ -1,27 +1,24 @@
-"""The one state machine of admission: leases, the queue, the ready list, expiry and calls.
+"""The kernel of admission: leases, the queue, expiry and calls, for every policy.
 
-Every policy runs on it; a policy is a few hooks (`policies.hooks.Policy`) that say who is next
-and how much room there is. Nothing else is decided twice:
+A policy is a few hooks (`policies.hooks.Policy`) that say who is next and how much room there is.
+The kernel does the rest:
 
-- A job rides on the lease of its download, finds its place again, starts, or gets a ticket.
-- The first tickets in order are *ready*: they may start as soon as a slot is free. The ready list
-  grows with the slots and with the measured no-shows, and while slots stay free although tickets
-  wait; a ready ticket's time to live counts from the return that was promised.
-- A client that waits inside its request is called in turn the instant a slot is free, but does not
-  push past an absent one that is due any moment. A slot that stood idle while all whose turn it was
-  stayed away goes to the first that asks.
-- Small jobs that found every slot taken come before all large ones.
-- Visits before the promised return are counted and only move the return; they soon start nothing
-  but what would take a slot that stands idle.
-- A start that was lost on the way costs nobody its place: a ticket whose lease idled out before its
-  client had a byte of it is given back once, with its number.
-- Who finds room for more starts at once: nobody waits, and nothing is to be decided. Such a lease
-  is *fresh*: it has its slot, but the policy hears of it only as time passes, unless it is over by
-  then; and it gets a ticket, which keeps its place over a crash, once somebody has to wait.
-- Use it or lose it: while others wait, a download that takes hardly any of its slot's share goes on
-  without one (`policies.slot_use`).
+- A job joins the lease of its download, finds its place again, starts, or gets a ticket.
+- Tickets wait, become ready and expire as in paper A (`policies.ready_list`).
+- A client that waits inside its request is called in turn as soon as a slot is free, but not
+  before an absent one that is due at any moment. A slot that stood idle while all clients whose
+  turn it was stayed away goes to the first that asks.
+- Small jobs that found every slot taken start before all large ones.
+- A visit before the promised return is counted, moves that return, and starts nothing but what
+  would take an idle slot.
+- A ticket whose lease idled out before its client had a byte is given back once, with its number.
+- While nobody waits, a download for which there is room starts at once. Its lease is *fresh*: the
+  policy hears of it as time passes, unless it is over by then. It gets a ticket, which keeps its
+  place over a crash, once another client has to wait.
+- While others wait, a download that takes hardly any of its slot's share goes on without one
+  (`policies.slot_use`).
 
-A policy that gives no tickets still serves those it took over, first.
+A policy that gives no tickets serves those that it took over first.
 """
 
 from __future__ import annotations
@@ -58,6 +55,7 @@ from .laws.aside import AsideTickets
 from .leases import Lease
 from .queue.table import MOST_POLLS
 from .queue.tickets import READY, WAITING
+from .ready_list import ReadyList
 from .room import DUE_S, Room
 from .settings import PolicySettings
 from .slot_use import USE_S, SlotUse, was_used
@@ -72,16 +70,16 @@ _MOST_DUE = 200
 #: A client that polls leaves a slot to those before it who are due within this part of how long a
 #: download holds one, and within so many seconds: else the order is that of visits, not as told.
 _KEPT_PART, _MOST_KEPT_S = 0.05, 5.0
-#: A return that was promised longer ago than this part of the time to live is late.
-_LATE_PART = 0.05
-_MOST_LATE = 1_000
 #: The queue is laid out anew when time passes and this long has gone by, or when somebody asks
 #: and nothing has been laid out for the second of these, seconds.
 _FRESH_S, _OLD_S = 0.5, 2.0
-#: So many tickets at most become ready in one go as time passes, so many run out, as do leases, and
-#: so many become ready as somebody asks; the others after as many seconds, so that requests are
-#: answered in between. A hundred thousand would take a second.
-_AT_ONCE, _FEW, _GO_ON_S = 100, 2, 0.02
+#: Tickets that become ready or expire, and leases that end, as time passes once. It bounds that to
+#: about 1 ms; the rest goes on after `YIELD_S`.
+MOST_PER_TICK = 100
+#: Tickets that become ready as one client asks: the one that asks, and one whose slot is free.
+PROMOTIONS_PER_OFFER = 2
+#: Requests are answered for this long between two parts of a long task, seconds.
+YIELD_S = 0.02
 #: A client sent away without a ticket is taken to want a slot for so many times its return.
 _ASKED_AGAIN = 1.5
 #: No wait longer than this many times `retry_max_s` is ever told.
@@ -111,10 +109,6 @@ class HookedAdmission:
         self.capacity.configure(settings.bandwidth_bytes_s, settings.overbook)
         self.advice = RetryAdvice(settings, rng)
         self._tally = state.tally
-        self._extra_ready = 0
-        #: Ready tickets whose owners should have come by now.
-        self._late = 0
-        self._grown_s = -math.inf
         self._advanced_s: float | None = None
         #: Since when a slot for large jobs has been free although tickets wait.
         self._idle_since_s: float | None = None
@@ -122,6 +116,7 @@ class HookedAdmission:
         self._untold: set[int] = set()
         self.policy = kind.build(self)
         self._room = Room(state, settings, self.policy)
+        self._ready = ReadyList(state, settings, self.policy, self._room)
         self._aside = AsideTickets(state, self.policy)
         self._use = SlotUse(state, settings, self.policy, self._room)
         #: For `progress`, which is told of each download many times a second.
@@ -152,11 +147,6 @@ class HookedAdmission:
     def large_room(self, now: float) -> int:
         """Slots that a large job could take without keeping a small one waiting."""
         return self._room.for_large(now)
-
-    @property
-    def _link_decides(self) -> bool:
-        """Whether the link, not the slots, says how many run: known at last, and asked for."""
-        return self.policy.link_bound and self.capacity.known
 
     def _keeps_word(self, small: bool) -> bool:
         """Whether such a ticket starts about when it was told, as its policy sees to it."""
@@ -284,7 +274,7 @@ class HookedAdmission:
     def _give_tickets(self, now: float) -> bool:
         """Somebody waits: downloads that began without a ticket get theirs; whether more do."""
         without = self.pool.without_ticket
-        for number in list(islice(without, _AT_ONCE)):
+        for number in list(islice(without, MOST_PER_TICK)):
             lease = without.pop(number)
             lease.ticket = self.queue.issue_started(lease, now)
             self._tally.tickets_issued += 1
@@ -341,12 +331,12 @@ class HookedAdmission:
         self._tally.tickets_issued += 1
         queue.set_present(row, job.present)
         if self._room.is_small(row):
-            self._make_ready(row, now, first=True)
+            self._ready.make_ready(row, now, first=True)
         else:
             self._join_crowd(row, job.stranger_network, now)
             self._aside.put_back(row, now)
             self._note_newcomer(row, job, now)
-            self._fill_ready(now, _FEW)
+            self._ready.promote(now, PROMOTIONS_PER_OFFER)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
         self._note_counting(row, job, now)
@@ -407,7 +397,7 @@ class HookedAdmission:
                     table.promise_s[row] += settings.early_penalty_s
                 return self.advice.slowly(self._wait_on(row, now), extra)
         if table.state[row] == WAITING:
-            self._fill_ready(now, _FEW)
+            self._ready.promote(now, PROMOTIONS_PER_OFFER)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
         self._note_counting(row, job, now)
@@ -503,8 +493,7 @@ class HookedAdmission:
 
     def _start_ticket(self, row: int, job: Job, now: float) -> Admit:
         table = self.queue.table
-        if table.state[row] == READY and table.polls[row] and not table.present[row]:
-            self.estimator.claimed(True)
+        self._ready.presented(row)
         opens = not self._room.is_small(row) and self.policy.opens(row)
         if not opens:
             self._judge_told(row, now)
@@ -746,17 +735,17 @@ class HookedAdmission:
         table.promise_s[row] = min(table.promise_s[row], now)
         table.bound[row] = -1.0
         if self._room.is_small(row):
-            self._make_ready(row, now, first=True)
+            self._ready.make_ready(row, now, first=True)
             return
         self._join_crowd(row, lease.network, now)
         self._aside.put_back(row, now)
         self.policy.comes_back(row, now)
         forward = queue.forward_ready()
         if forward and (table.key[row], table.number[row]) < queue.ready[forward - 1]:
-            self._make_ready(row, now)
+            self._ready.make_ready(row, now)
 
     def _end_idle(self, now: float) -> tuple[int, ...]:
-        idled = self.pool.idled_out(now, _AT_ONCE)
+        idled = self.pool.idled_out(now, MOST_PER_TICK)
         if not idled:
             return ()
         for lease in idled:
@@ -819,10 +808,8 @@ class HookedAdmission:
         self._use.advance(now)
         self._call_forward(now)
         self._aside.advance(now)
-        self._grow(now)
-        late_s = (1.0 - _LATE_PART) * self.settings.ticket_ttl_s
-        self._late = min(_MOST_LATE, queue.count_running_out(now, now + late_s))
-        goes_on = self._fill_ready(now, _AT_ONCE)
+        self._ready.advance(now)
+        goes_on = self._ready.promote(now, MOST_PER_TICK)
         pause, resume = self.policy.preempt(now)
         self.policy.turned(now)
         behind, ahead = self.pool.background_changes()
@@ -833,23 +820,23 @@ class HookedAdmission:
         call, held_for_due = self._call_large(now)
         for number in call:
             if queue.table.state[queue.table.rows[number]] == WAITING:
-                self._make_ready(queue.table.rows[number], now)
+                self._ready.make_ready(queue.table.rows[number], now)
         if len(queue):
             # Here, as time passes, so that hardly any offer has to pay for it.
-            self._lay_out(now, needed=not self._link_decides)
+            self._lay_out(now, needed=not self._ready.link_decides)
             goes_on |= self._give_tickets(now)
         wakes = [self.policy.wake_s(now)]
         for due_s in (self.pool.next_idle(), queue.next_deadline()):
             # What has been due is more than is done in one go.
-            wakes.append(now + _GO_ON_S if due_s is not None and due_s <= now else due_s)
+            wakes.append(now + YIELD_S if due_s is not None and due_s <= now else due_s)
         wakes.append(self._use.wake_s(now))
         if held_for_due:
             wakes.append(now + DUE_S)
         if goes_on:
-            wakes.append(now + _GO_ON_S)
+            wakes.append(now + YIELD_S)
         free = len(queue) and self._room.large_free() > 0
-        if free and queue.line and not self._link_decides:
-            wakes.append(self._grown_s + self.settings.ready_grow_s)
+        if free:
+            wakes.append(self._ready.grows_s())
         if not free or not self.policy.has_place(now):
             self._idle_since_s = None
         elif self._idle_since_s is None:
@@ -867,20 +854,12 @@ class HookedAdmission:
         )
 
     def _expire(self, now: float) -> tuple[int, ...]:
-        table = self.queue.table
-        out = []
-        overdue = self.queue.overdue(now, _AT_ONCE)
-        if not overdue:
-            return ()
-        for row in overdue:
-            out.append(table.number[row])
-            self.estimator.claimed(False)
-            if table.polls[row]:
-                # Newcomers that never come are counted as such.
-                self.estimator.left()
+        rows = self._ready.expire(now, MOST_PER_TICK)
+        expired = tuple([self.queue.table.number[row] for row in rows])
+        for row in rows:
             self._tally.tickets_expired += 1
             self._end_ticket(row, TicketState.EXPIRED, now)
-        return tuple(out)
+        return expired
 
     def _end_ticket(self, row: int, state: TicketState, now: float) -> None:
         if not self._room.is_small(row):
@@ -888,57 +867,6 @@ class HookedAdmission:
         self.crowds.remove(self.queue.table.number[row])
         self._aside.remove(row)
         self.queue.end(row, state, now)
-
-    @property
-    def ready_target(self) -> int:
-        """How long the ready list should be: so that enough tickets are likely to be claimed."""
-        # Nobody who is away can be told to come sooner than the least time that is told: those
-        # whose turn comes before then are ready, or a slot would have to go to anybody who asks.
-        soon_s = self.settings.retry_min_s
-        ready = self.policy.ready_slots() + self.estimator.turns_within(soon_s)
-        base = self.settings.ready_list or ready
-        expected = math.ceil(base / (1.0 - self.estimator.no_show_fraction))
-        # One that is late already keeps no place from the next: a ghost holds nobody up.
-        return max(expected, base + self._late) + self._extra_ready
-
-    def _grow(self, now: float) -> None:
-        """Lengthen the ready list while slots stay free although tickets wait, and shrink back."""
-        settings = self.settings
-        if self._link_decides:
-            # Slots are always free; a client may start when it asks if the link has use for it.
-            self._extra_ready, self._grown_s = 0, now
-        elif self._room.large_free() <= 0 or not self.queue.line:
-            if self._extra_ready and now >= self._grown_s + settings.ready_grow_s:
-                self._extra_ready = self._extra_ready * 3 // 4
-                self._grown_s = now
-            elif not self._extra_ready:
-                self._grown_s = now
-        elif now >= self._grown_s + settings.ready_grow_s:
-            # Tickets that nobody returns for must not keep the others from idle slots.
-            step = max(1, self.ready_target // 4)
-            self._extra_ready = min(self._extra_ready + step, len(self.queue))
-            self._grown_s = now
-
-    def _fill_ready(self, now: float, most: int) -> bool:
-        """Make so many ready at the most; whether more are to become so."""
-        queue = self.queue
-        if not len(queue.line):
-            return False
-        target = self.ready_target
-        room, forward = target - len(queue.ready), target - queue.forward_ready()
-        while forward > 0:
-            row = queue.first_waiting()
-            if row is None or (room <= 0 and queue.stands_back(row)):
-                return False
-            if most <= 0:
-                return True
-            self._make_ready(row, now)
-            room, forward, most = room - 1, forward - 1, most - 1
-        return False
-
-    def _make_ready(self, row: int, now: float, first: bool = False) -> None:
-        promise = max(now, self.queue.table.promise_s[row])
-        self.queue.make_ready(row, now, promise + self.settings.ticket_ttl_s, first)
 
     def _call_small(self, now: float) -> tuple[int, ...]:
         """Small jobs of clients that wait here and may start now."""
@@ -1237,7 +1165,7 @@ class HookedAdmission:
         if table.state[row] == READY:
             self.queue.set_key(row, -math.inf)
         else:
-            self._make_ready(row, now, first=True)
+            self._ready.make_ready(row, now, first=True)
         # It was told a later return; it need not wait for that any more.
         table.promise_s[row] = min(table.promise_s[row], now)
         return True
@@ -1336,7 +1264,7 @@ class HookedAdmission:
             paused=pool.paused,
             waiting=len(queue.line),
             ready=len(queue.ready),
-            ready_target=self.ready_target,
+            ready_target=self._ready.target,
             offers_total=tally.offers,
             admitted_small_total=tally.admitted_small,
             admitted_large_total=tally.admitted_large,

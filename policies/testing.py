@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -536,5 +536,7 @@ def check_laws(name: str, *, switches: bool = False, examples: int = 30) -> None
         stateful_step_count=40,
         deadline=None,
         phases=(Phase.explicit, Phase.reuse, Phase.generate),
+        # A busy machine breaks no law.
+        suppress_health_check=(HealthCheck.too_slow,),
     )
     case().runTest()

@@ -1,7 +1,9 @@
 """Ticket: Reserve, plus a place in the queue for every large job that must wait (paper A).
 
-Large jobs start nearly first come, first served; coming back often gains nothing; everybody is
-told when. That is what `policies.admission` does by default.
+Large jobs start nearly in the order in which they came. Coming back often gains nothing, and each
+client is told when to return. The wait list, the ready list with its growth, the time to live and
+no-shows are in `policies.ready_list`, in the words of the paper; the return is told by
+`policies.estimate.retry`, and early visits are punished there. Every policy shares them.
 """
 
 from __future__ import annotations
