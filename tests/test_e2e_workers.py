@@ -280,7 +280,8 @@ def test_workers_speak_tls_and_unix_sockets(tmp_path: Path) -> None:
     args = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
     unix = ("--listen", f"unix:{path}")
     state = tmp_path / "state"
-    with serving(tmp_path / "release", state, *WORKERS, *args, *unix, **ENVIRON) as server:
+    environ = {**ENVIRON, "TIDEGATE_TLS_HSTS_S": "60"}
+    with serving(tmp_path / "release", state, *WORKERS, *args, *unix, **environ) as server:
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -289,6 +290,7 @@ def test_workers_speak_tls_and_unix_sockets(tmp_path: Path) -> None:
                 f"{server.url}/big.iso", context=context, timeout=20
             ) as answer:
                 assert hashlib.sha256(answer.read()).hexdigest() == digests["big.iso"]
+                assert answer.headers["Strict-Transport-Security"] == "max-age=60"
         found = subprocess.run(
             ["curl", "-sS", "--unix-socket", str(path), "http://localhost/big.iso"],
             capture_output=True,
