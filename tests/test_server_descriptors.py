@@ -57,9 +57,10 @@ def test_a_file_that_cannot_be_opened_now_is_not_said_to_be_missing(
     (tmp_path / "file").write_text("x")
     tree = Tree(str(tmp_path))
 
-    def full(fd: int) -> int:
+    def full(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
+    monkeypatch.setattr("tidegate.server.files.tree.open_beneath", full)
     monkeypatch.setattr(os, "dup", full)
     with pytest.raises(Overloaded) as told:
         tree.open([b"file"])
