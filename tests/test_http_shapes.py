@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -301,3 +302,48 @@ def test_nothing_is_kept_of_what_is_missing_or_asked_for_once(tmp_path: Path) ->
     for number in range(50):
         assert Answer(client.get(f"/{number}.bin")).body == BODY
     assert len(bench.site._files._files) == 50, "the second touch is worth keeping"
+
+
+@pytest.mark.parametrize("target", ["/sub/SHA256SUMS", "/sub/?format=json", "/sub/index.meta4"])
+@pytest.mark.parametrize("way", ["renamed", "served"])
+def test_no_listing_names_a_digest_of_an_older_content(
+    tmp_path: Path, target: str, way: str
+) -> None:
+    """Not even in the moment in which what was read of a folder may be used again."""
+    bench = Bench(tmp_path)
+    times = iter(range(10**9))
+    for folders in (bench.site.folders, bench.site._listings, bench.site._generated):
+        # Each look at the clock finds it 10 ms later, so what was read may be used for 200 ms.
+        held = "_reactor" if hasattr(folders, "_reactor") else "_clock"
+        setattr(folders, held, _Ticking(bench.clock, times))
+    bench.write("sub/x.txt", b"old")
+    bench.write("sub/y.txt", b"other")
+    client = Dialled(bench)
+
+    def names(data: bytes) -> bool:
+        return hashlib.sha256(data).hexdigest().encode() in Answer(client.get(target)).body
+
+    for name in ("x.txt", "y.txt"):
+        client.get(f"/sub/{name}", Want_Repr_Digest="sha-256=5")
+    assert names(b"old")
+    assert names(b"old")
+    if way == "renamed":
+        bench.write("sub/new", b"new bytes").rename(tmp_path / "sub/x.txt")
+    else:
+        (tmp_path / "sub/x.txt").write_bytes(b"new bytes")
+    assert b"new bytes" in client.get("/sub/x.txt", Want_Repr_Digest="sha-256=5")
+    assert not names(b"old")
+    assert names(b"new bytes")
+
+
+class _Ticking:
+    """A clock that is 10 ms later each time it is read."""
+
+    def __init__(self, clock: Any, times: Iterator[int]) -> None:
+        self._clock, self._times = clock, times
+
+    def seconds(self) -> float:
+        return float(self._clock.seconds()) + next(self._times) / 100
+
+    def callLater(self, *of: Any) -> Any:
+        return self._clock.callLater(*of)

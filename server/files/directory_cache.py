@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from ..http.clock import Clock
 from .paths import url_of
-from .transfer import Visibility, kept_from_all
+from .transfer import FileKey, Visibility, kept_from_all
 from .tree import DirectoryEntry, Tree
 
 #: What was read (or rendered) is used again for this many times what it cost: 5 % at the most.
 REUSE_FACTOR = 20.0
 _MOST_ENTRIES_KEPT = 200_000
 _MOST_FOLDERS_KEPT = 256
+#: A directory that takes longer to read, in seconds, is not read again before its time.
+_DEAR_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,33 +26,78 @@ class Coming:
     opens_in_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a directory showed; `stamp` is its inode and modification time before it was read."""
+
+    until_s: float
+    cost_s: float
+    stamp: tuple[int, int] | None
+    entries: list[DirectoryEntry]
+    coming: list[Coming]
+
+
 class DirectoryCache:
     """Reads directories of `tree` as everybody may see them: what is hidden or secret is left out.
 
-    `clock` measures what reading costs.
+    `clock` measures what reading costs. `changes` counts what was found to be out of date.
     """
 
     def __init__(self, tree: Tree, visibility: Visibility, clock: Clock) -> None:
         self._tree = tree
         self._visibility = visibility
         self._clock = clock
-        self._kept: dict[tuple[bytes, ...], tuple[float, list[DirectoryEntry], list[Coming]]] = {}
+        self._kept: dict[bytes, _Look] = {}
         self._entries_kept = 0
+        self.changes = 0
 
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """Directories and files by name. The caller changes nothing in it. Raises NotHere."""
-        return self._look(parts)[0]
+        return self._look(parts).entries
 
     def coming(self, parts: list[bytes]) -> list[Coming]:
         """What is hidden here as yet, and may be registered for. Raises NotHere."""
-        return self._look(parts)[1]
+        return self._look(parts).coming
 
-    def _look(self, parts: list[bytes]) -> tuple[list[DirectoryEntry], list[Coming]]:
+    def is_current(self, parts: list[bytes]) -> bool:
+        """Whether no name has come, gone or been replaced in a directory since it was read.
+
+        True also where that is not known, and of one that is dear to read.
+        """
+        path = b"/".join(parts)
+        kept = self._kept.get(path)
+        if kept is None or kept.cost_s > _DEAR_S or kept.stamp == self._stamp(path):
+            return True
+        self._drop(path)
+        return False
+
+    def serves(self, path: bytes, key: FileKey) -> None:
+        """This content is served under a path now: no listing names the one before it."""
+        folder, _, name = path.rpartition(b"/")
+        kept = self._kept.get(folder)
+        if kept is None:
+            return
+        place = bisect_left(kept.entries, name, key=lambda entry: entry.name)
+        if place < len(kept.entries):
+            entry = kept.entries[place]
+            if entry.name == name and entry.place is None and entry.key != key:
+                self._drop(folder)
+
+    def _drop(self, path: bytes) -> None:
+        self.changes += 1
+        self._entries_kept -= len(self._kept.pop(path).entries)
+
+    def _stamp(self, path: bytes) -> tuple[int, int] | None:
+        status = self._tree.status_of(path)
+        return None if status is None else (status.st_ino, status.st_mtime_ns)
+
+    def _look(self, parts: list[bytes]) -> _Look:
         now = self._clock.seconds()
-        key = tuple(parts)
-        kept = self._kept.get(key)
-        if kept is not None and now < kept[0]:
-            return kept[1:]
+        path = b"/".join(parts)
+        kept = self._kept.get(path)
+        if kept is not None and now < kept.until_s and self.is_current(parts):
+            return kept
+        stamp = self._stamp(path)
         entries, coming = self._read(parts)
         cost_s = self._clock.seconds() - now
         if (
@@ -57,11 +105,12 @@ class DirectoryCache:
             or len(self._kept) >= _MOST_FOLDERS_KEPT
         ):
             self.forget()
-        elif kept is not None:
-            self._entries_kept -= len(kept[1])
-        self._kept[key] = (now + cost_s * REUSE_FACTOR, entries, coming)
+        elif path in self._kept:
+            self._entries_kept -= len(self._kept[path].entries)
+        look = _Look(now + cost_s * REUSE_FACTOR, cost_s, stamp, entries, coming)
+        self._kept[path] = look
         self._entries_kept += len(entries)
-        return entries, coming
+        return look
 
     def forget(self) -> None:
         """Read everything anew: what is hidden has changed."""

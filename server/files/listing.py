@@ -143,6 +143,8 @@ class Listings:
         self._greet = greet
         self._has_torrent = has_torrent
         self._kept: dict[tuple[object, ...], tuple[float, bytes, bytes]] = {}
+        #: `DirectoryCache.changes` when these were rendered.
+        self._changes = 0
         self._searches = _Searches()
 
     def index_of(self, request: Request, parts: list[bytes]) -> OpenFile | None:
@@ -163,7 +165,11 @@ class Listings:
         key = (form, look, *parts)
         now = self._clock.seconds()
         kept = self._kept.get(key)
-        if kept is None or kept[0] <= now:
+        changed = not self._folders.is_current(parts) or self._folders.changes != self._changes
+        if changed:
+            self._changes = self._folders.changes
+            self._kept.clear()
+        if kept is None or kept[0] <= now or changed:
             if look.text and not self._searches.may(now):
                 again = [(b"Retry-After", b"%d" % _AGAIN_S)]
                 request.refuse(503, "overloaded", "Many search here just now; ask again.", again)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import html
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet import defer
@@ -50,6 +51,16 @@ _Digested = list[tuple[bytes, FileDigests]]
 _Maker = Callable[[list[bytes], _Digested], tuple[bytes, bytes]]
 
 
+@dataclass(frozen=True, slots=True)
+class _KeptBody:
+    """A body that was dear to make, and `DirectoryCache.changes` of what it was made from."""
+
+    until_s: float
+    changes: int
+    content_type: bytes
+    body: bytes
+
+
 def _at_origin(body: bytes, request: Request) -> bytes:
     """The body with the addresses of this server as the client calls it."""
     return body.replace(_SOME_ORIGIN.encode("ascii"), html.escape(request.origin.decode()).encode())
@@ -81,8 +92,8 @@ class GeneratedFiles:
         self._visibility = visibility
         self._said = said
         self._reactor = reactor
-        self._kept: dict[tuple[_Maker, bytes], tuple[float, bytes, bytes]] = {}
-        self._running: dict[bytes, Waiters[_Digested]] = {}
+        self._kept: dict[tuple[_Maker, bytes], _KeptBody] = {}
+        self._running: dict[bytes, Waiters[tuple[int, _Digested]]] = {}
 
     def answer(self, request: Request, parts: list[bytes]) -> bool:
         """Answer when the path names a generated file of something that exists; else False."""
@@ -118,19 +129,19 @@ class GeneratedFiles:
         """Answer about all files directly in a directory; kept as long as it was dear to make."""
         key = (make, b"/".join(folder))
         kept = self._kept.get(key)
-        if kept is not None and self._reactor.seconds() < kept[0]:
+        if kept is not None and self._is_current(folder, kept):
             self._answer_kept(request, folder, key, kept)
             return
         self._folders.entries(folder)
 
-        def answer(request: Request, digested: _Digested) -> None:
+        def answer(request: Request, changes: int, digested: _Digested) -> None:
             began_s = self._reactor.seconds()
             content_type, body = make(folder, digested)
             cost_s = self._reactor.seconds() - began_s
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
             until_s = began_s + max(_LEAST_REUSE_S, cost_s * REUSE_FACTOR)
-            kept = self._kept[key] = (until_s, content_type, body)
+            kept = self._kept[key] = _KeptBody(until_s, changes, content_type, body)
             self._answer_kept(request, folder, key, kept)
 
         self._when_digested(request, folder, answer)
@@ -140,7 +151,7 @@ class GeneratedFiles:
         request: Request,
         folder: list[bytes],
         key: tuple[_Maker, bytes],
-        kept: tuple[float, bytes, bytes],
+        kept: _KeptBody,
     ) -> None:
         url_path = url_of(b"/".join(folder))
         names, seen = {url_path, url_path.rstrip("/") + "/"}, self._visibility
@@ -148,12 +159,20 @@ class GeneratedFiles:
         def current() -> bool:
             return (
                 self._kept.get(key) is kept
-                and self._reactor.seconds() < kept[0]
+                and self._is_current(folder, kept)
                 and not any(seen.hidden(one) or seen.secret(one) for one in names)
             )
 
-        body = _at_origin(kept[2], request)
-        self._answer(request, kept[1], body, current if current() else None)
+        body = _at_origin(kept.body, request)
+        self._answer(request, kept.content_type, body, current if current() else None)
+
+    def _is_current(self, folder: list[bytes], kept: _KeptBody) -> bool:
+        """Whether what was made names what its directory has now."""
+        return (
+            self._reactor.seconds() < kept.until_s
+            and self._folders.is_current(folder)
+            and self._folders.changes == kept.changes
+        )
 
     def _sums(self, folder: list[bytes], digested: _Digested) -> tuple[bytes, bytes]:
         body = encode_sums((name, digests.sha256) for name, digests in digested)
@@ -233,7 +252,10 @@ class GeneratedFiles:
     # -- waiting ----------------------------------------------------------------------------
 
     def _when_digested(
-        self, request: Request, folder: list[bytes], then: Callable[[Request, _Digested], None]
+        self,
+        request: Request,
+        folder: list[bytes],
+        then: Callable[[Request, int, _Digested], None],
     ) -> None:
         """Call `then` with the digests of all files directly in a directory."""
         key = b"/".join(folder)
@@ -242,10 +264,12 @@ class GeneratedFiles:
         if not begun:
             work = defer.Deferred.fromCoroutine(self._digest_all(folder))
             work.addBoth(lambda result: self._running.pop(key).tell(result))
-        self._wait(request, waiting, lambda digested: then(request, digested))
+        self._wait(request, waiting, lambda found: then(request, *found))
 
-    async def _digest_all(self, folder: list[bytes]) -> _Digested:
+    async def _digest_all(self, folder: list[bytes]) -> tuple[int, _Digested]:
+        """With `DirectoryCache.changes` as it was when the directory was looked at."""
         digested: _Digested = []
+        changes = self._folders.changes
         for entry in self._folders.entries(folder):
             if entry.is_directory or entry.name == SUMS:
                 continue
@@ -259,7 +283,7 @@ class GeneratedFiles:
                     continue
                 known = await self._catalog.want(file)
             digested.append((entry.name, known))
-        return digested
+        return changes, digested
 
     def _wait(
         self, request: Request, ready: defer.Deferred[Any], answer: Callable[[Any], None]

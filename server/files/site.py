@@ -242,6 +242,7 @@ class Site:
             request.not_found()
             return
         self._touched.serves(file.rep)
+        self.folders.serves(file.rep.path, file.rep.key)
         if len(self._opened) >= _MOST_OPENED:
             self._opened.clear()
         if len(request.target) < _LONG_TARGET_BYTES:
@@ -418,6 +419,7 @@ class Site:
             return None
         self._seen[place] = mark
         rep, body = found
+        self.folders.serves(rep.path, rep.key)
         digests = self.catalog.known(rep.key)
         if digests is None and rep.size_bytes <= TINY_BYTES:
             digests = digest_piece(body)
