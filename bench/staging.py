@@ -6,8 +6,7 @@ Lays the workload's files out below DIR/release, starts an origin with two mirro
 first, where asked for), prints their addresses, and then either runs one Locust profile against
 them (its exit code is ours) or waits for Ctrl-C. Everything it started it ends, by its own
 process number. What the origin takes of memory and processor is sampled once a second into
-DIR/origin.csv and summed up at the end; `python -m tidegate.loadtest.summary DIR` makes a page of
-the run.
+DIR/origin.csv and summed up at the end; `python -m bench.staging_page DIR` makes a page of the run.
 All listen on 127.0.0.1, at ports that the kernel chose.
 """
 

@@ -82,7 +82,8 @@ SMALLEST = {
 ELSEWHERE = {
     "tests.machine_faults": "test_e2e_cluster",
     "bench.staging": "test_e2e_staging",
-    "tidegate.loadtest.pictures": "test_loadtest_pictures",
+    "bench.staging_page": "test_e2e_loadtest",
+    "bench.profile_pictures": "test_loadtest_pictures",
     # The clients of the two labs of policies.
     "bench.policies.crowd": "test_docs_benches",
 }

@@ -1,4 +1,4 @@
-"""What a run on a staging site showed, as one page: `python -m loadtest.summary DIR [FILE]`.
+"""What a run on a staging site showed, as one page: `python -m bench.staging_page DIR [FILE]`.
 
 DIR is the folder of `python -m bench.staging`: it holds the figures of the run (`figures.json`)
 and what the origin took of memory and processor (`origin.csv`). FILE is `DIR/summary.html` if not
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
-from .verdict import verdict_page
+from tidegate.loadtest.verdict import verdict_page
 
 Sample = tuple[float, float, float]
 

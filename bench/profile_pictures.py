@@ -1,5 +1,6 @@
-"""Draw what each load profile asks for: `python -m loadtest.pictures [DIR]`, one SVG a profile.
+"""Draw what each load profile asks for: `python -m bench.profile_pictures [DIR]`.
 
+One SVG a profile.
 Above: how many clients arrive. Below: how many bytes they want, beside what the server's link can
 carry at the full bandwidth of that population. Everything comes from the profile's `.conf` and the
 population that it names, by the same code that replays it.
@@ -12,11 +13,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from .population import scaled
-from .registry import read_profile
-from .workloads import Workload, make_workload, with_rude
+from tidegate.loadtest.population import scaled
+from tidegate.loadtest.registry import read_profile
+from tidegate.loadtest.workloads import Workload, make_workload, with_rude
 
-FOLDER = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
 _BINS = 60
 
 
@@ -79,11 +80,11 @@ def draw(name: str, workload: Workload, target: Path) -> None:
 def main() -> int:
     """Draw all profiles into DIR (docs/pictures)."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    pictures = FOLDER.parent / "docs" / "pictures"
+    pictures = ROOT / "docs" / "pictures"
     parser.add_argument("folder", nargs="?", type=Path, default=pictures, metavar="DIR")
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    for conf in sorted(FOLDER.glob("*.conf")):
+    for conf in sorted((ROOT / "loadtest").glob("*.conf")):
         workload = population_of(read_profile(conf))
         draw(conf.stem, workload, folder / f"profile-{conf.stem}.svg")
         sys.stdout.write(f"{conf.stem}: {len(workload.visitors)} clients\n")
