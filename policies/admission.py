@@ -16,7 +16,7 @@ The kernel does the rest:
   policy hears of it as time passes, unless it is over by then. It gets a ticket, which keeps its
   place over a crash, once another client has to wait.
 - While others wait, a download that takes hardly any of its slot's share goes on without one
-  (`policies.slot_use`).
+  (`policies.laws.slot_use`).
 
 A policy that gives no tickets serves those that it took over first.
 """
@@ -52,13 +52,13 @@ from .contract import (
 from .estimate.retry import EARLY, RetryAdvice
 from .hooks import Policy
 from .laws.aside import AsideTickets
+from .laws.slot_use import USE_S, SlotUse, was_used
 from .leases import Lease
 from .queue.table import MOST_POLLS
 from .queue.tickets import READY, WAITING
 from .ready_list import ReadyList
 from .room import DUE_S, Room
 from .settings import PolicySettings
-from .slot_use import USE_S, SlotUse, was_used
 from .state import AdmissionState
 
 #: A client that reconnects at once, for ranges or after a broken line, keeps its slot anyway.
@@ -67,12 +67,15 @@ _SHORTEST_IDLE = 0.25
 #: due within so long: else asking often would pay.
 _SOON_S = 5.0
 _MOST_DUE = 200
-#: A client that polls leaves a slot to those before it who are due within this part of how long a
-#: download holds one, and within so many seconds: else the order is that of visits, not as told.
-_KEPT_PART, _MOST_KEPT_S = 0.05, 5.0
-#: The queue is laid out anew when time passes and this long has gone by, or when somebody asks
-#: and nothing has been laid out for the second of these, seconds.
-_FRESH_S, _OLD_S = 0.5, 2.0
+#: A client that polls leaves a slot to earlier tickets that are due within this part of the time
+#: for which a download holds a slot. Otherwise the order would be that of visits.
+_KEPT_PART = 0.05
+#: It leaves the slot for no longer than this, seconds.
+_MOST_KEPT_S = 5.0
+#: As time passes, the queue is laid out anew after this time, seconds.
+_FRESH_S = 0.5
+#: As a client asks, it is laid out anew if it was not for this time, seconds.
+_OLD_S = 2.0
 #: Tickets that become ready or expire, and leases that end, as time passes once. It bounds that to
 #: about 1 ms; the rest goes on after `YIELD_S`.
 MOST_PER_TICK = 100

@@ -156,7 +156,7 @@ class TicketRow(NamedTuple):
     polls: int = 0
     early_polls: int = 0
     priority_class: str = ""
-    #: The crowd that it counts with, and whether it stands back there (`policies.crowds`).
+    #: The crowd that it counts with, and whether it stands back there (`policies.laws.crowds`).
     network: str = ""
     stands_back: bool = False
 

@@ -73,9 +73,9 @@ class Lease:
         #: Since when a plain server would have it done.
         self.late_s = math.inf
         self.slotless = False
-        #: Its slot went to somebody else although it was used, see `policies.crowds`.
+        #: Its slot went to somebody else although it was used, see `policies.laws.crowds`.
         self.lent = False
-        #: The network as a part of whose crowd it counts (`policies.crowds`); empty: none.
+        #: The network as a part of whose crowd it counts (`policies.laws.crowds`); empty: none.
         self.network = ""
         #: The subnet of its client, known or not (`Job.subnet`).
         self.subnet = job.subnet
@@ -160,7 +160,7 @@ class LeasePool:
 
     def __init__(self) -> None:
         self.leases: dict[int, Lease] = {}
-        #: Slots of large leases that most likely are not used, see `policies.first_use`.
+        #: Slots of large leases that most likely are not used, see `policies.laws.first_use`.
         self.doubted = 0
         self._by_key: dict[tuple[str, str], Lease] = {}
         self._idle: list[tuple[float, int]] = []

@@ -10,7 +10,7 @@ when its client presents a ready ticket and a slot for large downloads is free.
 | unclaimed tickets adjust its size | `target` grows by 1 / (1 - the part of no-shows) |
 | it grows while slots stay free, and shrinks | `grow`: by a quarter each `ready_grow_s` |
 | time to live of a ready ticket | `make_ready`: `ticket_ttl_s` from the promised return |
-| no-show | `expire`: nobody presented the ticket in time |
+| no-show | `expire`: the ticket was not presented in time |
 
 Beyond the paper: a ticket that is late already keeps no place from the next one.
 """
@@ -110,7 +110,7 @@ class ReadyList:
         self._queue.make_ready(row, now, promise_s + self._settings.ticket_ttl_s, first)
 
     def expire(self, now: float, most: int) -> list[int]:
-        """Rows of ready tickets that nobody presented in time; no-shows are learnt from them."""
+        """Rows of ready tickets that were not presented in time; no-shows are learnt from them."""
         rows = self._queue.overdue(now, most)
         for row in rows:
             self._estimator.claimed(False)

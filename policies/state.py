@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .capacity import Capacity
-from .crowds import Crowds
 from .estimate.estimator import Estimator
 from .estimate.newcomers import Newcomers
-from .first_use import FirstUses
+from .laws.crowds import Crowds
+from .laws.first_use import FirstUses
+from .laws.reputation import Delivered, Reputation
 from .leases import LeasePool
 from .network_order import NetworkOrder
 from .queue.tickets import TicketQueue
-from .reputation import Delivered, Reputation
 from .sharing import Strangers
 
 

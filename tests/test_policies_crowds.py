@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.policies.admission import HookedAdmission
 from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketRow, TicketState, Wait
-from tidegate.policies.crowds import Crowds
+from tidegate.policies.laws.crowds import Crowds
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from tidegate.policies.contract import Admit, Job
+from tidegate.policies.laws.reputation import _REMEMBERED, Reputation
 from tidegate.policies.registry import make_policy
-from tidegate.policies.reputation import _REMEMBERED, Reputation
 from tidegate.policies.settings import PolicySettings
 
 BIG = 10_000_000

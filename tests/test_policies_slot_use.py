@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tidegate.policies.contract import Job, TicketState
 from tidegate.policies.hooks import AdmissionView, Policy
+from tidegate.policies.laws.slot_use import SlotUse, was_used
 from tidegate.policies.leases import Lease
 from tidegate.policies.room import Room
 from tidegate.policies.settings import PolicySettings
-from tidegate.policies.slot_use import SlotUse, was_used
 from tidegate.policies.state import AdmissionState
 
 BIG = 50_000_000

@@ -1,1 +1,1 @@
-"""Laws: who lets others go first although a slot is free. One law a file."""
+"""Laws: which tickets let others go first, and who keeps a slot. One law a file."""

@@ -152,7 +152,7 @@ class TicketTable:
         self.remaining = array("q")
         self.weight = array("d")
         self.priority_class: list[str] = []
-        #: The crowd that a stranger's ticket counts with, see `policies.crowds`.
+        #: The crowd that a stranger's ticket counts with, see `policies.laws.crowds`.
         self.network: list[str] = []
         #: The subnet of its client (`Job.subnet`). After a restart that of a known client is empty
         #: until the client asks again.

@@ -7,7 +7,7 @@ ticket for a file; `place` counts those that are before a ticket in the order of
 first.
 
 The order of turn is a key given by the policy when the ticket is issued (lower is earlier, equal
-keys by number). Tickets that *stand back* (`policies.crowds`) come after all others, in the same
+keys by number). Tickets that *stand back* (`policies.laws`) come after all others, in the same
 order among themselves. The queue holds tickets; when to move them is decided by
 `policies.admission`.
 """

@@ -2,24 +2,25 @@
 
 A download loses its slot in one of three ways, and goes on without one:
 
-- It took hardly any of its slot's share for a whole look (`_USE_S`).
+- It took less than `least_rate_bytes_s` for a whole look (`USE_S`).
 - It never took any since it started, which shows sooner; slots of strangers that are not yet
-  looked at are *on trial* and count as far as those before them were used (`policies.first_use`).
-- Its crowd holds slots beyond its part that were only *lent* to it (`policies.crowds`).
+  looked at are *on trial* and count as far as those before them were used
+  (`policies.laws.first_use`).
+- Its crowd holds slots beyond its part that were only *lent* to it (`policies.laws.crowds`).
 
 One without a slot that takes its share all the same pauses until a slot is free, for some seconds
-at a stretch. Nothing here asks who is next: that is `policies.admission`.
+at a stretch. The order of starts is in `policies.admission`.
 """
 
 from __future__ import annotations
 
 import math
 
-from .hooks import Policy
-from .leases import Lease
-from .room import Room
-from .settings import PolicySettings
-from .state import AdmissionState
+from ..hooks import Policy
+from ..leases import Lease
+from ..room import Room
+from ..settings import PolicySettings
+from ..state import AdmissionState
 
 #: A download that took this much, or a tenth of what it wanted, has been used.
 _TAKEN_BYTES = 1 << 20
@@ -162,7 +163,7 @@ class SlotUse:
     def least_rate_bytes_s(self) -> float:
         """What a download must take to hold a slot while others wait.
 
-        A stated part of its slot's share of the link; where nobody knows the link, of what a
+        A stated part of its slot's share of the link; while the link is unknown, of what a
         typical client takes, but more than readers that stand still could pass off as typical.
         """
         part = self._settings.slot_use_fraction
@@ -244,7 +245,7 @@ class SlotUse:
         return not self._crowds.is_full(lease.network, slots, shares, now)
 
     def _others_wait(self, network: str) -> bool:
-        """Whether somebody is here in his turn who is surely not of this crowd."""
+        """Whether a client that is surely not of this crowd waits in its turn."""
         crowds = self._crowds
         return self._queue.forward() - len(crowds.unknown) > crowds.tickets_of(network)
 

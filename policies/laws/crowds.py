@@ -1,24 +1,24 @@
-"""What one network may have of slots and turns while others want them.
+"""What the new clients of one network may have of slots and turns while other clients wait.
 
-Invented names cost nothing, and under a policy of slots the order of turn would give
-them all the slots. So clients that nothing is known of count as a *crowd* with their whole network
-(`Job.network`, `Job.known`), and a crowd has a stated part of the slots for large jobs while others
-wait: half, for a crowd of honest people behind one address is half of everybody at times.
+Invented names cost nothing, and under a policy of slots they would get all slots. So clients
+without evidence count as a *crowd* with their whole network (`Job.network`, `Job.known`). While
+others wait, a crowd has a stated part of the slots for large jobs: half, as honest people behind
+one address are half of all clients at times.
 
-What counts is what it has in front: tickets in the order of turn, and slots. A ticket beyond that
-*stands back*: all others that wait go first, and it comes forward, to the place of its number, once
-one in front is done. So within a network the order stays strict, and everybody else keeps strict
-order too. A network that would not hold more than its part in strict order is done no later by
-this: its next one comes forward as one of it ends. Where several crowds have tickets that stand
-back they share that part. Slots that readers who stand still lost (`policies.slot_use`), or that
-ran out unused a moment ago, count too, so that a network which uses nothing holds one slot at last.
+A crowd's tickets in the order of turn count, and its slots. A ticket beyond its part *stands back*:
+all others that wait go first. It comes forward, to the place of its number, once one in front is
+done. So the order within a network stays strict, and so does the order of all others. A network
+that would not hold more than its part in strict order is done no later by this. Several crowds with
+tickets that stand back share that part. Slots that a crowd lost as it did not use them
+(`policies.laws.slot_use`) and slots that ran out unused a moment ago count too. So a network that
+uses nothing holds one slot at last.
 
-A crowd that had a slot for nothing *owes*: all of it stands back until somebody who owes nothing
-has used a slot, or nobody else waits. So its others, who asked early, do not waste slot after slot
-before anybody else starts; and who sits behind its address goes on, one slot a waste later.
+A crowd that had a slot for nothing *owes*: all of it stands back until a client that owes nothing
+has used a slot, or no other waits. So its early tickets do not waste slot after slot before any
+other client starts.
 
-While nobody else waits a crowd may have all slots. Those beyond its part are only lent then: once
-somebody else waits, the downloads that started last go on without theirs.
+While no other client waits, a crowd may have all slots. Those beyond its part are only *lent*: once
+another client waits, the downloads that started last go on without a slot.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from itertools import islice
 
-#: A crowd has so many slots as `network_shares` say beside as many as this of all others.
+#: A crowd has `network_shares` parts of the slots, and all other clients have as many as this.
 _BESIDE = 16
 #: Crowds that are looked at in one go for tickets that may come forward.
 _LOOKED_AT = 64
-#: A slot that ran out unused is held against its network for about so long, seconds; so many
-#: networks are remembered.
-_MEMORY_S, _REMEMBERED = 60.0, 10_000
+#: A slot that ran out unused counts against its network for about this long, seconds.
+_MEMORY_S = 60.0
+#: Networks with unused slots that are remembered: about 1 MB.
+_REMEMBERED = 10_000
 
 
 class Crowds:
-    """Counts what each network's strangers have in front, and who of them stands back."""
+    """Counts what each crowd has in front, and which of its tickets stand back."""
 
     __slots__ = (
         "_back",
@@ -61,7 +62,7 @@ class Crowds:
         self._without_slot: Counter[str] = Counter()
         #: Numbers of tickets in front, by network.
         self._tickets: dict[str, set[int]] = {}
-        #: Crowds that had a slot for nothing since somebody else used one.
+        #: Crowds that had a slot for nothing since another client used one.
         self._owing: set[str] = set()
         #: Slots that ran out unused, decaying, and when that was counted.
         self._wasted: OrderedDict[str, tuple[float, float]] = OrderedDict()
@@ -78,7 +79,7 @@ class Crowds:
         return len(self._back)
 
     def most_in_front(self, slots: int, shares: int) -> int:
-        """What one crowd may have in front of so many slots; `shares` 0: all."""
+        """What one crowd may have in front of the slots; all of them if `shares` is 0."""
         if not shares:
             return slots
         part = slots * shares / (shares + _BESIDE)
@@ -100,7 +101,7 @@ class Crowds:
         """Whether a ticket that joins a crowd stands back, so that its order stays strict.
 
         A place in front that has just become free belongs to the first of those that stand back,
-        not to a newcomer who asks before it is given away.
+        not to a newcomer that asks before it is given away.
         """
         back = self._back.get(network)
         return turn > back[0][0] if back else self.is_full(network, slots, shares, now)
@@ -118,9 +119,9 @@ class Crowds:
             self._front(number, network)
 
     def restore(self, number: int, turn: float, network: str, *, back: bool) -> None:
-        """A ticket of an earlier run stands as it stood, so that nobody's place grows by it.
+        """A ticket of an earlier run stands as it stood, so that no place grows by it.
 
-        Of one without a network nobody knows whose it is.
+        One without a network may be of any crowd.
         """
         if number in self._of:
             return
@@ -165,7 +166,7 @@ class Crowds:
         return self._of.get(number)
 
     def before(self, number: int) -> tuple[int, int]:
-        """Of the crowd of a ticket that stands back: what is in front, and who stands before it."""
+        """Of the crowd of a ticket that stands back: what is in front, and what is before it."""
         network = self._of[number]
         back = self._back.get(network, ())
         return self._in_front[network], bisect_left(back, self._turn_of(number))
@@ -187,7 +188,7 @@ class Crowds:
         return out
 
     def all_forward(self) -> None:
-        """Another order was made, in which nobody stands back."""
+        """Another order was made, in which no ticket stands back."""
         for network, back in self._back.items():
             for _, number in back:
                 self._front(number, network)
@@ -217,7 +218,7 @@ class Crowds:
     # -- slots -----------------------------------------------------------------------------------
 
     def beyond(self, slots: int, shares: int) -> dict[str, int]:
-        """How many slots more than its part each crowd has that has so; `shares` 0: nobody."""
+        """How many slots beyond its part each crowd has; empty if `shares` is 0."""
         if not shares:
             return {}
         most = self.most_in_front(slots, shares)
@@ -239,7 +240,7 @@ class Crowds:
             self._less(self._in_front, network)
 
     def loses_slot(self, network: str) -> None:
-        """It goes on without: nobody used it."""
+        """A lease of this crowd goes on without its slot, which it did not use."""
         if network:
             self._less(self._in_front, network)
             self._without_slot[network] += 1
@@ -272,7 +273,7 @@ class Crowds:
         return numbers
 
     def repay(self, network: str) -> None:
-        """A slot of this crowd, or of somebody with a share of his own, is used."""
+        """A slot of this crowd, or of a client with a share of its own, is used."""
         if network in self._owing:
             self._owing.discard(network)
         else:

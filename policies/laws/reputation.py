@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-#: So many clients are remembered; who idled longest ago is forgotten first.
+#: Clients that are remembered. The one that idled longest ago is forgotten first.
 _REMEMBERED = 10_000
 #: Beyond this many times nothing gets worse.
 _MOST = 8
 
 
 class Reputation:
-    """How often each client let a slot idle away lately, having taken hardly anything."""
+    """How often each client let a slot idle away lately before it had used it (`was_used`)."""
 
     __slots__ = ("_times",)
 

@@ -14,7 +14,7 @@ import math
 
 #: Half of what is remembered is forgotten in this time, seconds.
 _HALF_S = 20.0
-#: So many that used theirs are taken to have been there always: one idler changes nothing.
+#: Clients that are imagined to have used their slot: one idler changes nothing.
 _PRIOR = 1.0
 #: One on trial counts as this part of a slot at least.
 _LEAST = 1.0 / 32.0
@@ -37,7 +37,7 @@ class FirstUses:
         self._noted_s = now
 
     def doubted(self, on_trial: int, now: float) -> int:
-        """How many of so many slots on trial are taken not to be used."""
+        """How many of the slots on trial are taken not to be used."""
         wasted = self._wasted * self._fading(now)
         if wasted < 1.0:
             return 0
