@@ -30,7 +30,6 @@ UNREAD = {
     "server/admission",
     "server/cluster",
     "server/files",
-    "server/http",
     "server/mirror",
     "server/multicast",
     "server/torrent",

@@ -1,7 +1,7 @@
 """The access log: what each request was and what became of it, off the hot path.
 
 A request costs the loop one small tuple; lines are written once a second and when many have
-gathered, by a thread (`log_outlets`), so that a slow disk stops nobody. Tickets, passes and
+gathered, by a thread (`log_outlets`), so that a slow disk delays no request. Tickets, passes and
 cookies are never written: they are credentials.
 """
 
@@ -12,7 +12,8 @@ from typing import Protocol
 from .access_entry import AccessEntry, AccessRecord
 from .request import Request
 
-_LONGEST_TARGET, _LONGEST_FIELD = 2048, 512
+_LONGEST_TARGET = 2048
+_LONGEST_FIELD = 512
 _BATCH = 512
 
 

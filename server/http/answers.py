@@ -77,12 +77,12 @@ def problem_page(
 ) -> bytes:
     """A problem as a small page, for people whose browser asked for text/html.
 
-    It speaks their language. What programs meet and people hardly has no translation: there the
+    It speaks their language. A problem that only programs meet has no translation: there the
     `detail` stands in English.
     """
     phrases = phrases_for(accept_language)
     key = PROBLEMS_FOR_PEOPLE.get(code)
-    said = html.escape(phrases(key) if key is not None else detail)
+    text = html.escape(phrases(key) if key is not None else detail)
     own = "" if key is not None or phrases.language == "en" else ' lang="en" dir="ltr"'
     # Without its query: a ticket or pass that is no good is left behind.
     again = f'<a href="?">{html.escape(phrases("try_again"))}</a>' if status in _MAY_PASS else ""
@@ -93,7 +93,7 @@ def problem_page(
         title=html.escape(
             phrases("error" if key == "problem_ticket" else _WORDS.get(status, "error"))
         ),
-        detail=f"<p{own}>{said}</p>",
+        detail=f"<p{own}>{text}</p>",
         all_files=html.escape(phrases("files_all")),
         again=again,
         status=f'HTTP {status} · <a href="{problems.type_of(code)}">{html.escape(code)}</a>',

@@ -35,7 +35,7 @@ class Clock(Protocol):
         """The reactor's time."""
 
     def callLater(self, delay: float, callable: Callable[..., Any], *args: object) -> DelayedCall:
-        """Call when so many seconds have passed."""
+        """Call after `delay` seconds."""
 
 
 class Threads(Protocol):
@@ -74,7 +74,7 @@ class Reactor(Clock, Threads, Protocol):
 
 
 class Repeat:
-    """Calls `work` every so many seconds, from `start` until `stop`; a fault in it ends nothing."""
+    """Calls `work` every `every_s` seconds from `start` to `stop`. A fault in it ends nothing."""
 
     def __init__(self, clock: Clock, every_s: float, work: Callable[[], None]) -> None:
         self._clock, self._every_s, self._work = clock, every_s, work
@@ -128,7 +128,7 @@ class Waiters(Generic[T]):
 
 
 def pause(clock: Clock, delay_s: float = 0) -> Deferred[None]:
-    """Fires after so many seconds; after none, in a later turn of the reactor."""
+    """Fires after `delay_s` seconds; after 0 in a later turn of the reactor."""
     return task.deferLater(cast(IReactorTime, clock), delay_s)
 
 

@@ -38,7 +38,8 @@ _ON_THE_WAY_S = 1.0
 _BODILESS = frozenset({204, 304})
 #: What a socket raises that cannot do it now.
 BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+_IN = select.EPOLLIN
+_OUT = select.EPOLLOUT
 _RESET = struct.pack("ii", 1, 0)
 _ORDERLY = struct.pack("ii", 0, 0)
 _NOT_TLS = (
@@ -372,7 +373,7 @@ class HttpConnection:
             parser.end()
 
     def _abandon(self) -> None:
-        """Nobody is there to be answered any more."""
+        """The client is gone: end the request that was being answered."""
         self._flushed_call = None
         current, self._current = self._current, None
         if current is not None and not current.finished:
@@ -616,7 +617,7 @@ class HttpConnection:
         return queued_bytes(self.socket) + (0 if outbox is None else outbox.waiting_bytes)
 
     def keep(self, head: bytes, body: bytes, sent: int) -> None:
-        """The socket took only so many of these bytes: send the others when it can.
+        """The socket took `sent` of these bytes: send the others when it can.
 
         The body is not copied: many may be sent the same one.
         """
@@ -852,14 +853,14 @@ class HttpConnection:
             self._go_on()
 
     def abort(self) -> None:
-        """Cut the connection with a reset, so that nobody takes a part for the whole."""
+        """Cut the connection with a reset, so that no client takes a part for the whole."""
         if not self.alive:
             return
         self._closing = True
         self.idle = False
         self.loop.watch(self, 0)
         self._break_by(_RESET)
-        # Later, so that nobody's callbacks run in the midst of what led here.
+        # Later, so that no callback runs in the midst of what led here.
         self.factory.reactor.callLater(0, self.lost)
 
     def _break_by(self, linger: bytes) -> None:

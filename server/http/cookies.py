@@ -13,7 +13,7 @@ _MOST_OF_ONE_NAME = 8
 
 def host_name(name: str, *, secure: bool) -> str:
     """The name of a cookie for this host and the path `/`: over TLS browsers take it, with its
-    prefix, from nobody but the host itself over TLS (RFC 6265bis, 4.1.3.2)."""
+    prefix, only from the host itself over TLS (RFC 6265bis, 4.1.3.2)."""
     return f"__Host-{name}" if secure else name
 
 

@@ -27,7 +27,7 @@ _log = Logger()
 _SWEEP_S = 1.0
 _SWEPT_AT_ONCE = 1000
 _PART_LOOK_S = 0.02
-#: For so many networks it is remembered that there was no room for them.
+#: How many networks are remembered for which there was no room.
 _LOOKED_MOST = 1000
 
 
@@ -132,7 +132,7 @@ class Requests(Protocol):
         ...
 
     def charge(self, address: str, count: int) -> None:
-        """So many bytes of answers leave to this address. Say so while `busy`."""
+        """Charge an address with the bytes of answers that leave to it, while `busy`."""
         ...
 
     def wait(
@@ -257,7 +257,7 @@ class HttpFactory:
         )
 
     def _judge_shortcuts(self) -> None:
-        """Somebody was blocked, or the server drains."""
+        """An address was blocked, or the server drains."""
         for connection in self.connections:
             if connection.shortcut:
                 connection.shortcut = self.may_shortcut(connection.peer_address)
@@ -287,7 +287,7 @@ class HttpFactory:
         if (
             peer_address
             and 0 < limits.max_connections_per_address <= self.per_address.of(_block(peer_address))
-            # A proxy brings everybody's connections from one address.
+            # A proxy brings the connections of all its clients from one address.
             and not self.proxies.trusts(peer_address)
         ):
             return "Your address has as many connections as one may have here; close some."
@@ -298,7 +298,7 @@ class HttpFactory:
 
         Those of the network that has most go first, and of these the one that was idle longest.
         One that has only just come goes for a network that has fewer: among equals of one crowd
-        the newcomer is told that it is one too many, and nobody is cut who is about to ask.
+        the newcomer is told that it is one too many, and no client is cut that is about to ask.
         A batch at a time, so that what it costs to look at all of them is shared.
         """
         most = self.limits.max_connections
@@ -380,7 +380,7 @@ class HttpFactory:
         self.limits = limits
 
     def log(self, request: Request, *, complete: bool) -> None:
-        """Note an answered (or abandoned) request, where somebody asked for a log."""
+        """Note an answered (or abandoned) request, where there is a log."""
         if self.access_log is not None:
             self.access_log.note(request, complete, self.reactor.seconds(), self.wall())
 
@@ -421,7 +421,7 @@ class HttpFactory:
         self._sweep_some()
 
     def _sweep_some(self) -> None:
-        """A part of them, so that thousands keep nobody waiting."""
+        """A part of them, so that thousands delay no request."""
         now = self.now
         some = self._to_sweep[-_SWEPT_AT_ONCE:]
         del self._to_sweep[-_SWEPT_AT_ONCE:]

@@ -41,7 +41,9 @@ _STAY_S = 0.002
 _READ_BYTES = 8192
 #: A TLS record whole, so that none of it stays in the TLS layer unseen by epoll.
 _TLS_READ_BYTES = 16384
-_IN, _OUT, _BROKEN = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
+_IN = select.EPOLLIN
+_OUT = select.EPOLLOUT
+_BROKEN = select.EPOLLERR | select.EPOLLHUP
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _BREATH_S = 0.25
 #: How often that is said.
@@ -50,7 +52,7 @@ _BACKLOG = 4096
 _END = b"\r\n\r\n"
 #: Tickets, passes and visitor cookies are named so: a request with one is judged by the admission.
 _OWN = b"tidegate-"
-#: Header and body of an answer (the latter may be part of the former), and whether it is the last.
+#: An answer in two parts, of which the second may be empty, and whether it is the last.
 _Answer = tuple[bytes, bytes, bool]
 
 
@@ -72,7 +74,7 @@ class Port:
         return int(name[1]) if isinstance(name, tuple) else 0
 
     def stopListening(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more connections."""
         if self.socket.fileno() >= 0:
             self._front.close_port(self)
             self.socket.close()
@@ -131,7 +133,7 @@ class Front:
             raise
 
     def listen_unix(self, path: str) -> Port:
-        """Listen on a unix socket that everybody may use; raises OSError."""
+        """Listen on a unix socket that all users may use; raises OSError."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.bind(path)
@@ -162,7 +164,7 @@ class Front:
         return port
 
     def close_port(self, port: Port) -> None:
-        """Accept nobody on this port any more."""
+        """Accept no more connections on this port."""
         if self._ports.pop(port.socket.fileno(), None) is not None:
             self._epoll.unregister(port.socket.fileno())
 

@@ -10,7 +10,7 @@ from ...protocol.errors import ProtocolError
 class LargeBodies:
     """Bodies beyond `small_bytes` each `begin` here, and `end` once they came or never will.
 
-    `knows` says whether the fields of a request tell somebody who may send one. So a server keeps
+    `knows` says whether the fields of a request tell a client that may send one. So a server keeps
     no more than `most` of the largest bodies at once, and a small one on every other connection.
     """
 

@@ -25,7 +25,7 @@ from .proxies import prefixes_of
 
 _log = Logger()
 _WINDOW_S = 60.0
-#: A network (see `prefixes_of`) has as many lines as so many of its addresses.
+#: A network (see `prefixes_of`) has as many lines as this number of its addresses.
 _NETWORK = 8
 #: Batches that may wait for a disk or a syslog that does not take them.
 _MOST_WAITING = 256
@@ -90,7 +90,7 @@ class _File:
             handle = os.open(self._path, flags | os.O_NONBLOCK, 0o640)
         except OSError as fault:
             if fault.errno == errno.ENXIO:
-                raise OSError(errno.ENXIO, "nobody reads this pipe") from None
+                raise OSError(errno.ENXIO, "no program reads this pipe") from None
             raise
         os.set_blocking(handle, True)
         return handle
@@ -178,7 +178,7 @@ def _journal_entry(line: str) -> bytes:
 
 
 class LineWriter:
-    """Writes entries at once; at most so many of one address in a minute, 0 for no bound."""
+    """Writes entries at once; at most `most` of one address in a minute, 0 for no bound."""
 
     def __init__(self, outlet: LogOutlet, form: Format, most_per_minute: int = 0) -> None:
         self._outlet = outlet

@@ -240,12 +240,12 @@ class RequestParser:
         return self._broken
 
     def _everybodys(self) -> int:
-        """How large a body of anybody may be."""
+        """How large a body of any client may be."""
         bodies, most = self._large_bodies, self._limits.max_body_bytes
         return most if bodies is None else min(bodies.small_bytes, most)
 
     def _grow(self, size_bytes: int) -> None:
-        """The body has more bytes than everybody may send. Raises ProtocolError."""
+        """The body has more bytes than every client may send. Raises ProtocolError."""
         most = self._limits.max_body_bytes
         if size_bytes > most or self._large_bodies is None:
             raise self._break(
@@ -296,7 +296,7 @@ class RequestParser:
         try:
             self._llhttp.feed_data(data)
         except httptools.HttpParserUpgrade as error:
-            # An upgrade that nobody here offers: the request counts, its protocol change does not.
+            # An upgrade, which is not offered here: the request counts, the upgrade does not.
             self.pending = data[error.args[0] :] + self.pending
         except httptools.HttpParserError as error:
             if self._broken is None:

@@ -138,7 +138,8 @@ PROBLEMS_FOR_PEOPLE: Mapping[str, str] = {
 }
 _LIST_MOST = 200
 #: Around what has a direction of its own (Unicode UAX 9, 2.3).
-_ISOLATE, _END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
+_ISOLATE = "\N{FIRST STRONG ISOLATE}"
+_END = "\N{POP DIRECTIONAL ISOLATE}"
 #: Languages that pages are written in, as gettext names them (`de`, `zh_TW`).
 LANGUAGES: tuple[str, ...] = (
     "en",

@@ -87,7 +87,7 @@ class PrefixShares(Generic[Member]):
         share.members.pop(member)
 
     def to_give_up(self, network: Sequence[str]) -> Member | None:
-        """The member that should make room for a newcomer from here; None: nobody has more.
+        """The member that should make room for a newcomer from here; None: no network has more.
 
         The widest networks are compared first; within its own, the newcomer's smaller ones.
         """

@@ -26,8 +26,10 @@ _MOST_HOPS = 16
 #: PROXY protocol, version 2 (haproxy.org, proxy-protocol.txt, section 2.2).
 _SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 _PREFACE_HEAD = struct.Struct(">12sBBH")
-_TCP4, _TCP6 = 0x11, 0x21
-_TLV_SSL, _SSL_BY_TLS = 0x20, 0x01
+_TCP4 = 0x11
+_TCP6 = 0x21
+_TLV_SSL = 0x20
+_SSL_BY_TLS = 0x01
 _MOST_PREFACE_BYTES = 4096
 
 
@@ -185,7 +187,7 @@ class TrustedProxies:
         return self._preface and self.trusts(peer)
 
     def client_address(self, peer: str, headers: Mapping[bytes, bytes]) -> str:
-        """The address of the client behind `peer`; `peer` itself when nobody else is proven."""
+        """The address of the client behind `peer`; `peer` itself when no other is proven."""
         if not self._active or not self.trusts(peer):
             return peer
         near, left = peer, headers.get(self._header, b"")

@@ -3,7 +3,7 @@
 The laws, which `tests/test_twins_http.py` holds against a server that parses everything:
 
 - *What is answered*: requests that `request_shape.recognise` understands as a whole, in their
-  order, on a connection that owes nobody an answer. Everything else goes to the parser.
+  order, on a connection on which no answer is due. Everything else goes to the parser.
 - *What an answer may depend on*: path, method, conditions and range of the request, and the state
   of the file. Other answers that may be repeated also depend on query, host, `Accept`,
   `Accept-Language` and encryption, see `Remembered`. None depends on who asks: a request with a
@@ -11,7 +11,7 @@ The laws, which `tests/test_twins_http.py` holds against a server that parses ev
   proxy sends.
 - *Never stale*: `current` is asked before each answer (or `read`, which opens the file anew). From
   the seventeenth answer within 20 ms on it is not asked again in these 20 ms.
-- *Never forbidden*: `admit` is asked before each answer. A server that drains answers nobody here.
+- *Never forbidden*: `admit` is asked before each answer. A draining server gives none.
 - *Bounded*: bodies are kept by the cache of their subject, or for 20 ms. The first request for a
   path leaves nothing behind, neither does one for what does not exist.
 """
@@ -35,9 +35,9 @@ class TurnTuning:
     turn_s: float = 0.02
     #: So often in a turn an answer is compared with its file.
     looks: int = 16
-    #: Uses are reported after so many turns: once a second.
+    #: Uses are reported once in this many turns: each second.
     report_turns: int = 50
-    #: Bytes that left are charged at the end of a turn, or when they are so many.
+    #: Bytes that left are charged at the end of a turn, or when they are as many as this.
     charge_bytes: int = 64 * 1024
     #: Bodies that were read for one answer are held for others of the same turn up to this sum.
     held_bytes: int = 8 << 20
@@ -51,7 +51,8 @@ JOINED_BYTES = 16 * 1024
 _MOST_REMEMBERED = 1024
 _REMEMBERED_BYTES = 8 << 20
 #: How a header ends, by what becomes of the connection.
-STAYS, CLOSES = b"\r\n", b"Connection: close\r\n\r\n"
+STAYS = b"\r\n"
+CLOSES = b"Connection: close\r\n\r\n"
 STAYS_BY_10 = b"Connection: keep-alive\r\n\r\n"
 
 
@@ -67,8 +68,8 @@ def ending_of(version_10: bytes | None, connection: bytes | None) -> bytes:
 class Turns:
     """A moment of 20 ms, within which an answer that is asked for often counts as the same.
 
-    Turns are counted only while somebody asks; `ended` hears how many bytes left in each. How often
-    each answer was given is told once a second, when nobody asks any more, and by `close_books`.
+    Turns are counted only while requests come; `ended` hears how many bytes left in each. How often
+    each answer was given is told once a second, when no more requests come, and by `close_books`.
     """
 
     def __init__(self, reactor: Clock, ended: Callable[[int], None]) -> None:
@@ -85,7 +86,7 @@ class Turns:
         self._call: Any = None
 
     def look(self) -> int:
-        """Somebody asks: turns pass from now on. The number of this one."""
+        """A request has come: turns pass from now on. The number of this one."""
         if self._call is None:
             self._call = self._reactor.callLater(_TUNING.turn_s, self._end)
         return self.number
@@ -114,7 +115,7 @@ class Turns:
             ready.close_books()
 
     def count(self, sent_bytes: int) -> None:
-        """So many bytes of an answer leave."""
+        """Charge the bytes of an answer that leaves."""
         if self._call is None:
             self.look()
         self.sent_bytes += sent_bytes
@@ -154,7 +155,7 @@ class Subject(Protocol):
         ...
 
     def used(self, times: int) -> None:
-        """So many repetitions were given."""
+        """It was given `times` times."""
         ...
 
     def read(self) -> bytes | None:
@@ -163,7 +164,7 @@ class Subject(Protocol):
 
 
 class Plainly:
-    """What may be said to anybody as long as `current` says so."""
+    """What may be said to every client as long as `current` says so."""
 
     __slots__ = ("current",)
 
@@ -175,7 +176,7 @@ class Plainly:
         return True
 
     def used(self, times: int) -> None:
-        """Nobody counts."""
+        """Not counted."""
 
     def read(self) -> bytes | None:
         """It has its body in memory."""
@@ -219,7 +220,7 @@ class Ready:
         self._uses = 0
 
     def drop_body(self) -> None:
-        """Somebody else needs the room: read the body from now on."""
+        """Another file needs the room: read the body from now on."""
         self.body = self._joined = None
 
     def parts(self, body: bytes, date_line: bytes, ending: bytes) -> tuple[bytes, bytes]:

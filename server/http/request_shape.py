@@ -41,7 +41,9 @@ _REQUEST_LINE = (
 )
 _GROUPS_BEFORE = 4
 #: Where `HttpLimits` are narrower than a request of this shape may be, the parser has to judge all.
-MOST_FIELDS, MOST_TARGET_BYTES, MOST_BYTES = 24, 2048, 16 * 1024
+MOST_FIELDS = 24
+MOST_TARGET_BYTES = 2048
+MOST_BYTES = 16 * 1024
 
 
 def _any_case(name: bytes) -> bytes:

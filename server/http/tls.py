@@ -139,4 +139,4 @@ def _state_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def _no_password() -> str:
-    raise ValueError("nobody can type it while the server starts")
+    raise ValueError("no operator can type it while the server starts")

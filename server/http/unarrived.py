@@ -11,7 +11,7 @@ from typing import Protocol
 
 from .outbox import queued_bytes
 
-#: More than so many are not watched: each costs a system call at every look.
+#: No more answers than this are watched: each costs a system call at every look.
 _MOST = 500
 #: A connection that is over is kept no longer than this for what has not arrived of it, seconds.
 _LINGER_S = 20.0
@@ -51,13 +51,13 @@ class _Answer:
 
 
 class UnarrivedAnswers:
-    """Answers that nobody else watches. Nothing is watched until somebody wants to know."""
+    """Answers that no sender watches. Nothing is watched until the pacer wants to know."""
 
     __slots__ = ("_parted", "_ways", "wanted")
 
     def __init__(self) -> None:
         self.wanted = False
-        #: Sockets that nobody else has any more, and since which look.
+        #: Sockets that no connection has any more, and since which look.
         self._parted: dict[socket.socket, float | None] = {}
         #: One for each connection, as its queue has all that went out before.
         self._ways: dict[object, SentBody] = {}
