@@ -1,17 +1,31 @@
 """What the line carries, found by looking: no configured bandwidth, no test traffic.
 
-While nobody is held back by the server itself, a crowd may be limited by the server's line or each
-client by its own. Seen from a socket both look alike: it takes no more. They are told apart by a
-*trial*: a part of the crowd is held back for about a second. On a full line the others take over
-what is set free, on lines of their own they cannot. (Holding back those with most left costs
-nobody: shortest first would do the same.)
+**Observed**, about four times a second: the bytes that clients have acknowledged (each download,
+and all together), the bytes under way, whether the cap holds a download back, which sockets are
+full, and which clients have shut their window. The kernel says the last one (`tcpi_rwnd_limited`):
+there the client's program is the limit, and the download says nothing about the line. The kernel
+cannot tell the server's line from the client's own line; a full socket looks alike on both.
 
-Once the line is known the pacer is capped a little below it, so the queue stands in the server,
-where it can be ordered, and not in the network: cake-autorate's idea. Sometimes the cap is raised
-for a moment, a *probe* as BBR makes them: if more arrives, the line has more. When the crowd
-takes less than the cap although nothing holds it back, a trial tells whether the line has fallen.
-Trials are repeated while the cap holds, too: a cap that was put on a crowd that did not fill its
-line is lifted by the first of them.
+**Believed**: the line is unknown (infinite), or carries a number of bytes a second. In the second
+case the cap stands `cap_part` of it, so the queue stands in the server, where it can be ordered,
+and not in the network (the idea of cake-autorate).
+
+**Experiments** decide between two hypotheses each:
+
+- *Is the line full, or does each client use up its own line?* Some downloads send less or more, and
+  the others take over the difference on a full line only. A *trial* holds back `trial_part` of the
+  goodput for that, those with most left, because shortest first would hold them back too. Downloads
+  that come and go are natural trials. They decide over `evidence_s` once they weigh `evidence`, or
+  sooner if the goodput stands still meanwhile.
+- *Has the line more?* A *probe* raises the cap by `grown` for a moment, as BBR does. If more than
+  `followed` arrives, the line has more. What a probe leaves under way is drained at `drain_part`.
+- *Has the line fallen?* Less than `fallen` of it arrives, and all downloads lost at once, which
+  lines of their own would not do. The queue before the line is drained at `fall_drain_part`, what
+  arrives meanwhile is the line, and then a probe of twice that tests the fall. While nothing
+  arrives at all there is an outage, and nothing is judged.
+
+Each experiment is judged twice in a row. After one without effect the next comes later. A full
+account of why is in docs/decisions/line.md.
 
 Cardwell et al., "BBR: congestion-based congestion control", ACM Queue 14(5), 2016.
 """
@@ -24,74 +38,64 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: The cap stands at this part of what the line was seen to carry.
-_BELOW = 0.98
-#: Rates are looked at over this long, in a trial or probe over the shorter, seconds.
-_LONG_S, _SHORT_S = 1.0, 0.5
-#: The line has fallen when goodput is below this part of it, and at least so much of a crowd got
-#: less than so much of what it got a second before, all at once.
-_FALLEN, _TOGETHER, _LESS = 0.8, 0.8, 0.85
-#: A line falls by no more than this factor at once: a line that stands still for half a second
-#: looks like one that carries nothing.
-_MOST_FALL = 8.0
-#: Looks are kept so long, seconds.
-_KEPT_S = 2.0
-#: A crowd counts as stuck when this part of it cannot take more, for so long, seconds.
-_STUCK, _STUCK_S = 0.7, 0.5
-#: A trial holds back about this part of the goodput; it is judged once so much of it is missing,
-#: by whether the others took over more than the half of it. What is held back goes on arriving
-#: until the sockets are empty: seconds, where a slow line is shared by many.
-_HELD, _MISSING, _TAKEN = 0.3, 0.15, 0.5
-_TRIAL_S, _TRIAL_MOST_S = 0.75, 6.0
-#: Comings and goings are compared over windows of the first, seconds, and count for the second.
-#: They tell something when the squares of what came and went, in parts of the goodput, sum up to
-#: so much, and if those who stayed moved by so much of it the other way.
-_SPAN_S, _EVIDENCE_S = 0.5, 8.0
-_ENOUGH, _SLOPE_FULL, _SLOPE_NOT = 0.1, 0.6, 0.3
-#: Less is enough to find a line when the whole stood still meanwhile: so many looks, so much, and
-#: so many times the squares of what the goodput moved by.
-_LOOKS, _LITTLE, _STILLER = 3, 0.008, 5.0
-#: Room at a goodput below this part of today's says nothing of the line now, and those who stayed
-#: must have had so much of it before: nobody else could have made room.
-_LEVEL, _STAYED = 0.85, 0.25
-#: A client is limited by itself once it took no more for so long while nothing else limited it,
-#: seconds. What the sockets held of a full line has left after so long, seconds.
-_LIMITED_S, _MURKY_S = 0.2, 1.5
-#: A cap that holds somebody back at so much of all looks is what limits the crowd.
-_HOLDS = 0.9
-#: and a ceiling is what the line carries at least once it does so while this part of it arrives.
-_REACHED = 0.97
-#: A crowd that filled no line may since have done so when more than this arrives.
-_GREW = 1.25
-#: A cap just above the line leaves so much of the crowd stuck, and is lowered by this, once a
-#: second.
-_TRIMMED, _TRIM = 0.6, 0.98
-#: So many judgements in a row must agree.
-_AGREE = 2
-#: Until the next trial after one that found no full line: doubled each time, seconds.
-_AGAIN_S, _AGAIN_MOST_S = 2.0, 60.0
-#: A crowd that changed by this factor since is tried anew in half the time, at most so long after,
-#: seconds.
-_CHANGED, _SOONER_S = 1.5, 8.0
-#: A probe raises the cap by this, more after each that was followed; one follows so long after
-#: another, and ends after so long, seconds.
-_PROBE, _PROBE_MORE, _PROBE_MOST = 1.25, 1.2, 2.0
-_PROBE_EVERY_S, _PROBE_S = 4.0, 1.0
-#: A download below this part of the mean of all tells nothing of the line.
-_TELLS = 0.02
-#: What arrives must grow by this part of what was known before it is believed.
-_FOLLOWED = 1.06
-#: and a fruitless one tells what the line carries if at least so much more was sent meanwhile
-#: (a busy machine may not manage to send what the cap allows).
-_SENT = 1.1
-#: What stands before a line drains until no more than so many seconds of it are under way, or until
-#: what arrives has fallen this part of the way to what is sent: then nothing stands there any more.
-_UNDER_WAY_S, _DRAINED = 0.02, 0.5
-#: A probe is fruitless as soon as this part of what it sends beyond the line is under way, and no
-#: more arrives than so much of it.
-_STANDS, _SAME = 0.6, 1.02
-#: One of so many fruitless probes is followed by a trial.
-_DOUBT = 3
+
+@dataclass(frozen=True, slots=True)
+class FinderTuning:
+    """Parts and factors have no unit, times are seconds.
+
+    "Half" and "double" say how the mean session over the cells of `python -m bench.sensitivity`
+    changes. Windows of other lengths are multiples of `window_s`.
+    """
+
+    #: The part of the line at which the cap stands. Half: +79 %, 1.0 and more: +24 %.
+    cap_part: float = 0.98
+    #: Rates are looked at over this. Half: +1.5 %, double: +1.8 %, a fall +15 %.
+    window_s: float = 1.0
+    #: Less than this part is a fall, and more than this part of a crowd is all of it. Half: the
+    #: 200 Mbit/s cell +1.5 %, 1.0 and more: +50 %.
+    fallen: float = 0.8
+    #: One judgement lowers the line by this factor at most: a line that stands still for half a
+    #: second looks like one that carries nothing. No cell has such a stall; tests do.
+    most_fall: float = 8.0
+    #: The part of the goodput that a trial holds back. Half: a fall -1 %, double: a fall +16 %.
+    trial_part: float = 0.3
+    #: On a full line the others take over this part of a difference; half of it is not full. Half:
+    #: the trace huge +9 %, 1.0 and more: +17 %.
+    takeover: float = 0.6
+    #: Comings and goings count this long, and a trial or drain lasts no longer. Double: 5 Mbit/s
+    #: +1.5 %.
+    evidence_s: float = 8.0
+    #: Sum of squares of what came and went, in parts of the goodput, that is enough. Half: the
+    #: trace huge +2 %.
+    evidence: float = 0.1
+    #: The same while the goodput stands still. Half: a fall +1.6 %, double: the trace huge +1.2 %.
+    still_evidence: float = 0.008
+    #: The goodput stands still if what came and went weighs this many times its own changes. No
+    #: cell moves. Crowds that do not fill their line depend on it (tests).
+    stillness: float = 5.0
+    #: From a finding to the next trial, and half of the time between probes. Doubled after each
+    #: trial without effect, 32-fold at most. Half: a rise -6 %, a fall -9 %, the trace huge +4 %,
+    #: and every other download pays for twice as many probes.
+    retry_s: float = 2.0
+    #: A probe raises the cap by this factor, and a crowd that grew by it is tried anew. Below 1:
+    #: +29 %, double: a bound twice too high +1.6 %.
+    grown: float = 1.25
+    #: A probe has found more if this factor of the line arrives. Below 1: +19 %.
+    followed: float = 1.06
+    #: The part of the line that is sent while what a probe left under way drains. Half: +1.2 %,
+    #: 1.0 and more: what probes leave stands there for ever (tests).
+    drain_part: float = 0.75
+    #: The same for the queue before a line that was just found: it is longer. Half: 200 Mbit/s
+    #: +2 %, 1.0 and more: a fall +1.7 %.
+    fall_drain_part: float = 0.6
+
+    @property
+    def short_s(self) -> float:
+        """Trials and probes are judged by half of a window."""
+        return 0.5 * self.window_s
+
+
+FINDER = FinderTuning()
 
 
 class Sample(NamedTuple):
@@ -136,7 +140,7 @@ class LineOrders:
 
 
 @dataclass(slots=True)
-class _Look:
+class _LineLook:
     """What was seen at one tick."""
 
     now: float
@@ -154,31 +158,19 @@ class _LevelTrial:
     verdicts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Drain:
-    """The part of the line that is sent until a queue before it is gone, and for how long.
-
-    The line loses nothing by it while there is one.
-    """
-
-    part: float
-    most_s: float
-
-
-#: What a probe left in the sockets; what stood before a line that has just been found to be full.
-_LEFT, _FOUND = _Drain(0.75, 8.0), _Drain(0.6, 30.0)
-
-
 @dataclass(slots=True)
 class _Probe:
     began_s: float
     factor: float
     #: What had not been acknowledged when it began.
     flying_bytes: int
-    #: What it has come to, and whether a trial follows.
-    drain: _Drain | None = None
+    #: It is over, and this part of the line is sent until its queue is gone; None: it goes on.
+    drain_part: float | None = None
+    #: The queue is that of a line that was just found.
+    found: bool = False
+    #: A trial follows.
     doubtful: bool = False
-    #: The line seems to have fallen, which is tested as soon as its queue is gone.
+    #: The line seems to have fallen. A probe tests that as soon as the queue is gone.
     fell: bool = False
 
 
@@ -219,7 +211,7 @@ class Bottleneck:
         #: What it was when it was last seen for sure.
         self._sure = math.inf
         self._next_trim_s = -math.inf
-        self._looks: deque[_Look] = deque()
+        self._looks: deque[_LineLook] = deque()
         #: Of the ticks within the window, which had somebody held back by the cap.
         self._held: deque[tuple[float, bool]] = deque()
         self._stuck_since_s = math.inf
@@ -231,7 +223,7 @@ class Bottleneck:
         self._tried: frozenset[int] = frozenset()
         self._tried_s = -math.inf
         self._next_trial_s = -math.inf
-        self._again_s = _AGAIN_S
+        self._again_s = FINDER.retry_s
         #: How much arrived, and for how many, when the last trial found no full line.
         self._crowd = (0.0, 0)
         self._probe: _Probe | None = None
@@ -262,18 +254,18 @@ class Bottleneck:
         looks = self._looks
         if looks and now <= looks[-1].now:
             return self._orders()
-        looks.append(_Look(now, acked_bytes_total, acked))
-        while len(looks) > 2 and looks[1].now <= now - _KEPT_S:
+        looks.append(_LineLook(now, acked_bytes_total, acked))
+        while len(looks) > 2 and looks[1].now <= now - 2.0 * FINDER.window_s:
             looks.popleft()
         self._held.append((now, held_back))
-        while self._held[0][0] <= now - _SHORT_S:
+        while self._held[0][0] <= now - FINDER.short_s:
             self._held.popleft()
         self._reach_ceiling(now)
         self._natural = verdict = self._comings_and_goings(now)
         if self._fell_together(now, telling):
             pass
         elif verdict > 0:
-            self._full(self._rates(_LONG_S)[0], now)
+            self._full(self._rates(FINDER.window_s)[0], now)
         elif self._trial is not None:
             self._judge(self._trial, now)
         elif self._probe is not None:
@@ -281,7 +273,7 @@ class Bottleneck:
         else:
             self._watch(now, flying_bytes, telling)
         if self._probe is not None:
-            self._murky_until_s = max(self._murky_until_s, now + 0.5 * _MURKY_S)
+            self._murky_until_s = max(self._murky_until_s, now + 0.5 * 1.5 * FINDER.window_s)
         # What a full line has left in a socket tells nothing until it has been taken.
         since_s = math.inf if now < self._murky_until_s else now
         stuck = self._stuck if since_s == now and self._clear else {}
@@ -297,16 +289,16 @@ class Bottleneck:
         if self._stuck_since_s < math.inf or self._trial is not None or now < self._murky_until_s:
             return False
         if self._line < math.inf:
-            if self._held_part() >= _HOLDS:
+            if self._held_part() >= 0.5:
                 return True
             # Near the cap and held back by nothing: the cap may stand a little above the line.
-            near = self._rates(_LONG_S)[0] >= _LEVEL * _BELOW * self._line
+            near = self._rates(FINDER.window_s)[0] >= FINDER.fallen * FINDER.cap_part * self._line
             return not near or self._held_part() >= 0.5
         if self._natural < 0:
             return True
         then, count = self._crowd
         if count > 0:
-            return self._rates(_LONG_S)[0] <= _GREW * then
+            return self._rates(FINDER.window_s)[0] <= FINDER.grown * then
         # One or two are taken to be limited by themselves until a crowd shows better.
         return len(self._looks[-1].acked) < 3
 
@@ -315,17 +307,17 @@ class Bottleneck:
         cap = math.inf
         if line < math.inf:
             if self._probe is None:
-                cap = _BELOW * line
+                cap = FINDER.cap_part * line
             else:
-                drain = self._probe.drain
-                cap = line * (self._probe.factor if drain is None else drain.part)
+                part = self._probe.drain_part
+                cap = line * (self._probe.factor if part is None else part)
         if self.ceiling_bytes_s is not None:
             cap = min(cap, self.ceiling_bytes_s)
             if line < math.inf:
                 line = min(line, self.ceiling_bytes_s)
         hold = frozenset(self._trial.held) if self._trial is not None else frozenset[int]()
         clear = self._clear
-        least_s = self._looks[-1].now - _LIMITED_S
+        least_s = self._looks[-1].now - 0.2 * FINDER.window_s
         limited = frozenset(lease for lease, since_s in self._stuck.items() if since_s <= least_s)
         return LineOrders(
             cap if cap < math.inf else None, line, hold, clear, limited if clear else frozenset()
@@ -333,7 +325,7 @@ class Bottleneck:
 
     # -- what is seen --------------------------------------------------------------------------
 
-    def _since(self, seconds: float) -> _Look | None:
+    def _since(self, seconds: float) -> _LineLook | None:
         """The latest look that is at least so old."""
         now = self._looks[-1].now
         for look in reversed(self._looks):
@@ -360,14 +352,14 @@ class Bottleneck:
 
         Quicker than a trial: what is held back of that arrives until its sockets are empty.
         """
-        middle, old = self._since(_LONG_S), self._looks[0]
+        middle, old = self._since(FINDER.window_s), self._looks[0]
         if self._line == math.inf or self._trial is not None or middle is None:
             return False
-        if self._probe is not None and self._probe.drain is _FOUND:
+        if self._probe is not None and self._probe.found:
             return False
         passed = middle.now - old.now
-        goodput, rates = self._rates(_SHORT_S)
-        if passed < _SHORT_S or goodput >= _FALLEN * self._line:
+        goodput, rates = self._rates(FINDER.short_s)
+        if passed < FINDER.short_s or goodput >= FINDER.fallen * self._line:
             self._falls = 0
             return False
         before = {
@@ -375,13 +367,15 @@ class Bottleneck:
             for lease in [sample.lease for sample in samples]
             if lease in old.acked and lease in middle.acked and lease in rates
         }
-        fell = sum(rates[lease] < _LESS * rate for lease, rate in before.items())
-        less = sum(rates[lease] for lease in before) < _FALLEN * sum(before.values())
-        if len(before) < 3 or fell < _TOGETHER * len(before) or not less:
+        fell = sum(
+            rates[lease] < 0.5 * (1.0 + FINDER.fallen) * rate for lease, rate in before.items()
+        )
+        less = sum(rates[lease] for lease in before) < FINDER.fallen * sum(before.values())
+        if len(before) < 3 or fell < FINDER.fallen * len(before) or not less:
             self._falls = 0
             return False
         self._falls += 1
-        if self._falls < _AGREE:
+        if self._falls < 2:
             return False
         self._falls = 0
         self._probe = None
@@ -395,25 +389,28 @@ class Bottleneck:
     def _bounded(self) -> bool:
         """Whether the line is known to carry the ceiling."""
         ceiling = self.ceiling_bytes_s
-        return ceiling is not None and math.inf > _BELOW * self._line >= 0.999 * ceiling
+        return ceiling is not None and math.inf > FINDER.cap_part * self._line >= 0.999 * ceiling
 
     def _reach_ceiling(self, now: float) -> None:
         """While the ceiling holds somebody back, and all of it arrives, the line carries it."""
         ceiling = self.ceiling_bytes_s
         if ceiling is None or self._bounded or self._held_part() < 0.5:
             return
-        if self._since(_SHORT_S) is None or self._rates(_SHORT_S)[0] < _REACHED * ceiling:
+        if (
+            self._since(FINDER.short_s) is None
+            or self._rates(FINDER.short_s)[0] < FINDER.cap_part * ceiling
+        ):
             return
         self._trial = self._probe = None
-        self._line = self._sure = ceiling / _BELOW
-        self._again_s, self._crowd = _AGAIN_S, (0.0, 0)
-        self._next_trial_s = now + _AGAIN_S
+        self._line = self._sure = ceiling / FINDER.cap_part
+        self._again_s, self._crowd = FINDER.retry_s, (0.0, 0)
+        self._next_trial_s = now + FINDER.retry_s
         self._evidence.clear()
 
     # -- nothing special -----------------------------------------------------------------------
 
     def _watch(self, now: float, flying_bytes: int, samples: Sequence[Sample]) -> None:
-        if self._since(_LONG_S - 0.05) is None:
+        if self._since(FINDER.window_s - 0.05) is None:
             return
         held_part = self._held_part()
         known = self._line < math.inf
@@ -422,24 +419,25 @@ class Bottleneck:
         if known and held_part >= 0.5:
             self._stuck_since_s = math.inf
             if not self._bounded and now >= self._next_probe_s:
-                self._probe = _Probe(now, _PROBE, flying_bytes)
+                self._probe = _Probe(now, FINDER.grown, flying_bytes)
             return
-        goodput, rates = self._rates(_LONG_S)
+        goodput, rates = self._rates(FINDER.window_s)
         crowd = _telling(samples, rates)
         stuck = sum(sample.stuck for sample in crowd)
-        if len(crowd) < 2 or stuck < _STUCK * len(crowd) or goodput <= 0.0:
+        if len(crowd) < 2 or stuck < FINDER.fallen * len(crowd) or goodput <= 0.0:
             self._stuck_since_s = math.inf
             return
         then, count = self._crowd
         changed = count > 0 and (
-            len(crowd) > _CHANGED * count or not then / _CHANGED < goodput < _CHANGED * then
+            len(crowd) > FINDER.grown * count
+            or not then / FINDER.grown < goodput < FINDER.grown * then
         )
-        sooner_s = max(0.5 * self._again_s, self._again_s - _SOONER_S) if changed else 0.0
+        sooner_s = max(0.5 * self._again_s, self._again_s - FINDER.evidence_s) if changed else 0.0
         if now < self._next_trial_s - sooner_s:
             self._stuck_since_s = math.inf
             return
         self._stuck_since_s = min(self._stuck_since_s, now)
-        if now - self._stuck_since_s >= _STUCK_S:
+        if now - self._stuck_since_s >= FINDER.short_s:
             self._try(now, crowd, rates, goodput)
 
     def _trim(self, now: float, samples: Sequence[Sample]) -> bool:
@@ -448,15 +446,21 @@ class Bottleneck:
         By no more than a tenth below what was known for sure: a crowd that is limited by itself
         may look like that.
         """
-        goodput, rates = self._rates(_LONG_S)
+        goodput, rates = self._rates(FINDER.window_s)
         stuck = [sample.stuck for sample in _telling(samples, rates)]
-        cap = _BELOW * self._line
-        if len(stuck) < 3 or sum(stuck) < _TRIMMED * len(stuck) or goodput < 0.9 * cap:
+        cap = FINDER.cap_part * self._line
+        if len(stuck) < 3 or sum(stuck) < FINDER.fallen * len(stuck) or goodput < 0.9 * cap:
             return False
-        if now < self._next_trim_s or goodput > cap / _TRIM or self._line <= 0.9 * self._sure:
+        if (
+            now < self._next_trim_s
+            or goodput > cap / FINDER.cap_part
+            or self._line <= 0.9 * self._sure
+        ):
             return False
-        self._next_trim_s = now + _LONG_S
-        self._line = max(0.9 * self._sure, _TRIM * min(self._line, goodput / _BELOW))
+        self._next_trim_s = now + FINDER.window_s
+        self._line = max(
+            0.9 * self._sure, FINDER.cap_part * min(self._line, goodput / FINDER.cap_part)
+        )
         return True
 
     def _comings_and_goings(self, now: float) -> int:
@@ -465,13 +469,13 @@ class Bottleneck:
         Downloads that stay make room for those that come and take over from those that go, or do
         not: the slope of the one against the other, over the last seconds.
         """
-        if self._trial is None and now > self._tried_s + 2 * _SPAN_S:
+        if self._trial is None and now > self._tried_s + 2 * FINDER.short_s:
             self._tried = frozenset()
-        middle, old = self._since(_SPAN_S), self._since(2 * _SPAN_S)
+        middle, old = self._since(FINDER.short_s), self._since(2 * FINDER.short_s)
         evidence = self._evidence
-        while evidence and evidence[0][0] < now - _EVIDENCE_S:
+        while evidence and evidence[0][0] < now - FINDER.evidence_s:
             evidence.popleft()
-        fresh = not evidence or evidence[-1][0] <= now - _SHORT_S
+        fresh = not evidence or evidence[-1][0] <= now - FINDER.short_s
         if self._probe is not None or (self._line < math.inf and self._held_part() > 0.0):
             # What the cap holds back makes room whatever the line is. (Below a ceiling that was
             # not reached it is not the cap that makes the goodput stand still.)
@@ -479,7 +483,7 @@ class Bottleneck:
             return 0
         if middle is not None and old is not None and fresh and middle.now > old.now:
             passed = middle.now - old.now
-            goodput, rates = self._rates(_SPAN_S)
+            goodput, rates = self._rates(FINDER.short_s)
             before = (middle.acked_total - old.acked_total) / passed
             if goodput <= 0.0 or before <= 0.0:
                 return 0
@@ -490,10 +494,10 @@ class Bottleneck:
             }
             gained = sum(rates[lease] - rate for lease, rate in stayed.items())
             most = max(goodput, before)
-            if sum(stayed.values()) >= _STAYED * before:
+            if sum(stayed.values()) >= FINDER.trial_part * before:
                 others = (goodput - before - gained) / most
                 evidence.append((now, most, others, gained / most))
-        level = _LEVEL * max((most for _, most, _, _ in evidence), default=0.0)
+        level = FINDER.fallen * max((most for _, most, _, _ in evidence), default=0.0)
         if self._line == math.inf and _stood_still(evidence, level):
             return 1
         told = [
@@ -502,9 +506,9 @@ class Bottleneck:
             if most * (1.0 - abs(others + gained)) >= level
         ]
         weight, slope = _slope(told)
-        if weight < _ENOUGH:
+        if weight < FINDER.evidence:
             return 0
-        return 1 if slope >= _SLOPE_FULL else -1 if slope <= _SLOPE_NOT else 0
+        return 1 if slope >= FINDER.takeover else -1 if slope <= FINDER.takeover / 2.0 else 0
 
     # -- trials --------------------------------------------------------------------------------
 
@@ -517,12 +521,12 @@ class Bottleneck:
         rate = 0.0
         for sample in sorted(crowd, key=lambda sample: -sample.remaining_bytes):
             more = rates[sample.lease]
-            if rate >= _HELD * total or len(held) >= max(1, len(crowd) // 2):
+            if rate >= FINDER.trial_part * total or len(held) >= max(1, len(crowd) // 2):
                 break
             if more > 0.0 and (rate + more <= 0.6 * total or len(crowd) == 2):
                 held[sample.lease] = more
                 rate += more
-        if rate < _MISSING * total:
+        if rate < FINDER.trial_part / 2.0 * total:
             # One has nearly all, as with dozens of connections: the others alone tell nothing.
             first = max(crowd, key=lambda sample: rates[sample.lease]).lease
             held = {first: rates[first]}
@@ -534,26 +538,26 @@ class Bottleneck:
         """Whether the others took over what was set free; see the module's head."""
         self._tried_s = now
         lasted_s = now - trial.began_s
-        if lasted_s < _TRIAL_S - 0.05:
+        if lasted_s < FINDER.window_s - 0.05:
             return
-        goodput, rates = self._rates(_SHORT_S)
+        goodput, rates = self._rates(FINDER.short_s)
         kept = [lease for lease in trial.kept if lease in rates]
         gained = sum(rates[lease] - trial.kept[lease] for lease in kept)
         # What all others, held back, gone or new, take more than before; the kept ones make room
         # for it, or take over what it falls short, if they share a full line, and else do not.
         others = goodput - trial.goodput_bytes_s - gained
-        least = _MISSING * trial.goodput_bytes_s
+        least = FINDER.trial_part / 2.0 * trial.goodput_bytes_s
         # Where all take less, that tells nothing of who limits them.
         if abs(others) >= max(1.0, least) and max(others, gained) >= -0.5 * least:
-            taken = -gained / others >= _TAKEN
+            taken = -gained / others >= 0.5
             trial.verdicts = max(1, trial.verdicts + 1) if taken else min(-1, trial.verdicts - 1)
-            if trial.verdicts >= _AGREE:
+            if trial.verdicts >= 2:
                 self._full(max(goodput, trial.goodput_bytes_s), now)
                 return
-            if trial.verdicts <= -_AGREE:
+            if trial.verdicts <= -2:
                 self._not_full(trial.goodput_bytes_s, len(trial.held) + len(trial.kept), now)
                 return
-        if lasted_s >= _TRIAL_MOST_S:
+        if lasted_s >= FINDER.evidence_s:
             # Too much came and went to tell.
             self._trial = None
             self._wait_longer(now)
@@ -564,37 +568,37 @@ class Bottleneck:
         if goodput_bytes_s <= 0.0:
             # Nothing arrives at all: that is an outage and tells nothing of the line.
             return
-        news = goodput_bytes_s < _FALLEN * self._line
+        news = goodput_bytes_s < FINDER.fallen * self._line
         fell = news and self._line < math.inf
         if fell:
-            goodput_bytes_s = max(goodput_bytes_s, self._line / _MOST_FALL)
+            goodput_bytes_s = max(goodput_bytes_s, self._line / FINDER.most_fall)
         ceiling = self.ceiling_bytes_s
-        if ceiling is not None and goodput_bytes_s >= _REACHED * ceiling:
-            goodput_bytes_s = ceiling / _BELOW
+        if ceiling is not None and goodput_bytes_s >= FINDER.cap_part * ceiling:
+            goodput_bytes_s = ceiling / FINDER.cap_part
         self._line = self._sure = goodput_bytes_s
-        self._murky_until_s = now + _MURKY_S
-        self._next_trim_s = now + _LONG_S
-        self._again_s, self._crowd = _AGAIN_S, (0.0, 0)
-        self._next_trial_s = now + _AGAIN_S
-        self._next_probe_s = now + _AGAIN_S
+        self._murky_until_s = now + 1.5 * FINDER.window_s
+        self._next_trim_s = now + FINDER.window_s
+        self._again_s, self._crowd = FINDER.retry_s, (0.0, 0)
+        self._next_trial_s = now + FINDER.retry_s
+        self._next_probe_s = now + FINDER.retry_s
         self._stuck_since_s = math.inf
         self._evidence.clear()
         self._doubts = 0
         if news:
             # What stands before the line slows down all who begin; it can wait in the server.
-            self._probe = _Probe(now, 1.0, 0, _FOUND, fell=fell)
+            self._probe = _Probe(now, 1.0, 0, FINDER.fall_drain_part, found=True, fell=fell)
 
     def _not_full(self, goodput_bytes_s: float, count: int, now: float) -> None:
         """Each client is limited by itself. A cap that stood has been wrong if it held anybody."""
         self._trial = None
-        if not self._bounded and goodput_bytes_s >= 0.9 * _BELOW * self._line:
+        if not self._bounded and goodput_bytes_s >= 0.9 * FINDER.cap_part * self._line:
             self._line = math.inf
         self._crowd = (goodput_bytes_s, count)
         self._wait_longer(now)
 
     def _wait_longer(self, now: float) -> None:
         """A trial cost something and changed nothing: the next one is later."""
-        self._again_s = min(_AGAIN_MOST_S, 2.0 * self._again_s)
+        self._again_s = min(32.0 * FINDER.retry_s, 2.0 * self._again_s)
         self._next_trial_s = now + self._again_s
         self._stuck_since_s = math.inf
 
@@ -604,58 +608,61 @@ class Bottleneck:
         self, probe: _Probe, now: float, flying_bytes: int, samples: Sequence[Sample]
     ) -> None:
         lasted_s = now - probe.began_s
-        if probe.drain is not None:
-            self._let_drain(probe, probe.drain, now, flying_bytes, samples)
+        if probe.drain_part is not None:
+            self._let_drain(probe, probe.drain_part, now, flying_bytes, samples)
             return
-        if lasted_s < _SHORT_S - 0.05:
+        if lasted_s < FINDER.short_s - 0.05:
             return
-        goodput, rates = self._rates(_SHORT_S)
-        if goodput > _FOLLOWED * self._line:
+        goodput, rates = self._rates(FINDER.short_s)
+        if goodput > FINDER.followed * self._line:
             self._line = self._sure = goodput
-            factor = min(_PROBE_MOST, probe.factor * _PROBE_MORE)
+            factor = min(2.0, probe.factor * FINDER.grown)
             self._probe = _Probe(now, factor, probe.flying_bytes)
             self._doubts = 0
             return
         beyond = (flying_bytes - probe.flying_bytes) / lasted_s
-        stands = beyond >= _STANDS * (probe.factor - 1.0) * self._line
-        if lasted_s < _PROBE_S - 0.05:
-            if not stands or goodput > _SAME * self._line:
+        stands = beyond >= FINDER.takeover * (probe.factor - 1.0) * self._line
+        if lasted_s < FINDER.window_s - 0.05:
+            if not stands or goodput > self._line / FINDER.cap_part:
                 return
             # What a token bucket had saved up may have left in so short a time, too.
             goodput = min(goodput, self._line)
         else:
-            goodput, rates = self._rates(_LONG_S)
-        if self._held_part() >= 0.5 and goodput + beyond >= _SENT * self._line:
+            goodput, rates = self._rates(FINDER.window_s)
+        if self._held_part() >= 0.5 and goodput + beyond >= FINDER.followed * self._line:
             # More was sent than arrived: this is what the line carries, to the byte.
-            self._line = max(0.9 * self._line, min(goodput, _FOLLOWED * self._line))
+            self._line = max(0.9 * self._line, min(goodput, FINDER.followed * self._line))
             self._sure = self._line
         self._doubts += 1
         crowd = [sample for sample in samples if sample.lease in rates]
-        doubtful = self._doubts % _DOUBT == 0 and len(crowd) >= 3
-        self._probe = _Probe(now, 1.0, 0, _LEFT, doubtful)
+        doubtful = self._doubts % 3 == 0 and len(crowd) >= 3
+        self._probe = _Probe(now, 1.0, 0, FINDER.drain_part, doubtful=doubtful)
 
     def _let_drain(
         self,
         probe: _Probe,
-        drain: _Drain,
+        part: float,
         now: float,
         flying_bytes: int,
         samples: Sequence[Sample],
     ) -> None:
         """Send less until nothing stands before the line: what is new would stand behind it."""
         lasted_s = now - probe.began_s
-        least = 1.0 - _DRAINED * (1.0 - drain.part)
-        drained = lasted_s >= _SHORT_S and self._rates(_SHORT_S)[0] < least * self._line
-        drained = drained or flying_bytes <= _UNDER_WAY_S * self._line
-        if not drained and lasted_s < drain.most_s:
+        least = 1.0 - 0.5 * (1.0 - part)
+        drained = lasted_s >= FINDER.short_s and self._rates(FINDER.short_s)[0] < least * self._line
+        drained = drained or flying_bytes <= (1.0 - FINDER.cap_part) * self._line
+        if not drained and lasted_s < FINDER.evidence_s:
+            if probe.found and lasted_s >= FINDER.window_s:
+                # While a queue stands, all that arrives is the line. The fall was seen half over.
+                self._line = self._sure = min(self._line, self._rates(FINDER.window_s)[0])
             return
         if probe.fell:
             # A line that only stood still for a moment is found again at once.
-            self._probe = _Probe(now, _PROBE_MOST, flying_bytes)
+            self._probe = _Probe(now, 2.0, flying_bytes)
             return
         self._probe = None
-        self._next_probe_s = now + _PROBE_EVERY_S
-        goodput, rates = self._rates(_LONG_S)
+        self._next_probe_s = now + 2.0 * FINDER.retry_s
+        goodput, rates = self._rates(FINDER.window_s)
         crowd = [sample for sample in samples if sample.lease in rates]
         if probe.doubtful and len(crowd) >= 3:
             self._try(now, crowd, rates, goodput)
@@ -677,9 +684,9 @@ def _stood_still(evidence: Sequence[tuple[float, float, float, float]], level: f
         told.append((others, gained))
         moved += (others + gained) ** 2
         weight, slope = _slope(told)
-        if len(told) < _LOOKS or slope < _SLOPE_FULL:
+        if slope < FINDER.takeover:
             continue
-        if weight >= max(_LITTLE, _STILLER * moved):
+        if weight >= max(FINDER.still_evidence, FINDER.stillness * moved):
             return True
     return False
 
@@ -690,5 +697,7 @@ def _telling(samples: Sequence[Sample], rates: Mapping[int, float]) -> list[Samp
     Else a few readers that stand still could make a line look full that has room.
     """
     here = [sample for sample in samples if sample.lease in rates]
-    least = _TELLS * sum(rates[sample.lease] for sample in here) / max(1, len(here))
+    least = (
+        (1.0 - FINDER.cap_part) * sum(rates[sample.lease] for sample in here) / max(1, len(here))
+    )
     return [sample for sample in here if rates[sample.lease] >= least]

