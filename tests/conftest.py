@@ -80,7 +80,8 @@ LONGEST = (
 )
 
 
-#: Tests that take over a second of CPU, or several in all their forms, a line each: `file::function`. They have the marker `slow`.
+#: Tests that take over a second of CPU, in one form or in all together: `file::function`, a line
+#: each. They have the marker `slow`.
 SLOW = Path(__file__).with_name("slow.txt")
 
 
