@@ -1054,10 +1054,15 @@ class HookedAdmission:
         return Wait(
             retry_after_s=retry,
             ticket=table.number[row],
-            place=self.queue.place(row),
+            place=self._place(row),
             ready=table.state[row] == READY,
             estimate=stated,
         )
+
+    def _place(self, row: int) -> int | None:
+        if self._room.is_small(row):
+            return self.queue.place(row)
+        return self.policy.place(row)
 
     def _wait_on(self, row: int, now: float) -> Wait:
         """Repeat the promise to one that came too early."""
@@ -1194,7 +1199,7 @@ class HookedAdmission:
     def place(self, ticket: int) -> int | None:
         """See `AdmissionPolicy.place`."""
         row = self.row(ticket)
-        return None if row is None else self.queue.place(row)
+        return None if row is None else self._place(row)
 
     def tickets(self, start: int = 0) -> Iterable[TicketRow]:
         """See `AdmissionPolicy.tickets`."""

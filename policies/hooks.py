@@ -167,6 +167,10 @@ class Policy:
         """When this ticket starts, where the policy knows better than the slots' schedule."""
         return None
 
+    def place(self, row: int) -> int | None:
+        """The place that the client of a large job is shown; by default the order of turn."""
+        return self.admission.queue.place(row)
+
     def next_forecast(self, now: float) -> Forecast | None:
         """The same for a ticket that would be issued now."""
         return None

@@ -128,6 +128,7 @@ class TicketTable:
         "mark",
         "network",
         "number",
+        "place",
         "polls",
         "present",
         "priority_class",
@@ -171,6 +172,8 @@ class TicketTable:
         self.away = array("f")
         self.expected = array("f")
         self.bound = array("f")
+        #: The place that its client was shown last, see `policies.estimate.told_places`; 0: none.
+        self.place = array("i")
         self.polls = array("H")
         self.early = array("H")
         self.state = bytearray()
@@ -230,7 +233,7 @@ class TicketTable:
         self.key[row] = 0.0
         self.mark[row] = math.inf
         self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
-        self.polls[row] = self.early[row] = 0
+        self.place[row] = self.polls[row] = self.early[row] = 0
         self.state[row] = _WAITING
         self.present[row] = self.given_back[row] = 0
         self._free.append(row)
@@ -260,5 +263,5 @@ class TicketTable:
         return (
             *(self.number, self.size, self.remaining, self.weight, self.issued_s, self.changed_s),
             *(self.key, self.mark, self.promise_s, self.raw, self.away, self.expected, self.bound),
-            *(self.polls, self.early),
+            *(self.place, self.polls, self.early),
         )
