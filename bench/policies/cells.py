@@ -18,6 +18,7 @@ from unittest.mock import patch
 from bench.attacks.simulated import (
     ATTACKERS,
     CONDUCTS,
+    SHARE,
     Attacked,
     Attacker,
     Conduct,
@@ -80,6 +81,7 @@ class LawCell:
     scenario: Mapping[str, Any] = field(default_factory=dict)
     #: What an attacker does beside the population.
     attack: Conduct | None = None
+    attacker: Attacker = _ONE_NETWORK
     #: Each client leaves unless bytes of its file come.
     counts_body: bool = False
 
@@ -148,6 +150,7 @@ CELLS: Mapping[str, LawCell] = {
     "100 behind one address": LawCell(partial(one_address, people=100, shape=_SHORT), (700,)),
     "short downloads of one network": LawCell(_PEOPLE, (1,), attack=_SHORT_FILES),
     "idle readers of one network": LawCell(_PEOPLE, (1,), attack=CONDUCTS["idle"]),
+    "16 that always download": LawCell(_PEOPLE, (1,), attack=CONDUCTS["real"], attacker=SHARE),
     "body counters": LawCell(_body_counters, (700,), counts_body=True),
 }
 
@@ -189,7 +192,7 @@ def _one(name: str, seed: int) -> CellFigures:
     conditions = replace(scenario.conditions(workload), limit_s=_LONGEST_S)
     if cell.attack is not None:
         day = replace(conditions, limit_s=_DAY_S)
-        engine = Attacked(workload, policy, day, seed, _ONE_NETWORK, cell.attack, _MOST_EVENTS)
+        engine = Attacked(workload, policy, day, seed, cell.attacker, cell.attack, _MOST_EVENTS)
         waits, _ = sessions_s(play(engine))
         within = measure(workload, conditions, engine.tally)["eta_within_p90"]
         return CellFigures(float(waits.mean()), math.nan, within, math.nan)
