@@ -89,7 +89,7 @@ def kept_alive_bytes_s(rate_bytes_s: float, paused: int) -> float:
 class KeepAliveBudget:
     """How much a paused download may send now. The caller says when, and what it has sent.
 
-    `rate_bytes_s` is infinite while nobody knows what the line carries.
+    `rate_bytes_s` is infinite while it is not known what the line carries.
     """
 
     __slots__ = ("_at_s", "_due_s", "_left", "_rate")
@@ -116,7 +116,7 @@ class KeepAliveBudget:
         return max(KEEP_ALIVE.bucket_s * part_bytes_s, 4.0 * KEEP_ALIVE.burst_bytes)
 
     def interval_s(self, paused: int) -> float:
-        """How often each of so many sends something."""
+        """How often each of `paused` downloads sends something."""
         return max(KEEP_ALIVE.interval_s, paused * KEEP_ALIVE.small_bytes / (0.5 * self._rate))
 
     def share(self, since_burst_s: float, *, counts: bool) -> int:
@@ -136,5 +136,5 @@ class KeepAliveBudget:
         return tuning.burst_bytes if self._left >= enough else tuning.small_bytes
 
     def spend(self, count: int) -> None:
-        """So many bytes were sent."""
+        """Pay for bytes that were sent."""
         self._left -= count

@@ -31,7 +31,6 @@ class Lease:
         "idled_s",
         "key",
         "large",
-        "late_s",
         "lent",
         "line",
         "mark",
@@ -70,8 +69,6 @@ class Lease:
         self.believed_bytes = job.remaining_bytes
         #: Where it ends in its client's virtual share, see `policies.virtual_sharing`.
         self.mark = math.inf
-        #: Since when a plain server would have it done.
-        self.late_s = math.inf
         self.slotless = False
         #: Its slot went to somebody else although it was used, see `policies.laws.crowds`.
         self.lent = False
@@ -101,7 +98,7 @@ class Lease:
         #: when that was found.
         self.key = self.speed_bytes_s = 0.0
         self.paused = False
-        #: It only got its first bytes: its turn is still to come (`policies.openings`).
+        #: It only got its first bytes: its turn is still to come (`policies.first_bytes`).
         self.opened = False
         #: Since when it is paused, in the present stretch.
         self.stopped_s = now

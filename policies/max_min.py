@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-#: Caps are rounded to this many bytes a second, so that their sums are exact in a double; weights
-#: for the same reason.
-_QUANTUM, _WEIGHT_QUANTUM = 1.0 / 1024.0, 2.0**-24
+#: Caps are rounded to this many bytes a second, so that their sums are exact in a double.
+_QUANTUM = 1.0 / 1024.0
+#: Weights are rounded for the same reason.
+_WEIGHT_QUANTUM = 2.0**-24
 
 
 def _rounded(cap_bytes_s: float) -> float:
@@ -27,7 +28,9 @@ def _rounded(cap_bytes_s: float) -> float:
     return max(_QUANTUM, round(cap_bytes_s / _QUANTUM) * _QUANTUM)
 
 
-_OUT, _CAPPED, _LEVEL = 0, 1, 2
+_OUT = 0
+_CAPPED = 1
+_LEVEL = 2
 
 
 class Flow:
@@ -242,7 +245,7 @@ class SharedLink:
         self.start(flow)
 
     def weigh(self, flow: Flow, weight: float) -> None:
-        """A transfer counts as so many (above 0) from now on."""
+        """A transfer counts as `weight` transfers (above 0) from now on."""
         running, since_s = flow.running, flow.since_s
         self.stop(flow)
         flow.weight = max(_WEIGHT_QUANTUM, round(weight / _WEIGHT_QUANTUM) * _WEIGHT_QUANTUM)
@@ -288,7 +291,7 @@ class SharedLink:
             self._level_weight -= flow.weight
             if not self._level_count:
                 self._level_weight = self._v = (
-                    0.0  # nobody's end refers to it any more: start afresh, stay precise
+                    0.0  # no end refers to it any more: start afresh, stay precise
                 )
         flow._state = _OUT
         self._stamps += 1

@@ -19,14 +19,14 @@ from .network_shares import NetworkShares, enclosing
 #: Shares of a network before its short downloads count as longer. With 12 one IPv4 costs two and a
 #: half times as much as with 4.
 SHARES = 4.0
-#: And so many mean downloads before that. With 4 a company of 20 behind one address is 28 % later
+#: And this many mean downloads before that. With 4 a company of 20 behind one address is 28 % later
 #: than 20 others beside it; with 12 short files of one IPv4 cost 0.8 of a calm session, not 0.55.
 BURST_MEANS = 8.0
-#: Downloads of a network beyond its share count as so many mean ones at least. With 1 half of the
+#: Downloads of a network beyond its share count as this many mean ones at least. With 1 half of the
 #: crowd would still be longer; with 2 a crowd of 500 behind one address is 10 % later, not 5 %.
 LEAST_MEANS = 1.5
-#: No excess is larger than so many mean downloads: a network that had the line for itself all night
-#: is within its share again soon after others have come.
+#: No excess is larger than this many mean downloads: a network that had the line for itself all
+#: night is within its share again soon after others have come.
 MOST_EXCESS_MEANS = 2.0 * BURST_MEANS
 #: Networks of which the mean download is remembered. Not sensitive: a mean over any crowd will do.
 _REMEMBERED = 1000
@@ -54,7 +54,7 @@ class MeanDownload:
 
     @property
     def size_bytes(self) -> float:
-        """The mean; 0 while nobody has asked."""
+        """The mean; 0 before the first request."""
         return max(0.0, self._sum_bytes) / len(self._of) if self._of else 0.0
 
 
@@ -73,12 +73,12 @@ class NetworkOrder:
         self._mean.note(enclosing(owner)[-1], size_bytes)
 
     def took(self, network: str, count: int) -> None:
-        """Strangers of this network were given so many bytes."""
+        """Strangers of this network were given `count` bytes."""
         most = MOST_EXCESS_MEANS * self._mean.size_bytes
         self._shares.charge(enclosing(network), count, most)
 
     def earn(self, goodput_bytes_s: float, present: int, now: float) -> None:
-        """So much leaves just now, for so many downloads that run or wait."""
+        """What leaves just now, for `present` downloads that run or wait."""
         if self._earned_s is not None:
             earned = goodput_bytes_s * max(0.0, now - self._earned_s)
             self._shares.earn(earned * SHARES / (present + SHARES))

@@ -6,8 +6,8 @@ finish tag: the counter when it last became active, plus all it was given since.
 its *excess*. A network that takes no more than its share has none, and one that stops taking loses
 its excess as the shares of the others grow.
 
-An address is charged at all its levels: IPv4 address, /24 and /16; IPv6 /64, /48, /40 and /32. So
-many addresses of one owner have no more together than their network has. The outermost levels may
+An address is charged at all its levels: IPv4 address, /24 and /16; IPv6 /64, /48, /40 and /32. All
+addresses of one owner have no more together than their network has. The outermost levels may
 hold many owners; they may take a little more than one network may.
 """
 
@@ -22,8 +22,8 @@ from heapq import heapify, heappop, heappush
 #: How long the prefixes of the networks around a /24 or a /48 are, by IP version.
 #: Providers are given a /32 (RIPE-738).
 _WIDER = {4: (16,), 6: (40, 32)}
-#: A /16 or a /32 has so many shares in the order of downloads: who owns a whole one costs the
-#: others hardly more than who owns a /48. With 2 he costs them twice as much.
+#: Shares of a /16 or a /32 in the order of downloads. The owner of a whole one costs the others
+#: about what the owner of a /48 does; with 2 it costs them twice as much.
 WIDE_SHARES = 1.1
 #: How the prefixes of wide networks end.
 _WIDE = ("/16", "/40", "/32")
@@ -83,10 +83,10 @@ class NetworkShares:
     def charge(
         self, path: Sequence[str], count: float, most_excess_bytes: float = math.inf
     ) -> None:
-        """A client of these networks was given so many bytes.
+        """A client of these networks was given `count` bytes.
 
-        No excess grows beyond `most_excess_bytes`, so that what was taken long ago, while nobody
-        else wanted it, is forgotten some day.
+        No excess grows beyond `most_excess_bytes`, so that what was taken long ago, while no other
+        client wanted it, is forgotten some day.
         """
         tags = self._tags
         for key in path:
@@ -114,7 +114,7 @@ class NetworkShares:
         return self.finish_tag(path) - self._share_bytes
 
     def clear(self) -> None:
-        """Forget all: nobody stood in anybody's way for a while."""
+        """Forget all: no client stood in another's way for a while."""
         self._tags.clear()
         self._by_tag.clear()
 

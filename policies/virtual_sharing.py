@@ -1,62 +1,67 @@
-"""When each client would be done without admission: the virtual processor sharing of the crowd.
+"""Virtual processor sharing: when each client would be done on a server without admission.
 
-All clients that ask enter a virtual link of the same capacity that serves them at once, max-min by
-their own speeds, as a plain web server does. A client that asks for several files is one flow; each
-download ends at a *mark*, a count of the bytes its client has asked for. The time until a mark is
-foretold at the flow's present rate. (Related: FSP, Friedman and Henderson, SIGMETRICS 2003, which
-serves in the order of these times; here they only say when a download can wait no longer.)
+All clients that ask enter a virtual link of the same capacity. It serves them at once, max-min by
+their own speeds, as a plain web server does. A client that asks for several files is one flow. Each
+download ends at a *mark*, a count of the bytes that its client has asked for. (Related: FSP,
+Friedman and Henderson, SIGMETRICS 2003, which serves in the order of these ends. Here they only say
+when a download can wait no longer.)
 
-Strangers of one network (`policies.sharing`) weigh no more than so many others, together: where
-there are more, each has its part of that. So a crowd that is all of one network is shared as any
-other. The networks within a wider one (`policies.network_shares`) weigh hardly more than one.
+New clients of one network (`policies.sharing`) weigh together no more than `network_shares` others.
+The networks within a wider one (`policies.network_shares`) weigh `WIDE_SHARES` of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from .max_min import Flow, SharedLink
 from .network_shares import WIDE_SHARES, enclosing
 
-#: The weights of a network's flows are set anew once it has so many times as many, or as few: then
-#: one more costs the same few steps however many there are.
-_MOVED = 1.1
+#: The weights of a network's flows are set anew once their number has changed by this factor, so
+#: that one more costs the same few steps however many there are.
+_REWEIGHED = 1.1
+#: A speed that differs by less than this part changes nothing.
+_SAME_SPEED = 0.05
 
 
-class _Network:
-    """The flows of one network's strangers, and the weight that each has."""
+@dataclass(slots=True)
+class _VirtualClient:
+    """A client with a flow, or with downloads that are not over in truth."""
 
-    __slots__ = ("flows", "shares", "weighed", "weight")
+    #: Its network and the widest around it; empty: it weighs as one.
+    networks: tuple[str, ...]
+    flow: Flow | None = None
+    asked_bytes: float = 0.0
+    speed_bytes_s: float = 0.0
+    downloads: int = 0
 
-    def __init__(self, shares: float) -> None:
-        self.shares = shares
-        self.flows: dict[str, Flow] = {}
-        #: How many there were when they were weighed.
-        self.weighed = 0
-        self.weight = 1.0
+
+@dataclass(slots=True)
+class _VirtualNetwork:
+    """The flows of one network's new clients, and the weight of each."""
+
+    shares: float
+    flows: dict[str, Flow] = field(default_factory=dict)
+    #: How many there were when they were weighed.
+    weighed: int = 0
+    weight: float = 1.0
 
 
 class VirtualSharing:
     """One flow a client. Sizes are bytes, times seconds."""
 
-    __slots__ = ("_asked", "_flows", "_link", "_network_of", "_networks", "_open", "_speeds")
+    __slots__ = ("_clients", "_flows", "_link", "_networks")
 
     def __init__(self) -> None:
         self._link: SharedLink | None = None
-        self._flows: dict[str, Flow] = {}
-        #: Of each client: the bytes it has asked for in all, how fast it is with all that it
-        #: fetches at once, and its downloads that are not over in truth; forgotten once it has
-        #: neither a flow nor such a download.
-        self._asked: dict[str, float] = {}
-        self._speeds: dict[str, float] = {}
-        self._open: dict[str, int] = {}
-        #: Of each stranger: its network and the widest around it.
-        self._network_of: dict[str, tuple[str, ...]] = {}
-        self._networks: dict[str, _Network] = {}
+        self._clients: dict[str, _VirtualClient] = {}
+        self._networks: dict[str, _VirtualNetwork] = {}
+        self._flows = 0
 
     def __len__(self) -> int:
         """Clients that are not done."""
-        return len(self._flows)
+        return self._flows
 
     def run_to(self, now: float, capacity_bytes_s: float) -> None:
         """Let time pass, and the link carry so much from now on (finite, above 0)."""
@@ -83,122 +88,115 @@ class VirtualSharing:
     ) -> float:
         """A client that takes `speed_bytes_s` asks for so much; returns the mark of its end.
 
-        With a `network` it is one of its strangers, who weigh as much as `network_shares` others
-        at the most; it stays one as long as it has downloads. Call `run_to` before, once at least.
+        A client that comes with a `network` weighs with it as long as it has downloads. Call
+        `run_to` before, once at least.
         """
         assert self._link is not None
-        speed = self._speeds[client] = max(speed_bytes_s, self._speeds.get(client, 0.0))
-        flow = self._flows.get(client)
-        if flow is not None:
-            self._link.change(flow, size_bytes, speed)
+        known = self._clients.get(client)
+        if known is None:
+            around = enclosing(network) if network and network_shares else ()
+            known = _VirtualClient(around if len(around) < 2 else (network, around[-1]))
+            self._clients[client] = known
+        known.speed_bytes_s = max(speed_bytes_s, known.speed_bytes_s)
+        if known.flow is not None:
+            self._link.change(known.flow, size_bytes, known.speed_bytes_s)
         else:
-            flow = self._flows[client] = Flow(speed, size_bytes, client)
-            if client not in self._asked and network and network_shares:
-                around = enclosing(network)
-                self._network_of[client] = around if len(around) < 2 else (network, around[-1])
-            self._join(client, flow, network_shares)
-            self._link.start(flow)
-        self._open[client] = self._open.get(client, 0) + 1
-        mark = self._asked[client] = self._asked.get(client, 0.0) + size_bytes
-        return mark
+            known.flow = Flow(known.speed_bytes_s, size_bytes, client)
+            self._flows += 1
+            self._join(client, known, network_shares)
+            self._link.start(known.flow)
+        known.downloads += 1
+        known.asked_bytes += size_bytes
+        return known.asked_bytes
 
     def set_speeds(self, speeds_bytes_s: Mapping[str, float]) -> None:
         """How fast clients seem by now, each with all that it fetches at once."""
-        known_of, flows, link = self._speeds, self._flows, self._link
         for client, speed_bytes_s in speeds_bytes_s.items():
-            if client not in flows:
+            known = self._clients.get(client)
+            if known is None or known.flow is None:
                 continue
-            off = known_of.get(client, 0.0) - speed_bytes_s
-            if -0.05 * speed_bytes_s <= off <= 0.05 * speed_bytes_s:
-                continue
-            assert link is not None
-            known_of[client] = speed_bytes_s
-            link.change(flows[client], 0.0, speed_bytes_s)
+            off = known.speed_bytes_s - speed_bytes_s
+            if not -_SAME_SPEED * speed_bytes_s <= off <= _SAME_SPEED * speed_bytes_s:
+                assert self._link is not None
+                known.speed_bytes_s = speed_bytes_s
+                self._link.change(known.flow, 0.0, speed_bytes_s)
 
     def end(self, client: str, done: bool) -> None:
         """One of the client's downloads is over in truth; a finished one runs on here.
 
-        When its last one was given up, nothing would be sent to it any more.
+        Nothing would be sent any more to a client that gave its last one up.
         """
-        left = self._open.get(client, 0) - 1
-        if left > 0:
-            self._open[client] = left
+        known = self._clients.get(client)
+        if known is None:
             return
-        self._open.pop(client, None)
-        flow = self._flows.get(client)
-        if flow is not None and not done:
+        known.downloads -= 1
+        if known.downloads > 0:
+            return
+        if known.flow is None:
+            del self._clients[client]
+        elif not done:
             assert self._link is not None
-            self._link.stop(flow)
+            self._link.stop(known.flow)
             self._flow_over(client)
-        elif flow is None:
-            self._forget(client)
+
+    def most_bytes_s(self, client: str) -> float:
+        """What this client is given at most, with all that it fetches at once.
+
+        A client that takes no more is served as fast as if it were alone.
+        """
+        assert self._link is not None
+        known = self._clients.get(client)
+        weight = 1.0 if known is None else self._weight_of(known)
+        return weight * self._link.level_bytes_s
+
+    def left_s(self, client: str, mark: float) -> float:
+        """Seconds until the download that ends at this mark would be done; 0 if it would be now."""
+        known = self._clients.get(client)
+        if known is None or known.flow is None:
+            return 0.0
+        assert self._link is not None
+        return self._link.until_s(known.flow, known.asked_bytes - mark)
 
     def _flow_over(self, client: str) -> None:
-        del self._flows[client]
-        for key in self._network_of.get(client, ()):
-            network = self._networks.get(key)
-            if network is None or network.flows.pop(client, None) is None:
-                continue
-            if len(network.flows) * _MOVED < network.weighed:
+        known = self._clients[client]
+        known.flow = None
+        self._flows -= 1
+        for key in known.networks:
+            network = self._networks[key]
+            del network.flows[client]
+            if len(network.flows) * _REWEIGHED < network.weighed:
                 self._weigh(network)
             if not network.flows:
                 del self._networks[key]
-        if client not in self._open:
-            self._forget(client)
-
-    def _forget(self, client: str) -> None:
-        for of_client in (self._asked, self._speeds, self._network_of):
-            of_client.pop(client, None)
+        if known.downloads <= 0:
+            del self._clients[client]
 
     # -- the weight of a network -----------------------------------------------------------------
 
-    def _join(self, client: str, flow: Flow, network_shares: int) -> None:
+    def _join(self, client: str, known: _VirtualClient, network_shares: int) -> None:
+        assert known.flow is not None
         joined = []
-        for level, key in enumerate(self._network_of.get(client, ())):
+        for level, key in enumerate(known.networks):
             shares = network_shares * (WIDE_SHARES if level else 1.0)
-            network = self._networks.setdefault(key, _Network(shares))
-            network.flows[client] = flow
-            joined.append(network)
-        if joined:
-            flow.weight = self._weight_of(client)
+            joined.append(self._networks.setdefault(key, _VirtualNetwork(shares)))
+            joined[-1].flows[client] = known.flow
+        known.flow.weight = self._weight_of(known)
         for network in joined:
-            if len(network.flows) > _MOVED * network.weighed:
+            if len(network.flows) > _REWEIGHED * network.weighed:
                 self._weigh(network)
 
-    def _weigh(self, network: _Network) -> None:
+    def _weigh(self, network: _VirtualNetwork) -> None:
         assert self._link is not None
         network.weighed = count = len(network.flows)
         weight = min(1.0, network.shares / count) if count else 1.0
         if weight != network.weight:
             network.weight = weight
             for client, flow in network.flows.items():
-                weight = self._weight_of(client)
+                weight = self._weight_of(self._clients[client])
                 if weight != flow.weight:
                     self._link.weigh(flow, weight)
 
-    def _weight_of(self, client: str) -> float:
-        """The least that any network around a stranger gives each of its own."""
-        networks, keys = self._networks, self._network_of[client]
-        return min(networks[key].weight for key in keys if key in networks)
-
-    def most_bytes_s(self, client: str) -> float:
-        """What this client is given at most, with all that it fetches at once.
-
-        One that takes no more is served as fast as if it were alone.
-        """
-        assert self._link is not None
-        level = self._link.level_bytes_s
-        if self._network_of and client in self._network_of:
-            networks = self._networks
-            for key in self._network_of[client]:
-                if key in networks:
-                    level = min(level, networks[key].weight * self._link.level_bytes_s)
-        return level
-
-    def left_s(self, client: str, mark: float) -> float:
-        """Seconds until the download that ends at this mark would be done; 0 if it would be now."""
-        flow = self._flows.get(client)
-        if flow is None:
-            return 0.0
-        assert self._link is not None
-        return self._link.until_s(flow, self._asked[client] - mark)
+    def _weight_of(self, known: _VirtualClient) -> float:
+        """The least that any of its networks gives each of its own."""
+        networks = self._networks
+        return min((networks[key].weight for key in known.networks if key in networks), default=1.0)

@@ -16,6 +16,7 @@ from tests.in_order import in_order
 from tidegate.policies.admission import HookedAdmission
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import AdmissionPolicy, Admit, Job, LeaseView, TicketState, Wait
+from tidegate.policies.first_bytes import FirstBytes
 from tidegate.policies.hooks import AdmissionView
 from tidegate.policies.keep_alive import (
     KEEP_ALIVE,
@@ -25,8 +26,7 @@ from tidegate.policies.keep_alive import (
     most_with_first_bytes,
 )
 from tidegate.policies.leases import Lease, LeasePool
-from tidegate.policies.openings import Openings
-from tidegate.policies.preemption import PROBE_S, Preemption
+from tidegate.policies.preemption import PREEMPTION, Preemption
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 
@@ -148,7 +148,7 @@ def test_who_counts_bytes_is_opened_before_its_turn_and_has_its_turn_later() -> 
                 if isinstance(decision, Admit) and name.startswith("c"):
                     opened.append(decision.lease)
                     assert now >= 18.0
-    # Half of the openings may be of one network of strangers.
+    # Half of the first bytes may be of one network of strangers.
     assert (
         0.5 * most_with_first_bytes(line) <= len(opened) < 0.5 * most_with_first_bytes(line) + 1.0
     )
@@ -226,7 +226,7 @@ def test_an_opened_download_lives_through_closed_doors_and_other_policies() -> N
     assert policy.estimate(waits.ticket, 99.0) is None
 
 
-class _Openings:
+class _Waiting:
     """Tickets that all wait, numbered from 1, and what is opened of them as time passes."""
 
     def __init__(self, networks: list[str], rate: float, slots_max: int) -> None:
@@ -244,43 +244,43 @@ class _Openings:
         )
         self.pool = LeasePool()
         self.leases: dict[int, Lease] = {}
-        self.openings = Openings(cast(AdmissionView, admission))
+        self.first_bytes = FirstBytes(cast(AdmissionView, admission))
         for number in range(1, len(networks) + 1):
-            self.openings.wants(number, 0.0)
+            self.first_bytes.wants(number, 0.0)
 
     def pass_time(self, now: float) -> None:
-        while called := self.openings.next(now):
+        while called := self.first_bytes.next(now):
             (number,) = called
-            assert self.openings.may_open(number, now)
+            assert self.first_bytes.may_start(number, now)
             lease = self.leases[number] = self.pool.open(
                 Job(str(number), "f", 9, 9), now, number, True
             )
-            self.openings.opened(lease)
+            self.first_bytes.started(lease)
 
 
 def test_who_finds_no_room_in_its_network_keeps_no_other_waiting_and_is_looked_at_again() -> None:
     rate = 1e6
     half = 0.5 * most_with_first_bytes(rate)
-    openings = _Openings(["10.1.1/24"] * 100 + ["10.2.2/24"], rate, 4096)
-    openings.pass_time(7.0)
-    assert not openings.leases
-    openings.pass_time(8.0)
-    assert half <= len(openings.leases) - 1 < half + 1.0
-    assert 101 in openings.leases
-    before = len(openings.leases)
-    openings.openings.over(openings.leases[1])
-    openings.pass_time(16.0)
-    assert len(openings.leases) == before + 1
+    waiting = _Waiting(["10.1.1/24"] * 100 + ["10.2.2/24"], rate, 4096)
+    waiting.pass_time(7.0)
+    assert not waiting.leases
+    waiting.pass_time(8.0)
+    assert half <= len(waiting.leases) - 1 < half + 1.0
+    assert 101 in waiting.leases
+    before = len(waiting.leases)
+    waiting.first_bytes.over(waiting.leases[1])
+    waiting.pass_time(16.0)
+    assert len(waiting.leases) == before + 1
     # Nobody is looked at for ever.
-    openings.openings.over(openings.leases[2])
-    openings.pass_time(39.0)
-    assert len(openings.leases) == before + 1
+    waiting.first_bytes.over(waiting.leases[2])
+    waiting.pass_time(39.0)
+    assert len(waiting.leases) == before + 1
 
 
-def test_on_a_fast_line_openings_leave_slots_to_those_whose_turn_has_come() -> None:
-    openings = _Openings([""] * 100, 1e9, 80)
-    openings.pass_time(8.0)
-    assert len(openings.leases) == 20
+def test_on_a_fast_line_first_bytes_leave_slots_to_those_whose_turn_has_come() -> None:
+    waiting = _Waiting([""] * 100, 1e9, 80)
+    waiting.pass_time(8.0)
+    assert len(waiting.leases) == 20
 
 
 def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
@@ -298,10 +298,10 @@ def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
     def paused(now: float) -> tuple[int, ...]:
         return preemption.choose(in_order((busy, other, seen, unseen), capacity), capacity, now)[0]
 
-    assert paused(0.9 * PROBE_S) == ()
-    assert preemption.next_s(0.9 * PROBE_S) == PROBE_S
-    assert paused(PROBE_S) == (seen.id,)
-    assert paused(2.0 * PROBE_S) == ()
+    assert paused(0.9 * PREEMPTION.probe_s) == ()
+    assert preemption.next_s(0.9 * PREEMPTION.probe_s) == PREEMPTION.probe_s
+    assert paused(PREEMPTION.probe_s) == (seen.id,)
+    assert paused(2.0 * PREEMPTION.probe_s) == ()
     assert paused(60.0) == (unseen.id,)
     assert preemption.count == 2
     assert preemption.next_s(60.0) is None

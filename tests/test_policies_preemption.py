@@ -13,7 +13,7 @@ from tests.in_order import in_order
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import Job
 from tidegate.policies.leases import Lease, LeasePool
-from tidegate.policies.preemption import PROBE_S, Preemption
+from tidegate.policies.preemption import PREEMPTION, Preemption
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 
@@ -35,8 +35,8 @@ def test_the_next_probe_to_end_is_the_soonest_of_all(
         preemption.probe(leases[number], now)
         began[number] = now
     now += later_s
-    ends = [since_s + PROBE_S for since_s in began.values()]
-    expected = min((end if end > now else now + PROBE_S for end in ends), default=None)
+    ends = [since_s + PREEMPTION.probe_s for since_s in began.values()]
+    expected = min((end if end > now else now + PREEMPTION.probe_s for end in ends), default=None)
     assert preemption.next_s(now) == expected
 
 
@@ -95,7 +95,7 @@ def test_those_before_the_last_that_fills_the_line_never_have_less_than_they_tak
     for lease in probed:
         preemption.probe(lease, 0.0)
     preemption.choose(in_order(leases, capacity), capacity, 0.1)
-    behind, ahead = preemption.turned()
+    behind, ahead = preemption.background_changes()
     assert not ahead
     assert set(behind) == pool.background.keys() == {one.id for one in leases if one.background}
     before, fills = 0.0, (1.0 - 1e-9) * line
@@ -107,10 +107,10 @@ def test_those_before_the_last_that_fills_the_line_never_have_less_than_they_tak
     # Alone, the last comes to the front.
     last = leases[-1]
     preemption.choose(in_order([last], capacity), capacity, 5.0)
-    behind, ahead = preemption.turned()
+    behind, ahead = preemption.background_changes()
     assert not last.background
     assert not behind
-    assert preemption.turned() == ((), ())
+    assert preemption.background_changes() == ((), ())
 
 
 def test_another_policy_lets_nobody_stand_behind() -> None:

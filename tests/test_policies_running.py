@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from itertools import accumulate, count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tidegate.policies.running
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import AdmissionPolicy, Admit, Job, TicketState, Wait
 from tidegate.policies.fair import FairPolicy
 from tidegate.policies.leases import Lease, LeasePool
-from tidegate.policies.preemption import PROBE_S, Preemption
+from tidegate.policies.preemption import PREEMPTION, Preemption
 from tidegate.policies.registry import make_policy
 from tidegate.policies.running import Running
 from tidegate.policies.settings import PolicySettings
@@ -40,15 +39,9 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.parametrize("many", [0, 5, 100])
 @given(steps=STEPS)
-@settings(
-    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
-def test_order_and_sums_are_those_of_a_sorted_list(
-    many: int, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, int, int, int]]
-) -> None:
-    monkeypatch.setattr(tidegate.policies.running, "_MANY", many)
+@settings(max_examples=300, deadline=None)
+def test_order_and_sums_are_those_of_a_sorted_list(steps: list[tuple[str, int, int, int]]) -> None:
     running = Running()
     running.reorder()
     model: list[Lease] = []
@@ -62,7 +55,7 @@ def test_order_and_sums_are_those_of_a_sorted_list(
             one = model[key % len(model)]
             one.connections = left % 3
             one.line = LINES[speed % 2]
-            running.connected(one)
+            running.connection_changed(one)
         elif step in ("reorder", "stale"):
             running.stale = True
         if running.stale and step != "stale":
@@ -87,8 +80,8 @@ def test_order_and_sums_are_those_of_a_sorted_list(
             assert running.speed_before(key, line) == sum(taken[: len(before)])
             sums = accumulate(taken)
             first = next((at for at, total in enumerate(sums) if total >= 3 * speed), None)
-            filled = math.inf if first is None else on[first].key
-            assert running.filled_at(3 * speed, line) == filled
+            filled = (math.inf, math.inf) if first is None else (on[first].key, on[first].id)
+            assert running.reaches(3 * speed, line) == filled
 
 
 #: What happens, to which of those that run, and how much of it.
@@ -104,16 +97,12 @@ HAPPENS = st.lists(
 )
 
 
-@pytest.mark.parametrize("many", [0, 6])
 @given(crowd=st.integers(0, 12), steps=HAPPENS)
-@settings(
-    max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@settings(max_examples=400, deadline=None)
 def test_who_runs_after_each_change_is_who_would_run_if_all_were_looked_at(
-    many: int, monkeypatch: pytest.MonkeyPatch, crowd: int, steps: list[tuple[str, int, int]]
+    crowd: int, steps: list[tuple[str, int, int]]
 ) -> None:
     """The few for whom it may have changed are looked at; the whole order says the same."""
-    monkeypatch.setattr(tidegate.policies.running, "_MANY", many)
     pool, running, capacity = LeasePool(), Running(), Capacity()
     preemption = Preemption(pool)
     running.reorder()
@@ -140,7 +129,7 @@ def test_who_runs_after_each_change_is_who_would_run_if_all_were_looked_at(
         left = dict.fromkeys(LINES, 1.2 * rate)
         first = set(LINES)
         for one in running.in_order():
-            over = PROBE_S if one.cap_bytes_s < math.inf else 4.0 * PROBE_S
+            over = PREEMPTION.probe_s if one.cap_bytes_s < math.inf else 4.0 * PREEMPTION.probe_s
             probes = one in probing and now < probing[one] + over
             if left[one.line] > 1e-6 or probes:
                 runs.add(one.id)
@@ -186,11 +175,11 @@ def test_who_runs_after_each_change_is_who_would_run_if_all_were_looked_at(
             pool.close(one)
         elif what == "connection":
             one.connections = much % 2
-            running.connected(one)
+            running.connection_changed(one)
         elif what == "line":
             # A request of this download has come to that machine.
             one.connections, one.line = one.connections + 1, LINES[much % 2]
-            running.connected(one)
+            running.connection_changed(one)
         else:
             one.cap_bytes_s = 5.0
         decide()
@@ -217,14 +206,14 @@ def test_a_look_at_thousands_is_done_in_pieces_and_comes_to_what_one_look_would(
 ) -> None:
     policy, now = of_many(3_000)
     pieces: list[int] = []
-    ranks = FairPolicy._ranks
+    keys_of = FairPolicy._keys
 
     def counted(fair: FairPolicy, leases: Iterable[Lease]) -> tuple[list[float], list[float]]:
-        keys, speeds = ranks(fair, leases)
+        keys, speeds = keys_of(fair, leases)
         pieces.append(len(keys))
         return keys, speeds
 
-    monkeypatch.setattr(FairPolicy, "_ranks", counted)
+    monkeypatch.setattr(FairPolicy, "_keys", counted)
     # What was before all others has hardly anything of it now: its turn has come.
     last = policy.leases()[-1]
     assert last.paused

@@ -1,6 +1,6 @@
 """How much will be asked for that is shorter than a waiting download: what it waits for besides.
 
-As much is taken to come in the next so many seconds as came in the last so many. So a steady load
+As much is taken to come in the next seconds as came in as many seconds before. So a steady load
 is counted as such, and a crowd that began ten seconds ago is not taken to go on for minutes: of
 what has lasted so long and no longer, as much again is the middle of what may be expected.
 """
@@ -18,7 +18,7 @@ _SPANS_S = (2.0, 8.0, 32.0, 128.0, 512.0)
 _MOST = 0.9
 #: Rounds in which a wait and what comes during it are made to agree.
 _ROUNDS = 12
-#: A poll looks when its turn would be if only so much came as did for so many times as long.
+#: A poll looks when its turn would be if the load were that of a span this many times as long.
 _FAR_LONGER = 8.0
 
 
@@ -32,11 +32,11 @@ class ShorterLoad:
         #: Loads are told as of then: what comes later counts for as much more as has not decayed
         #: yet, so that not all of them are walked through each time.
         self._noted_s = 0.0
-        #: The loads of the first so many bins in all, as many ask between two that are noted.
+        #: The loads of the first bins in all, by how many, until the next is noted.
         self._sums: dict[int, list[float]] = {}
 
     def note(self, remaining_bytes: int, now: float) -> None:
-        """Somebody has come who wants so many bytes."""
+        """A client has come that wants `remaining_bytes`."""
         passed = max(0.0, now - self._noted_s)
         if passed > _SPANS_S[0]:
             for number, span_s in enumerate(_SPANS_S):
@@ -51,7 +51,7 @@ class ShorterLoad:
     def wait_s(
         self, before_bytes: float, remaining_bytes: int, line_bytes_s: float, now: float
     ) -> tuple[float, float]:
-        """When the line is free for a download with so many bytes before it, and those that come.
+        """When the line is free for a download behind `before_bytes`, and those that come.
 
         And when it is if only those still come who have come for far longer: a rush may end.
         """
@@ -73,7 +73,7 @@ class ShorterLoad:
 
 
 def _agreed_s(alone_s: float, parts: list[float], times: float) -> float:
-    """A wait stretched by the part of the line that others took for so many times as long."""
+    """A wait stretched by the part of the line that others took for `times` as long."""
     wait_s = alone_s
     for _ in range(_ROUNDS):
         longer_s = alone_s + _at(parts, times * wait_s) * wait_s

@@ -14,12 +14,16 @@ from __future__ import annotations
 import math
 from heapq import heappop, heappush
 
-#: A told wait is cut between these parts of itself.
-_FIRST, _LAST = 0.95, 1.1
+#: A client starts no sooner than after this part of its told wait ...
+_FIRST = 0.95
+#: ... and no later than after this.
+_LAST = 1.1
 #: Even spread of consecutive numbers over (0, 1): the golden section (Weyl 1916).
 _GOLDEN = 0.6180339887498949
-#: How long a place takes to come free before one was seen to, seconds; what is learnt from each.
-_FIRST_INTERVAL_S, _MEMORY = 3.0, 0.05
+#: How long a place takes to come free, before the first has, seconds. Not sensitive: it is learnt.
+_FIRST_INTERVAL_S = 3.0
+#: What is learnt from each place that comes free.
+_MEMORY = 0.05
 
 
 def due_s(number: int, issued_s: float, expected_s: float) -> float:
