@@ -99,11 +99,12 @@ class Running:
         """Whether this one has its first connection, none any more, or another line."""
         if self._speeds is None or self.stale:
             return True
-        if self._entered[lease.id] == (lease.line, lease.connections > 0):
+        entered = self._entered.get(lease.id)
+        if entered is None or entered == (lease.line, lease.connections > 0):
+            # A small download never enters.
             return False
         self.moved.append(lease)
-        line, _ = self._entered.pop(lease.id)
-        self._speeds[line].remove(lease.key, lease.id)
+        self._speeds[entered[0]].remove(lease.key, lease.id)
         self._enter(lease)
         return True
 
