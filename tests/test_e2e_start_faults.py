@@ -113,7 +113,7 @@ def access_log_nowhere(folder: Path) -> tuple[Sequence[str], str]:
 
 def access_log_nobody_reads(folder: Path) -> tuple[Sequence[str], str]:
     os.mkfifo(folder / "pipe")
-    return ("--access-log", str(folder / "pipe")), "nobody reads"
+    return ("--access-log", str(folder / "pipe")), "no program reads"
 
 
 def no_interface(folder: Path) -> tuple[Sequence[str], str]:

