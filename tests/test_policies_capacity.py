@@ -13,7 +13,10 @@ STEP_S = 0.25
 
 
 def floor_after(reads_bytes_s: float, line_bytes_s: float, runs: list[float]) -> float:
-    """What a held back client is believed to take after such runs, with 8 s pauses between."""
+    """What a client is believed to take after such runs, with 8 s pauses between.
+
+    It cannot be told whether the line holds it back.
+    """
     capacity, rate = Capacity(), RunningRate()
     capacity.configure(None, 1.0)
     capacity.observe(line_bytes_s, True, True, line_bytes_s, 10)
@@ -26,7 +29,7 @@ def floor_after(reads_bytes_s: float, line_bytes_s: float, runs: list[float]) ->
             arrived = min(line_bytes_s * STEP_S, room + reads_bytes_s * STEP_S)
             room += reads_bytes_s * STEP_S - arrived
             rate.look(arrived, STEP_S)
-            capacity.measured(lease, rate.told_bytes_s(True), True)
+            capacity.measured(lease, rate.told_bytes_s(None), None)
     assert lease.cap_is_floor
     return lease.cap_bytes_s
 
@@ -44,11 +47,12 @@ def test_a_client_without_such_a_kernel_is_believed_after_half_a_megabyte() -> N
         rate.look(200_000.0 * STEP_S, STEP_S)
         took += 200_000.0 * STEP_S
     assert rate.bytes_s == pytest.approx(200_000.0)
-    assert rate.told_bytes_s(True) == pytest.approx(rate.told_bytes_s(False), rel=0.01)
+    assert rate.told_bytes_s(None) == pytest.approx(rate.told_bytes_s(False), rel=0.01)
 
 
-def test_a_client_that_the_server_does_not_hold_back_is_believed_at_once() -> None:
+def test_a_client_is_believed_at_once_where_it_is_known_who_limits_it() -> None:
+    """Half of it under a known cap cost 5 % of the mean of Experiment 1 at a load of 100 %."""
     rate = RunningRate()
     rate.look(50_000.0, STEP_S)
-    assert rate.told_bytes_s(False) == 200_000.0
+    assert rate.told_bytes_s(False) == rate.told_bytes_s(True) == 200_000.0
     assert 0.0 < rate.told_bytes_s(None) < 200_000.0
