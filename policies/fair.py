@@ -182,6 +182,7 @@ class FairPolicy(Policy):
     def _keys(self, leases: Iterable[Lease]) -> tuple[list[float], list[float]]:
         """Keys and speeds of these leases."""
         known, speed_of, virtual = self._known, self._capacity.speed, self._virtual
+        together_of, nearly, sure_part = self._together.get, FAIR.nearly, FAIR.sure_part
         least_of: dict[str, float] = {"": 0.0}
         keys: list[float] = []
         speeds: list[float] = []
@@ -190,16 +191,18 @@ class FairPolicy(Policy):
             if least is None:
                 least = least_of[lease.network] = self.admission.least_bytes(lease.network)
             left, speed = lease.rank_bytes, speed_of(lease)
-            key = max(left, least) / lease.weight
+            key = (left if left >= least else least) / lease.weight
             if known and lease.mark == math.inf:
                 lease.mark = self._enter(lease.client, left, speed)
-            if known and lease.mark < math.inf and left >= least:
-                together = max(speed, self._together.get(lease.client, 0.0))
-                sure = self._sure_speed(lease, speed) if lease.cap_is_floor else speed
-                if together <= FAIR.nearly * virtual.most_bytes_s(lease.client):
+            if known and left >= least and lease.mark < math.inf:
+                client, sure = lease.client, speed
+                if max(speed, together_of(client, 0.0)) <= nearly * virtual.most_bytes_s(client):
                     key += FAIR.unshared
-                elif FAIR.sure_part * virtual.left_s(lease.client, lease.mark) <= left / sure:
-                    key += FAIR.urgent
+                else:
+                    if lease.cap_is_floor:
+                        sure = self._sure_speed(lease, speed)
+                    if sure_part * virtual.left_s(client, lease.mark) <= left / sure:
+                        key += FAIR.urgent
             keys.append(key)
             speeds.append(speed)
         return keys, speeds

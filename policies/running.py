@@ -122,10 +122,10 @@ class Running:
     def _of_line(self, line: str) -> RankedList:
         speeds = self._speeds
         if speeds is None:
-            lines: dict[str, list[Lease]] = {}
-            for lease in self._order:
-                lines.setdefault(lease.line, []).append(lease)
-            speeds = {name: _summed(on, [*map(_takes, on)]) for name, on in lines.items()}
+            speeds, order = {}, self._order
+            for name in dict.fromkeys([one.line for one in order]):
+                on = [one for one in order if one.line == name]
+                speeds[name] = _summed(on, [*map(_takes, on)])
             self._speeds = speeds
             self._entered = {one.id: (one.line, one.connections > 0) for one in self._order}
         return speeds.setdefault(line, RankedList())

@@ -146,8 +146,9 @@ class VirtualSharing:
         """
         assert self._link is not None
         known = self._clients.get(client)
-        weight = 1.0 if known is None else self._weight_of(known)
-        return weight * self._link.level_bytes_s
+        if known is None or not known.networks:
+            return self._link.level_bytes_s
+        return self._weight_of(known) * self._link.level_bytes_s
 
     def left_s(self, client: str, mark: float) -> float:
         """Seconds until the download that ends at this mark would be done; 0 if it would be now."""
