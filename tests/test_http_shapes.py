@@ -136,7 +136,9 @@ class House:
             for entry in self.lines.entries
         ]
         requests = self.requests
-        return records, sum(self.sent), self.admission.bill, requests.charged, requests.passed
+        # An answer that is no longer true was asked for twice: once by its shape, once parsed.
+        passed = set(requests.passed)
+        return records, sum(self.sent), self.admission.bill, requests.charged, passed
 
 
 ETAGS = ("{etag}", "W/{etag}", '"other"', "*", '{etag}, "x"', "x", '"a"b"', '""')
