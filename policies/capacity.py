@@ -21,10 +21,11 @@ _ALL = 0.97
 #: A client that falls short of its highest rate is believed to have slowed down only by this part
 #: of the difference each time it is looked at: a rate that dips comes back.
 _SLOWER = 0.1
-#: Who takes less than this part of what each would get of what leaves, and perhaps nobody holds it
-#: back, takes hardly anything by itself: it is believed to take so much, at least in bytes a
-#: second.
-_HARDLY, _LEAST_BYTES_S = 1.0 / 8.0, 100.0
+#: A client that takes less than this part of an equal share is believed to take no more. Idle
+#: readers would otherwise be paused as if they were fast, in the places of others.
+_HARDLY = 1.0 / 8.0
+#: The least speed in bytes a second that such a client is believed to have.
+_LEAST_BYTES_S = 100.0
 #: A client whose program was seen to read so much is believed to read more by this part of the
 #: difference only: what its kernel takes after a pause comes faster.
 _READS_MORE = 0.1

@@ -28,8 +28,10 @@ from operator import sub
 
 #: Edges between the orders, seconds.
 _EDGES = (5.0, 20.0, 80.0, 320.0)
-#: How many of the latest ratios count, in one order and in all.
-_OWN, _ALL = 100, 300
+#: How many of the latest ratios of one order count.
+_OWN = 100
+#: How many of the latest ratios of all orders count together.
+_ALL = 300
 #: Of what was missed, and of bounds that held, one counts in each such part of a wait: a hundred
 #: are then four waits.
 _APART = 4.0 / _OWN
@@ -42,11 +44,16 @@ _SAYS = 5
 _PART = 0.92
 #: So many standard deviations above the mean that part ends (of a normal distribution).
 _DEVIATIONS = 1.4
-#: How much one broken bound widens those to come (logarithm); they stay between these widths.
-_STEP, _NARROW, _WIDE = 0.15, 0.5, 4.0
-#: No bound is nearer to what is told than the first (logarithm), and none is further from it than
-#: the second unless a tenth was.
-_FLOOR, _FURTHEST = 0.02, math.log(4.0)
+#: How much one broken bound widens those to come (logarithm).
+_STEP = 0.15
+#: The least width of a bound, as a factor.
+_NARROW = 0.5
+#: The greatest width of a bound, as a factor.
+_WIDE = 4.0
+#: No bound is nearer to the told time than this (logarithm).
+_FLOOR = 0.02
+#: No bound is further from the told time than this (logarithm), unless a tenth of the waits was.
+_FURTHEST = math.log(4.0)
 #: Shorter times are not told apart, seconds.
 _SHORTEST_S = 0.01
 #: Before anything was seen: the expectation is right, within a quarter either way.

@@ -42,13 +42,19 @@ from .paces import Paces
 
 #: Turns laid out one by one; beyond, the mean step is used.
 _LAID_OUT = 256
-#: It is laid out anew once so many times as many wait, and so many more: a crowd that comes within
-#: a second is nothing like its first two.
-_GROWN, _FEW = 1.25, 4
+#: The queue is laid out anew once it has grown by this factor: a crowd that comes within a second
+#: is nothing like its first two clients.
+_GROWN = 1.25
+#: The queue must also have grown by this many clients.
+_FEW = 4
 #: What a download is taken to need before the first one was measured: 1 MB/s.
 _FIRST_S_PER_BYTE = 1e-6
-#: What it needs besides its bytes, seconds: learnt from downloads that are shorter than the second.
-_FIRST_OVERHEAD_S, _MOST_OVERHEAD_S, _SHORT_S = 0.1, 5.0, 2.0
+#: What a download needs besides its bytes, before one was measured.
+_FIRST_OVERHEAD_S = 0.1
+#: The most that a download is believed to need besides its bytes.
+_MOST_OVERHEAD_S = 5.0
+#: Downloads shorter than this teach what a download needs besides its bytes.
+_SHORT_S = 2.0
 #: The told times of fewer waits are not judged: three who came back late would look like a fault.
 _LEAST_JUDGED = 20
 _MEMORY = 0.03
