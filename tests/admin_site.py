@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock
 
 from tests.fakes import FakeConnection, FakeTransfer, representation
-from tidegate.server.accounts import opened
+from tidegate.server.accounts import stored
 from tidegate.server.accounts.hash_process import kept_hash
 from tidegate.server.admin.app import Admin
 from tidegate.server.admin.web import Answer, Call
@@ -149,8 +149,8 @@ async def _nothing() -> None:
 
 def make_site(folder: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Site:
     """A server that was started; two slots, one of them for small files, unless told otherwise."""
-    patch.setattr(opened, "password_hasher", lambda: QUICK)
-    patch.setattr(opened, "kept_hash_apart", kept_hash)
+    patch.setattr(stored, "password_hasher", lambda: QUICK)
+    patch.setattr(stored, "kept_hash_apart", kept_hash)
     release = folder / "release"
     if not release.exists():
         release.mkdir()

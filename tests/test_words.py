@@ -25,7 +25,6 @@ UNREAD = {
     "policies/estimate",
     "policies/queue",
     "protocol",
-    "server/accounts",
     "server/admin",
     "server/admission",
     "server/cluster",

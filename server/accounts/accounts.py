@@ -5,7 +5,7 @@ Laws:
 - Hashing runs off the reactor, one at a time; an unknown name costs as much as a wrong password.
 - An API token acts within its own scopes, those of the token that issued it, and its owner's role;
   it ends with either.
-- Accounts live in memory and are written through, so that a dead database locks nobody out.
+- Accounts live in memory and are written through: users can log in while the database is dead.
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ from .hashing import OPERATOR, Asker, password_hasher
 
 #: See `hashing.Hashing`.
 Hash = Callable[[Asker, str, str | None], Awaitable[str | None]]
-#: What a user may be called.
+#: The pattern of a user's name.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 _NAME = re.compile(NAME[1:-1] + r"\Z")
 _TOKEN_PREFIX = "tga_"
+#: A token's last use is stored once in this time at most: else each poll would write.
 _LAST_USED_GRAIN_S = 60.0
+#: NIST SP 800-63B asks for 8 characters or more.
 PASSWORD_MIN = 10
+#: Bounds the text of a form that is hashed. NIST SP 800-63B asks for 64 or more.
 PASSWORD_MAX = 256
-#: Letters that cannot be taken for one another when read from a terminal.
+#: Characters of the first password: without 0, 1, i, l and o, which look alike on a terminal.
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
 class Scope(enum.StrEnum):
-    """One kind of act that a page or an operation needs."""
+    """A permission that a page or an operation needs."""
 
     READ = "read"
     QUEUE = "queue"
@@ -54,25 +57,25 @@ Scopes = frozenset[Scope]
 
 
 class Role(enum.StrEnum):
-    """What a person may do: look, or also act."""
+    """A viewer reads; an operator also changes things."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
 
     @property
     def scopes(self) -> Scopes:
-        """All that a person in this role may do."""
+        """The permissions of this role."""
         return frozenset(Scope) if self is Role.OPERATOR else frozenset({Scope.READ})
 
 
 def role_of(scopes: Scopes) -> Role:
-    """The role whose scopes these are; fewer than an operator's are a viewer's."""
+    """The role with these scopes; fewer scopes than an operator's make a viewer."""
     return Role.OPERATOR if scopes == Role.OPERATOR.scopes else Role.VIEWER
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One person. `must_change` says that the password was given, not chosen."""
+    """One person. `must_change`: the password was given by another person and must be replaced."""
 
     name: str
     role: Role
@@ -84,15 +87,15 @@ class User:
 
     @property
     def one_time_codes(self) -> bool:
-        """Whether a login needs one."""
+        """Whether a login of this user needs a one-time code."""
         return self.totp_secret is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """A key for programs; `digest` is the SHA-256 of what the holder has.
+    """A key for programs. `digest` is the SHA-256 of the secret that the holder has.
 
-    `parent` is the serial of the token that issued it, if one did.
+    `parent` is the serial of the token that issued this one; None when a person issued it.
     """
 
     serial: str
@@ -107,7 +110,7 @@ class ApiToken:
 
     @property
     def role(self) -> Role:
-        """The role it amounts to."""
+        """The role with the scopes of this token."""
         return role_of(self.scopes)
 
 
@@ -139,7 +142,7 @@ class AccountStore(Protocol):
 
 
 def check_password(password: str) -> None:
-    """Length is the only rule (NIST SP 800-63B); raises Problem 422."""
+    """Check the length, which is the only rule (NIST SP 800-63B). Raises Problem 422."""
     if len(password) < PASSWORD_MIN:
         raise wrong("password", f"A password has at least {PASSWORD_MIN} characters.")
     if len(password) > PASSWORD_MAX:
@@ -147,14 +150,16 @@ def check_password(password: str) -> None:
 
 
 def digest(secret: str) -> str:
-    """The stored form of an unguessable secret; fast on purpose, since it has 160 bits or more."""
+    """The stored form of a random secret. A fast hash is enough: it has 160 bits or more."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 @dataclass(slots=True)
 class Accounts:
-    """All users and API tokens. Not thread-safe; hashing goes through `hash`, but for the first
-    password."""
+    """All users and API tokens. Not thread-safe.
+
+    `hash` hashes off the reactor. Only the first password is hashed in place.
+    """
 
     store: AccountStore
     hash: Hash
@@ -164,9 +169,9 @@ class Accounts:
     _decoy: str = field(default="", repr=False)
 
     def open(self, rows: AccountRows, now: float) -> str | None:
-        """Take up the stored accounts; the first password if there was no user yet.
+        """Load the stored accounts. Returns the first password if there was no user yet.
 
-        Raises MemoryError when there is too little to hash it.
+        Raises MemoryError when hashing it needs more memory than there is.
         """
         self.users = {user.name: user for user in rows.users}
         self.tokens = {token.digest: token for token in rows.tokens}
@@ -178,7 +183,7 @@ class Accounts:
         try:
             hashed = self.hasher.hash(password)
         except HashingError as fault:
-            # It takes 64 MiB and a few threads.
+            # A hash takes 64 MiB and a few threads.
             raise MemoryError(str(fault)) from fault
         self._put(User("admin", Role.OPERATOR, hashed, now, must_change=True))
         return password
@@ -205,13 +210,15 @@ class Accounts:
         known = user.password_hash if user else self._decoy
         given = password[: PASSWORD_MAX + 1]
         kept = await self.hash(asker, given, known)
-        user = self.users.get(name)  # it may have changed while we waited
+        # The user may have changed meanwhile.
+        user = self.users.get(name)
         if user is None or kept is None or user.password_hash != known:
             return None
         user = replace(user, password_hash=kept)
         if user.totp_secret is None:
             return user if kept == known else self._put(user)
-        if not user.totp_secret:  # it could not be read: no code fits
+        # The stored secret could not be decrypted, see `StoredAccounts`: no code is right.
+        if not user.totp_secret:
             return None
         step = _matching_step(user.totp_secret, code, now)
         if step is None or step <= user.totp_step:
@@ -220,7 +227,7 @@ class Accounts:
 
     async def _hash_of(self, password: str) -> str:
         kept = await self.hash(OPERATOR, password, None)
-        assert kept is not None, "there is no hash that it could not fit"
+        assert kept is not None, "a password without a known hash is never wrong"
         return kept
 
     async def set_password(self, name: str, password: str) -> User:
@@ -230,9 +237,10 @@ class Accounts:
         return self._put(replace(user, password_hash=hashed, must_change=False))
 
     def reset_password(self, name: str, password_hash: str, now: float) -> bool:
-        """A password given on the host: to be changed at once, and no code asked.
+        """Set a password that was given on the host; the user must change it at the next login.
 
-        A name that is unknown becomes an operator where no other operator is left.
+        One-time codes are switched off. An unknown name becomes an operator if there is no other
+        operator; else False.
         """
         user = self.users.get(name)
         if user is None:
@@ -244,7 +252,7 @@ class Accounts:
         return True
 
     async def check(self, name: str, password: str, asker: Asker) -> bool:
-        """Whether this is the user's present password (asked again before grave changes)."""
+        """Whether this is the user's present password. Forms ask for it before grave changes."""
         user = self.users.get(name)
         known = user.password_hash if user else self._decoy
         given = password[: PASSWORD_MAX + 1]
@@ -284,7 +292,7 @@ class Accounts:
             raise wrong("role", "At least one operator must remain.")
 
     def set_totp(self, name: str, secret: str, code: str, now: float) -> User:
-        """Turn one-time codes on, once the user has shown one that fits."""
+        """Switch one-time codes on if `code` is right now. Raises Problem 422."""
         step = _matching_step(secret, code, now)
         if step is None:
             raise wrong("code", "That code does not fit; check the clock of the device.")
@@ -302,7 +310,7 @@ class Accounts:
         expires_s: float | None,
         parent: ApiToken | None = None,
     ) -> tuple[str, ApiToken]:
-        """A new API token: what to hand over (shown once), and its record."""
+        """A new API token: its secret, which is shown once, and its record."""
         secret = _TOKEN_PREFIX + secrets.token_urlsafe(24)
         if parent is not None and parent.expires_s is not None:
             expires_s = parent.expires_s if expires_s is None else min(expires_s, parent.expires_s)
@@ -325,7 +333,7 @@ class Accounts:
         return next((t for t in self.tokens.values() if t.serial == serial), None)
 
     def drop_token(self, serial: str) -> bool:
-        """Revoke a token and all that it issued; False when there is none."""
+        """Revoke a token and all tokens that it issued; False when it does not exist."""
         token = self.token(serial)
         if token is None:
             return False
@@ -340,7 +348,7 @@ class Accounts:
         return True
 
     def by_token(self, secret: str, now: float) -> ApiToken | None:
-        """The valid token with this secret, cut down to what its owner and its parents may now."""
+        """The valid token with this secret, with the scopes of `scopes_of`."""
         token = self.tokens.get(digest(secret))
         if token is None:
             return None
@@ -354,7 +362,7 @@ class Accounts:
         return replace(token, scopes=scopes)
 
     def scopes_of(self, token: ApiToken, now: float) -> Scopes | None:
-        """What a token may do at this moment; None when it is good for nothing any more."""
+        """The scopes that a token shares with its owner and its parents now; None when it ended."""
         owner = self.users.get(token.owner)
         if owner is None:
             return None
@@ -370,7 +378,10 @@ class Accounts:
 
 
 def _hash_of_nothing(hasher: PasswordHasher) -> str:
-    """What costs as much to check as a password's hash, and fits none; made without hashing."""
+    """A hash that no password has, and that costs as much to check as a real one.
+
+    It is random text: nothing is hashed.
+    """
 
     def some(size: int) -> str:
         return base64.b64encode(secrets.token_bytes(size)).decode().rstrip("=")
@@ -386,12 +397,12 @@ def new_totp_secret() -> str:
 
 
 def totp_uri(secret: str, name: str, server: str) -> str:
-    """What an authenticator app scans."""
+    """The URI that an authenticator app scans."""
     return pyotp.TOTP(secret).provisioning_uri(name=name, issuer_name=f"Tidegate {server}".strip())
 
 
 def _matching_step(secret: str, code: str, now: float) -> int | None:
-    """The 30 s step whose code this is, one step of clock error allowed; None if none fits."""
+    """The 30 s step with this code, at most one step of clock error away (RFC 6238, 5.2)."""
     given = code.replace(" ", "")
     if not (given.isascii() and given.isdigit() and len(given) == 6):
         return None

@@ -1,10 +1,9 @@
-"""Makes or checks one hash of a password, in a process of its own at low priority.
+"""Makes or checks one hash of a password in a separate process at low priority.
 
 usage: python -m tidegate.server.accounts.hash_process < ORDER
 
-A thread of low priority may lose its core while it holds the interpreter's lock, and then the
-thread that serves waits for it: beside an attack, on a machine with a load of 5, small files had a
-p99 of 475 ms.
+A thread of low priority would not do: it may lose its core while it holds the interpreter's lock,
+and the serving thread then waits for it (p99 of small files 475 ms at a load of 5).
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ import sys
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, HashingError, InvalidHashError
 
-#: A tenth of what serving gets on a core that both want.
+#: On a shared core this process gets a tenth of what the server gets.
 _NICENESS = 10
-#: A hash takes 0.2 s. On a machine that is this late nobody waits for it any more.
+#: A hash takes 0.2 s. No person waits this long for a login.
 _PATIENCE_S = 60.0
 
 
 def kept_hash(hasher: PasswordHasher, password: str, known: str | None) -> str | None:
-    """The hash to keep of a password that has the hash `known`, or has none yet; None: wrong.
+    """The hash to store for a password; None when it does not match `known`.
 
-    It is a new one where `known` was made at another cost. Raises HashingError.
+    It is `known` itself unless that was made at another cost. `known` is None for a new password.
+    Raises HashingError.
     """
     if known is not None:
         try:
@@ -40,7 +40,7 @@ def kept_hash(hasher: PasswordHasher, password: str, known: str | None) -> str |
 
 
 def kept_hash_apart(hasher: PasswordHasher, password: str, known: str | None) -> str | None:
-    """The same by the process; blocks. Raises HashingError."""
+    """`kept_hash` in a separate process; blocks. Raises HashingError."""
     cost = hasher.time_cost, hasher.memory_cost, hasher.parallelism
     try:
         done = subprocess.run(
@@ -58,7 +58,7 @@ def kept_hash_apart(hasher: PasswordHasher, password: str, known: str | None) ->
 
 
 def main() -> None:
-    """Run."""
+    """Answer one order: [cost, password, known] on standard input, the hash on standard output."""
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     cost, password, known = json.load(sys.stdin.buffer)

@@ -1,7 +1,7 @@
-"""Hashes passwords one at a time, and decides who is next: known clients, then network by network.
+"""Hashes passwords one at a time: known clients first, then new clients network by network.
 
-A hash takes 64 MiB and a fifth of a second of one core. So strangers wait in a small room, in which
-each network has its turn and one that takes most of it gives its oldest place up.
+A hash takes 64 MiB and 0.2 s of one core. So new clients wait in a small room with round robin
+among networks. When the room is full, the network with most places gives up its oldest one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from ..control.problems import Problem
 from ..http.prefix_shares import PrefixShares
 
 Member = TypeVar("Member")
+#: Runs a function on a thread.
 Off = Callable[[Callable[[], Any]], Awaitable[Any]]
 #: See `hash_process.kept_hash`.
 KeptHash = Callable[[PasswordHasher, str, str | None], str | None]
 
 
 class Busy(Problem):
-    """More passwords are to be checked at this moment than this server lets wait."""
+    """The waiting room for password checks is full."""
 
     def __init__(self) -> None:
         told = "Too many people log in at this moment; try again in a few seconds."
@@ -38,9 +39,9 @@ def password_hasher() -> PasswordHasher:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The client that has a password hashed. `prefixes`: see `proxies.prefixes_of`.
+    """The client for which a password is hashed. `prefixes`: see `proxies.prefixes_of`.
 
-    `begin` is called when the hash is about to start. It may refuse by a Problem.
+    `begin` is called right before the hash starts. It may refuse by raising a Problem.
     """
 
     prefixes: Sequence[str] = ("operators",)
@@ -48,12 +49,12 @@ class Asker:
     begin: Callable[[], None] = lambda: None
 
 
-#: Somebody whose right to act was checked before.
+#: An operator who is logged in.
 OPERATOR = Asker()
 
 
 class WaitingRoom(Generic[Member]):
-    """A bounded number of members. The widest networks take turns; each is in order of coming."""
+    """A bounded queue: round robin among the widest networks, first come first served in each."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -66,7 +67,7 @@ class WaitingRoom(Generic[Member]):
         return len(self._shares)
 
     def enter(self, member: Member, prefixes: Sequence[str]) -> Member | None:
-        """Who has no place now: None, an earlier member, or the newcomer."""
+        """Add a member. Returns the one without a place: None, an earlier member, or `member`."""
         displaced = None
         if len(self) >= self._most:
             displaced = self._shares.to_give_up(prefixes)
@@ -79,7 +80,7 @@ class WaitingRoom(Generic[Member]):
         return displaced
 
     def next(self) -> Member | None:
-        """The member whose turn it is, who leaves; None when nobody waits."""
+        """Remove and return the member whose turn it is; None when the room is empty."""
         if not self._queues:
             return None
         network, queue = next(iter(self._queues.items()))
@@ -98,9 +99,9 @@ class WaitingRoom(Generic[Member]):
 
 
 class Hashing:
-    """Has one hash made at a time, by `kept_hash` on a thread (`off`)."""
+    """Makes one hash at a time by `kept_hash` on a thread (`off`)."""
 
-    #: So the last stranger of the room has a turn within about five seconds.
+    #: At 0.2 s a hash the last new client of the room has its turn within about 5 s.
     WAITING = 20
 
     def __init__(self, off: Off, kept_hash: KeptHash, hasher: PasswordHasher) -> None:
@@ -113,7 +114,7 @@ class Hashing:
         self._strangers: WaitingRoom[Deferred[None]] = WaitingRoom(self.WAITING)
 
     async def __call__(self, asker: Asker, password: str, known: str | None = None) -> str | None:
-        """The hash to keep, in its turn; None where `known` is the hash of another password.
+        """The hash to store, see `hash_process.kept_hash`, when the asker's turn has come.
 
         Raises Busy, and what `asker.begin` raises.
         """
@@ -141,7 +142,7 @@ class Hashing:
         return turn
 
     def _call_next(self) -> None:
-        # One that is refused in its turn comes back here before `callback` returns.
+        # An asker that `begin` refuses calls this again before `callback` returns.
         if self._is_calling:
             return
         self._is_calling = True

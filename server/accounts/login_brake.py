@@ -12,12 +12,13 @@ from ..http.proxies import block_of, prefixes_of
 _FREE_TRIES_NAME = 5
 #: The same under all names.
 _FREE_TRIES_CLIENT = 20
-#: The same of all clients of one network. Honest ones mistype, too.
+#: The same of all clients of one network, where honest ones mistype, too.
 _FREE_TRIES_NETWORK = 40
 #: The first pause; each further try doubles it.
 _PAUSE_S = 2.0
+#: Bounds a pause: 96 guesses a day.
 _PAUSE_MAX_S = 900.0
-#: What a client or network tried is forgotten once it has tried nothing for so long.
+#: A client's or network's failures are forgotten after this time without a try.
 _FORGET_S = 3600.0
 
 
@@ -30,17 +31,17 @@ class _Score:
 
 @dataclass(slots=True)
 class LoginBrake:
-    """Slows guessing: after a few failures each further one doubles the pause, up to a limit.
+    """Exponential back-off: after a few failures each further one doubles the pause.
 
-    Scores are kept per client (IPv4 whole, IPv6 by /64) and name, and with higher allowances per
-    client and per network around it (`proxies.prefixes_of`). There is none per name alone:
-    strangers could lock its owner out. Nor does a network's score hold back a client that logged in
-    before. Memory is bounded.
+    Failures count for a client (IPv4 whole, IPv6 by /64) under one name, and with higher allowances
+    for the client under all names and for the networks around it (`proxies.prefixes_of`). They do
+    not count for a name alone: an attacker could lock its owner out. A client that logged in before
+    is not held back by its network's failures. Memory is bounded by `limit` entries a table.
     """
 
     limit: int = 10_000
     _scores: BoundedTable[tuple[str, str], _Score] = field(init=False, repr=False)
-    #: Clients with a right password, the latest last.
+    #: Clients that logged in, the latest last.
     _known: BoundedTable[str, None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +53,7 @@ class LoginBrake:
         return block_of(address) in self._known
 
     def _keys(self, address: str, name: str) -> Iterator[tuple[tuple[str, str], int]]:
-        """What a try counts for, narrow to wide, and how many tries are free there."""
+        """The scores that a try counts for, narrow to wide, each with its free tries."""
         prefixes = prefixes_of(address)
         yield (prefixes[0], "n:" + name[:64]), _FREE_TRIES_NAME
         yield (prefixes[0], ""), _FREE_TRIES_CLIENT
@@ -60,7 +61,7 @@ class LoginBrake:
             yield from (((prefix, ""), _FREE_TRIES_NETWORK) for prefix in prefixes[1:])
 
     def wait_s(self, address: str, name: str, now: float) -> float:
-        """Seconds until another try is allowed; 0 when it may go now."""
+        """Seconds until another try is allowed; 0 when it is allowed now."""
         scores = (self._scores.get(key) for key, _ in self._keys(address, name))
         return max(0.0, *(score.free_at_s - now for score in scores if score is not None), 0.0)
 
@@ -78,7 +79,7 @@ class LoginBrake:
             self._scores[key] = score
 
     def succeeded(self, address: str, name: str) -> None:
-        """A right password: what failed before under this name from here is forgiven."""
+        """Report a right password: this client's failures under this name are forgiven."""
         (pair, _), (client, _), *wider = self._keys(address, name)
         known = self._scores.pop(pair, None)
         if known is not None:

@@ -1,8 +1,8 @@
-"""A forgotten password, given anew on the host: no SQL, whether or not the server runs.
+"""Resets a forgotten password on the host, whether or not the server runs.
 
 `tidegate admin reset-password` leaves the new password's hash in the state folder, where only the
-server's own user may write; the server takes it up at its start and at the next login, and removes
-the file once its database has the password: a kill in between does not lose the reset.
+server's own user may write. The server applies it at its start and at the next login. It removes
+the file once its database has the password, so that a crash in between does not lose the reset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Whose password it is, and its hash."""
+    """The user's name and the hash of the new password."""
 
     name: str
     password_hash: str = field(repr=False)
@@ -41,7 +41,7 @@ def leave_reset(state: Path, name: str, password: str) -> None:
 
 
 def read_reset(state: Path) -> Reset | None:
-    """The reset that waits; None when there is none, or none to be trusted, which goes away."""
+    """The waiting reset, or None. A file that cannot be trusted is removed."""
     path = state / _NAME
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -66,7 +66,7 @@ def read_reset(state: Path) -> Reset | None:
 
 
 def forget_reset(state: Path, reset: Reset) -> None:
-    """It is stored: away with its file, unless that holds another one by now."""
+    """Remove the file of a reset that is stored, unless it holds another one by now."""
     if read_reset(state) == reset:
         _remove(state / _NAME)
 

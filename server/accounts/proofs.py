@@ -1,7 +1,7 @@
-"""What shows who sends a request to the admin page: an API token or a login's cookie.
+"""Tells from a request's fields whether an operator sent it: by an API token or a login's cookie.
 
-Both are known here by their SHA-256 only, so a list of those that hold can be told to other
-machines, which then know whom to trust with a large body, and nothing that opens a door.
+Both are compared by their SHA-256. So the list of valid ones can be sent to other machines, which
+accept large bodies from operators only: the list itself opens no session.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from ..http.cookies import host_name, read_cookies
 from .accounts import digest
 
-#: The cookie of a login, over TLS behind a prefix (`host_name`).
+#: The name of a login's cookie; over TLS it has a prefix (`host_name`).
 COOKIE = "tidegate-admin"
 
 
@@ -22,14 +22,16 @@ def api_token(authorization: str) -> str | None:
 
 
 def shows_one_of(fields: Mapping[bytes, bytes], proofs: Collection[str] | None) -> bool:
-    """Whether a request with these fields shows one of `proofs`: digests of API tokens and ids of
-    logins. None: they are not known yet, and everybody may be one of them."""
+    """Whether a request with these fields carries one of `proofs`: digests of tokens and logins.
+
+    True while `proofs` is None: the valid ones are not known yet.
+    """
     if proofs is None:
         return True
     secret = api_token(fields.get(b"authorization", b"").decode("utf-8", "replace"))
     if secret is not None:
         return digest(secret) in proofs
-    # Without its signature: the id is as hard to guess. By either name: it opens no door here.
+    # The id without its signature is as hard to guess. Either name will do: nothing is opened here.
     names = (host_name(COOKIE, secure=secure).encode() for secure in (True, False))
     idents = (one.rpartition(b".")[0] for name in names for one in read_cookies(fields, name))
     return any(digest(ident.decode("latin-1")) in proofs for ident in idents)

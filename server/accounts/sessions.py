@@ -1,8 +1,8 @@
-"""Sessions, and the tokens against forged forms.
+"""Login sessions, and form tokens against cross-site request forgery.
 
-The cookie holds a random id, signed; the server knows only its SHA-256. A login always makes a new
-id (no fixation), a logout ends it on the server too. The form token is a MAC of the session id, so
-it needs no storage and dies with the session.
+The cookie holds a random id with a signature; the server stores only the id's SHA-256. A login
+always makes a new id (no session fixation); a logout ends it on the server, too. The form token is
+a MAC of the session id: it needs no storage and ends with the session.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from itsdangerous import BadSignature, Signer
 
 from .accounts import AccountStore, Session, digest
 
+#: A session ends after half a day without a request: an operator logs in once a working day.
 IDLE_S = 12 * 3600.0
+#: A session ends after a week in any case, so that a stolen cookie does, too.
 LIFETIME_S = 7 * 86400.0
+#: A session's last use is stored once in this time at most: else each refresh would write.
 _SEEN_GRAIN_S = 60.0
 
 
 @dataclass(slots=True)
 class Logins:
-    """All logins that hold. `key` is the server's secret for signing."""
+    """All valid sessions. `key` is the server's secret for signing."""
 
     store: AccountStore
     key: bytes = field(repr=False)
@@ -48,14 +51,14 @@ class Logins:
         return self._signer().sign(ident).decode()
 
     def ident(self, cookie: str) -> str | None:
-        """The id inside a cookie, if we signed it."""
+        """The id inside a cookie; None when the signature is not ours."""
         try:
             return self._signer().unsign(cookie).decode()
         except (BadSignature, UnicodeDecodeError):
             return None
 
     def find(self, cookie: str, now: float) -> Session | None:
-        """The live session of this cookie; also marks it as seen."""
+        """The valid session of this cookie, now marked as seen."""
         ident = self.ident(cookie)
         session = self.by_key.get(digest(ident)) if ident else None
         if session is None:
@@ -74,13 +77,13 @@ class Logins:
         self.store.drop(session)
 
     def end_all(self, user: str) -> None:
-        """Log a user out everywhere: the password was changed, or the user is gone."""
+        """End all sessions of a user: the password was changed, or the user was removed."""
         for session in list(self.by_key.values()):
             if session.user == user:
                 self.end(session)
 
     def live(self, now: float) -> Iterator[str]:
-        """The keys of the sessions that hold."""
+        """The keys of the valid sessions."""
         return (key for key, session in self.by_key.items() if not _over(session, now))
 
     def sweep(self, now: float) -> None:
@@ -88,14 +91,14 @@ class Logins:
             self.end(session)
 
     def form_token(self, ident: str) -> str:
-        """The token every form of this session carries (or of this visitor before login)."""
+        """The token in every form of this session, or of this visitor before the login."""
         return hmac.new(self.key, b"form:" + ident.encode(), hashlib.sha256).hexdigest()
 
     def form_token_fits(self, ident: str, given: str) -> bool:
         return hmac.compare_digest(self.form_token(ident).encode(), given.encode())
 
     def visitor(self) -> str:
-        """A signed id for somebody who is not logged in yet, so that the login form has a token."""
+        """A signed id for a visitor before the login, for the token of the login form."""
         return self._signer().sign("v." + secrets.token_urlsafe(12)).decode()
 
 

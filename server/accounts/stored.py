@@ -1,4 +1,7 @@
-"""Users, API tokens and sessions in the database; the secrets of one-time codes are sealed."""
+"""Users, API tokens and sessions in the database, and what a start reads there.
+
+The secrets of one-time codes are encrypted.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,30 @@ import base64
 import functools
 import hashlib
 import hmac
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 
 from ..store.accounts import OperatorTables
-from .accounts import AccountRows, ApiToken, Role, Scope, Session, User
+from .accounts import AccountRows, Accounts, AccountStore, ApiToken, Role, Scope, Session, User
+from .hash_process import kept_hash_apart
+from .hashing import Hashing, Off, password_hasher
+from .sessions import Logins
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-#: What is kept where, and by which of its fields.
+#: The table of each kind of row, and the field that is its key.
 _TABLES = {User: ("users", "name"), ApiToken: ("tokens", "serial"), Session: ("sessions", "key")}
 log = Logger()
 
 
 class Sealer:
-    """Encrypts what the database must not show: a copy of it alone opens no account.
+    """Encrypts the secrets of one-time codes: a copy of the database alone opens no account.
 
-    AES-SIV (RFC 5297) under a key that is made from the server's own; the owner's name is bound in,
-    so that one user's secret cannot be put in another's row.
+    AES-SIV (RFC 5297) under a key derived from the server's own. The owner's name is associated
+    data, so that one user's secret is not valid in another user's row.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -34,18 +40,18 @@ class Sealer:
 
     @functools.cached_property
     def _cipher(self) -> AESSIV:
-        # Most servers have no secret to seal, and its library is 6 MB.
+        # The library takes 6 MB of memory, and most servers have no secret to seal.
         from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
         return AESSIV(self._key)
 
     def seal(self, secret: str, owner: str) -> str:
-        """The stored form of a secret."""
+        """The stored form of `owner`'s secret."""
         sealed = self._cipher.encrypt(secret.encode(), [owner.encode()])
         return base64.b64encode(sealed).decode()
 
     def open(self, stored: str, owner: str) -> str | None:
-        """The secret; None when it was sealed with another key or for somebody else."""
+        """The secret; None when it was sealed with another key or for another owner."""
         from cryptography.exceptions import InvalidTag
 
         try:
@@ -81,11 +87,12 @@ class StoredAccounts:
                     "under this name until `tidegate admin reset-password` has taken them off.",
                     name=row["name"],
                 )
-                secret = ""  # fits no code: a lost key must not open the account
+                # No code is right for an empty secret: a lost key must not open the account.
+                secret = ""
         return User(**{**row, "role": Role(row["role"]), "totp_secret": secret})
 
     def put(self, one: User | ApiToken | Session) -> None:
-        """Insert it, or overwrite what has its key."""
+        """Insert a row, or replace the one with its key."""
         values = asdict(one)
         if isinstance(one, User):
             secret = one.totp_secret
@@ -96,6 +103,35 @@ class StoredAccounts:
         self._tables.put(_TABLES[type(one)][0], values)
 
     def drop(self, one: User | ApiToken | Session) -> None:
-        """Forget it."""
+        """Delete a row."""
         table, key = _TABLES[type(one)]
         self._tables.drop(table, getattr(one, key))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedAccounts:
+    """The stored accounts and sessions.
+
+    `first_password` belongs to a new database's first user and is shown once; else None.
+    """
+
+    accounts: Accounts
+    logins: Logins
+    first_password: str | None = field(repr=False)
+
+    def proofs(self, now: float) -> frozenset[str]:
+        """The digests of all valid API tokens and sessions, see `server.accounts.proofs`."""
+        tokens, scopes_of = self.accounts.tokens, self.accounts.scopes_of
+        held = {key for key, one in tokens.items() if scopes_of(one, now) is not None}
+        return frozenset(held.union(self.logins.live(now)))
+
+
+def open_accounts(store: AccountStore, off: Off, now: float, key: bytes) -> OpenedAccounts:
+    """Read what is stored; blocks. `key` signs sessions."""
+    rows = store.load()
+    hasher = password_hasher()
+    accounts = Accounts(store, Hashing(off, kept_hash_apart, hasher), hasher)
+    first_password = accounts.open(rows, now)
+    logins = Logins(store, key)
+    logins.open(rows.sessions, now)
+    return OpenedAccounts(accounts, logins, first_password)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..accounts.opened import OpenedAccounts
+from ..accounts.stored import OpenedAccounts
 from ..control.server import Server
 from . import account, files, log, now, passes, policy, queue, waiting
 from .app import Admin

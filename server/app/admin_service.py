@@ -16,9 +16,8 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from ...protocol.version import __version__
-from ..accounts.opened import OpenedAccounts, open_accounts
 from ..accounts.proofs import shows_one_of
-from ..accounts.stored import StoredAccounts
+from ..accounts.stored import OpenedAccounts, StoredAccounts, open_accounts
 from ..admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES, AdminHandler
 from ..admission.actions import QueueActions
 from ..admission.gate import Gate
