@@ -52,11 +52,11 @@ def test_an_announce_is_read() -> None:
         "192.0.2.1",
     )
     assert asked.info_hash == HASH
-    assert asked.said == Announce("192.0.2.1", 6881, 7, PeerEvent.STARTED, 5)
+    assert asked.announce == Announce("192.0.2.1", 6881, 7, PeerEvent.STARTED, 5)
 
 
 def test_the_address_is_the_one_that_asks_whatever_it_says() -> None:
-    said = read_announce(query(info_hash=HASH, port=1, ip="198.51.100.9"), "192.0.2.1").said
+    said = read_announce(query(info_hash=HASH, port=1, ip="198.51.100.9"), "192.0.2.1").announce
     assert said.address == "192.0.2.1"
 
 
@@ -138,9 +138,9 @@ def test_one_network_cannot_push_the_others_out() -> None:
 
 def test_the_brake_lets_a_crowd_through_and_stops_a_flood() -> None:
     brake = Brake(per_s=10.0, burst=50.0, most=3)
-    assert sum(brake.lets("192.0.2.1", 0.0) for _ in range(200)) == 50
-    assert sum(brake.lets("192.0.2.1", 1.0) for _ in range(200)) == 10
-    assert brake.lets("198.51.100.2", 1.0)
+    assert sum(brake.allows("192.0.2.1", 0.0) for _ in range(200)) == 50
+    assert sum(brake.allows("192.0.2.1", 1.0) for _ in range(200)) == 10
+    assert brake.allows("198.51.100.2", 1.0)
 
 
 def test_a_stop_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,6 @@ UNREAD = {
     "server/files",
     "server/mirror",
     "server/multicast",
-    "server/torrent",
 }
 
 #: A word that is gone, in names and in prose, and the field's term for it.

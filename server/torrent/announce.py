@@ -1,7 +1,6 @@
-"""The tracker's side of the wire: BEP 3 requests, compact answers (BEP 23, BEP 7), BEP 48. Pure.
+"""The tracker's wire format: BEP 3 requests, compact answers (BEP 23, BEP 7), BEP 48. Pure.
 
-Only the info-hash and the numbers of a request count: a peer's address is the one it speaks from,
-so nobody can enlist somebody else's.
+A peer's address is the one that its request comes from: an attacker cannot enlist other addresses.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from .ring import Place
 from .swarm import Announce, Census, PeerEvent
 
 _HASH_BYTES = 20
+#: Bounds a scrape's answer. Programs ask for one or two.
 _MOST_HASHES = 16
-#: What an announcing program should ask for if it says nothing.
+#: Peers for a program that names no number. BEP 3 leaves the choice to the tracker.
 _USUAL_PEERS = 30
 _DIGITS = "0123456789abcdefABCDEF"
 #: Two hexadecimal digits, and the byte that they escape.
@@ -24,21 +24,21 @@ _ESCAPED = {f"{a}{b}".encode(): bytes((int(a + b, 16),)) for a in _DIGITS for b 
 
 
 class BadAnnounce(ProtocolError):
-    """A request that the tracker cannot read; told as trackers tell it (BEP 3)."""
+    """A malformed request. The answer names the fault as BEP 3 says."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One announce: of which torrent, and what."""
+class AnnounceRequest:
+    """One peer's announce for one torrent."""
 
     info_hash: bytes
-    said: Announce
+    announce: Announce
 
 
 def fields_of(query: bytes) -> dict[bytes, list[bytes]]:
-    """The fields of a query with raw bytes as values, in linear time; broken escapes are refused.
+    """The fields of a query, with raw bytes as values. Raises BadAnnounce.
 
-    `urllib` decodes to text, which an info-hash is not.
+    `urllib` decodes to text, which an info-hash is not. Linear in time.
     """
     fields: dict[bytes, list[bytes]] = {}
     for pair in query.split(b"&"):
@@ -57,8 +57,8 @@ def _unquoted(text: bytes) -> bytes:
         raise BadAnnounce("The query has a broken percent escape.") from None
 
 
-def read_announce(query: bytes, address: str) -> Question:
-    """What a peer at `address` says. Raises BadAnnounce, which names the fault."""
+def read_announce(query: bytes, address: str) -> AnnounceRequest:
+    """The announce of a peer at `address`. Raises BadAnnounce, which names the fault."""
     fields = fields_of(query)
     event = _one(fields, b"event", b"").decode("latin-1")
     try:
@@ -71,11 +71,11 @@ def read_announce(query: bytes, address: str) -> Question:
         raise BadAnnounce("A peer listens on a port from 1 to 65535.")
     left = _number(fields, b"left", 1, 1 << 62)
     want = _number(fields, b"numwant", _USUAL_PEERS, 1 << 31)
-    return Question(_hash(fields), Announce(address, port, left, happened, want))
+    return AnnounceRequest(_hash(fields), Announce(address, port, left, happened, want))
 
 
 def read_scrape(query: bytes) -> list[bytes]:
-    """The torrents a scrape asks about: named ones, and not too many. Raises BadAnnounce."""
+    """The info-hashes that a scrape asks about: 1 to 16. Raises BadAnnounce."""
     hashes = fields_of(query).get(b"info_hash", [])
     if not hashes or len(hashes) > _MOST_HASHES:
         raise BadAnnounce(f"A scrape names 1 to {_MOST_HASHES} torrents by their info_hash.")
@@ -118,7 +118,7 @@ def peers_answer(
     for address, port in places:
         is_six = ":" in address
         family = socket.AF_INET6 if is_six else socket.AF_INET
-        # An eighth of what `ipaddress` takes, for up to 64 of them.
+        # `ipaddress` takes eight times as long, and an answer has up to 64 addresses.
         packed = socket.inet_pton(family, address.partition("%")[0])
         (six if is_six else four).extend(packed + port.to_bytes(2, "big"))
     answer: dict[bytes, int | bytes] = {
@@ -134,7 +134,7 @@ def peers_answer(
 
 
 def scrape_answer(found: Mapping[bytes, Census]) -> dict[bytes, dict[bytes, dict[bytes, int]]]:
-    """The answer to a scrape, to be bencoded: those that are known here."""
+    """The answer to a scrape, to be bencoded. `found` has the torrents that are known here."""
     return {
         b"files": {
             info_hash: {

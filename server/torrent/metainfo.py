@@ -1,6 +1,6 @@
-"""Torrents of contents: made once each, kept in the state folder, found by path or info-hash.
+"""Makes one torrent for each content, and keeps them in the state folder by info-hash.
 
-libtorrent is loaded with the first torrent that is asked for; a server that has none never does.
+libtorrent is loaded at the first request for a torrent.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 
 _log = Logger()
-_MOST_QUEUED, _MOST_KEPT = 64, 2048
+#: Files that wait to be hashed. A request for one more is told to come back.
+_MOST_QUEUED = 64
+#: Bounds the torrents in the state folder. The least recently used one goes first.
+_MOST_KEPT = 2048
+#: FILE KEY-SHA1-SHA256.info, see `MetainfoStore._made`.
 _FILE_NAME = re.compile(r"([0-9a-f.]+)-([0-9a-f]{40})-([0-9a-f]{64})\.info")
 
 
 class CannotMake(Exception):
-    """No torrent now: the file changed meanwhile, or too many are asked for at once."""
+    """No torrent now: the file changed meanwhile, or too many files wait to be hashed."""
 
 
 @functools.cache
@@ -50,7 +54,10 @@ def library() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class Metainfo:
-    """The torrent of one content: where it is served, what identifies it, where it is kept."""
+    """The torrent of one content.
+
+    `v1` and `v2` are its info-hashes, `path` its file in the state folder.
+    """
 
     url_path: str
     key: FileKey
@@ -60,11 +67,11 @@ class Metainfo:
 
     @property
     def hashes(self) -> tuple[bytes, bytes]:
-        """What programs announce: of each version, 20 bytes."""
+        """The info-hashes that programs announce: 20 bytes for each version."""
         return self.v1, self.v2[:20]
 
     def document(self, tracker: str, seeds: Sequence[str]) -> bytes:
-        """The torrent file: with this tracker, and with these addresses as web seeds (BEP 19)."""
+        """The torrent file with this tracker and these URLs as web seeds (BEP 19)."""
         kept = library().bdecode(self.path.read_bytes())
         made: bytes = library().bencode(
             {
@@ -77,7 +84,7 @@ class Metainfo:
         return made
 
     def magnet(self, name: str, tracker: str, seeds: Sequence[str]) -> str:
-        """A link that torrent programs open; both versions' hashes (BEP 9, BEP 52)."""
+        """The magnet link with the hashes of both versions (BEP 9, BEP 52)."""
         parts = [
             f"xt=urn:btih:{self.v1.hex()}",
             f"xt=urn:btmh:1220{self.v2.hex()}",
@@ -96,7 +103,7 @@ class _TorrentWish:
 
 
 class MetainfoStore:
-    """Makes torrents, one at a time, and keeps the last of them in `folder`."""
+    """Makes torrents one at a time. Keeps the `_MOST_KEPT` most recent ones in `folder`."""
 
     def __init__(self, reactor: Threads, folder: Path) -> None:
         self._reactor = reactor
@@ -114,7 +121,7 @@ class MetainfoStore:
         return len(self._known)
 
     def load(self) -> None:
-        """Find what an earlier process kept; what cannot be read is passed over."""
+        """Find the torrents of earlier processes. Files that cannot be read are skipped."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for path in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns):
             match = _FILE_NAME.fullmatch(path.name)
@@ -131,11 +138,11 @@ class MetainfoStore:
             )
 
     def by_hash(self, info_hash: bytes) -> Metainfo | None:
-        """The torrent of this hash (of either version, 20 bytes)."""
+        """The torrent with this info-hash of either version (20 bytes)."""
         return self._by_hash.get(info_hash)
 
     def want(self, file: OpenFile) -> defer.Deferred[Metainfo]:
-        """The file's torrent as soon as it is made. Fails with CannotMake."""
+        """The file's torrent, made now unless it is kept. Fails with CannotMake."""
         rep = file.rep
         known = self._known.get(rep.key)
         if known is not None and known.url_path == rep.url_path:
@@ -148,7 +155,7 @@ class MetainfoStore:
         return result
 
     def stop(self) -> None:
-        """Make no more; who waits is told."""
+        """Make no more torrents. All waiting requests fail with CannotMake."""
         self._stopped = True
         if self._making is not None:
             self._making.kill()
@@ -156,7 +163,7 @@ class MetainfoStore:
             wish.waiters.fail(CannotMake())
         self._wishes.clear()
         if self._pool is not None:
-            # A process that a dead disk holds outlives its end by force.
+            # A killed process that waits for a dead disk ends only when the disk answers.
             let_go(self._pool)
             self._pool = None
 
@@ -213,7 +220,7 @@ class _Making:
         self._killed = False
 
     def run(self) -> bytes:
-        """What the process printed, in a thread. Raises CannotMake."""
+        """The output of the process; blocks. Raises CannotMake."""
         rep = self._file.rep
         name = os.fsdecode(rep.path.rpartition(b"/")[2])
         words = [
@@ -244,7 +251,7 @@ class _Making:
         raise CannotMake(text)
 
     def kill(self) -> None:
-        """End it; `run` then raises."""
+        """Kill the process; `run` then raises CannotMake."""
         self._killed = True
         if self._process is not None:
             self._process.kill()

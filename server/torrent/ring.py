@@ -1,4 +1,4 @@
-"""Peers by network, in a shuffled order that goes round. Pure."""
+"""Round robin over networks and over the peers of each, in a shuffled order. Pure."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections import OrderedDict
 
 from ..http.proxies import prefixes_of
 
+#: A peer's address and port.
 Place = tuple[str, int]
 
 
 class Ring:
-    """Gives a few of many peers: each network gives one before any gives a second.
+    """Selects a few of many peers: one of each network before a second one of any.
 
-    The next call goes on behind the last one's networks, so all are given equally often. A network
-    that is new stands anywhere. A call takes as many steps as it gives peers.
+    The next call continues behind the networks of the last one, so all are selected equally often.
+    A new network gets a random position. A call takes as many steps as it returns peers.
     """
 
     def __init__(self) -> None:
         self._networks: list[str] = []
         self._at: dict[str, int] = {}
-        #: Those of a network, the next to be given first.
+        #: The peers of each network, the next to be selected first.
         self._members: dict[str, OrderedDict[Place, None]] = {}
         self._next = 0
 
     def add(self, place: Place, rng: random.Random) -> None:
-        """A new peer."""
+        """Add a new peer."""
         network = prefixes_of(place[0])[-1]
         members = self._members.get(network)
         if members is None:
@@ -37,7 +38,7 @@ class Ring:
         members[place] = None
 
     def discard(self, place: Place) -> None:
-        """Give it no more, if it was given."""
+        """Remove a peer, if it is here."""
         network = prefixes_of(place[0])[-1]
         members = self._members.get(network)
         if members is None or place not in members:
@@ -55,7 +56,7 @@ class Ring:
         self._at[network] = at
 
     def take(self, want: int, asker: Place) -> list[Place]:
-        """So many others than the asker, or all where there are fewer."""
+        """At most `want` peers other than the asker."""
         found: list[Place] = []
         size, at = len(self._networks), self._next
         own = prefixes_of(asker[0])[-1]

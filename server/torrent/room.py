@@ -1,7 +1,7 @@
-"""What torrent programs ask of this server: `FILE.torrent`, magnet links, announces, scrapes.
+"""Answers torrent programs: `FILE.torrent`, magnet links, announces, scrapes.
 
-A torrent exists of what anybody may fetch: not of files that are hidden until their hour or that
-need a priority pass, whose peers would hand them on. The tracker knows those torrents only.
+Files that are hidden until their hour or that need a priority pass have no torrent: peers would
+hand them on. The tracker knows only the torrents of this server.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ MAGNET = "/-/magnet"
 _TYPE = (b"Content-Type", b"application/x-bittorrent")
 _PLAIN = (b"Content-Type", b"text/plain; charset=utf-8")
 _NO_STORE = (b"Cache-Control", b"no-store")
+#: Swarms in memory. Each is bounded by the setting `peers`; the least recently used one goes first.
 _MOST_SWARMS = 4096
 
 
@@ -65,11 +66,11 @@ class TorrentRoom:
 
     @property
     def torrents(self) -> int:
-        """How many torrents are kept."""
+        """How many torrents exist."""
         return self._store.count
 
     def census(self) -> Census:
-        """All peers of all torrents."""
+        """The numbers of peers of all torrents together."""
         now = self._now()
         counts = [swarm.census(now) for swarm in self._swarms.values()]
         return Census(
@@ -79,7 +80,7 @@ class TorrentRoom:
         )
 
     def start(self) -> None:
-        """Find what was made in an earlier life."""
+        """Find the torrents that earlier processes made."""
         self._store.load()
 
     def stop(self) -> None:
@@ -89,7 +90,7 @@ class TorrentRoom:
     # -- the torrent of a file ---------------------------------------------------------------
 
     def answer(self, request: Request, parts: list[bytes]) -> bool:
-        """Answer when the path names the torrent of a file here; else False."""
+        """Answer a request for the torrent of a file here. False when the path names none."""
         if not parts or not parts[-1].endswith(TORRENT) or parts[-1] == TORRENT:
             return False
         file = self._find([*parts[:-1], parts[-1].removesuffix(TORRENT)])
@@ -155,21 +156,21 @@ class TorrentRoom:
         if not address:
             self._refuse(request, "Peers are known by their addresses, and you have none here.")
             return
-        if not self._brake.lets(address, self._now()):
+        if not self._brake.allows(address, self._now()):
             self._refuse(request, "Your network announces too often; slow down.")
             return
         try:
-            question = read_announce(request.query, address)
+            asked = read_announce(request.query, address)
         except ProtocolError as error:
             self._refuse(request, str(error))
             return
-        swarm = self._swarm(question.info_hash)
+        swarm = self._swarm(asked.info_hash)
         if swarm is None:
             self._refuse(request, "This tracker knows only the torrents of this server.")
             return
         now = self._now()
-        places = swarm.announce(question.said, now, self._rng)
-        self._say(request, peers_answer(places, swarm.census(now), self._settings.interval_s))
+        places = swarm.announce(asked.announce, now, self._rng)
+        self._respond(request, peers_answer(places, swarm.census(now), self._settings.interval_s))
 
     def _scrape(self, request: Request) -> None:
         try:
@@ -182,10 +183,10 @@ class TorrentRoom:
             swarm = self._swarm(info_hash)
             if swarm is not None:
                 found[info_hash] = swarm.census(self._now())
-        self._say(request, scrape_answer(found))
+        self._respond(request, scrape_answer(found))
 
     def _swarm(self, info_hash: bytes) -> Swarm | None:
-        """The swarm of a torrent whose file is still here, and still for everybody."""
+        """The swarm of a torrent whose file is still here and still open to all clients."""
         made = self._store.by_hash(info_hash)
         parts = split_path(made.url_path.encode("ascii")) if made is not None else None
         if made is None or not parts:
@@ -193,7 +194,7 @@ class TorrentRoom:
         file = self._find(parts)
         if file is None or file.rep.key != made.key:
             return None
-        # One swarm for both versions: programs announce each on its own.
+        # Programs announce the two versions one by one: both have one swarm.
         swarm = self._swarms.use(made.v1)
         if swarm is None:
             swarm = Swarm(self._settings.interval_s, self._settings.peers)
@@ -202,8 +203,8 @@ class TorrentRoom:
 
     def _refuse(self, request: Request, why: str) -> None:
         """Refuse as trackers do: status 200, and the reason inside (BEP 3)."""
-        self._say(request, {b"failure reason": why.encode("utf-8")})
+        self._respond(request, {b"failure reason": why.encode("utf-8")})
 
     @staticmethod
-    def _say(request: Request, answer: Any) -> None:
+    def _respond(request: Request, answer: Any) -> None:
         request.respond(200, [_PLAIN, _NO_STORE], library().bencode(answer))

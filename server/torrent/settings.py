@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class TorrentSettings(BaseModel):
-    """Whether those who download may also fetch from each other."""
+    """Whether clients may also fetch from each other."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 

@@ -1,8 +1,7 @@
-"""Who has or wants pieces of one file: the tracker's memory. Pure.
+"""The tracker's memory: the peers that have or want pieces of one file. Pure.
 
-A peer is an address and a port that said so itself, from that address. What one network may take
-of the memory is bounded as everywhere: when it is full, the network that has most gives up its
-oldest.
+A peer is a port and the address that its announce came from. When the memory is full, the network
+with most peers gives up its oldest one (`PrefixShares`).
 """
 
 from __future__ import annotations
@@ -16,13 +15,14 @@ from ..http.prefix_shares import PrefixShares
 from ..http.proxies import prefixes_of
 from .ring import Place, Ring
 
-#: A peer that was silent for so many intervals is gone.
+#: A peer is gone after this many intervals without an announce: one announce may be lost.
 _SILENT_INTERVALS = 2.5
+#: Bounds the peers in one answer.
 _MOST_PEERS_OF_ONE = 64
 
 
 class PeerEvent(Enum):
-    """What a peer says of itself (BEP 3)."""
+    """The event that a peer announces (BEP 3)."""
 
     STILL_THERE = ""
     STARTED = "started"
@@ -32,7 +32,7 @@ class PeerEvent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """One peer's word: where it listens, what it still lacks (bytes), how many peers it wants."""
+    """A peer's address and port, the bytes it still lacks, and how many peers it wants."""
 
     address: str
     port: int
@@ -49,7 +49,7 @@ class _Peer:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """How many there are, and how many ever said that they finished."""
+    """Peers with the whole file, peers without, and how many ever announced completion."""
 
     complete: int
     incomplete: int
@@ -65,36 +65,36 @@ class Swarm:
         self._peers: dict[Place, _Peer] = {}
         self._shares: PrefixShares[Place] = PrefixShares()
         self._all = Ring()
-        #: Those that a finished peer is told.
+        #: The peers that a finished peer is told about.
         self._unfinished = Ring()
         self._complete = 0
         self._downloaded = 0
 
-    def announce(self, said: Announce, now: float, rng: random.Random) -> list[Place]:
-        """Note what was said; some of the others, never more than asked for."""
+    def announce(self, peer: Announce, now: float, rng: random.Random) -> list[Place]:
+        """Record a peer. Returns some of the other peers, at most as many as it wants."""
         self._expire(now)
-        place = (said.address, said.port)
+        place = (peer.address, peer.port)
         known = self._peers.get(place)
-        if said.event is PeerEvent.STOPPED:
+        if peer.event is PeerEvent.STOPPED:
             self._forget(place)
             return []
-        complete = said.left_bytes == 0
+        complete = peer.left_bytes == 0
         if (
-            said.event is PeerEvent.COMPLETED
+            peer.event is PeerEvent.COMPLETED
             and complete
             and known is not None
             and not known.complete
         ):
             self._downloaded += 1
-        want = max(0, min(said.want, _MOST_PEERS_OF_ONE))
-        if known is None and not self._make_room(said.address):
-            # Nobody hears of it, but it may hear of others.
+        want = max(0, min(peer.want, _MOST_PEERS_OF_ONE))
+        if known is None and not self._make_room(peer.address):
+            # No other peer is told of it, but it is told of others.
             return self._others(place, complete, want)
         if known is None:
-            self._shares.add(place, prefixes_of(said.address))
+            self._shares.add(place, prefixes_of(peer.address))
             self._all.add(place, rng)
         else:
-            # The order of the dictionary is that of last words.
+            # `_expire` needs the dictionary in the order of the last announces.
             self._complete -= known.complete
             del self._peers[place]
         self._peers[place] = _Peer(now, complete)
@@ -106,14 +106,14 @@ class Swarm:
         return self._others(place, complete, want)
 
     def census(self, now: float) -> Census:
-        """How many peers there are."""
+        """The numbers of peers."""
         self._expire(now)
         return Census(self._complete, len(self._peers) - self._complete, self._downloaded)
 
     def _others(self, asker: Place, complete: bool, want: int) -> list[Place]:
-        """To one that has the whole file only those that do not.
+        """Up to `want` other peers. A peer with the whole file gets only peers without it.
 
-        Filling the memory with ports of one network does not fill the answers, see `Ring`.
+        A network that fills the memory with its ports does not fill the answers, see `Ring`.
         """
         return (self._unfinished if complete else self._all).take(want, asker)
 
@@ -144,9 +144,10 @@ class Swarm:
 
 
 class Brake:
-    """How often one network (IPv4 /24, IPv6 /48) may announce: a bucket of tokens each, bounded.
+    """A token bucket for the announces of each network (IPv4 /24, IPv6 /48).
 
-    At the usual interval of a minute that is wide enough for 1 800 peers of one network.
+    The default rate is that of 1 800 peers of one network which announce once a minute. `most`
+    bounds the networks in memory.
     """
 
     def __init__(self, per_s: float = 30.0, burst: float = 300.0, most: int = 20_000) -> None:
@@ -154,7 +155,7 @@ class Brake:
         self._burst = burst
         self._left: BoundedTable[str, tuple[float, float]] = BoundedTable(most)
 
-    def lets(self, address: str, now: float) -> bool:
+    def allows(self, address: str, now: float) -> bool:
         """Whether the network of this address may announce now."""
         network = prefixes_of(address)[-1]
         left, at_s = self._left.get(network, (self._burst, now))
