@@ -32,11 +32,11 @@ def said(name: str, version: int = 7, at: float = 100.0, **more: object) -> Mirr
 
 def test_current_mirrors_are_listed_best_first_and_free_ones_before() -> None:
     known = registry()
-    known.hear(said("one"), 100)
-    known.hear(said("two", free=False), 100)
+    known.add_report(said("one"), 100)
+    known.add_report(said("two", free=False), 100)
     urls = [source.url for source in known.sources("main", 101)]
     assert urls == ["https://two.test/", "https://one.test/pub/"]
-    known.hear(said("one", at=110, free=True), 110)
+    known.add_report(said("one", at=110, free=True), 110)
     assert known.sources("main", 111)[0].url == "https://one.test/pub/"
     assert [s.url for s in known.sources("main", 111, only_free=True)] == ["https://one.test/pub/"]
 
@@ -52,24 +52,24 @@ def test_current_mirrors_are_listed_best_first_and_free_ones_before() -> None:
 )
 def test_only_the_healthy_and_current_are_offered(report, at, condition) -> None:  # type: ignore[no-untyped-def]
     known = registry()
-    known.hear(report, 100)
+    known.add_report(report, 100)
     assert [standing.condition for standing in known.standings(at)] == [condition]
     assert bool(known.sources("main", at)) == (condition == "current")
 
 
 def test_a_new_version_takes_the_others_off_until_they_have_it() -> None:
     known = registry()
-    known.hear(said("one"), 100)
+    known.add_report(said("one"), 100)
     known.publish({"main": 8})
     assert known.sources("main", 101) == []
-    known.hear(said("one", version=8, at=102), 102)
+    known.add_report(said("one", version=8, at=102), 102)
     assert len(known.sources("main", 103)) == 1
 
 
 def test_the_dead_and_the_expelled_are_forgotten() -> None:
     known = registry()
-    known.hear(said("one"), 100)
-    known.hear(said("two"), 100)
+    known.add_report(said("one"), 100)
+    known.add_report(said("two"), 100)
     known.admit({"two": Admitted("two", "https://two.test/", "s2")})
     assert [standing.name for standing in known.standings(101)] == ["two"]
     assert known.standings(100 + FORGET_S + 1) == []
@@ -77,7 +77,7 @@ def test_the_dead_and_the_expelled_are_forgotten() -> None:
 
 def test_the_directory_maps_paths_below_its_prefix() -> None:
     known = registry()
-    known.hear(said("one"), 100)
+    known.add_report(said("one"), 100)
     directory = MirrorDirectory(known, "main", lambda: 101.0, prefix="/pub/")
     assert [s.url for s in directory.urls_for("/pub/a b/c.iso")] == [
         "https://one.test/pub/a%20b/c.iso"
@@ -88,7 +88,7 @@ def test_the_directory_maps_paths_below_its_prefix() -> None:
 def test_update_files_are_to_be_had_from_current_relays() -> None:
     known = registry()
     known.admit({"one": Admitted("one", "https://one.test/", "s1", relay_url="https://one.test/r")})
-    known.hear(said("one"), 100)
+    known.add_report(said("one"), 100)
     directory = MirrorDirectory(known, "main", lambda: 101.0, "/pub/", "/updates/")
     path = "targets/main/abc.1-2.update"
     found = [source.url for source in directory.urls_for(f"/updates/{path}")]
@@ -99,9 +99,9 @@ def test_update_files_are_to_be_had_from_current_relays() -> None:
 
 def test_a_replayed_report_does_not_count() -> None:
     known = registry()
-    known.hear(said("one"), 100)
+    known.add_report(said("one"), 100)
     with pytest.raises(BadToken, match="before"):
-        known.hear(said("one"), 101)
+        known.add_report(said("one"), 101)
 
 
 @given(st.text(max_size=20), st.integers(0, 10**9), st.sampled_from([True, False, None]))

@@ -29,7 +29,6 @@ UNREAD = {
     "server/admission",
     "server/cluster",
     "server/files",
-    "server/mirror",
     "server/multicast",
 }
 

@@ -1,4 +1,4 @@
-"""The operator's list of mirrors: who may report, and under which URL each serves."""
+"""The operator's list of mirrors: which ones may report, and the URL under which each serves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _path(publish: Path) -> Path:
 
 
 def read_admitted(publish: Path) -> dict[str, Admitted]:
-    """The mirrors admitted to a publish directory, by name."""
+    """The admitted mirrors of a publish directory, by name. Raises RepositoryProblem."""
     try:
         rows = json.loads(_path(publish).read_bytes())
         return {row["name"]: Admitted(**row) for row in rows}
@@ -36,7 +36,10 @@ def admit(
     location: str | None = None,
     relay_url: str | None = None,
 ) -> str:
-    """Put a mirror on the list (or change it); the secret it signs its reports with."""
+    """Add or change a mirror. Returns the secret with which it signs its reports.
+
+    Raises RepositoryProblem.
+    """
     for one in (url, relay_url or url):
         if urlsplit(one).scheme not in ("http", "https") or not urlsplit(one).hostname:
             raise RepositoryProblem(f"{one!r} is not the http(s) URL of a mirror.")
@@ -48,7 +51,7 @@ def admit(
 
 
 def expel(publish: Path, name: str) -> None:
-    """Take a mirror off the list."""
+    """Remove a mirror. Raises RepositoryProblem."""
     known = read_admitted(publish)
     if known.pop(name, None) is None:
         raise RepositoryProblem(f"No mirror named {name!r} is admitted.")

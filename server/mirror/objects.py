@@ -1,8 +1,8 @@
 """The origin's store of published contents, each under its own SHA-256.
 
-It is the reference deltas are made from, and what a drifted mirror repairs single files from: the
-store is served, and a content under its digest can be cached for ever. Everything published is
-read from here and not from the tree, which may change meanwhile.
+Deltas are made from these contents, and a drifted mirror repairs single files from them. The store
+is served; a content under its digest can be cached for ever. A publish reads contents from the
+store, because the tree may change meanwhile.
 """
 
 from __future__ import annotations
@@ -21,30 +21,36 @@ from ...protocol.disk.scan import found_name, found_root, stamp_of
 from ...protocol.tree import Entry
 from ...protocol.tree_scan import Found, Stamp
 
+#: Contents up to this size are read whole, so that a known one is not written again.
 _SMALL_BYTES = 4 << 20
+#: The unit in which larger ones are copied, hashed and searched for holes.
 _CHUNK_BYTES = 1 << 20
 _HOLE = bytes(_CHUNK_BYTES)
+#: Reads of a file that changes meanwhile, before the publish is refused.
 _TRIES = 3
 
 
 class ObjectError(Exception):
-    """A content that cannot be stored or is no longer right; says what to do."""
+    """A content cannot be stored or was damaged; the message says what to do."""
 
 
 class ObjectStore:
-    """Contents under `root/ab/abcdef…`; writers hold the publish lock."""
+    """Contents under `root/ab/abcdef…`. Writers hold the publish lock."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
-        #: One place for all that is copied: fresh memory costs as much as the copying.
-        self._room = memoryview(bytearray(_CHUNK_BYTES))
+        #: Reused: fresh memory for each chunk costs as much as the copying.
+        self._buffer = memoryview(bytearray(_CHUNK_BYTES))
 
     def path(self, sha256: str) -> str:
         return f"{self.root}/{sha256[:2]}/{sha256}"
 
     def put(self, source: str) -> tuple[Stamp, str]:
-        """Store the content of a regular file; its stamp, stable while it was read, and digest."""
+        """Store the content of a regular file. Returns its stamp and SHA-256.
+
+        Raises ObjectError when the file keeps changing.
+        """
         for _ in range(_TRIES):
             handle = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -79,11 +85,11 @@ class ObjectStore:
                 behind = WriteBehind(file.fileno())
                 at = 0
                 with ThreadPoolExecutor(1, "publish-digest") as helper:
-                    while count := os.preadv(source, [self._room], at):
-                        chunk = self._room[:count]
-                        # Both let go of the interpreter, and take about as long as each other.
+                    while count := os.preadv(source, [self._buffer], at):
+                        chunk = self._buffer[:count]
+                        # Hashing and writing release the interpreter's lock and take equally long.
                         digested = helper.submit(hasher.update, chunk)
-                        # A disk image stays as small here as it is at its source.
+                        # Holes stay holes: a disk image takes no more here than at its source.
                         if not cloned and not _HOLE.startswith(chunk):
                             write_piece(file.fileno(), at, chunk)
                         at += count
@@ -116,7 +122,10 @@ class ObjectStore:
             return False
 
     def read(self, entry: Entry, offset: int, into: memoryview) -> None:
-        """Fill `into` from a stored content; a whole one is checked against its digest."""
+        """Fill `into` from a stored content. A whole content is checked against its digest.
+
+        Raises ObjectError, and removes the content, when it is lost or damaged.
+        """
         path = self.path(entry.sha256)
         try:
             with open(path, "rb", buffering=0) as file:
@@ -131,14 +140,14 @@ class ObjectStore:
             )
 
     def drop(self, gone: Iterable[Entry], keep: Iterable[Entry]) -> None:
-        """Remove the contents of `gone` that no entry of `keep` has."""
+        """Remove the contents of `gone` that no entry in `keep` has."""
         dropped = {entry.sha256 for entry in gone if entry.kind == "f"}
         dropped.difference_update(entry.sha256 for entry in keep if entry.kind == "f")
         for sha256 in dropped:
             Path(self.path(sha256)).unlink(missing_ok=True)
 
     def sweep(self, keep: Iterable[Entry]) -> None:
-        """Remove everything no entry of `keep` needs, abandoned temporaries included."""
+        """Remove all files that no entry in `keep` needs, temporary ones of dead runs included."""
         wanted = {bytes.fromhex(entry.sha256) for entry in keep if entry.kind == "f"}
         for path in self._all():
             try:
@@ -157,7 +166,7 @@ class ObjectStore:
 
 
 class PublishedDisk:
-    """A `tree_scan.FileSystem` on the tree to publish: reading a file stores its content."""
+    """A `tree_scan.FileSystem` on the tree to publish: `digest` stores the file's content."""
 
     def __init__(self, root: Path, store: ObjectStore) -> None:
         self._root = root

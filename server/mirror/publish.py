@@ -1,8 +1,8 @@
-"""Publish: the tree as it is now becomes the channel's next version (paper D, step 1).
+"""Publishes the present tree as the channel's next version (paper D, step 1).
 
-Order of events: contents go into the store, the manifest and the update files beside what is
-live, then one commit of the signed metadata makes them real. A run that dies before leaves the
-last version in force, and the next run starts over from it.
+First the contents are stored. Then the manifest and the update files are written beside the live
+ones. At last one commit of the signed metadata makes them the new version. A run that dies before
+the commit leaves the last version in force; the next run starts from there.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ from .repository import (
     utc,
 )
 
-#: Memory is spent on the group's old and new content, the joined copies and zstd's tables.
+#: A group takes memory for its old content, its new content, the joined copies and zstd's tables.
 _MEMORY_PER_WINDOW = 4
-#: Extended attributes that somebody set; a system labels every file with others of its own.
+#: Prefixes of the extended attributes that a person set. The system sets others on every file.
 _ATTRIBUTES = ("user.", "security.capability", "system.posix_acl")
+#: A new snapshot is due when the updates since the last one have this share of its size: a new
+#: mirror then fetches at most 1.5 snapshots.
 _SNAPSHOT_WORTH = 0.5
 
 Progress = Callable[[str, int, int], object]
@@ -56,9 +58,10 @@ Announce = Callable[[Iterable[tuple[Edge, GeneratedUpdate]]], object]
 
 @dataclass(frozen=True, slots=True)
 class PublishSettings:
-    """How one channel is published. `memory_bytes` bounds what contents may take at once.
+    """How one channel is published.
 
-    `attributes`: extended attributes of the `user.` kind travel.
+    `memory_bytes` bounds the contents in memory. `attributes`: `user.` extended attributes are
+    published, too. `paranoid`: all files are read again, whatever the cache says.
     """
 
     delta: bool = True
@@ -74,10 +77,10 @@ class PublishSettings:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publish did: `version` is the channel's latest now, `updates` what was written.
+    """The result of a publish: the channel's latest version, and the update files written.
 
-    `skipped` names what is neither file, directory nor link; `stripped`, files whose set-user-id,
-    set-group-id or sticky bit was left out; `bared`, files with attributes that were left out.
+    `skipped`: paths that are neither file, directory nor link. `stripped`: files without their
+    set-user-id, set-group-id or sticky bit. `bared`: files without some extended attributes.
     """
 
     version: int
@@ -91,7 +94,7 @@ class Published:
 
 
 def _attributes(path: str) -> list[str]:
-    """The extended attributes of a file that somebody set: capabilities, ACLs, `user.`."""
+    """The names of a file's extended attributes that a person set, see `_ATTRIBUTES`."""
     try:
         names = os.listxattr(path, follow_symlinks=False)
     except OSError:
@@ -100,7 +103,7 @@ def _attributes(path: str) -> list[str]:
 
 
 def _travelling(path: str, names: Iterable[str]) -> Attributes:
-    """The values of those attributes that may travel; says which file has too much of them."""
+    """The attributes that are published. Raises RepositoryProblem when they are too large."""
     mine = sorted(name for name in names if name.startswith(ATTRIBUTE_PREFIX))
     found = tuple((name, os.getxattr(path, name, follow_symlinks=False)) for name in mine)
     try:
@@ -113,7 +116,7 @@ def _travelling(path: str, names: Iterable[str]) -> Attributes:
 
 
 class ManifestFile:
-    """A manifest on disk, one entry a line; iterate it as often as needed."""
+    """A manifest on disk, one entry a line. It can be iterated repeatedly."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -145,11 +148,11 @@ class Publisher:
         progress: Progress | None = None,
         announce: Announce = lambda updates: None,
     ) -> Published:
-        """Bring the channel to the tree's present state; `now` is seconds since 1970.
+        """Publish the tree's present state; `now` is seconds since 1970.
 
-        `announce` hears of the new updates when they are in place and nobody knows of them yet.
-        Nothing changed: only the signatures' time is renewed. Errors: `RepositoryProblem`,
-        `ObjectError`, `BadManifest`, `OSError`; the last version stays in force.
+        `announce` is called with the new updates right before the commit. If nothing changed, only
+        the signatures are renewed. Raises RepositoryProblem, ObjectError, BadManifest or OSError;
+        the last version then stays in force.
         """
         report = progress or (lambda what, done, total: None)
         if not tree.is_dir():
@@ -168,7 +171,7 @@ class Publisher:
 
     def _run(self, tree: Path, now: float, report: Progress, announce: Announce) -> Published:
         index = self._repository.index(self.channel)
-        # Left behind by a run that died: contents may lie in the store that nothing names.
+        # A run that died leaves this file, and perhaps contents that no manifest names.
         unfinished = self._state / "unfinished"
         thorough = unfinished.exists() or self.settings.paranoid
         unfinished.touch()
@@ -288,7 +291,7 @@ class Publisher:
         return ManifestFile(path) if whole == latest.manifest_sha256 else None
 
     def _snapshot_due(self, index: Index, fresh: list[Edge]) -> bool:
-        """A snapshot pays once the chain since the last one costs new mirrors half of one."""
+        """Whether the updates since the last snapshot are large enough for a new one."""
         snapshots = [edge for edge in index.edges if edge.from_version == 0]
         if not snapshots or not fresh:
             return True
@@ -319,7 +322,7 @@ class Publisher:
         except ObjectError:
             if not start:
                 raise
-            # A reference was lost: whole contents need none.
+            # An old content was lost. Without deltas none is needed.
             done, name = self._write(header, old, new, False, what, report)
         edge = Edge(start, version.version, done.length_bytes, done.window_bytes)
         final = self._repository.target_file(edge.target_path(self.channel), done.sha256)
@@ -353,9 +356,9 @@ class Publisher:
         return done, Path(name)
 
     def _sweep(self, number: int, old: ManifestFile | None, *, thorough: bool) -> None:
-        """Forget what neither this version nor the one before needs.
+        """Remove manifests and contents that neither this version nor the one before needs.
 
-        Channels share the store, so what another channel still has stays.
+        Channels share the store: contents of other channels stay.
         """
         self._repository.sweep()
         mine = [ManifestFile(self._manifest_path(number)), *([old] if old else [])]

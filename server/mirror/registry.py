@@ -1,8 +1,8 @@
-"""Which mirrors a channel has, how they are, and which of them clients may be sent to.
+"""The mirrors of each channel, their condition, and which of them clients are sent to.
 
-Pure state: time comes in as `now` (seconds since 1970). Only mirrors the operator admitted can
-report. One is listed while its last report is fresh, says that all is well, and names the
-channel's latest version; one that was silent for long is forgotten until it reports again.
+Pure state: time comes in as `now` (seconds since 1970). Only admitted mirrors can report. Clients
+are sent to a mirror while its last report is fresh, has no trouble and names the channel's latest
+version. A mirror without a report for a day is forgotten until it reports again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...protocol.mirror_report import MirrorReport
 
 #: A mirror reports at least every minute; three missed reports make it silent.
 FRESH_S = 180.0
-#: After a day of silence a mirror is no longer shown either.
+#: After a day without a report a mirror is not shown either.
 FORGET_S = 86_400.0
 
 Condition = Literal["current", "behind", "troubled", "silent"]
@@ -26,9 +26,10 @@ Condition = Literal["current", "behind", "troubled", "silent"]
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A mirror the operator knows. `url` is the base under which it serves the tree, `priority`
-    and `location` are what Metalink says of it (1 first; a country code). `relay_url`: where it
-    serves the update files it has, laid out as in the publish directory.
+    """An admitted mirror.
+
+    `url` is the base URL of the tree. `priority` (1 first) and `location` (a country code) are
+    Metalink's. `relay_url` is the base URL of update files, laid out as in the publish directory.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class MirrorStanding:
-    """What the origin knows of one mirror now; `seen_s` ago it reported last."""
+    """A mirror's present condition. Its last report came `seen_s` ago."""
 
     name: str
     url: str
@@ -59,11 +60,11 @@ class Registry:
     def __init__(self, admitted: Mapping[str, Admitted] | None = None) -> None:
         self._admitted = dict(admitted or {})
         self._reports: dict[tuple[str, str], MirrorReport] = {}
-        self._heard: dict[tuple[str, str], float] = {}
+        self._reported_at: dict[tuple[str, str], float] = {}
         self._latest: dict[str, int] = {}
 
     def admit(self, mirrors: Mapping[str, Admitted]) -> None:
-        """Take the operator's present list; a mirror that left it is forgotten at once."""
+        """Replace the list of admitted mirrors. Reports of others are forgotten at once."""
         self._admitted = dict(mirrors)
         for key in [key for key in self._reports if key[0] not in self._admitted]:
             self._forget(key)
@@ -73,31 +74,31 @@ class Registry:
         return mirror.secret if mirror is not None else None
 
     def publish(self, latest: Mapping[str, int]) -> None:
-        """The channels' latest versions, as committed now."""
+        """Replace the channels' latest versions."""
         self._latest = dict(latest)
 
     @property
     def latest(self) -> Mapping[str, int]:
         return self._latest
 
-    def hear(self, report: MirrorReport, now: float) -> None:
-        """Take a verified report. One that is not newer than the last raises `BadToken`."""
+    def add_report(self, report: MirrorReport, now: float) -> None:
+        """Add a verified report. Raises BadToken when it is not newer than the last one."""
         key = (report.mirror, report.channel)
         last = self._reports.get(key)
         if last is not None and report.sent_at <= last.sent_at:
             raise BadToken("The report was seen before.")
         self._reports[key] = report
-        self._heard[key] = now
+        self._reported_at[key] = now
 
     def standings(self, now: float) -> list[MirrorStanding]:
-        """Every mirror that reported within a day, with its condition; by name."""
-        for key, heard in list(self._heard.items()):
-            if now - heard > FORGET_S:
+        """All mirrors that reported within a day, by name."""
+        for key, reported_at in list(self._reported_at.items()):
+            if now - reported_at > FORGET_S:
                 self._forget(key)
         return [self._standing(key, now) for key in sorted(self._reports)]
 
     def _standing(self, key: tuple[str, str], now: float) -> MirrorStanding:
-        report, silent_s = self._reports[key], now - self._heard[key]
+        report, silent_s = self._reports[key], now - self._reported_at[key]
         condition: Condition = "current"
         if silent_s > FRESH_S:
             condition = "silent"
@@ -118,15 +119,15 @@ class Registry:
 
     def _forget(self, key: tuple[str, str]) -> None:
         self._reports.pop(key, None)
-        self._heard.pop(key, None)
+        self._reported_at.pop(key, None)
 
     def sources(
         self, channel: str, now: float, *, only_free: bool = False, relays: bool = False
     ) -> list[Source]:
-        """Base URLs of the mirrors that hold the channel's latest version, best first.
+        """Base URLs of the mirrors with the channel's latest version, best first.
 
-        Mirrors that say they are free come before those that queue. `only_free`: no others.
-        `relays`: where they serve update files, instead of the tree.
+        Mirrors with free slots come before those with a queue; `only_free`: no others.
+        `relays`: the URLs of update files instead of the tree.
         """
         ranked = []
         for standing in self.standings(now):
@@ -146,10 +147,10 @@ class Registry:
 
 
 class MirrorDirectory:
-    """Where else the files of one served tree can be had, as the site asks for it.
+    """The mirrors of the files of one served tree.
 
-    `prefix` is the URL path under which the origin serves the channel's tree, `updates` that of
-    the publish directory if it serves that, too (both with slashes at both ends).
+    `prefix` is the URL path under which the origin serves the channel's tree. `updates` is that of
+    the publish directory, if it is served. Both begin and end with a slash.
     """
 
     def __init__(
@@ -171,9 +172,9 @@ class MirrorDirectory:
         return self._registry.sources(self._channel, self._now())
 
     def urls_for(self, path: str, *, only_free: bool = False) -> list[Source]:
-        """Where the file under this URL path (percent-encoded or not) can be had, best first.
+        """The mirrors of the file under this URL path (percent-encoded or not), best first.
 
-        `only_free` is for clients that would have to wait here.
+        `only_free` is for clients that have to wait here.
         """
         updates = f"{self._updates}targets/{self._channel}/" if self._updates else None
         relays = updates is not None and path.startswith(updates) and path.endswith(".update")

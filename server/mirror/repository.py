@@ -1,9 +1,9 @@
-"""The signed face of a publish directory: a TUF repository, written with python-tuf.
+"""The signed metadata of a publish directory: a TUF repository, written with python-tuf.
 
-Root says which keys count and is signed offline. Targets lists every file a follower may fetch by
-length and digest, snapshot pins one state of it (no mix and match), timestamp pins the newest
-snapshot for a few days (no freeze), and versions only rise (no rollback). Replacing
-`metadata/timestamp.json` is the one moment at which a new version becomes real.
+Root names the valid keys and is signed offline. Targets lists all files that followers may fetch,
+by length and digest. Snapshot pins one state of targets (no mix-and-match attack). Timestamp pins
+the newest snapshot for a few days (no freeze attack). Versions only rise (no rollback attack). A
+new version comes into force when `metadata/timestamp.json` is replaced.
 """
 
 from __future__ import annotations
@@ -39,16 +39,21 @@ from ...protocol.channel import Index, decode_index, encode_index, index_path
 from ...protocol.disk.durable import sync_filesystem, write_whole
 
 ONLINE_ROLES = ("targets", "snapshot", "timestamp")
-#: How long signatures are good for. A publish renews what has run half its time.
-_ROOT_DAYS, _TARGETS_DAYS, _SNAPSHOT_DAYS, _TIMESTAMP_DAYS = 3650, 365, 365, 14
+#: Root is signed by hand with an offline key: ten years.
+_ROOT_DAYS = 3650
+#: Targets and snapshot expire a year after the last change; a publish renews them after half of it.
+_TARGETS_DAYS = 365
+_SNAPSHOT_DAYS = 365
+#: The longest time for which an attacker can hide a new version from a follower.
+_TIMESTAMP_DAYS = 14
 
 
 class RepositoryProblem(Exception):
-    """The publish directory or its keys are not usable; says what to do."""
+    """The publish directory or its keys are not usable; the message says what to do."""
 
 
 def check_private(keys: Path, served: Path) -> None:
-    """Refuse private keys in a folder that everybody gets."""
+    """Raise RepositoryProblem when the private keys lie in a folder that is served."""
     if keys.resolve().is_relative_to(served.resolve()):
         raise RepositoryProblem(
             f"The keys in {keys} would be served with {served}: name a folder outside by --keys."
@@ -56,7 +61,7 @@ def check_private(keys: Path, served: Path) -> None:
 
 
 def make_key(path: Path, passphrase: str | None = None) -> CryptoSigner:
-    """Generate an Ed25519 key, write its private half (PKCS#8, mode 0600), return its signer."""
+    """Generate an Ed25519 key and write it (PKCS#8, mode 0600). Returns its signer."""
     private = Ed25519PrivateKey.generate()
     lock: KeySerializationEncryption = NoEncryption()
     if passphrase:
@@ -85,10 +90,10 @@ def load_key(path: Path, passphrase: str | None = None) -> CryptoSigner:
 
 
 def initialise(publish: Path, keys: Path, now: datetime, passphrase: str | None = None) -> bytes:
-    """Make the keys and an empty repository; the bytes of the first root metadata.
+    """Make the keys and an empty repository. Returns the bytes of the root metadata.
 
-    Called where one exists it renews root instead: same root key, new online keys and expiry.
-    A run that died half way is put right by running it again.
+    An existing repository gets a new root: same root key, new online keys and expiry. A run that
+    died is completed by running it again.
     """
     check_private(keys, publish)
     roots = _roots(publish)
@@ -130,7 +135,7 @@ class _State:
     targets: Metadata[Targets]
 
 
-def _ages(signed: Targets | Snapshot, days: int, now: datetime) -> bool:
+def _is_half_expired(signed: Targets | Snapshot, days: int, now: datetime) -> bool:
     return signed.expires - now < timedelta(days=days) / 2
 
 
@@ -139,7 +144,7 @@ def _signed_by(metadata: Metadata[Targets] | Metadata[Snapshot], key: CryptoSign
 
 
 class Repository:
-    """Reads and commits the signed state of one publish directory. Hold the publish lock."""
+    """Reads and commits the signed metadata of one publish directory. Hold the publish lock."""
 
     def __init__(self, publish: Path, keys: Path) -> None:
         self._publish = publish
@@ -173,19 +178,19 @@ class Repository:
         return _State(timestamp, snapshot, targets)
 
     def target_file(self, path: str, sha256: str) -> Path:
-        """Where a target with this content is kept and served (TUF consistent snapshots)."""
+        """The file of a target with this content (TUF consistent snapshots)."""
         folder, _, name = path.rpartition("/")
         return self._targets / folder / f"{sha256}.{name}"
 
     def index(self, channel: str) -> Index:
-        """The channel's committed index; an empty one before the first publish."""
+        """The channel's committed index. Before the first publish it is empty."""
         target = self._state().targets.signed.targets.get(index_path(channel))
         if target is None:
             return Index(channel)
         return decode_index(self.target_file(target.path, target.hashes["sha256"]).read_bytes())
 
     def latest(self) -> dict[str, int]:
-        """The latest version of every channel that has one."""
+        """The latest version of each channel that has one."""
         found = {}
         for path in self.targets():
             channel, _, name = path.rpartition("/")
@@ -197,10 +202,10 @@ class Repository:
         return dict(self._state().targets.signed.targets)
 
     def commit_index(self, index: Index, added: dict[str, tuple[str, int]], now: datetime) -> None:
-        """Make a channel's new index real, with the update files it names.
+        """Commit a channel's new index and the update files that it names.
 
-        `added`: target path -> (SHA-256, bytes) of files already at `target_file`. Targets of the
-        channel the index no longer names leave the metadata; `sweep` removes their files.
+        `added`: target path -> (SHA-256, bytes) of files already at `target_file`. Targets that the
+        index does not name any more leave the metadata; `sweep` removes their files.
         """
         data = encode_index(index)
         target = TargetFile.from_data(index_path(index.channel), data, ["sha256"])
@@ -217,7 +222,7 @@ class Repository:
         self.commit(wanted, {path for path in gone if path not in wanted}, now)
 
     def commit(self, added: dict[str, TargetFile], removed: set[str], now: datetime) -> None:
-        """Sign a new state with these targets added and removed; renew what ages."""
+        """Sign a new state with these targets added and removed. Renew half-expired signatures."""
         state = self._state()
         keys = {role: self._key(role) for role in ONLINE_ROLES}
         targets, snapshot, timestamp = (
@@ -225,7 +230,9 @@ class Repository:
             state.snapshot.signed,
             state.timestamp.signed,
         )
-        renew = _ages(targets, _TARGETS_DAYS, now) or not _signed_by(state.targets, keys["targets"])
+        renew = _is_half_expired(targets, _TARGETS_DAYS, now) or not _signed_by(
+            state.targets, keys["targets"]
+        )
         changed = bool(added or removed or renew)
         if changed:
             targets.targets.update(added)
@@ -234,7 +241,7 @@ class Repository:
             targets.version += 1
             targets.expires = now + timedelta(days=_TARGETS_DAYS)
             self._write(f"{targets.version}.targets.json", state.targets, keys["targets"])
-        renew = _ages(snapshot, _SNAPSHOT_DAYS, now) or not _signed_by(
+        renew = _is_half_expired(snapshot, _SNAPSHOT_DAYS, now) or not _signed_by(
             state.snapshot, keys["snapshot"]
         )
         if changed or renew:
@@ -271,7 +278,7 @@ class Repository:
         return data
 
     def sweep(self) -> None:
-        """Remove target and metadata files that no committed state names. After a commit only."""
+        """Remove target and metadata files that the committed state does not name."""
         state = self._state()
         snapshot, targets = state.snapshot.signed, state.targets.signed
         named = {
@@ -286,11 +293,11 @@ class Repository:
         current = {"snapshot": snapshot.version, "targets": targets.version}
         for role, version in current.items():
             for path in self._metadata.glob(f"*.{role}.json"):
-                # One generation stays for a follower that is reading right now.
+                # A follower that is reading now needs the generation before.
                 if int(path.name.split(".")[0]) < version - 1:
                     path.unlink(missing_ok=True)
 
 
 def utc(now: float) -> datetime:
-    """Seconds since 1970 as TUF wants them: whole seconds, UTC."""
+    """Seconds since 1970 as a UTC time in whole seconds, as TUF requires."""
     return datetime.fromtimestamp(int(now), UTC)

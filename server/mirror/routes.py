@@ -1,8 +1,8 @@
-"""The origin's requests under `/-/mirrors`: reports in, standings out, and waiting for news.
+"""Answers the requests of mirrors under `/-/mirrors`.
 
-`POST /-/mirrors/report` takes a signed report. `GET /-/mirrors` shows the standings as JSON.
-`GET /-/mirrors/CHANNEL/next?after=N` answers as soon as the channel has a version after N, or
-after a while with what there is: followers ask it instead of polling.
+`POST /-/mirrors/report` receives a signed report. `GET /-/mirrors` lists the mirrors as JSON.
+`GET /-/mirrors/CHANNEL/next?after=N` is a long poll: it answers when the channel has a version
+after N, or after `_HOLD_S`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from .repository import Repository, RepositoryProblem
 
 PREFIX = "/-/mirrors"
 _JSON = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]
+#: Below the 30 s after which proxies and programs give up on a silent answer.
 _HOLD_S = 25.0
+#: How often the publish directory is checked for a new version.
 _LOOK_S = 1.0
+#: Bounds the long polls held; further ones are answered at once.
 _MOST_WAITING = 10_000
 
 
 class MirrorOrigin:
-    """Joins a publish directory to the site that serves it.
+    """Watches a publish directory, and answers its mirrors.
 
-    `now` gives seconds since 1970. `changed` is called when the set of listed mirrors may differ.
-    Call `start`, add `handle` as the route `/-/mirrors` for GET, HEAD and POST, and `stop`.
+    `now` gives seconds since 1970. `changed` is called when other mirrors are current than before.
+    `handle` answers GET, HEAD and POST of the route `/-/mirrors`.
     """
 
     def __init__(
@@ -61,13 +64,13 @@ class MirrorOrigin:
         self._look = self._reactor.callLater(_LOOK_S, self.start)
 
     def stop(self) -> None:
-        """Let the waiting go, and watch no more."""
+        """Answer all long polls, and stop watching."""
         cancel(self._look)
         for request in list(self._waiting):
             self._answer(request)
 
     def look(self) -> None:
-        """Notice a new version, a changed list of mirrors, or one that fell silent."""
+        """Check for a new version, a changed list of mirrors, or a mirror that fell silent."""
         metadata = self._publish / "metadata" / "timestamp.json"
         admitted = self._publish / ".state" / "mirrors.json"
         seen = (_identity(metadata), _identity(admitted))
@@ -76,7 +79,7 @@ class MirrorOrigin:
                 self.registry.admit(read_admitted(self._publish))
                 self.registry.publish(Repository(self._publish, Path()).latest())
             except (RepositoryProblem, OSError):
-                # Unreadable this moment: what was known stays; the next look tries again.
+                # A publish may be writing: what is known stays until the next look.
                 return
             self._seen = seen
             for request, (channel, after, _) in list(self._waiting.items()):
@@ -113,13 +116,13 @@ class MirrorOrigin:
         if parts != ["report"]:
             request.refuse(405, "method-not-allowed", "Only reports are posted here.")
             return
-        # It may have been admitted a moment ago.
+        # The mirror may have been admitted after the last look.
         self.look()
         signature = request.header(SIGNATURE_HEADER.lower().encode("ascii")) or b""
         report = decode_report(
             request.body, signature.decode("latin-1"), self.registry.secret_of, self._now()
         )
-        self.registry.hear(report, self._now())
+        self.registry.add_report(report, self._now())
         request.respond(204)
         self.look()
 

@@ -1,4 +1,4 @@
-"""Let a publish be sent once to all: put its update on the multicast schedule of the server."""
+"""Puts the updates of a publish on the server's multicast schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...protocol.batch_generate import GeneratedUpdate
 from ...protocol.channel import Edge
 from ..multicast.schedule import ScheduledSend, write_entry
 
-#: The server looks for entries once a second; by then it has opened their sessions.
+#: The server reads its schedule once a second: after this time it has opened the sessions.
 LOOK_S = 1.5
 
 
@@ -20,10 +20,10 @@ def schedule_updates(
     updates: Iterable[tuple[Edge, GeneratedUpdate]],
     at: float,
 ) -> list[str]:
-    """Schedule the updates (not the snapshots: those who need one come one by one).
+    """Schedule the updates. Returns their URL paths. Raises OSError.
 
-    `state` is the state folder of the server that serves the publish directory under the URL path
-    `prefix`; `at` is seconds since 1970. The URL paths scheduled. Raises OSError.
+    Snapshots are not scheduled: new mirrors come one by one. `state` is the state folder of the
+    server that serves the publish directory under the URL path `prefix`; `at` is Unix time.
     """
     paths = []
     for edge, made in updates:
