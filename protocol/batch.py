@@ -1,10 +1,10 @@
-"""The update file of a mirror channel: everything that turns one published tree into the next.
+"""The update file of a mirror channel: it turns one published tree into the next.
 
-Layout: an 8-byte magic, then sections, each one type byte, an 8-byte big-endian length and that
-many bytes: one `H` (header, JSON), any number of `R` (changes: 4-byte raw size, then a zstd frame
-of JSON lines in manifest order), any number of `G` (a group of contents, `protocol.batch_group`),
-one `E` (32 bytes: SHA-256 of everything before it). A snapshot is the update from version 0, the
-tree that is not there. Nothing here touches a file: bytes come and go through callables.
+Layout: an 8-byte magic, then sections. A section has one type byte, an 8-byte big-endian length and
+that many bytes. The sections in order: one `H` (header, JSON), any number of `R` (changes: 4-byte
+raw size, then a zstd frame of JSON lines in manifest order), any number of `G` (a group of
+contents, `protocol.batch_group`), one `E` (32 bytes: SHA-256 of all bytes before). A snapshot is
+the update from version 0, the missing tree. This module reads and writes through callables.
 """
 
 from __future__ import annotations
@@ -21,24 +21,29 @@ from .errors import BadManifest
 from .tree import check_number, check_sha256, decode_row, encode_row
 
 MAGIC = b"TGUPD\x00\x01\n"
-#: Raised when a reader of the old format could misread the new one.
+#: A change that an older reader could misread gets the next number.
 FORMAT = 1
+#: Type and length of a section.
 _SECTION = struct.Struct(">cQ")
 _RAW_SIZE = struct.Struct(">I")
+#: A reader's bound.
 _HEADER_LIMIT_BYTES = 1 << 16
+#: The raw size at which a writer closes a section of changes.
 _ROWS_FLUSH_BYTES = 1 << 20
+#: A reader's bound: one longest row more.
 _ROWS_LIMIT_BYTES = _ROWS_FLUSH_BYTES + (1 << 16)
 _HASH_CHUNK_BYTES = 1 << 20
 
+#: Reads (offset, length).
 ReadAt = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an update is for.
+    """The trees between which an update leads.
 
-    `from_version` 0 means "from nothing". `before` and `after` are manifest digests.
-    `window_bytes` is the most content (reference and result together) one group may ask for.
+    `from_version` 0 is a snapshot. `before` and `after` are manifest digests. `window_bytes` bounds
+    the content of one group (reference and result together).
     """
 
     channel: str
@@ -76,7 +81,7 @@ def decode_header(data: bytes) -> Header:
 
 
 class UpdateWriter:
-    """Writes an update in order: `rows` as they come, then `group`s, then `close`."""
+    """Writes an update in order: all `row`s, then all `group`s, then `close`."""
 
     def __init__(self, write: Callable[[bytes], object], header: Header) -> None:
         self._write = write
@@ -106,7 +111,7 @@ class UpdateWriter:
         self._section(b"G", data)
 
     def close(self) -> None:
-        """Write the end section; the digest and length of the whole are final then."""
+        """Write the end section. After it `sha256` and `length_bytes` are final."""
         self._flush_rows()
         self._section(b"E", self._hasher.digest())
 
@@ -128,11 +133,11 @@ class UpdateWriter:
 
 
 class Update:
-    """An update file that can be read anywhere: `read(offset, length)` returns those bytes.
+    """Reads an update file through `read(offset, length)`.
 
-    Opening it walks the section heads only. Call `verify` before trusting any of it unless the
-    file's digest was already checked against signed metadata. `window_bytes` is the most a group
-    may ask for, if that is known to be less than the header allows.
+    The constructor reads the section heads only. Call `verify` before you trust the content, unless
+    the file's digest was checked against signed metadata. `window_bytes` bounds a group more
+    tightly than the header. Raises BadManifest.
     """
 
     def __init__(self, read: ReadAt, length_bytes: int, window_bytes: int | None = None) -> None:
@@ -169,7 +174,7 @@ class Update:
             raise BadManifest("The update file is damaged; fetch it again.")
 
     def rows(self) -> Iterator[list[object]]:
-        """The changes, in manifest order; may be asked for again and again."""
+        """The changes in manifest order. Can be called repeatedly."""
         for kind, offset, length in self._sections:
             if kind != b"R":
                 continue
@@ -188,7 +193,7 @@ class Update:
         """The encoded groups of contents, one in memory at a time."""
         for kind, offset, length in self._sections:
             if kind == b"G":
-                # What compresses badly is carried raw, so no content outgrows itself.
+                # Content that does not compress is carried raw, so a group is never larger.
                 if length > self.window_bytes + 2 * HEAD_LIMIT_BYTES:
                     raise BadManifest("A group of the update is larger than its header promised.")
                 yield self._exactly(offset, length)

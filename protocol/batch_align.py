@@ -1,9 +1,8 @@
-"""Where a part of a large content lies in the old one: looked for, so that zstd need not search.
+"""Finds the parts of a large old content in the new one, which mirrors then copy undecoded.
 
-A new release of a large file is mostly the old one, perhaps moved by what was put in before. Such
-stretches are found by comparing blocks at the distance that held last, and where that fails by
-looking up a few bytes; both run at the speed of memory, a hundred times that of the encoder, and
-a mirror copies them without decoding anything.
+A new release of a large file is mostly the old one, shifted where bytes were inserted. A block is
+compared at the last known shift first. If it differs there, a few of its bytes are searched in the
+old content. Both run at memory speed, a hundred times as fast as zstd's encoder.
 """
 
 from __future__ import annotations
@@ -11,21 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+#: A block is a 64th of the window within these bounds: a difference costs one block of encoding.
 _MOST_BLOCK_BYTES = 1 << 20
 _LEAST_BLOCK_BYTES = 64
 _BLOCKS_IN_WINDOW = 64
+#: Bytes in the middle of a block that are searched in the old content.
 _ANCHOR_BYTES = 48
-#: Bytes with fewer different values in them are found in too many places.
+#: An anchor with fewer distinct byte values occurs in too many places.
 _TELLING_VALUES = 10
-#: So many searches in one part may be in vain: each may read the whole old stretch.
+#: Bounds the failed searches in one part: each may read the whole old stretch.
 _VAIN_SEARCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes `[start, end)` of the new content and `[low, high)` of the old, in bytes.
+    """Bytes `[start, end)` of the new content beside `[low, high)` of the old one.
 
-    `same`: they are equal; otherwise the old ones are what to encode them against.
+    `same`: they are equal. Otherwise the new bytes are encoded against the old ones.
     """
 
     start: int
@@ -36,9 +37,9 @@ class Piece:
 
 
 class Alignment:
-    """One new content beside an old one of `old_bytes`; parts are given in rising order.
+    """One new content beside an old one of `old_bytes`. `pieces` gets the parts in rising order.
 
-    `read_old(offset, into)` fills in exactly those bytes. `window_bytes` sets the grain.
+    `read_old(offset, into)` fills `into`. `window_bytes` determines the block size.
     """
 
     def __init__(
@@ -49,14 +50,14 @@ class Alignment:
         self._window_bytes = window_bytes
         grain = window_bytes // _BLOCKS_IN_WINDOW
         self._block = min(_MOST_BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, grain))
-        #: How far to the right the new content last lay in the old one.
+        #: Offset in the old content less offset in the new one, at the last match.
         self._shift = 0
         self._low = self._high = 0
-        #: The old bytes from `_low` to `_high`, and older ones behind: fresh memory is dear.
+        #: The old bytes from `_low` to `_high`. The buffer is reused: fresh memory is slow.
         self._stretch = bytearray()
 
     def pieces(self, offset: int, new: memoryview, low: int, high: int) -> Iterator[Piece]:
-        """Cut the part `new` at `offset`; where nothing fits, `[low, high)` is its reference."""
+        """Cut the part `new` at `offset`. If no block matches, `[low, high)` is its reference."""
         runs = self._runs(offset, new, low, high)
         end = offset + len(new)
         if not runs:
@@ -72,7 +73,10 @@ class Alignment:
             yield self._between(at, end, runs[-1][2], runs[-1][2])
 
     def _between(self, start: int, end: int, one: int, other: int) -> Piece:
-        """What is new between two stretches that moved so far; a jump needs no more than that."""
+        """The piece between two matches with the shifts `one` and `other`.
+
+        Its reference is the old bytes at both shifts, or at `other` alone if they lie far apart.
+        """
         near = self._block
         if abs(one - other) > near:
             one = other
@@ -84,12 +88,12 @@ class Alignment:
     def _runs(
         self, offset: int, new: memoryview, low: int, high: int
     ) -> list[tuple[int, int, int]]:
-        """The stretches (start, end, shift) that the old content has, in order."""
+        """The matching stretches (start, end, shift) in order."""
         block = self._block
         self._load(offset + self._shift - block, offset + self._shift + len(new) + block)
         runs: list[tuple[int, int, int]] = []
         vain, wide = 0, False
-        # Views: to copy what is compared takes longer than to compare it.
+        # Views: a copy takes longer than the comparison.
         for at in range(0, len(new), block):
             piece = new[at : at + block]
             if not self._is_at(offset + at + self._shift, piece) and vain < _VAIN_SEARCHES:
@@ -130,7 +134,7 @@ class Alignment:
         return at >= 0 and self._stretch.startswith(piece, at, self._high - self._low)
 
     def _find(self, place: int, piece: memoryview) -> int | None:
-        """How far from `place` the middle of `piece` stands in the old content, if it does."""
+        """The shift of `piece` from `place` at which the old content has its middle; else None."""
         middle = len(piece) // 2
         anchor = bytes(piece[middle : middle + _ANCHOR_BYTES])
         if len(set(anchor)) < _TELLING_VALUES:

@@ -1,8 +1,8 @@
-"""Apply: the old tree and an update in, the new tree beside it out (step 3 of paper D).
+"""Applies an update: makes the new tree beside the old one (step 3 of paper D).
 
-The tree itself is behind `Stage`, so the same code runs on disk and, in tests, in memory. The old
-tree is only read. Content this mirror turns out not to have (it drifted) is reported, not guessed:
-the caller brings it whole and `finish`es. Every content is checked against the manifest.
+The trees are behind `Stage`: on disk, or in memory in tests. The old tree is only read. Content
+that this mirror lacks because its tree drifted is listed in `missing`: the caller fetches it whole
+and calls `finish`. Every content is checked against the manifest.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .tree_diff import Change, merge
 class Stage(Protocol):
     """The new tree under construction, and the old one beside it. Paths are the manifest's.
 
-    What returns bool says whether the old content was there and right; False changes nothing.
+    Methods that return bool say whether the old content was there and right. False changes nothing.
     """
 
     def make_dir(self, path: str) -> None: ...
     def make_symlink(self, path: str, target: str) -> None: ...
     def share_old(self, entry: Entry) -> bool:
-        """Take an unchanged file over as it is; it may share its inode with the old tree."""
+        """Put an unchanged file into the new tree. It may share its inode with the old one."""
 
     def copy_old(self, path: str, old: str, sha256: str) -> bool:
         """Give `path` its own inode with the content of the old tree's `old`."""
@@ -42,41 +42,41 @@ class Stage(Protocol):
     def copy_part(
         self, part: FilePart, old: FilePart, digest: Callable[[memoryview], object]
     ) -> bool:
-        """Fill a part of a new file with one of the old tree; `digest` gets its bytes in order."""
+        """Copy a part of an old file into a new one. `digest` gets the bytes in order."""
 
     def digest_new(self, path: str) -> str: ...
     def set_attributes(self, entry: Entry) -> None: ...
 
 
 class Application:
-    """One update being applied: `build`, bring what is `missing`, `finish`.
+    """Applies one update: `build`, then fetch what is `missing`, then `finish`.
 
-    `old` gives the old manifest's entries. Held in memory: one group, and the directories.
+    `old` returns the old manifest's entries. Memory holds one group and the directories.
     """
 
     def __init__(self, update: Update, old: Callable[[], Iterable[Entry]], stage: Stage) -> None:
         self._update = update
         self._old = old
         self._stage = stage
-        #: Files whose content must be brought whole (by `Stage.write`) before `finish`.
+        #: Files whose content must be written whole (`Stage.write`) before `finish`.
         self.missing: list[Entry] = []
         self._repeated: list[tuple[Entry, str]] = []
-        #: Contents that are still to be read, whose modes must wait.
+        #: Paths that `finish` copies from: their modes, which may forbid reading, are set later.
         self._sources: set[str] = set()
         self._late: list[Entry] = []
         self._folders: list[Entry] = []
 
     def entries(self) -> Iterator[Entry]:
-        """The new tree, before anything is built (and before it is checked as a whole)."""
+        """The new tree's entries, before it is built or checked as a whole."""
         for change in merge(self._old(), self._update.rows()):
             assert change.entry is not None
             yield change.entry
 
     def build(self, keep: Callable[[bytes], object] = lambda line: None) -> None:
-        """Lay out the new tree and fill in every content that is carried or already here.
+        """Make the new tree with all contents that the update carries or the old tree has.
 
-        `keep` gets the lines of the new manifest. Both manifests are checked against the header
-        on the way: on a `BadManifest` the update is not for this tree, and what was built is void.
+        `keep` gets the lines of the new manifest. Raises BadManifest when a manifest's digest is
+        not the header's: the update is not for this tree, and the new tree is void.
         """
         header = self._update.header
         before, after = hashlib.sha256(), hashlib.sha256()
@@ -129,7 +129,7 @@ class Application:
         self.missing.append(entry)
 
     def _carried(self) -> Iterator[Entry]:
-        """The files whose contents the groups carry, in the order in which they do."""
+        """The files whose contents the groups carry, in the groups' order."""
         for row in self._update.rows():
             if len(row) == 7 and row[0] == "f" and row[6] == "group":
                 yield from_row(row[:6])
@@ -139,7 +139,7 @@ class Application:
         carried = self._carried()
         entry: Entry | None = None
         written: int = 0
-        # None once a part of the content is not to be had.
+        # None once a part of the content is missing.
         hasher: Any = None
         for data in self._update.groups():
             group, joined = decode_group(data, window, self._stage.read_old)
@@ -173,7 +173,7 @@ class Application:
             raise BadManifest("The update does not carry all the contents it names.")
 
     def _settle(self, entry: Entry | None, written: int, hasher: Any) -> None:
-        """All parts of a content have come: is it the one that was published?"""
+        """Check a content whose parts have all been read against the manifest."""
         if entry is None:
             return
         if written != entry.size_bytes:
@@ -186,7 +186,10 @@ class Application:
             self._stage.set_attributes(entry)
 
     def finish(self) -> None:
-        """Copy repeated contents and set modes and times; `missing` must have been brought."""
+        """Copy repeated contents and set modes and times. All `missing` must be written before.
+
+        Raises BadManifest when one of them is wrong.
+        """
         stage = self._stage
         for lacked in self.missing:
             if stage.digest_new(lacked.path) != lacked.sha256:
@@ -196,7 +199,7 @@ class Application:
             if stage.digest_new(entry.path) != entry.sha256:
                 raise BadManifest(f"{entry.path!r} repeats a content that is not the one meant.")
             self._late.append(entry)
-        # Only now, for a mode may forbid reading. Children first: a directory's time changes, and
-        # its mode may forbid, while it is filled.
+        # Last, because a mode may forbid reading. Children first: writing into a directory changes
+        # its time, and its mode may forbid writing.
         for entry in (*self.missing, *self._late, *reversed(self._folders)):
             stage.set_attributes(entry)

@@ -1,7 +1,7 @@
-"""Generate: two trees in, one update out (step 1 of paper D), in bounded memory.
+"""Generates the update between two trees in bounded memory (step 1 of paper D).
 
-Two passes over the manifests find what changed; contents are then read, group by group, through
-the caller's `read`. What is held at once is one group (the window) and the changed names.
+Two passes over the manifests find the changes. Then contents are read group by group through the
+caller's functions. Memory holds one group (the window) and the changed names.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .batch_group import FilePart, PlannedGroup, encode_group, encode_same, plan
 from .tree import Entry
 from .tree_diff import Difference, change_to_row
 
-#: (whole file's entry, offset, room): fills the room with the bytes of the file from there on.
+#: (entry of the whole file, offset, buffer): fills the buffer with the bytes from the offset on.
 ReadContent = Callable[[Entry, int, memoryview], None]
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedUpdate:
-    """What went into an update; sizes in bytes, `content_bytes` before encoding.
+    """Figures of a written update; sizes in bytes, `content_bytes` before encoding.
 
-    `window_bytes` is the most that one of its groups asks for, at most what the header allows.
+    `window_bytes` is the size of its largest group, at most what the header allows.
     """
 
     length_bytes: int
@@ -49,8 +49,8 @@ def generate(
 ) -> GeneratedUpdate:
     """Write the update from `old` to `new` (both iterable repeatedly, in manifest order).
 
-    `progress` hears (content bytes encoded, content bytes in all). Errors of the readers pass
-    through; the caller must then throw away what was written.
+    `progress` gets (content bytes encoded, content bytes in all). Errors of the readers pass
+    through; the caller then discards what was written.
     """
     writer = UpdateWriter(write, header)
     difference = Difference(old, new)
@@ -78,7 +78,7 @@ def generate(
 
 
 class _Encoder:
-    """Reads and encodes groups; `window_bytes` is the most that one of them asked for."""
+    """Reads and encodes groups. `window_bytes` is the size of the largest one so far."""
 
     def __init__(self, read_old: ReadContent, read_new: ReadContent, window_bytes: int) -> None:
         self._read_old = read_old
@@ -86,8 +86,8 @@ class _Encoder:
         self._allowed_bytes = window_bytes
         self._entry: Entry | None = None
         self._alignment: Alignment | None = None
-        #: One place for every part of a large content: fresh memory is dear.
-        self._room = memoryview(bytearray())
+        #: Reused for the parts of a large content: fresh memory is slow.
+        self._buffer = memoryview(bytearray())
         self.window_bytes = 0
 
     def encode(self, group: PlannedGroup) -> Iterator[bytes]:
@@ -110,9 +110,9 @@ class _Encoder:
                 old.size_bytes,
                 self._allowed_bytes,
             )
-        if len(self._room) < out.length:
-            self._room = memoryview(bytearray(out.length))
-        after = self._room[: out.length]
+        if len(self._buffer) < out.length:
+            self._buffer = memoryview(bytearray(out.length))
+        after = self._buffer[: out.length]
         self._read_new(entry, out.offset, after)
         low, high = ref.offset, ref.offset + ref.length
         for piece in self._alignment.pieces(out.offset, after, low, high):

@@ -1,9 +1,8 @@
-"""Groups of contents: many new contents encoded together against the old ones they resemble.
+"""Groups of contents: many new contents encoded together against similar old ones.
 
-One zstd frame spans the whole group, so a function moved to another file, or a table repeated in
-ten, is found wherever it stood; the frame's reference is the group's old contents one after the
-other. A group never needs more than the window, whatever the tree's size: what is larger is cut,
-each part against the stretch of the old content that lies about the same place.
+One zstd frame spans the group, and its reference is the group's old contents one after the other:
+text that moved to another file is found, too. A group needs at most the window. A larger content is
+cut into parts; the reference of a part is the old content around the same relative place.
 """
 
 from __future__ import annotations
@@ -20,17 +19,19 @@ from .tree import Entry, check_number, check_path
 from .tree_diff import Content
 
 Codec = Literal["raw", "zstd", "same"]
+#: Packed and raw size of a group's head.
 _HEAD = struct.Struct(">II")
+#: A reader's bound on the names of one group.
 HEAD_LIMIT_BYTES = 8 << 20
-#: Where planning stops: half, for the names' lengths are reckoned and not measured.
+#: A planned group ends here. It is half of the limit, because the names' sizes are estimates.
 _HEAD_PLANNED_BYTES = HEAD_LIMIT_BYTES // 2
-#: Below this saving a reference is not worth reading at every mirror.
+#: A reference must save 5 %: every mirror reads it.
 _WORTH = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A stretch of one file: `[offset, offset + length)` of the file at `path`, in bytes."""
+    """Bytes `[offset, offset + length)` of the file at `path`."""
 
     path: str
     offset: int
@@ -39,7 +40,7 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parts of the new tree (`outs`), and parts of the old one to encode them against (`refs`)."""
+    """Parts of the new tree (`outs`), and the old parts that they are encoded against (`refs`)."""
 
     outs: tuple[FilePart, ...]
     refs: tuple[FilePart, ...]
@@ -56,9 +57,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """A group with the digests of the whole files behind its parts, for those who read them.
+    """A group with the entries of the whole files behind its parts.
 
-    `cut`: it is one part of a file too large for a group.
+    `cut`: it is one part of a file that is too large for a group.
     """
 
     outs: tuple[tuple[FilePart, Entry], ...]
@@ -71,7 +72,7 @@ def plan_groups(
 ) -> Iterator[PlannedGroup]:
     """Cut `contents` into groups of at most `window_bytes` (results and references together).
 
-    The groups carry the contents in the order given: who applies them counts on it.
+    The groups keep the order of the contents: `batch_apply` relies on it.
     """
     half = max(1, window_bytes // 2)
     outs: list[tuple[FilePart, Entry]] = []
@@ -101,7 +102,7 @@ def plan_groups(
 
 
 def _name_bytes(path: str) -> int:
-    """At most what a part with this path takes in a head (JSON may spell one letter in six)."""
+    """An upper bound on a part's size in a head (JSON may escape one letter by six)."""
     return 40 + len(path) * (1 if path.isascii() and path.isprintable() else 6)
 
 
@@ -124,7 +125,7 @@ def _cut(entry: Entry, reference: Entry | None, window_bytes: int) -> Iterator[P
 def encode_group(
     outs: tuple[FilePart, ...], refs: tuple[FilePart, ...], old: Packable, new: Packable
 ) -> bytes:
-    """Encode `new` (the outs joined) against `old` (the refs joined), or alone where as small."""
+    """Encode `new` (the joined outs) against `old` (the joined refs), or alone if as small."""
     codec: Codec = "zstd"
     payload: Packable = pack_against(old, new, DELTA_LEVEL) if old else b""
     if not old or len(payload) > _WORTH * len(new) / 2:
@@ -137,7 +138,7 @@ def encode_group(
 
 
 def encode_same(out: FilePart, ref: FilePart) -> bytes:
-    """Encode a part that is byte for byte the same as one of the old tree."""
+    """Encode a part that is equal to a part of the old tree."""
     return _head((out,), (ref,), "same")
 
 
@@ -151,14 +152,14 @@ def _head(outs: tuple[FilePart, ...], refs: tuple[FilePart, ...], codec: Codec) 
 def decode_group(
     data: bytes, window_bytes: int, read_old: Callable[[FilePart, memoryview], bool]
 ) -> tuple[Group, bytes | memoryview | None]:
-    """Read a group back: its parts and their joined bytes, but of `same` the parts alone.
+    """Read a group: its parts and their joined bytes. Raises BadManifest.
 
-    `read_old` fills in the bytes of a reference, or says False when this mirror no longer has
-    them; the second value is None then. Check the bytes against the manifest's digests.
+    `read_old` fills in the bytes of a reference, or returns False when this mirror lacks them. The
+    bytes are None then, and for a group of equal parts. The caller checks their digests.
     """
     group, payload = _decode_head(data, window_bytes)
     if group.codec == "same":
-        # Its bytes are copied from the old tree: they need never be here.
+        # The stage copies the bytes from the old tree.
         lengths = [[part.length for part in parts] for parts in (group.outs, group.refs)]
         if payload or lengths[0] != lengths[1]:
             raise BadManifest("A group of the update has the wrong length; fetch it again.")
@@ -202,7 +203,7 @@ def _decode_head(data: bytes, window_bytes: int) -> tuple[Group, memoryview]:
 
 
 def _row(part: FilePart) -> list[object]:
-    # Almost every part is a whole file from its start: spell only what is not.
+    # Nearly all parts begin at offset 0, which is left out.
     return [part.path, part.length] if not part.offset else [part.path, part.length, part.offset]
 
 

@@ -1,7 +1,6 @@
-"""The index of a mirror channel: which versions there are and which updates lead between them.
+"""The index of a mirror channel: its versions, and the updates between them.
 
-The index is a TUF target like the updates themselves, so a reader that has it from a verified
-repository may believe every word of it.
+The index is a TUF target, as the updates are: read from a verified repository it is authentic.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One update file; `from_version` 0 is a snapshot. `window_bytes` is what applying it holds."""
+    """One update file; `from_version` 0 is a snapshot. To apply it takes `window_bytes` memory."""
 
     from_version: int
     to_version: int
@@ -44,7 +43,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Everything a follower of one channel chooses from; both lists are in rising order."""
+    """The versions and updates of one channel, both in rising order."""
 
     channel: str
     versions: tuple[Version, ...] = ()
@@ -59,7 +58,7 @@ class Index:
 
 
 def check_channel(name: str) -> str:
-    """Return `name` if it can be a channel's name: letters, digits, `.`, `_`, `-`, at most 64."""
+    """Return `name` if it is a valid channel name: at most 64 letters, digits, `.`, `_`, `-`."""
     if not _NAME.fullmatch(name):
         raise BadManifest(
             f"{name!r} cannot name a channel: use letters, digits, dot, dash and underscore."
@@ -111,10 +110,10 @@ def decode_index(data: bytes) -> Index:
 
 
 def route(index: Index, have: int, window_limit_bytes: int) -> tuple[Edge, ...] | None:
-    """The updates with the fewest bytes from version `have` (0: nothing) to the latest.
+    """The updates with the fewest bytes from version `have` (0: no tree) to the latest one.
 
-    A snapshot may replace what the mirror has. Updates whose window is larger than
-    `window_limit_bytes` are left out. None: there is no way; empty: nothing to do.
+    The route may begin with a snapshot. Updates with a larger window than `window_limit_bytes` are
+    left out. None: there is no route. Empty: `have` is the latest.
     """
     if index.latest is None:
         return None
@@ -132,9 +131,9 @@ def route(index: Index, have: int, window_limit_bytes: int) -> tuple[Edge, ...] 
 
 
 def prune(index: Index, keep: int) -> Index:
-    """Forget all but the last `keep` versions and what only older followers could use.
+    """Remove all but the last `keep` versions, and the updates that only older followers need.
 
-    The newest snapshot stays whatever its version, with the chain from it.
+    The newest snapshot stays, with all updates from it on.
     """
     snapshots = [edge.to_version for edge in index.edges if edge.from_version == 0]
     oldest = index.versions[-keep].version if len(index.versions) > keep else 0

@@ -1,12 +1,12 @@
-"""What a node and its leader tell each other: one frame is a list of messages (docs/cluster.md).
+"""The messages between a node and its leader (docs/cluster.md).
 
-A *node* has the connection to the client, reads the file and sends it; the *leader* has the queue.
-A node tells of each request that needs a decision, by a number of its own that it never uses
-twice, and the leader tells what becomes of it. Frames are MessagePack: a list of lists, each led by
-the message's tag. Fields are added at the end and have defaults, so a reader that is older skips
-what it does not know, whole messages included, and one that is newer fills in the defaults.
+A *node* has the connection to the client, reads the file and sends it. The *leader* has the queue.
+A node reports each request that needs a decision under a number that it never reuses; the leader
+sends the decision. A frame is a list of messages in MessagePack; a message is a list that begins
+with its tag. New fields are added at the end with a default: an older reader skips fields and
+messages that it does not know, a newer one fills in the defaults.
 
-The transport frames by a length of four bytes (`Int32StringReceiver`) and keeps the order.
+The transport prefixes a frame with its length in four bytes (`Int32StringReceiver`), in order.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import msgspec
 
 from .errors import ProtocolError
 
-#: What this program speaks, and the oldest it still understands.
+#: The version of this program.
 VERSION = 2
+#: The oldest version that it understands.
 OLDEST = 1
-#: From this version on the nodes of a machine share the cap that each is told; before, each is told
-#: its part.
+#: From this version on each node is told the machine's whole cap, and shares it with the others.
+#: Before, each node was told its part.
 SHARING = 2
-#: A frame is never longer. The largest message is a generated answer that a leader gives.
+#: Bounds a frame. The largest message is a generated answer of the leader.
 MOST_BYTES = 64 * 1024 * 1024
 
 _Kind = TypeVar("_Kind")
@@ -33,11 +34,11 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class BadFrame(ProtocolError):
-    """A frame that is no list of messages."""
+    """A frame that is not a list of messages."""
 
 
 class WireRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A request as its node read it; header names in lower case."""
+    """A request; header names are in lower case."""
 
     method: bytes
     target: bytes
@@ -46,14 +47,14 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     http10: bool
     peer_address: str
     is_tls: bool
-    #: The status whose line has been sent already with lines that hold the client; 0 for none.
+    #: The status that was sent already with keep-alive header lines; 0 for none.
     dripped: int = 0
-    #: A proxy's preface (PROXY protocol) named the peer and `is_tls`: header fields do not.
+    #: `peer_address` and `is_tls` come from a PROXY protocol preface; header fields do not count.
     prefaced: bool = False
 
 
 class WireFile(msgspec.Struct, frozen=True, array_like=True):
-    """A representation: its path below the served directory, and what tells its content."""
+    """A file: its path below the served directory, and the identity of its content."""
 
     path: bytes
     url_path: str
@@ -66,7 +67,7 @@ class WireFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WirePlan(msgspec.Struct, frozen=True, array_like=True):
-    """An answer that is decided and not sent: status, half-open ranges, length of the body."""
+    """A planned answer: status, half-open ranges, length of the body."""
 
     status: int
     ranges: Ranges
@@ -83,7 +84,7 @@ class WireDigests(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WireTicket(msgspec.Struct, frozen=True, array_like=True):
-    """A ticket that waits, for a leader that does not know it; `issued_s` is Unix time."""
+    """A waiting ticket that the leader does not know; `issued_s` is Unix time."""
 
     number: int
     client: str
@@ -93,17 +94,17 @@ class WireTicket(msgspec.Struct, frozen=True, array_like=True):
     weight: float
     issued_s: float
     priority_class: str = ""
-    #: The crowd that it counts with: in front, as its client may have been told a place since.
+    #: The crowd of the ticket's network. It keeps its place there: the client may know it.
     network: str = ""
 
 
-# -- what a node says ---------------------------------------------------------------------------
+# -- messages of a node -------------------------------------------------------------------------
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """The first message of a node. `name` tells it from all others, also after a new start.
+    """The first message of a node. `name` is unique, also after a restart.
 
-    `serves` is false for a machine's candidate, which passes on requests of its admin page only.
+    `serves` is false for a machine's candidate, which forwards requests of its admin page only.
     """
 
     name: str
@@ -116,8 +117,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
 class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
     """A planned body asks to start.
 
-    `running` says that it runs already, since the time of an earlier leader, and that
-    `delivered_bytes` of it have arrived.
+    `running`: it started under an earlier leader, and `delivered_bytes` of it have arrived.
     """
 
     number: int
@@ -129,21 +129,21 @@ class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """A request that only the leader can answer: one of its routes."""
+    """A request for one of the leader's routes."""
 
     number: int
     request: WireRequest
 
 
 class Administer(msgspec.Struct, frozen=True, array_like=True, tag="administer"):
-    """A request that came to the admin page of a machine that does not lead."""
+    """A request for the admin page, received by a machine that does not lead."""
 
     number: int
     request: WireRequest
 
 
 class Register(msgspec.Struct, frozen=True, array_like=True, tag="register"):
-    """A request for a file that is hidden as yet, which its client may register for."""
+    """A request for a hidden file, for whose release its client may register."""
 
     number: int
     request: WireRequest
@@ -151,9 +151,9 @@ class Register(msgspec.Struct, frozen=True, array_like=True, tag="register"):
 
 
 class Judge(msgspec.Struct, frozen=True, array_like=True, tag="judge"):
-    """A request about a path that not everybody may learn of: may this one?
+    """A request for a path that only some clients may see.
 
-    The leader says Allow, and the node answers; or it answers itself.
+    The leader sends `Allow`, and the node answers; or the leader answers itself.
     """
 
     number: int
@@ -162,13 +162,13 @@ class Judge(msgspec.Struct, frozen=True, array_like=True, tag="judge"):
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
-    """The client of this request has left."""
+    """The client of this request disconnected."""
 
     number: int
 
 
 class Ending(msgspec.Struct, frozen=True, array_like=True, tag="ending"):
-    """A body is about to end; its last bytes wait for `MayEnd`, half a second at most."""
+    """A body is about to end. Its last bytes wait for `MayEnd`, for 0.5 s at most."""
 
     number: int
 
@@ -182,10 +182,10 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
 
 
 class BodyState(msgspec.Struct, frozen=True, array_like=True):
-    """How far a body is. `blocked`: its client takes nothing more at present.
+    """The progress of a body. `blocked`: its client accepts no more bytes now.
 
-    `shut`: its client's receive window was shut nearly all the time since the last look, so that
-    what arrives is what its program reads.
+    `shut`: the client's receive window was closed nearly all the time since the last report, so
+    that its program limits the rate.
     """
 
     number: int
@@ -196,13 +196,12 @@ class BodyState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProgressReport(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
-    """Told four times a second: the bodies that moved, and what left the node.
+    """Sent four times a second: the bodies that moved, and the node's totals.
 
-    `small` counts what was served without asking since the last time: URL path, times, bytes.
-    `small_whole` says of each how many were whole files; an older node leaves it out.
-    `flying_bytes` of `sent_bytes_total` have not arrived yet, those of bodies that are over
-    included; None from a node that does not tell. `at_s` is when all this was so by the machine's
-    clock, which is good for differences only; 0: as it is heard.
+    `small` counts the files served without a decision since the last report: URL path, times,
+    bytes. `small_whole` has the number of whole files of each; an older node leaves it out.
+    `flying_bytes` of `sent_bytes_total` are unacknowledged, those of ended bodies included; None
+    from an older node. `at_s` is the time of the report on the machine's monotonic clock; 0: now.
     """
 
     bodies: tuple[BodyState, ...] = ()
@@ -218,13 +217,14 @@ class ProgressReport(msgspec.Struct, frozen=True, array_like=True, tag="progress
 
 
 class Parting(msgspec.Struct, frozen=True, array_like=True, tag="parting"):
-    """This node finishes what it sends and takes nothing new: it will not be back."""
+    """This node finishes its bodies, accepts no new requests, and then ends."""
 
 
 class Handover(msgspec.Struct, frozen=True, array_like=True, tag="handover"):
-    """The tickets that wait of those which this node gave while it led itself.
+    """The waiting tickets that this node issued while it had no leader.
 
-    They have their places before their clients ask, so nobody is told one that grows by them.
+    They get their places before their clients ask. Otherwise later clients would see their own
+    places grow.
     """
 
     tickets: tuple[WireTicket, ...]
@@ -237,22 +237,22 @@ class FindDigests(msgspec.Struct, frozen=True, array_like=True, tag="find-digest
     file: WireFile
 
 
-# -- what the leader says -----------------------------------------------------------------------
+# -- messages of the leader ---------------------------------------------------------------------
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
-    """The leader's answer to Hello. Leaders follow each other with growing epochs."""
+    """The leader's answer to Hello. Each leader has a higher epoch than the one before."""
 
     epoch: int
     version: int = VERSION
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
-    """What a node may do by itself, until told otherwise.
+    """What a node may do without a decision, until the next `Terms`.
 
-    Files below `small_below_bytes` are served without asking while `small_free`, and larger ones
-    that leave in one write while `brief_free`; `rules` are the rules for files as JSON;
-    `bandwidth_bytes_s` is the cap that all nodes of the machine share (None: no cap).
+    It serves files below `small_below_bytes` while `small_free`, and larger ones that leave in one
+    write while `brief_free`. `rules` are the rules for files as JSON. `bandwidth_bytes_s` is the
+    cap that all nodes of the machine share (None: no cap).
     """
 
     small_below_bytes: int
@@ -260,30 +260,30 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
     rules: bytes
     bandwidth_bytes_s: float | None
     brief_free: bool = False
-    #: Whether every request is to be judged, by a node that does not know who is blocked.
+    #: Whether the leader judges every request: an older node does not read `blocked`.
     judge_all: bool = False
-    #: The networks that are blocked: their requests are to be judged, and no others.
+    #: The blocked networks, whose requests the leader judges.
     blocked: tuple[str, ...] = ()
     #: How many large downloads this node may run while there is no leader.
     alone: int = 0
-    #: What it then decides with: the keys of tickets, newest first (name and derived secret), and
-    #: the policy with its settings as JSON. Empty from a leader of before.
+    #: What the node then decides with: the keys of tickets, newest first (name and derived secret),
+    #: and the policy with its settings as JSON. Empty from an older leader.
     keys: tuple[tuple[str, bytes], ...] = ()
     policy: str = ""
     settings: bytes = b""
 
 
 class Proofs(msgspec.Struct, frozen=True, array_like=True, tag="proofs"):
-    """For a machine that passes on requests of its admin page: who may send a large body.
+    """The proofs with which requests of the admin page may have a large body.
 
-    SHA-256, in hexadecimal digits, of every API token and login that holds; None: it is not known.
+    They are the SHA-256 of all valid API tokens and logins, in hexadecimal. None: not known yet.
     """
 
     digests: tuple[str, ...] | None
 
 
 class Respond(msgspec.Struct, frozen=True, array_like=True, tag="respond"):
-    """Answer the request whole."""
+    """Send this answer."""
 
     number: int
     status: int
@@ -293,13 +293,13 @@ class Respond(msgspec.Struct, frozen=True, array_like=True, tag="respond"):
 
 
 class Allow(msgspec.Struct, frozen=True, array_like=True, tag="allow"):
-    """The request that was to be judged may be answered."""
+    """The node may answer the request that it sent to be judged."""
 
     number: int
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
-    """Send the header of an answer whose body follows in pieces."""
+    """Send the header of an answer whose body follows in `Write`s."""
 
     number: int
     status: int
@@ -322,7 +322,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
 
 
 class Drip(msgspec.Struct, frozen=True, array_like=True, tag="drip"):
-    """Hold the client with one header line."""
+    """Send one keep-alive header line to the client."""
 
     number: int
     status: int
@@ -338,11 +338,11 @@ class Cut(msgspec.Struct, frozen=True, array_like=True, tag="cut"):
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
-    """Start the planned body, with these fields added to its header.
+    """Start the planned body with these additional header fields.
 
-    Bodies of one download bear the same number as their `share` of the line. For the access log:
-    how long it waited, and as which priority class. `counts_body`: while it is paused, only bytes
-    of the body keep its program from giving up.
+    Bodies of one download have the same number as their `share` of the line. `waited_s` and
+    `priority_class` are for the access log. `counts_body`: the client's program enforces a minimum
+    body rate, so that a paused body needs keep-alive bytes of its body.
     """
 
     number: int
@@ -354,33 +354,33 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
 
 
 class Pause(msgspec.Struct, frozen=True, array_like=True, tag="pause"):
-    """Send nothing more of this body for now."""
+    """Pause this body."""
 
     number: int
 
 
 class Resume(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
-    """Go on with it; in the `background`, with what the others leave of the line, or in front."""
+    """Resume this body; in the `background` it gets what the other bodies leave of the line."""
 
     number: int
     background: bool = False
 
 
 class MayEnd(msgspec.Struct, frozen=True, array_like=True, tag="may_end"):
-    """The last bytes of a body may leave: it is on record that its ticket is used."""
+    """The last bytes of a body may leave: its ticket is recorded as used."""
 
     number: int
 
 
 class Digests(msgspec.Struct, frozen=True, array_like=True, tag="digests"):
-    """The answer to FindDigests; None: the leader does not know them, hash it yourself."""
+    """The answer to FindDigests. None: the leader does not know them, and the node hashes."""
 
     number: int
     digests: WireDigests | None
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
-    """All is finished: the node may stop."""
+    """The node may stop."""
 
 
 FromNode = (
@@ -429,7 +429,7 @@ _LEADER_TAGS = frozenset(kind.__struct_config__.tag for kind in FromLeader.__arg
 
 
 def encode_frame(messages: Iterable[FromNode | FromLeader]) -> bytes:
-    """A frame of these messages, in their order, without its length."""
+    """A frame of these messages in order, without its length."""
     return _encoder.encode(list(messages))
 
 

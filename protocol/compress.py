@@ -1,9 +1,8 @@
-"""Zstandard with another content as the reference ("patch-from"), and plain.
+"""Zstandard, plain and with another content as the reference ("patch-from").
 
-The reference travels as a *prefix*, not as a dictionary: zstd then lets its long-distance matcher
-index all of it, which a dictionary does not (measured on the benchmark's pair: 2.6 MB at
-0.26 CPU s against 20 MB). That is why the standard library's module (its backport before 3.14) is
-used and not python-zstandard, which offers dictionaries only.
+The reference is a *prefix*, which zstd's long-distance matcher indexes whole. It does not index a
+dictionary: the benchmark's pair then takes 20 MB instead of 2.6 MB. The standard library's module
+(before Python 3.14 its backport) has prefixes; python-zstandard has only dictionaries.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ else:
 
 from .errors import BadManifest
 
-#: Bytes however they are held; zstd copies none.
+#: zstd copies none of them.
 Packable = bytes | bytearray | memoryview
 
 _C = zstd.CompressionParameter
 _D = zstd.DecompressionParameter
-#: Level for deltas: on real trees the higher ones cost tenfold for 3 % less.
+#: For deltas. Higher levels cost ten times as much for 3 % fewer bytes on real trees.
 DELTA_LEVEL = 6
-#: A shorter reference is no help (and zstd takes none): both sides leave it out.
+#: zstd takes no shorter prefix: both sides leave it out.
 _SHORTEST_REFERENCE = 8
-#: Level for whole contents, where the matching is the cost.
+#: For whole contents: zstd's default.
 WHOLE_LEVEL = 3
 
 
@@ -40,7 +39,7 @@ def pack(data: Packable, level: int = WHOLE_LEVEL) -> bytes:
 
 
 def pack_against(reference: Packable, data: Packable, level: int = DELTA_LEVEL) -> bytes:
-    """Compress `data` given that the reader holds `reference` (both whole in memory, in bytes)."""
+    """Compress `data` for a reader that has `reference`."""
     if len(reference) < _SHORTEST_REFERENCE:
         return pack(data, level)
     log = _window_log(len(reference) + len(data))
@@ -48,8 +47,8 @@ def pack_against(reference: Packable, data: Packable, level: int = DELTA_LEVEL) 
         _C.compression_level: level,
         _C.window_log: log,
         _C.enable_long_distance_matching: 1,
-        # A hash slot for every 32 bytes of the window: the level's own table is far too small,
-        # and a larger one costs more time than it saves bytes.
+        # One hash slot for 32 bytes of the window. The level's own table is far too small; a larger
+        # one costs more time than it saves bytes.
         _C.hash_log: min(24, max(17, log - 5)),
         _C.chain_log: min(24, max(17, log - 5)),
     }
@@ -58,10 +57,10 @@ def pack_against(reference: Packable, data: Packable, level: int = DELTA_LEVEL) 
 
 
 def unpack(data: bytes | memoryview, size_bytes: int, reference: bytes | bytearray = b"") -> bytes:
-    """Restore exactly `size_bytes`; more, fewer or damaged bytes raise `BadManifest`.
+    """Restore exactly `size_bytes`. Raises BadManifest for more, fewer or damaged bytes.
 
-    Never produces more than `size_bytes` + 1 bytes, whatever the frame says. A `bytearray` given
-    as the reference is empty afterwards: the decoder has a copy, and two would not fit.
+    At most `size_bytes` + 1 bytes are decoded. A reference that is a `bytearray` is emptied: the
+    decoder has a copy, and two might not fit in memory.
     """
     log = _window_log(len(reference) + size_bytes)
     helps = len(reference) >= _SHORTEST_REFERENCE

@@ -1,20 +1,19 @@
-"""Malformed input, as one small tree of exceptions; each knows the HTTP status it deserves.
+"""Exceptions for malformed input, each with its HTTP status.
 
-Building one costs nothing and logs nothing: the catcher decides. A refusal (queue full, not your
-turn) is a value, never one of these.
+They log nothing. A refusal (queue full, not your turn) is a value, never one of these.
 """
 
 from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """Input that breaks a rule; `status` is the HTTP status an answer to it carries.
+    """Malformed input; `status` is the HTTP status of the answer.
 
-    `str(error)` is one plain sentence naming the fault and, where there is one, the remedy.
+    `str(error)` is one plain sentence that names the fault and, if there is one, the remedy.
     """
 
     status: int = 400
-    #: Short stable identifier, used as the last part of a problem type (RFC 9457).
+    #: The last part of the problem type (RFC 9457); stable.
     code: str = "bad-request"
 
     def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
@@ -26,7 +25,7 @@ class ProtocolError(Exception):
 
 
 class BadHeader(ProtocolError):
-    """A header field that cannot be read."""
+    """A header field cannot be read."""
 
     code = "bad-header"
 
@@ -39,19 +38,19 @@ class BadRange(ProtocolError):
 
 
 class BadToken(ProtocolError):
-    """A ticket or pass that is forged, expired, foreign or replayed; `code` says which."""
+    """A ticket or pass is forged, expired, foreign or replayed; `code` says which."""
 
     status = 403
     code = "bad-ticket"
 
 
 class BadPacket(ProtocolError):
-    """A datagram that is not ours, truncated, or fails its tag."""
+    """A datagram is foreign or truncated, or its tag is wrong."""
 
     code = "bad-packet"
 
 
 class BadManifest(ProtocolError):
-    """A manifest or update file that cannot be trusted or read."""
+    """A manifest or update file cannot be read or trusted."""
 
     code = "bad-manifest"

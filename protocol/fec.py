@@ -1,15 +1,15 @@
-"""Erasure codes behind one interface: the ladder none, xor, raptorq.
+"""Erasure codes (FEC) behind one interface: none, XOR, RaptorQ.
 
-Laws all rungs keep:
+Laws of all codes:
 
-- A *block* is K source symbols of T bytes (the last one padded with zeros). Symbols 0..K-1 are
-  the source itself, so a receiver that loses nothing never decodes.
-- Symbols from K on are repair. A receiver asks by *count* ("n more of this block, any") where any
-  fresh repair symbol helps (`counts`), else by *name* ("exactly these source symbols").
-- A decoder never raises on a well-formed symbol and never returns wrong data silently unless it
-  was fed wrong symbols; the block hash is checked by the caller.
+- A *block* has K source symbols of T bytes; the last one is padded with zeros. The codes are
+  systematic: symbols 0..K-1 are the source, and a receiver that loses none never decodes.
+- Symbols from K on are repair symbols. A receiver asks for a *count* of further symbols if any
+  repair symbol helps (`counts`), else for source symbols by *number*.
+- A decoder never raises on a well-formed symbol. Only wrong symbols make it return wrong data;
+  the caller checks the block's hash.
 
-`BlockLayout` is the only place that knows how a file is cut.
+`BlockLayout` defines how a file is cut into blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Protocol
 
 from .errors import ProtocolError
 
-#: Best first where the receivers' reports say nothing.
+#: Best first while there are no reports of losses.
 SCHEMES = ("raptorq", "xor", "none")
 MAX_BLOCK_BYTES = 1 << 20
 
@@ -31,7 +31,7 @@ class BlockEncoder(Protocol):
     """Makes repair symbols of one block."""
 
     def repair(self, first: int, count: int) -> Sequence[bytes]:
-        """Up to `count` repair symbols, numbers K+first onwards (fewer where the code ends)."""
+        """At most `count` repair symbols, from number K+first on."""
 
 
 class BlockDecoder(Protocol):
@@ -39,42 +39,42 @@ class BlockDecoder(Protocol):
 
     @property
     def missing(self) -> int:
-        """How many more symbols are wanted at least; 0 once the block is whole."""
+        """The least number of further symbols that can complete the block; 0: it is complete."""
 
     @property
     def wanted(self) -> int:
-        """A smallest set of source symbols that would make the block whole (bit i: symbol i)."""
+        """A smallest set of source symbols that completes the block (bit i: symbol i)."""
 
     def add(self, symbol: int, payload: bytes | memoryview) -> bool:
-        """Take a symbol; True if the block became whole with it. Duplicates are ignored."""
+        """Add a symbol. True if it completed the block. Duplicates are ignored."""
 
     def block(self) -> memoryview:
-        """The K*T bytes. The caller's obligation: only when `missing` is 0."""
+        """The K*T bytes. Call it only when `missing` is 0."""
 
 
 class Scheme(Protocol):
-    """One rung of the ladder."""
+    """One erasure code."""
 
     name: str
-    #: Any fresh repair symbol helps any receiver: missing symbols are asked for by count.
+    #: Any repair symbol helps any receiver: missing symbols are requested by count.
     counts: bool
 
     def max_repair(self, k: int) -> int:
         """How many distinct repair symbols a block of K has."""
 
     def encoder(self, source: bytes, k: int, symbol_bytes: int) -> BlockEncoder:
-        """For a block of exactly k * symbol_bytes bytes."""
+        """An encoder of a block of exactly k * symbol_bytes bytes."""
 
     def decoder(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> BlockDecoder:
-        """An empty one that collects in `space` (k * symbol_bytes zeroed bytes) if given."""
+        """An empty decoder. It writes into `space` (k * symbol_bytes zeroed bytes) if given."""
 
 
 @dataclass(frozen=True, slots=True)
 class FecParameters:
-    """What both ends must agree on; travels in the offer.
+    """The code and its parameters, as in the offer.
 
-    `group` is the k of an XOR group (0 in other codes);
-    `parity` is the number of repair symbols a first pass carries for each block (0: on demand).
+    `group` is the k of an XOR group (0 in other codes). `parity` is the number of repair symbols of
+    each block in the first pass (0: repair on demand only).
     """
 
     scheme: str
@@ -86,7 +86,7 @@ class FecParameters:
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """How `size_bytes` are cut into blocks of `block_symbols` symbols of `symbol_bytes`."""
+    """A file of `size_bytes` in blocks of `block_symbols` symbols of `symbol_bytes`."""
 
     size_bytes: int
     symbol_bytes: int
@@ -101,20 +101,20 @@ class BlockLayout:
         return -(-self.size_bytes // self.block_bytes)
 
     def offset(self, block: int) -> int:
-        """Where the block starts in the file."""
+        """The block's offset in the file."""
         return block * self.block_bytes
 
     def length(self, block: int) -> int:
-        """How many bytes of the file are in the block (without padding)."""
+        """The block's size without padding."""
         return min(self.block_bytes, self.size_bytes - block * self.block_bytes)
 
     def k(self, block: int) -> int:
-        """How many source symbols the block has."""
+        """The number of the block's source symbols."""
         return -(-self.length(block) // self.symbol_bytes)
 
 
 def block_symbols_for(symbol_bytes: int) -> int:
-    """The most symbols in a block; whole symbols, so nothing is padded."""
+    """The largest number of whole symbols in a block of `MAX_BLOCK_BYTES`."""
     return max(1, MAX_BLOCK_BYTES // symbol_bytes)
 
 
@@ -128,7 +128,7 @@ _MODULES: Mapping[str, tuple[str, str]] = {
 
 
 def available_schemes() -> tuple[str, ...]:
-    """The rungs whose libraries are installed here, best first."""
+    """The codes whose libraries are installed, best first."""
     return tuple(
         name
         for name in SCHEMES
@@ -137,7 +137,7 @@ def available_schemes() -> tuple[str, ...]:
 
 
 def scheme_for(parameters: FecParameters) -> Scheme:
-    """The rung an offer names. Raises `ProtocolError` if unknown or not installed."""
+    """The code that an offer names. Raises `ProtocolError` if it is unknown or not installed."""
     if parameters.scheme not in _MODULES:
         raise ProtocolError(f"the erasure code {parameters.scheme!r} is unknown")
     module, name = _MODULES[parameters.scheme]

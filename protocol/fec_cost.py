@@ -1,14 +1,14 @@
-"""Which rung of the ladder costs least for a cohort: predicted from its losses and its number.
+"""Predicts which erasure code costs least for a cohort.
 
-The unit is one loss-free pass of the source. All losses are taken as independent; bursts make the
-codes that count cheaper still in comparison. `receivers` lists the loss of each (0 to 1).
+The unit of cost is one pass of the source without loss. `receivers` lists the loss of each receiver
+(0 to 1). Losses count as independent; bursts make RaptorQ even cheaper in comparison.
 
-- none: every symbol is sent until the last receiver has it: sum over n of P(somebody still lacks
-  it after n sendings).
-- xor k+1, repaired by name: 1 + 1/k + R((k+1)p - 1 + (1-p)^(k+1))/k, what a group lost beyond
-  what its parity restores, for each receiver anew.
-- codes that count: the worst receiver decides; K symbols reach a receiver of loss p after about
-  K/(1-p) + z sqrt(K p)/(1-p) sendings, z from the number of receivers.
+- none: a symbol is sent until the last receiver has it: the sum over n of the probability that a
+  receiver still lacks it after n transmissions.
+- xor, groups of k + 1: 1 + 1/k + R((k+1)p - 1 + (1-p)^(k+1))/k for R receivers: the losses of a
+  group beyond its parity are repaired for each receiver.
+- raptorq: the receiver with the highest loss p decides. K symbols reach it after about
+  K/(1-p) + z sqrt(K p)/(1-p) transmissions; z depends on the number of receivers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+#: Candidates for k.
 XOR_GROUPS = (4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
-#: Losses taken when nothing was ever reported: a quiet wired network with one weak receiver.
+#: The loss while there are no reports: a quiet wired network with one weak receiver.
 PRIOR_LOSS = 0.01
-#: The most repair symbols an offer can name for a block.
+#: The most repair symbols of a block in an offer.
 _PARITY_MOST = 1 << 16
 #: RaptorQ decodes K symbols 99 times in 100, and K + 2 all but once in a million (RFC 6330, 1).
 _SURPLUS = 2
@@ -29,7 +30,7 @@ _SURPLUS = 2
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A rung, its group (XOR's k), proactive parity, predicted cost."""
+    """A code, its group (XOR's k), its parity in the first pass, and its predicted cost."""
 
     scheme: str
     group: int
@@ -38,11 +39,10 @@ class Choice:
 
 
 def cost_of_none(receivers: Sequence[float]) -> float:
-    """Sendings per symbol until the last receiver has it."""
+    """Transmissions of a symbol until the last receiver has it."""
     total, still = 1.0, list(receivers)
     for _ in range(200):
-        nobody_lacks = math.prod(1 - p for p in still)
-        lacking = 1 - nobody_lacks
+        lacking = 1 - math.prod(1 - p for p in still)
         if lacking < 1e-6:
             break
         total += lacking
@@ -51,9 +51,9 @@ def cost_of_none(receivers: Sequence[float]) -> float:
 
 
 def cost_of_xor(receivers: Sequence[float], k: int, *, lossy_repair: bool = False) -> float:
-    """Group size k, one parity each, the rest repaired for each receiver.
+    """The cost with groups of k, one parity symbol each, and repair for each receiver.
 
-    `lossy_repair`: the repair travels the same way and is lost as often.
+    `lossy_repair`: repair symbols are lost as often as source symbols.
     """
     repair = 0.0
     for p in receivers:
@@ -63,12 +63,12 @@ def cost_of_xor(receivers: Sequence[float], k: int, *, lossy_repair: bool = Fals
 
 
 def best_xor_group(receivers: Sequence[float]) -> int:
-    """The k of least cost."""
+    """The group size of least cost."""
     return min(XOR_GROUPS, key=lambda k: cost_of_xor(receivers, k))
 
 
 def cost_of_counting(receivers: Sequence[float], k: int) -> float:
-    """A code where any symbol helps, blocks of k, parity on demand."""
+    """The cost of RaptorQ with blocks of k and repair on demand."""
     z = NormalDist().inv_cdf(1 - 0.44 / len(receivers)) if len(receivers) > 1 else 0.0
     worst = 1.0
     for p in receivers:
@@ -78,9 +78,9 @@ def cost_of_counting(receivers: Sequence[float], k: int) -> float:
 
 
 def fixed_parity(loss: float, k: int) -> int:
-    """Parity symbols for k source symbols so that one receiver of that loss in 10 000 fails.
+    """Parity symbols for k source symbols with which one receiver in 10 000 fails at that loss.
 
-    For sending without a return channel. Normal approximation with continuity; at least 1.
+    It is for sessions without a return channel. Normal approximation with continuity correction.
     """
     loss = min(max(loss, 1e-4), 0.9)
     z = NormalDist().inv_cdf(1 - 1e-4)
@@ -95,9 +95,9 @@ def fixed_parity(loss: float, k: int) -> int:
 def choose(
     receivers: Sequence[float], allowed: Sequence[str], k: int, *, return_channel: bool = True
 ) -> Choice:
-    """The rung of least predicted cost among `allowed`; ties go to the first named.
+    """The code of least predicted cost among `allowed`; of equal ones the first.
 
-    Without a return channel nothing can be asked again: RaptorQ gets fixed parity.
+    Without a return channel RaptorQ gets fixed parity.
     """
     losses = [min(max(p, 0.0), 0.95) for p in receivers] or [PRIOR_LOSS]
     if not return_channel and "raptorq" in allowed:

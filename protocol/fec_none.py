@@ -1,4 +1,4 @@
-"""No code at all: source symbols only, and the buffer every decoder builds on."""
+"""The code without repair symbols, and the buffer of all decoders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .fec import BlockDecoder, BlockEncoder
 
 
 class SourceBuffer:
-    """The K*T bytes of a block and which of its source symbols are known."""
+    """The K*T bytes of a block, and the set of its known source symbols."""
 
     __slots__ = ("data", "k", "known", "left", "symbol_bytes")
 
@@ -20,7 +20,7 @@ class SourceBuffer:
         self.left = k
 
     def put(self, symbol: int, payload: bytes | memoryview) -> bool:
-        """Store a source symbol; False if it was known."""
+        """Store a source symbol. False if it was known."""
         if self.known[symbol]:
             return False
         size = self.symbol_bytes
@@ -35,7 +35,7 @@ class SourceBuffer:
         return self.data[start : start + self.symbol_bytes]
 
     def unknown(self) -> list[int]:
-        """The source symbols not known, ascending."""
+        """The unknown source symbols in rising order."""
         found = []
         at = self.known.find(0)
         while at >= 0:
@@ -45,14 +45,14 @@ class SourceBuffer:
 
 
 class NoEncoder:
-    """Has no repair symbols."""
+    """An encoder without repair symbols."""
 
     def repair(self, first: int, count: int) -> Sequence[bytes]:
         return ()
 
 
 class NoDecoder:
-    """Whole once every source symbol came."""
+    """A decoder that needs all source symbols."""
 
     def __init__(self, k: int, symbol_bytes: int, space: memoryview | None) -> None:
         self._buffer = SourceBuffer(k, symbol_bytes, space)
@@ -78,7 +78,7 @@ class NoDecoder:
 
 
 class NoScheme:
-    """The lowest rung: what is lost is sent again, or fetched by range."""
+    """No code: lost symbols are sent again, or fetched by HTTP ranges."""
 
     name = "none"
     counts = False

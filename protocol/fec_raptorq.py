@@ -1,9 +1,8 @@
 """RaptorQ (RFC 6330) by the `raptorq` package: any K symbols, source or repair, give the block.
 
-The package's encoder has no start index: asking for n repair symbols always yields numbers 0..n-1
-and copies the whole block each time. So a sender keeps a pool of them ahead of demand
-(`server.multicast.symbols`). Symbol sizes must be multiples of 8 (`with_defaults` rounds down to
-that alignment).
+The package's encoder has no start index: n repair symbols are always numbers 0 to n-1, and each
+call copies the whole block. So a sender keeps a pool of them (`server.multicast.symbols`). Symbol
+sizes must be multiples of 8: `with_defaults` rounds down to that.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from .errors import ProtocolError
 from .fec import BlockDecoder, BlockEncoder
 from .fec_none import SourceBuffer
 
-#: Encoding symbol identifiers have 24 bits; far below, regenerating a pool becomes absurd.
+#: Bounds a pool. The code itself has symbol numbers of 24 bits.
 MAX_REPAIR = 1 << 16
+#: The package puts block and symbol number before each symbol.
 _PAYLOAD_ID_BYTES = 4
 
 
@@ -27,7 +27,7 @@ def _check(symbol_bytes: int) -> None:
 
 
 class RaptorQEncoder:
-    """Repair symbols of one block; each call costs the whole block, so ask for many at once."""
+    """Makes repair symbols of one block. Each call costs the whole block: ask for many at once."""
 
     def __init__(self, source: bytes, k: int, symbol_bytes: int) -> None:
         _check(symbol_bytes)
@@ -41,7 +41,7 @@ class RaptorQEncoder:
 
 
 class RaptorQDecoder:
-    """Keeps source symbols in place and repair symbols aside; decodes when K have come."""
+    """Keeps source symbols in place and repair symbols aside. Decodes when it has K symbols."""
 
     def __init__(self, k: int, symbol_bytes: int, space: memoryview | None) -> None:
         _check(symbol_bytes)
@@ -64,7 +64,7 @@ class RaptorQDecoder:
     def add(self, symbol: int, payload: bytes | memoryview) -> bool:
         buffer = self._buffer
         if symbol < buffer.k:
-            # As `put`, written out: this is every datagram of a pass.
+            # `put`, inlined: this runs for every datagram of a pass.
             if buffer.known[symbol]:
                 return False
             size = buffer.symbol_bytes
@@ -93,7 +93,7 @@ class RaptorQDecoder:
                 break
             block = decoder.decode(symbol.to_bytes(4, "big") + payload)
         if block is None:
-            # K symbols fail about once in a hundred times, K+2 about once in a million.
+            # K symbols fail about once in 100 times, K+2 once in a million (RFC 6330, 1).
             self._extra = len(self._repair) - buffer.left + 1
             return False
         buffer.data[:] = block
@@ -107,7 +107,7 @@ class RaptorQDecoder:
 
 
 class RaptorQScheme:
-    """The default: repair on demand costs what the worst receiver lost, not the sum."""
+    """The default: repair on demand costs the losses of the worst receiver, not the sum of all."""
 
     name = "raptorq"
     counts = True

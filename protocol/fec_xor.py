@@ -1,9 +1,9 @@
-"""XOR parity, interleaved: one parity symbol over every g-th source symbol.
+"""Interleaved XOR parity.
 
-Paper E sends k data packets and their XOR. Consecutive groups fall to the first burst, so here the
-K symbols of a block are dealt out like cards: with G = ceil(K / k) groups, group j holds the
-symbols j, j+G, j+2G, ... A burst of up to G losses then costs each group at most one symbol, which
-its parity (symbol K + j) restores.
+Paper E sends k data packets and their XOR. A burst of two losses defeats such a group. So the K
+symbols of a block are interleaved: with G = ceil(K / k) groups, group j has the symbols j, j+G,
+j+2G, ... A burst of up to G losses costs each group at most one symbol, which its parity (symbol
+K + j) restores.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from collections.abc import Sequence
 from .fec import BlockDecoder, BlockEncoder
 from .fec_none import SourceBuffer
 
+#: The k of an offer with group 0.
 DEFAULT_GROUP = 16
 
 
 def groups_of(k: int, group: int) -> int:
-    """How many groups a block of `k` symbols has when a group holds at most `group`."""
+    """The number of groups of at most `group` symbols in a block of `k`."""
     return -(-k // group)
 
 
 class XorEncoder:
-    """All parities of a block at once."""
+    """Makes all parity symbols of a block at once."""
 
     def __init__(self, source: bytes, k: int, symbol_bytes: int, groups: int) -> None:
-        # One layer holds the next symbol of every group. A short last layer is right as well:
-        # little-endian numbers begin at the same byte.
+        # One layer has the next symbol of every group. A short last layer is correct, too: as
+        # little-endian numbers all layers begin at the same byte.
         layer_bytes = groups * symbol_bytes
         parity = 0
         for at in range(0, k * symbol_bytes, layer_bytes):
@@ -39,7 +40,7 @@ class XorEncoder:
 
 
 class XorDecoder:
-    """Restores one lost symbol a group as soon as the rest of the group is there."""
+    """Restores one lost symbol of a group once all others are here."""
 
     def __init__(self, k: int, symbol_bytes: int, groups: int, space: memoryview | None) -> None:
         self._buffer = SourceBuffer(k, symbol_bytes, space)
@@ -53,7 +54,7 @@ class XorDecoder:
 
     @property
     def wanted(self) -> int:
-        # A group whose parity is here can do without one of its lost symbols.
+        # A group with its parity needs one source symbol less.
         spare = set(self._parity)
         bits = 0
         for symbol in self._buffer.unknown():
@@ -85,7 +86,7 @@ class XorDecoder:
         lost = buffer.known.index(0, group)
         while lost % self._groups != group:
             lost = buffer.known.index(0, lost + 1)
-        # The lost symbol still holds zeros, so the whole group may be folded in.
+        # The lost symbol is still zero, so the XOR may span the whole group.
         restored = int.from_bytes(self._parity.pop(group), "little")
         for symbol in range(group, buffer.k, self._groups):
             restored ^= int.from_bytes(buffer.get(symbol), "little")
@@ -97,7 +98,7 @@ class XorDecoder:
 
 
 class XorScheme:
-    """k data + 1 parity; the one code every receiver can run at line rate."""
+    """k data + 1 parity symbols: a code that every receiver can run at line rate."""
 
     name = "xor"
     counts = False

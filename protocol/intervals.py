@@ -9,7 +9,7 @@ Span = tuple[int, int]
 
 
 class IntervalSet:
-    """A set of bytes; adjacent spans are always merged. Costs O(log n) plus the spans touched."""
+    """A set of byte positions. Adjacent spans are merged. O(log n + spans touched)."""
 
     __slots__ = ("_ends", "_starts", "total")
 
@@ -32,7 +32,7 @@ class IntervalSet:
     __hash__ = None  # type: ignore[assignment]
 
     def add(self, start: int, end: int) -> int:
-        """Put [start, end) in; returns how many bytes were new."""
+        """Add [start, end). Returns how many bytes are new."""
         if end <= start:
             return 0
         low = bisect_left(self._ends, start)
@@ -49,7 +49,7 @@ class IntervalSet:
         return fresh
 
     def total_with(self, spans: Iterable[Span]) -> int:
-        """How many bytes would be in if these were put in, too, each counted once."""
+        """The size of the union with `spans`."""
         total, reached = self.total, 0
         for start, end in sorted(spans):
             start = max(start, reached)
@@ -62,7 +62,7 @@ class IntervalSet:
         return total
 
     def remove(self, start: int, end: int) -> int:
-        """Take [start, end) out; returns how many bytes were in."""
+        """Remove [start, end). Returns how many bytes were in the set."""
         low = bisect_right(self._ends, start)
         high = bisect_left(self._starts, end)
         if end <= start or low >= high:
@@ -84,17 +84,17 @@ class IntervalSet:
         return gone
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all of [start, end) is in."""
+        """Whether all of [start, end) is in the set."""
         at = bisect_right(self._starts, start) - 1
         return end <= start or (at >= 0 and self._ends[at] >= end)
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Whether any byte of [start, end) is in."""
+        """Whether any byte of [start, end) is in the set."""
         low = bisect_right(self._ends, start)
         return end > start and low < len(self._starts) and self._starts[low] < end
 
     def holes(self, start: int, end: int) -> list[Span]:
-        """The parts of [start, end) that are not in."""
+        """The parts of [start, end) outside the set."""
         found: list[Span] = []
         at = bisect_right(self._ends, start)
         while at < len(self._starts) and self._starts[at] < end and start < end:
@@ -107,7 +107,7 @@ class IntervalSet:
         return found
 
     def within(self, start: int, end: int) -> list[Span]:
-        """The parts of [start, end) that are in."""
+        """The parts of [start, end) in the set."""
         found: list[Span] = []
         at = bisect_right(self._ends, start)
         while at < len(self._starts) and self._starts[at] < end:
@@ -116,11 +116,11 @@ class IntervalSet:
         return found
 
     def first(self, start: int = 0) -> Span | None:
-        """The lowest span, or its part from `start` on; None when nothing is there."""
+        """The first span, or its part, from `start` on; None when there is none."""
         at = bisect_right(self._ends, start) if start else 0
         return (max(start, self._starts[at]), self._ends[at]) if at < len(self._starts) else None
 
     def reach(self, start: int) -> int:
-        """The end of the span that holds `start`, or `start` when it is not in."""
+        """The end of the span with `start`; `start` itself when it is outside the set."""
         at = bisect_right(self._starts, start) - 1
         return max(start, self._ends[at]) if at >= 0 and self._ends[at] > start else start

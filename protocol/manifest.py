@@ -1,7 +1,7 @@
-"""What is known of a file's content, and the three forms in which it travels.
+"""Digests and sources of files, in three formats.
 
-A JSON manifest (one file), a Metalink 4 document (RFC 5854, any number of files) and a `SHA256SUMS`
-list. Reading trusts nothing: every fault is a BadManifest that says what is wrong.
+They are a JSON manifest (one file), a Metalink 4 document (RFC 5854, any number of files) and a
+`SHA256SUMS` list. Documents may come from attackers: each fault raises BadManifest, which names it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 METALINK_TYPE = "application/metalink4+xml"
 _NAMESPACE = "urn:ietf:params:xml:ns:metalink"
 _FORMAT = "tidegate-manifest-1"
+#: A piece is the unit in which a client checks and fetches again.
 _LEAST_PIECE_BYTES = 256 * 1024
+#: Bounds our own manifests: 32 KiB of digests.
 _MOST_PIECES = 1024
-#: Bounds on what a manifest from elsewhere may make us hold.
+#: Bounds the memory for a foreign manifest.
 _MOST_DOCUMENT_BYTES = 64 * 1024 * 1024
 _MOST_FOREIGN_PIECES = 1_000_000
 _MOST_SIZE_BYTES = 1 << 60
 
 
 def piece_length_for(size_bytes: int) -> int:
-    """The piece length for a file: a power of two from 256 KiB up, for at most 1 024 pieces."""
+    """The least power of two from 256 KiB on that gives at most 1 024 pieces."""
     length = _LEAST_PIECE_BYTES
     while length * _MOST_PIECES < size_bytes:
         length *= 2
@@ -39,7 +41,7 @@ def piece_length_for(size_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FileDigests:
-    """Raw SHA-256 digests of a whole file and of its pieces, in order; the last may be short.
+    """Raw SHA-256 digests of a whole file and of its pieces in order; the last piece may be short.
 
     An empty file has no pieces.
     """
@@ -52,7 +54,7 @@ class FileDigests:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a file can be had: its URL, priority (1 first) and country code if known."""
+    """A URL of a file, its priority (1 first), and its country code if known."""
 
     url: str
     priority: int = 1
@@ -61,12 +63,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class MetalinkFile:
-    """One file of a Metalink as it was read; what it did not say is None or empty.
+    """One file of a Metalink that was read; what the document lacks is None or empty.
 
-    `digest` and `pieces` name their algorithm as hashlib does: the strongest that the document
-    gives. `pieces` are digests of `piece_length_bytes` each and cover the whole size. `name` is a
-    relative path with forward slashes that stays below where it is unpacked. `sources` are in
-    order of priority; their URLs are not yet checked, and may be relative.
+    Algorithms have hashlib's names: the strongest in the document. `pieces` cover the whole size in
+    pieces of `piece_length_bytes`. `name` is a safe relative path with forward slashes. `sources`
+    are in order of priority; their URLs are unchecked and may be relative.
     """
 
     name: str
@@ -80,10 +81,10 @@ class MetalinkFile:
 
 @dataclass(frozen=True, slots=True)
 class FileManifest:
-    """One file as a manifest describes it; what the document did not say is None or empty.
+    """One file of a manifest that is written; what is not known is None or empty.
 
-    `pieces` are raw SHA-256 digests of `piece_length_bytes` each and cover the whole size.
-    `name` is a relative path with forward slashes that stays below where it is unpacked.
+    `pieces` are raw SHA-256 digests; they cover the whole size in pieces of `piece_length_bytes`.
+    `name` is a relative path with forward slashes.
     """
 
     name: str
@@ -107,7 +108,7 @@ class FileManifest:
 
 
 def _checked(manifest: MetalinkFile) -> MetalinkFile:
-    """The manifest itself if it is consistent and safe to act on."""
+    """Return the manifest if it is consistent and its name is safe. Raises BadManifest."""
     name = manifest.name
     parts = name.split("/")
     if not name or "\0" in name or any(part in ("", ".", "..") for part in parts):
@@ -145,9 +146,9 @@ def encode_json(manifest: FileManifest) -> bytes:
 
 
 def encode_metalink(files: Sequence[FileManifest], *, origin: str | None = None) -> bytes:
-    """A Metalink 4 document. The same input gives the same bytes: no dates in it.
+    """A Metalink 4 document. It has no dates: the same input gives the same bytes.
 
-    Characters that XML cannot hold are replaced in names; such a file still has its URLs.
+    Characters that XML forbids are replaced in names; such a file still has its URLs.
     """
     from xml.sax.saxutils import quoteattr
 
@@ -177,7 +178,7 @@ def encode_metalink(files: Sequence[FileManifest], *, origin: str | None = None)
 
 
 def xml_legal(text: str) -> str:
-    """The text with characters replaced that no XML document may hold, escaped or not."""
+    """The text with U+FFFD for characters that XML forbids even when escaped."""
     return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
@@ -191,9 +192,9 @@ _DIGEST_BYTES = {"sha512": 64, "sha384": 48, "sha256": 32, "sha1": 20}
 
 
 def decode_metalink(data: bytes) -> list[MetalinkFile]:
-    """Read a Metalink 4 document; digests of unknown kinds are passed over. Raises BadManifest.
+    """Read a Metalink 4 document; digests of unknown algorithms are skipped. Raises BadManifest.
 
-    A document type declaration is refused, so entities can neither expand nor fetch anything.
+    A document type declaration is refused: there are no entities to expand or to fetch.
     """
     root = _parse_xml(data)
     if root.tag != _tag("metalink"):
@@ -211,7 +212,7 @@ def _tag(name: str) -> str:
 def _parse_xml(data: bytes) -> Element:
     if len(data) > _MOST_DOCUMENT_BYTES:
         raise BadManifest("The Metalink document is too large.")
-    # A server that reads no Metalink need not hold its parser.
+    # Imported here: a server reads no Metalink.
     import xml.parsers.expat
     from xml.etree.ElementTree import TreeBuilder
 
@@ -242,7 +243,7 @@ def _parse_xml(data: bytes) -> Element:
     try:
         parser.Parse(data, True)
     except (xml.parsers.expat.ExpatError, ValueError, LookupError) as error:
-        # The latter two: an encoding that the parser does not know.
+        # ValueError and LookupError: the parser does not know the encoding.
         raise BadManifest(f"The Metalink document is not well-formed XML ({error}).") from error
     return builder.close()
 
@@ -289,7 +290,7 @@ def _metalink_file(element: Element) -> MetalinkFile:
                 length, pieces = _pieces(groups[told], algorithm, size)
             except BadManifest:
                 if algorithm == "sha1":
-                    # It proves nothing against an attacker: a broken list is passed over.
+                    # SHA-1 does not stop an attacker: a broken list of it is skipped.
                     break
                 raise
             kind = algorithm
@@ -330,7 +331,7 @@ def encode_sums(sums: Iterable[tuple[bytes, bytes]]) -> bytes:
 def decode_sums(data: bytes) -> list[tuple[bytes, bytes]]:
     """Names and raw digests of a list in GNU or BSD form. Raises BadManifest.
 
-    Empty lines and lines that start with `#` are passed over.
+    Empty lines and lines that start with `#` are skipped.
     """
     sums = []
     for number, line in enumerate(data.split(b"\n"), 1):

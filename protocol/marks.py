@@ -1,9 +1,9 @@
-"""Marks that only the origin can make: a signature behind the header says where the sender stands.
+"""Marks: signed datagrams that say where the sender stands.
 
-Every member knows the key of the tags, so a tag says that a datagram is a member's, no more. What a
-session does as a whole (a pass ends, the next begins, the session is over, so many datagrams were
-sent) is therefore believed of signed marks alone: Ed25519 over `_CONTEXT` and the 32 header bytes,
-with a key pair of this session whose public half comes with the offer (`mark_key`).
+All members know the key of the tags, so a tag only shows that a datagram is a member's. The state
+of the session (the end of a pass, the next pass, the end of the session, the number of datagrams
+sent) is read from signed marks only: Ed25519 over `_CONTEXT` and the 32 header bytes. The session's
+public key comes with the offer (`mark_key`).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ _CONTEXT = b"tidegate multicast mark 1\0"
 
 
 class MarkSigner:
-    """Signs the marks of one session; `seed` has 32 random bytes that nobody else knows."""
+    """Signs the marks of one session. `seed` has 32 secret random bytes."""
 
     def __init__(self, seed: bytes) -> None:
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
-        #: What receivers check with, 32 bytes.
+        #: The public key, 32 bytes.
         self.public = self._key.public_key().public_bytes_raw()
 
     def signature(self, header: bytes) -> bytes:
-        """The 64 bytes that are a mark's payload."""
+        """The payload of a mark, 64 bytes."""
         return self._key.sign(_CONTEXT + header)
 
 
 class MarkChecker:
-    """Tells the origin's marks from those of other members; `public` comes with the offer.
+    """Checks the signatures of marks. `public` comes with the offer.
 
     Raises `ValueError` for a key of another length.
     """
@@ -37,7 +37,7 @@ class MarkChecker:
         self._key = Ed25519PublicKey.from_public_bytes(public)
 
     def is_signed(self, header: bytes, signature: bytes) -> bool:
-        """Whether the origin made this mark. About 0.1 ms."""
+        """Whether the origin signed this mark. Takes 0.1 ms."""
         try:
             self._key.verify(signature, _CONTEXT + header)
         except InvalidSignature:

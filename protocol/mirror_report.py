@@ -1,7 +1,7 @@
-"""What a mirror tells its origin about itself, and the proof that it is that mirror.
+"""A mirror's signed report to its origin.
 
-A report is a JSON body with an HMAC-SHA256 over it in a header field, keyed by a secret the
-origin made for this mirror. Reports carry their time: old ones and repeated ones do not count.
+A report is a JSON body. A header field has its HMAC-SHA256 under the secret that the origin gave to
+this mirror. A report has its time: old and repeated ones are refused.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from .errors import BadManifest, BadToken
 from .tree import check_number
 
 SIGNATURE_HEADER = "Tidegate-Mirror-Signature"
-#: How far the clocks of mirror and origin may differ, in seconds.
+#: How far the clocks of mirror and origin may differ.
 CLOCK_SLACK_S = 300.0
+#: Bounds a report.
 LIMIT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorReport:
-    """One mirror's word: `version` is live at `channel`; `trouble` is empty when all is well.
+    """A mirror serves `version` of `channel`. `trouble` is empty when all is well.
 
-    `free`: whether a download would start there at once; None when the mirror cannot tell.
+    `free`: whether a download would start there at once; None when the mirror does not know.
     `sent_at` is seconds since 1970 and rises from report to report.
     """
 
@@ -57,7 +58,7 @@ def encode_report(report: MirrorReport, secret: str) -> tuple[bytes, str]:
 def decode_report(
     body: bytes, signature: str, secret_of: Callable[[str], str | None], now: float
 ) -> MirrorReport:
-    """Read and believe a report, or raise `BadToken` (not that mirror) or `BadManifest`."""
+    """Read and verify a report. Raises `BadToken` (not that mirror) or `BadManifest`."""
     if len(body) > LIMIT_BYTES:
         raise BadManifest("A mirror report is at most 4 KiB.")
     try:

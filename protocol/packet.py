@@ -1,14 +1,14 @@
-"""The multicast datagram: one fixed header, one keyed tag, one symbol. Both directions in one file.
+"""The multicast datagram: a fixed header, a keyed tag, and a symbol or a mark.
 
 Laws:
 
-- The header has 32 bytes, big-endian, followed by a 16-byte tag and the payload. Nothing in the
-  header describes the file: size, hashes, code parameters, group and key travel in the HTTP offer
-  (`protocol.session`), never in the lossy channel.
-- The tag is BLAKE2b keyed with the session key over header and payload. Every member knows the
-  key, so the tag stops outsiders only; integrity is the business of the block hashes, and what the
-  session does as a whole that of signed marks (`protocol.marks`).
-- Neither end reads a payload whose tag it has not checked.
+- The header has 32 bytes, big-endian. A 16-byte tag and the payload follow. The header does not
+  describe the file: size, hashes, code parameters, group and key are in the HTTP offer
+  (`protocol.session`), which cannot be lost.
+- The tag is BLAKE2b under the session key over header and payload. All members know the key, so
+  the tag stops outsiders only. Block hashes protect the content, signed marks (`protocol.marks`)
+  the state of the session.
+- A receiver reads no payload before it has checked the tag.
 
 Layout (offset: field): 0 magic `TG` · 2 version (high 4 bits) and type (low 4 bits) · 3 flags ·
 4 session (64 bits, random; paper E's ID number) · 12 object · 13 pass · 14 K of the block ·
@@ -32,24 +32,25 @@ VERSION = 1
 HEADER = struct.Struct(">HBBQBBHIIII")
 HEADER_BYTES = HEADER.size
 TAG_BYTES = 16
-#: The header and the tag behind it.
+#: The header and its tag.
 SEALED_HEADER = struct.Struct(f"{HEADER.format}{TAG_BYTES}s")
-#: Where the payload starts.
+#: The offset of the payload.
 PAYLOAD_OFFSET = HEADER_BYTES + TAG_BYTES
-#: Ethernet, IPv4 (IPv6 has 20 more) and UDP headers around every datagram.
+#: Ethernet, IPv4 (IPv6 has 20 bytes more) and UDP headers around every datagram.
 WIRE_OVERHEAD_BYTES = 14 + 20 + 8
+#: Bounds a receiver's memory for one block's symbol numbers.
 MAX_K = 4096
 
 
 class PacketType(enum.IntEnum):
-    """What a datagram is: a symbol, or a mark that says where the sender stands."""
+    """A symbol, or a mark (`protocol.marks`)."""
 
     SYMBOL = 0
     MARK = 1
 
 
 class PacketFlag(enum.IntFlag):
-    """What the sender ends with this mark; nothing in a symbol, which nobody signs."""
+    """What ends with this mark. Symbols have no flags, because they are not signed."""
 
     LAST_IN_PASS = 1
     CLOSE_OBJECT = 2
@@ -98,14 +99,14 @@ def pack_header(header: PacketHeader) -> bytes:
 
 
 class PacketSealer:
-    """Puts the tag between header and payload; `key` has 16 to 64 bytes."""
+    """Adds the tag between header and payload. `key` has 16 to 64 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        #: A keyed hash state that has seen nothing; feed it header, then payload.
+        #: Makes a fresh keyed hash state, for the header and then the payload.
         self.fresh: Callable[[], Any] = hashlib.blake2b(key=key, digest_size=TAG_BYTES).copy
 
     def tag(self, header: bytes, payload: bytes | memoryview) -> bytes:
-        """The 16 bytes that go between the two."""
+        """The tag, 16 bytes."""
         state = self.fresh()
         state.update(header)
         state.update(payload)

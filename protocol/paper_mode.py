@@ -1,7 +1,7 @@
-"""Paper E exactly: its mapping of a URL to a group and port, its packet fields, its XOR code.
+"""Paper E's protocol: its mapping of a URL to a group and port, its packet fields, its XOR code.
 
 Wu, Hu, Yuan, Chiang, "The implementation and performance evaluation of a dynamic adaptive
-multicast WWW system". What the paper fixes:
+multicast WWW system". The paper defines:
 
 - (3.1, figure 5) address = 1110 | location, 12 bits | server, 8 bits | page, 8 bits; server is the
   sum of the character codes of `host` modulo 256, page that of `host/path` modulo 256, and the port
@@ -9,10 +9,10 @@ multicast WWW system". What the paper fixes:
 - (3.4) the packet header has an ID number, a sequence number and the total number.
 - (3.6) k data packets are followed by one packet with their XOR; any k of the k+1 give the block.
 
-What it leaves open, fixed here: the three fields have 32 bits each, big-endian, nothing between
-them; sequence numbers count all packets from 0, parity included; the last block may be shorter; the
-last data packet is padded with zeros for the XOR and on the wire. `host` excludes the port of the
-server, `path` has no slash at either end (an object at the root maps `host/` + file).
+The paper leaves open what is defined here. The three fields have 32 bits each, big-endian, without
+gaps. Sequence numbers count all packets from 0, parity included. The last block may be shorter. The
+last data packet is padded with zeros for the XOR and on the wire. `host` excludes the server's
+port; `path` has no slash at either end (an object at the root maps `host/` + file).
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from .fec import BlockLayout
 
 HEADER = struct.Struct(">III")
 HEADER_BYTES = HEADER.size
-#: 239.x.y.z: the administratively scoped block, as the paper's 12 bits of location allow it.
+#: 239.x.y.z, the administratively scoped block (RFC 2365).
 DEFAULT_LOCATION = 0xF00
+#: The group size k; the paper names none.
 DEFAULT_K = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PaperAddress:
-    """Where the paper sends an object."""
+    """The group and port of an object."""
 
     group: str
     port: int
@@ -91,16 +92,16 @@ def parse_packet(datagram: bytes | memoryview) -> tuple[PaperHeader, memoryview]
 
 @dataclass(frozen=True, slots=True)
 class PaperOrder:
-    """Sequence numbers of an object: blocks of k data packets, each followed by its parity.
+    """The sequence numbers of an object: blocks of k data packets, each followed by its parity.
 
-    In terms of the layout: `block_symbols` is k, symbol k of a block is its parity.
+    The layout's `block_symbols` is k; symbol k of a block is its parity.
     """
 
     layout: BlockLayout
 
     @property
     def total(self) -> int:
-        """All packets of the object: data, and one parity a block."""
+        """The number of packets: data, and one parity packet a block."""
         layout = self.layout
         if not layout.blocks:
             return 0

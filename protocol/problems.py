@@ -1,7 +1,7 @@
-"""Problem documents (RFC 9457): every code with what it means and what to do, in one table.
+"""Problem documents (RFC 9457), and the table of all codes.
 
-The type of a problem is the relative reference `/-/problems/CODE`, so that it means the same behind
-every host name; a server answers there with the page of this table.
+The type of a problem is the relative reference `/-/problems/CODE`, which is valid under every host
+name. The server shows this table there.
 """
 
 from __future__ import annotations
@@ -128,12 +128,12 @@ def type_of(code: str) -> str:
     return BASE + code
 
 
-#: `json.dumps` would make an encoder for each document.
+#: `json.dumps` makes an encoder for each document.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def document(status: int, code: str, detail: str, **members: Any) -> bytes:
-    """A problem document: `code` is one of `PROBLEMS`, `detail` one plain sentence for people."""
+    """A problem document. `code` is one of `PROBLEMS`; `detail` is one sentence for people."""
     found: dict[str, Any] = {
         "type": type_of(code),
         "title": _phrase(status),
@@ -152,7 +152,7 @@ def _phrase(status: int) -> str:
 
 
 def explanation(code: str = "") -> str | None:
-    """The HTML rows that explain one code, or all of them; None for a code that does not exist."""
+    """The HTML rows that explain one code, or all codes; None for an unknown code."""
     if code and code not in PROBLEMS:
         return None
     chosen = {code: PROBLEMS[code]} if code else PROBLEMS

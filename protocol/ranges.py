@@ -1,6 +1,6 @@
 """Byte ranges (RFC 9110, 14): Range and Content-Range, and multipart/byteranges bodies.
 
-Inside, a range is half open: `(start, end)` with `0 <= start < end <= size`.
+A `ByteRange` is half open: `(start, end)` with `0 <= start < end <= size`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from .errors import BadRange
 
 ByteRange = tuple[int, int]
 
-#: More ranges than this in one request (as asked, or once joined) and the whole file is sent.
+#: A request with more ranges gets the whole file (RFC 9110, 14.2, against many small ranges).
 MOST_ASKED = 200
+#: The same for the ranges that are left after joining.
 MOST_PARTS = 64
-#: Ranges closer than this are joined: a part of its own would cost more than the gap.
+#: Ranges closer than this are joined: the header of a part takes as many bytes.
 _GAP_BYTES = 80
 
 _SIMPLE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
@@ -25,15 +26,15 @@ _CONTENT_RANGE = re.compile(r"(?i:bytes)[ \t]+(?:([0-9]+)-([0-9]+)|\*)/([0-9]+|\
 
 
 def parse_range(value: str, size_bytes: int) -> list[ByteRange] | None:
-    """The ranges a Range field asks of a representation, in the order asked, joined where close.
+    """The requested ranges in their order, joined where they are close.
 
-    None means that the field does not count (another unit, bad syntax, too many ranges, an empty
-    file) and the whole representation is the answer. Raises BadRange when it is well formed and
-    nothing of it can be satisfied.
+    None: the field is ignored (another unit, bad syntax, too many ranges, an empty file), and the
+    whole file is the answer. Raises BadRange when the field is well formed and no range lies in the
+    file.
     """
     simple = _SIMPLE.fullmatch(value)
     if simple is not None:
-        # What nearly every client sends; the rest is for all others.
+        # The form that nearly all clients send.
         start = int(simple[1])
         end = int(simple[2]) + 1 if simple[2] else size_bytes
         if start < end <= size_bytes:
@@ -67,9 +68,9 @@ def parse_range(value: str, size_bytes: int) -> list[ByteRange] | None:
 
 
 def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
-    """Join ranges that overlap, touch or lie closer than a part's own header is long.
+    """Join ranges that overlap, touch or are closer than `_GAP_BYTES` (RFC 9110, 15.3.7.2).
 
-    A joined range stands where its first member stood (RFC 9110, 15.3.7.2 lets a server do so).
+    A joined range has the position of its first member.
     """
     merged: list[list[int]] = []
     for order, (start, end) in sorted(enumerate(ranges), key=lambda item: item[1]):
@@ -83,13 +84,13 @@ def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
 
 
 def format_range(ranges: Sequence[ByteRange]) -> str:
-    """A Range field value that asks for these ranges."""
+    """The Range field value for these ranges."""
     return "bytes=" + ",".join(f"{start}-{end - 1}" for start, end in ranges)
 
 
 @dataclass(frozen=True, slots=True)
 class ContentRange:
-    """A Content-Range: `start` and `end` (half open) are None for an unsatisfied one."""
+    """A Content-Range. `start` and `end` (half open) are None for an unsatisfied range."""
 
     start: int | None
     end: int | None
@@ -119,11 +120,10 @@ def parse_content_range(value: str) -> ContentRange | None:
 def multipart_pieces(
     ranges: Sequence[ByteRange], size_bytes: int, content_type: str, boundary: str
 ) -> tuple[list[bytes | ByteRange], int]:
-    """The body of a multipart/byteranges answer, ranges standing for themselves, and its length."""
+    """The body of a multipart/byteranges answer, file bytes as ranges; and its length."""
     pieces: list[bytes | ByteRange] = []
     total = 0
-    # The first boundary, too, stands on a line of its own: zsync reads it so, and asks without end
-    # when it finds none.
+    # The first boundary begins a line, too: zsync needs it, and otherwise repeats its request.
     for start, end in ranges:
         head = (
             f"\r\n--{boundary}\r\nContent-Type: {content_type}\r\n"

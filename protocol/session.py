@@ -1,14 +1,13 @@
-"""The words around a multicast session that travel by HTTP: capability and offer.
+"""The HTTP side of a multicast session: the client's capability and the server's offer.
 
 Laws:
 
-- A client says what it can in the request header `Tidegate-Multicast`; who does not say it never
-  sees anything of this module.
-- The offer is a JSON document of type `OFFER_TYPE`, sent only as the answer to a request that
-  carried the header. It holds everything a receiver needs, so a lost datagram can cost data but
-  never meaning.
-- Decoding is strict about what would do harm (sizes, addresses, numbers) and silent about keys it
-  does not know, so that later versions can add some.
+- A client states its capability in the request header `Tidegate-Multicast`. Clients without it
+  never get an offer.
+- The offer is a JSON document of type `OFFER_TYPE`, the answer to a request with that header. It
+  has everything that a receiver needs to read datagrams.
+- Decoding checks sizes, addresses and numbers strictly. It ignores unknown keys, which later
+  versions may add.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ OFFER_TYPE = "application/vnd.tidegate.multicast-offer+json"
 VERSION = 1
 HASH_BYTES = 32
 MARK_KEY_BYTES = 32
-#: Offers carry the block hashes themselves up to here; longer lists are fetched by URL.
+#: An offer has the hashes of up to this many blocks; longer lists are fetched by URL.
 INLINE_HASHES = 256
 SCOPES = ("link", "site", "organisation")
 _MODES = (*SCHEMES, "paper")
@@ -48,10 +47,10 @@ _PARAMETER = re.compile(r'\s*([a-z]+)\s*=\s*("[^"]*"|[^;"\s]+)\s*(?:;|$)')
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What a client can do: codes (best first), the rate it can take, how far it lets groups be.
+    """What a client can receive: codes (best first), its highest rate, the scope of groups.
 
-    `rate_bytes_s` is `inf` when the client knows no bound. `families` names the address families
-    of the interface it would join on ("4", "6").
+    `rate_bytes_s` is `inf` when the client knows no bound. `families` has the address families of
+    the interface on which it would join ("4", "6").
     """
 
     fec: tuple[str, ...]
@@ -70,7 +69,7 @@ def format_capability(capability: Capability) -> str:
 
 
 def parse_capability(value: str) -> Capability | None:
-    """Read the header; None when it asks for a version this end does not speak.
+    """Read the header; None when it has another version.
 
     Unknown codes and parameters are ignored. Raises `BadHeader` when it cannot be read.
     """
@@ -103,18 +102,19 @@ def _names(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Everything a receiver must know before the first datagram. Times are seconds.
+    """Everything that a receiver must know before the first datagram. Times are seconds.
 
-    `member` names this receiver in its reports and is known to nobody else. `mark_key` checks the
-    marks (`protocol.marks`); only mode `paper`, which has none, does without. `hashes` are the
-    SHA-256 of the blocks, without padding, in order; empty when they are to be fetched from
-    `hashes_url` as raw bytes.
-    `source` is the sender's address (for a source-specific join when `ssm`). `silence_s` is how
-    long a receiver waits for a datagram before it takes everything by unicast. `repair_url` takes
-    small ranges of what a member still misses after the last pass. Reports about a pass are spread
-    over `report_window_s`; while blocks are incomplete there is one every `report_every_s`, too (0:
-    none). `meanwhile`: the session has yet to gather its members; until its first datagram comes,
-    or it closes, the file may be fetched by unicast.
+    - `member`: the receiver's secret name in its reports.
+    - `mark_key`: checks the marks (`protocol.marks`); empty in mode `paper`, which has none.
+    - `hashes`: the SHA-256 of the blocks without padding, in order; if empty, `hashes_url` serves
+      them as raw bytes.
+    - `source`: the sender's address, for a source-specific join when `ssm`.
+    - `silence_s`: after this time without a datagram a receiver fetches the rest by unicast.
+    - `repair_url`: serves the small ranges that a member lacks after the last pass.
+    - `report_window_s`: reports about a pass are spread over it.
+    - `report_every_s`: the interval of further reports while blocks are incomplete (0: none).
+    - `meanwhile`: the session is gathering its members; until its first datagram or its end the
+      receiver may fetch the file by unicast.
     """
 
     session: int
@@ -144,7 +144,7 @@ class Offer:
     silence_s: float = 2.0
 
     def layout(self) -> BlockLayout:
-        """How the object is cut into blocks."""
+        """The blocks of the object."""
         return BlockLayout(self.size_bytes, self.fec.symbol_bytes, self.fec.block_symbols)
 
 
@@ -193,7 +193,7 @@ def encode_offer(offer: Offer) -> bytes:
 
 
 def decode_offer(body: bytes) -> Offer:
-    """Read an offer. Raises `ProtocolError` naming the first thing that is wrong."""
+    """Read an offer. Raises `ProtocolError`, which names the first fault."""
     document = load_object(body, "the multicast offer")
     if document.get("v") != VERSION:
         raise ProtocolError("the multicast offer has a version this client does not speak")

@@ -1,7 +1,6 @@
-"""What a receiver reports during a multicast session, and what the sender answers.
+"""Receivers' reports during a multicast session, and the sender's answers.
 
-Reports go by HTTP POST to the offer's `report_url`, spread over the report window; only the
-worst wants matter, so a cohort of thousands costs the sender little more than a pair.
+Reports are sent by HTTP POST to the offer's `report_url`, spread over the report window.
 """
 
 from __future__ import annotations
@@ -27,15 +26,16 @@ from .strict_json import (
 
 @dataclass(frozen=True, slots=True)
 class ReceiverReport:
-    """What one receiver tells the sender.
+    """One receiver's report.
 
-    `state` is joined, receiving, done or left. `sequence` is the last datagram seen: the wants are
-    those of a receiver that got or lost everything up to it. `pass_number` is its pass.
-    `counts` maps a block to the number of further symbols it needs; `symbols` maps a block to the
-    bit set of exactly the source symbols it lacks (for codes that do not count). The rest are
-    measurements: datagrams expected and received so far, kernel overruns, the growth of the
-    one-way delay, how far the receiver is behind its own buffer, and how far it can be before that
-    loses (0: unknown), in milliseconds.
+    - `state`: joined, receiving, done or left.
+    - `sequence`, `pass_number`: of the last datagram seen; wants are as of it.
+    - `counts`: block -> further symbols that it needs.
+    - `symbols`: block -> bit set of the source symbols that it lacks (codes that do not count).
+    - `expected`, `received`, `overruns`: datagrams sent, received, and lost in the kernel so far.
+    - `queue_ms`: the growth of the one-way delay.
+    - `lag_ms`, `room_ms`: how far the receiver is behind its own socket buffer, and the lag at
+      which that overflows (0: unknown).
     """
 
     member: str
@@ -53,7 +53,7 @@ class ReceiverReport:
 
     @property
     def loss(self) -> float:
-        """The share of datagrams that did not arrive, 0 to 1."""
+        """The share of lost datagrams, 0 to 1."""
         return 1 - min(self.received, self.expected) / self.expected if self.expected else 0.0
 
 
@@ -61,7 +61,7 @@ _STATES = ("joined", "receiving", "done", "left")
 
 
 def encode_report(report: ReceiverReport) -> bytes:
-    """The report as compact JSON; runs of blocks with equal wants are joined."""
+    """The report as compact JSON. Runs of blocks with equal wants are joined."""
     document: dict[str, Any] = {
         "member": report.member,
         "state": report.state,
@@ -86,10 +86,10 @@ def encode_report(report: ReceiverReport) -> bytes:
 def decode_report(
     body: bytes, blocks: int = MAX_ROWS, is_member: Callable[[str], bool] = lambda name: True
 ) -> ReceiverReport:
-    """Read a report about a file of so many blocks. Raises `ProtocolError`.
+    """Read a report about a file of `blocks` blocks. Raises `ProtocolError`.
 
-    Of who is no member nothing but name and state is read: reading must not cost the sender more
-    than writing costs a stranger.
+    If the name is no member's, only name and state are read: an attacker's report must cost the
+    sender no more than the attacker.
     """
     document = load_object(body, "the multicast report")
     state = document.get("state")
@@ -129,7 +129,7 @@ def decode_report(
 
 @dataclass(frozen=True, slots=True)
 class ReportAnswer:
-    """What the sender says to a report: go on, leave for unicast, or the session is over."""
+    """The sender's answer. `action` is continue, unicast (leave the session) or closed."""
 
     action: str = "continue"
     report_window_s: float = 0.02

@@ -1,6 +1,6 @@
-"""Reading JSON from strangers: every getter says which key is wrong, and nothing else is raised.
+"""Reads untrusted JSON: each getter raises `ProtocolError`, which names the wrong key.
 
-Each raises `ProtocolError`. Unknown keys are nobody's business here.
+Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from .errors import ProtocolError
 
-#: No list of rows may be longer.
+#: Bounds a list of rows: one for each block of the largest file.
 MAX_ROWS = 1 << 20
 
 
 def load_object(body: bytes, what: str) -> dict[str, Any]:
-    """The JSON object in `body`; `what` names it in the error."""
+    """The JSON object in `body`. `what` is its name in the error."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -54,7 +54,7 @@ def plain_int(value: object, limit: int) -> int:
 def get_int(
     document: Mapping[str, Any], name: str, low: int, high: int, default: int | None = None
 ) -> int:
-    """A whole number in bounds, or `default` where the key is missing."""
+    """A whole number in bounds, or `default` if the key is missing."""
     value = document.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise ProtocolError(f"{name!r} is missing or not between {low} and {high}")

@@ -1,18 +1,17 @@
-"""Tickets and passes as signed text: what a client shows to prove its place or its priority.
+"""Signed tokens: tickets, visitor cookies and priority passes.
 
-A *ticket* token proves a place in the queue and is bound to one address and one file; it carries
-the name by which the server knows its owner there, and what is needed to take the place up again
-should the server have lost it. A *visitor* token is the cookie by which a browser is known again.
-A *pass* is made by the operator and given to people; it carries a priority class and where and
-how often it counts.
+A *ticket* proves a place in the queue for one address and one file. It has its owner's client name
+and what the server needs to restore the place after a loss. A *visitor* token is the cookie of a
+returning browser. A *pass* is made by the operator for people; it has a priority class, and where
+and how often it is valid.
 
-Form: `t2.KEY.PAYLOAD.SIGNATURE` (`v1.` for a visitor, `p1.` for a pass), each part from the
-URL-safe base64 alphabet, so the text fits a header, a cookie and a query string unchanged. The
-signature is HMAC-SHA-256 (itsdangerous `Signer`) over everything before it. KEY names the signing
-key, so that keys rotate with overlap. Address and file are bound by the first 12 bytes of their
-SHA-256: a token has a bounded length and tells no third party who waits for what.
+Form: `t2.KEY.PAYLOAD.SIGNATURE` (`v1.` for a visitor, `p1.` for a pass) in the URL-safe base64
+alphabet: it fits a header, a cookie and a query string unchanged. The signature is HMAC-SHA-256
+(itsdangerous `Signer`) over all before it. KEY names the signing key, so that keys can overlap when
+they are rotated. Address and file are bound by the first 12 bytes of their SHA-256: a token has a
+bounded length, and a third party cannot read who waits for what.
 
-Every failure to read is `BadToken` with one of the codes below; no input raises anything else.
+Reading raises only `BadToken`, with one of the codes below.
 """
 
 from __future__ import annotations
@@ -34,9 +33,11 @@ from itsdangerous import Signer
 
 from .errors import BadToken
 
-#: No token that this module writes is longer, and none longer is read.
+#: Bounds the tokens that are written and read.
 MAX_TOKEN_LENGTH = 1024
+#: Bounds a client name and a priority class.
 MAX_PREFERENCE_LENGTH = 32
+#: Bounds a pass's pattern, so that the token is shorter than MAX_TOKEN_LENGTH.
 MAX_PATH_LENGTH = 400
 
 FORGED = "ticket-forged"
@@ -55,13 +56,13 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TICKET = struct.Struct(">QQQdd12s12sB")
 _VISITOR = struct.Struct(">d8s")
 _LARGEST = (1 << 63) - 1
-#: So many proven tickets are remembered, of some 500 bytes each.
+#: Bounds the cache of verified tickets, of some 500 bytes each.
 _MOST_PROVEN = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One signing key: `name` appears in tokens, `secret` (at least 16 bytes) never does."""
+    """One signing key. `name` is in the tokens; `secret` has at least 16 bytes."""
 
     name: str
     secret: bytes = field(repr=False)
@@ -75,9 +76,9 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A place in the queue as its owner carries it. Sizes in bytes, `issued_s` in Unix time.
+    """A place in the queue. Sizes in bytes, `issued_s` in Unix time.
 
-    `address` is what counts as its owner's address, `name` tells the clients of one address apart
+    `address` is what counts as the owner's address. `name` distinguishes the clients of one address
     (1 to 32 of A-Z a-z 0-9 _ -).
     """
 
@@ -94,7 +95,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class ReturningVisitor:
-    """A browser that was here before: `ident` (8 random bytes), first seen at `issued_s`."""
+    """A returning browser: `ident` has 8 random bytes; it was first seen at `issued_s`."""
 
     ident: bytes
     issued_s: float
@@ -102,11 +103,10 @@ class ReturningVisitor:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """An operator's permit: priority class, weight, and where, when and how often it counts.
+    """A priority pass: its class and weight, and where, when and how often it is valid.
 
-    `path` is a shell pattern over the whole path of a file (`*` crosses slashes). Times are Unix
-    seconds; `max_uses` counts downloads begun, and the reader of the pass keeps that count by
-    `serial`.
+    `path` is a shell pattern over the whole path of a file (`*` matches slashes). Times are Unix
+    seconds. `max_uses` counts started downloads; the server counts them by `serial`.
     """
 
     serial: str
@@ -118,7 +118,7 @@ class Pass:
     max_uses: int
 
     def check(self, path: str, now: float, uses: int) -> None:
-        """Raise BadToken unless the pass counts for `path` now, after `uses` earlier uses."""
+        """Raise BadToken unless the pass is valid for `path` now, after `uses` earlier uses."""
         if now < self.not_before_s:
             raise BadToken("This pass is not valid yet.", code=PASS_EARLY)
         if now >= self.expires_s:
@@ -130,7 +130,7 @@ class Pass:
 
 
 class KeyRing:
-    """The keys of one server, newest first: the first signs, all of them are accepted."""
+    """The keys of one server, newest first. The newest signs; all are accepted."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         if not keys:
@@ -138,21 +138,20 @@ class KeyRing:
         if len({key.name for key in keys}) != len(keys):
             raise ValueError("two keys of one ring have the same name")
         self._newest = keys[0].name
-        #: How each token goes on after its kind.
+        #: The second part of each new token, see `is_newest`.
         self._signed_with = f".{self._newest}."
         self._secrets = {key.name: _signing_secret(key.secret) for key in keys}
         self._signers = {name: _Signatures(secret) for name, secret in self._secrets.items()}
-        #: Tickets that were proven lately, by token, address and file: who waits shows its token
-        #: again and again.
+        #: Verified tickets by token, address and file: a waiting client sends its token repeatedly.
         self._proven: dict[tuple[str, str, str], Ticket] = {}
 
     def derived(self) -> tuple[tuple[str, bytes], ...]:
-        """What signs, newest first, for another process of ours; see `from_derived`."""
+        """The derived secrets, newest first, for `from_derived` in another process."""
         return tuple(self._secrets.items())
 
     @classmethod
     def from_derived(cls, secrets: Sequence[tuple[str, bytes]]) -> KeyRing:
-        """The ring that told this. Raises ValueError when it is none."""
+        """The ring with these `derived` secrets. Raises ValueError when they are not valid."""
         ring = cls([Key(name, secret) for name, secret in secrets])
         ring._secrets = dict(secrets)
         ring._signers = {name: _Signatures(secret) for name, secret in secrets}
@@ -181,7 +180,7 @@ class KeyRing:
     def read_ticket(
         self, token: str, address: str, file: str, now: float, max_age_s: float = 30 * 86_400.0
     ) -> Ticket:
-        """The ticket that `token` proves at this address for this file.
+        """The ticket in `token`, verified for this address and file.
 
         Raises BadToken: ticket-forged (not made by us, or damaged), ticket-foreign (of another
         address or file), ticket-expired (issued more than `max_age_s` ago).
@@ -239,7 +238,7 @@ class KeyRing:
         return self._sign("v1", _VISITOR.pack(visitor.issued_s, visitor.ident))
 
     def read_visitor(self, token: str) -> ReturningVisitor:
-        """The visitor that `token` proves. Raises BadToken with visitor-forged."""
+        """The visitor in `token`. Raises BadToken with visitor-forged."""
         body = self._unsign("v1", token, VISITOR_FORGED)
         if len(body) != _VISITOR.size:
             raise _forged(VISITOR_FORGED)
@@ -249,7 +248,7 @@ class KeyRing:
         return ReturningVisitor(ident, issued_s)
 
     def is_newest(self, token: str) -> bool:
-        """Whether a token was signed with the newest key; others die with theirs."""
+        """Whether a token was signed with the newest key. Others end when their key is removed."""
         return token.startswith(self._signed_with, 2)
 
     def write_pass(self, permit: Pass) -> str:
@@ -267,7 +266,7 @@ class KeyRing:
         return self._sign("p1", json.dumps(fields, separators=(",", ":")).encode())
 
     def read_pass(self, token: str) -> Pass:
-        """The pass that `token` proves; `Pass.check` says whether it counts here and now.
+        """The pass in `token`. `Pass.check` says whether it is valid for a file now.
 
         Raises BadToken with pass-forged.
         """
@@ -291,7 +290,7 @@ class KeyRing:
         if match is None or match[1] != kind:
             raise _forged(code)
         signer = self._signers.get(match[2])
-        # Signing again and comparing the text leaves no second spelling of a token.
+        # The signatures are compared as text: a token has exactly one spelling.
         if signer is None or not hmac.compare_digest(signer.of(token.rpartition(".")[0]), match[4]):
             raise _forged(code)
         payload = match[3]
@@ -302,7 +301,7 @@ class KeyRing:
 
 
 def _signing_secret(secret: bytes) -> bytes:
-    """What signs under a key, derived as `Signer` derives it for each signature."""
+    """The derived secret that signs, as `Signer` derives it for each signature."""
     signer = Signer(
         secret, salt=b"tidegate.token.1", key_derivation="hmac", digest_method=hashlib.sha256
     )
@@ -310,9 +309,9 @@ def _signing_secret(secret: bytes) -> bytes:
 
 
 class _Signatures:
-    """Signs as `Signer` does, at a tenth of the cost: HMAC (RFC 2104) with the key mixed in once.
+    """HMAC (RFC 2104) with a prepared key: the signatures of `Signer` at a tenth of the cost.
 
-    The `hmac` of the standard library prepares the key anew for each text.
+    The standard library's `hmac` prepares the key for each text.
     """
 
     __slots__ = ("_inner", "_outer")

@@ -1,12 +1,12 @@
-"""The manifest of a tree: what is in it, in one canonical order and spelling.
+"""The manifest of a tree, in one canonical order and spelling.
 
-Laws. Entries stand in depth-first order with names sorted, parents before children; the root
-is the entry with the empty path. Of files that share an inode the first is the file (`f`), the
-others are hard links (`h`) to it. Names that are not UTF-8 are carried as surrogate escapes.
-The digest of a manifest is the SHA-256 of its lines, so two trees are equal exactly when their
-digests are (contents, modes, mtimes, symbolic and hard links, and where the publisher asked for it
-extended attributes of the `user.` kind; owners are not carried: a mirror need not run as root).
-One line is one JSON array; a tree of a million files is never held whole.
+- Entries are in depth-first order, names sorted, parents before children. The root has the empty
+  path. One line is one JSON array.
+- Of files with one inode the first is the file (`f`); the others are hard links (`h`) to it.
+- Names that are not UTF-8 are surrogate escapes.
+- The digest of a manifest is the SHA-256 of its lines. Two trees are equal if and only if their
+  digests are: contents, modes, mtimes, symbolic and hard links, and optionally `user.` extended
+  attributes. Owners are left out: a mirror need not run as root.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from typing import Literal, NamedTuple
 from .errors import BadManifest
 
 Kind = Literal["d", "f", "l", "h"]
-#: The manifest digest of "no tree at all": where a snapshot starts from.
+#: The manifest digest of no tree, from which a snapshot starts.
 EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
 _MODE_MASK = 0o7777
-#: What of a mode is published and followed: no set-user-id, set-group-id or sticky bit, which
-#: would give rights at a machine that is not the publisher's.
+#: The mode bits that are published. Set-user-id, set-group-id and sticky bits would give rights on
+#: the mirrors' machines.
 KEPT_MODE = 0o777
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-#: How a file is written by `encode_entry`; read so, a line costs half of what JSON does.
+#: A file's line as `encode_entry` writes it. Read by this it costs half of what JSON does.
 _FILE_LINE = re.compile(
     rb'\["f","([ !#-\[\]-~]+)",'
     rb'(0|[1-9]\d{0,3}),(0|-?[1-9]\d{0,18}),(0|[1-9]\d{0,18}),"([0-9a-f]{64})"\]\n'
 )
 #: A NUL, or a part that is empty, "." or "..".
 _ESCAPES = re.compile(r"\0|(?:\A|/)\.{0,2}(?:/|\Z)")
-#: Lines that are remembered with what they say.
+#: The cache of decoded lines: old and new tree are read side by side.
 _SAME_LINES = 64
+#: PATH_MAX of Linux.
 _LONGEST_PATH = 4096
 _BIGGEST = 1 << 62
-#: The only kind of extended attributes that travels: others give rights, or are the system's own.
+#: The published extended attributes. Others give rights, or belong to the system.
 ATTRIBUTE_PREFIX = "user."
-#: Names and values of one file's attributes together, in bytes: a manifest line must stay short.
+#: Names and values of one file's attributes together: bounds a manifest line.
 ATTRIBUTES_LIMIT_BYTES = 32 << 10
 #: Extended attributes, sorted by name.
 Attributes = tuple[tuple[str, bytes], ...]
@@ -53,12 +54,12 @@ quoted: Callable[[str], str] = encode_basestring_ascii
 
 
 class Entry(NamedTuple):
-    """One name in a tree (a named tuple, because a tree may have millions).
+    """One name in a tree; a named tuple, because a tree may have millions.
 
     `kind`: d(irectory), f(ile), l (symbolic link), h(ard link to `target`, a path in the same
-    tree). `mode` holds the permission bits, `mtime_ns` nanoseconds since 1970, `size_bytes` and
-    `sha256` (hex) belong to files, `target` to links of either kind. `attributes` are extended
-    ones of a file or directory; hard links have those of their file.
+    tree). `mode` has the permission bits, `mtime_ns` nanoseconds since 1970. `size_bytes` and
+    `sha256` (hex) are of files, `target` of links. `attributes` are extended attributes of a file
+    or directory.
     """
 
     kind: Kind
@@ -81,7 +82,7 @@ def parent_of(path: str) -> str:
 
 
 def check_path(path: object) -> str:
-    """Return `path` if it can only ever name something inside the tree."""
+    """Return `path` if it cannot lead out of the tree. Raises BadManifest."""
     if not isinstance(path, str) or len(path) > _LONGEST_PATH:
         raise BadManifest("A path in the manifest is not a usable name.")
     if path and _ESCAPES.search(path):
@@ -110,9 +111,8 @@ def check_target(value: object) -> str:
 def leads_out(path: str, target: str) -> bool:
     """Whether the symbolic link `path` could lead out of the tree.
 
-    The folder of a link is a real one, so leading ".." parts are counted against its depth; one
-    behind a name is taken back from wherever that name leads, which may be another link, and
-    counts as a way out.
+    Leading ".." parts are counted against the depth of the link's folder, which is a real one. A
+    ".." after a name counts as a way out: that name may be another link.
     """
     parts = target.split("/")
     if not parts[0] or ".." not in parts:
@@ -123,13 +123,16 @@ def leads_out(path: str, target: str) -> bool:
 
 
 def name_some(paths: Sequence[str]) -> str:
-    """Five of these names for a sentence, and how many there are besides."""
+    """Up to five of these names for a message, and the number of the others."""
     rest = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
     return ", ".join(repr(path) for path in paths[:5]) + rest
 
 
 def check_attributes(attributes: Attributes) -> Attributes:
-    """Return them if they may travel: `user.` only, sorted, each once, and not too much."""
+    """Return the attributes if they may be published. Raises BadManifest.
+
+    They must be `user.` ones, sorted, unique, and at most `ATTRIBUTES_LIMIT_BYTES`.
+    """
     names = [name for name, _ in attributes]
     size_bytes = sum(len(name) + len(value) for name, value in attributes)
     if names != sorted({*names}) or size_bytes > ATTRIBUTES_LIMIT_BYTES:
@@ -140,7 +143,7 @@ def check_attributes(attributes: Attributes) -> Attributes:
 
 
 def _mode_cell(entry: Entry) -> object:
-    """The mode, and with it the attributes of the few entries that have some."""
+    """The mode; with attributes a list of mode and attributes."""
     if not entry.attributes:
         return entry.mode
     values = {name: base64.b64encode(value).decode() for name, value in entry.attributes}
@@ -176,12 +179,12 @@ def to_row(entry: Entry) -> list[object]:
 
 
 def from_row(row: object) -> Entry:
-    """Read one entry back; anything malformed raises `BadManifest`."""
+    """Read one entry. Raises BadManifest."""
     if not isinstance(row, list) or len(row) < 3:
         raise BadManifest("A line of the manifest is not an entry.")
     kind, path = row[0], check_path(row[1])
     if kind == "f" and path and len(row) == 6:
-        # The common case in one condition; what fails it is named below.
+        # The common case in one condition; the code below names a fault.
         _, _, mode, mtime_ns, size, digest = row
         if (
             type(mode) is int
@@ -220,7 +223,7 @@ def encode_row(row: list[object]) -> bytes:
 
 def decode_row(line: bytes) -> list[object]:
     try:
-        # As text: given bytes, the module would first guess at their encoding.
+        # As text: for bytes the module guesses the encoding first.
         row = json.loads(line.decode("ascii"))
     except (ValueError, RecursionError) as fault:
         raise BadManifest("A line of the manifest cannot be read.") from fault
@@ -239,7 +242,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 @functools.lru_cache(_SAME_LINES)
 def decode_entry(line: bytes) -> Entry:
-    """One manifest line read back. Two trees are read side by side, and most lines are in both."""
+    """Read one manifest line. Raises BadManifest."""
     usual = _FILE_LINE.fullmatch(line)
     if usual is not None:
         name, bits, time, length, digest = usual.groups()
@@ -251,9 +254,9 @@ def decode_entry(line: bytes) -> Entry:
 
 
 def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Pass entries on, holding them to the order, and to parents that are directories.
+    """Yield the entries, checked for their order and that parents are directories.
 
-    A path below a symbolic link can therefore never come out: its parent is no directory.
+    So no path below a symbolic link is ever yielded. Raises BadManifest.
     """
     previous: str | None = None
     parents: list[str] = []
@@ -277,7 +280,7 @@ def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def first_clash(entries: Iterable[Entry]) -> tuple[str, str] | None:
-    """Two names of one directory that differ in case only, if there are such; streams."""
+    """Two names of one directory that differ in case only; None if there are none."""
     folders: list[tuple[str, dict[str, str]]] = []
     for entry in entries:
         parent, _, name = entry.path.rpartition("/")

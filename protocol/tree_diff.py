@@ -1,7 +1,7 @@
-"""From one manifest to the next: changes found by content, and changes put back in.
+"""The difference between two manifests, and the merge of a manifest with a difference.
 
-A change is either a deletion or the new entry together with where its content comes from. All
-passes stream; what is held is in proportion to the number of *changed* names only.
+A change is a deletion, or a new entry and the source of its content. All passes stream; memory
+grows with the number of *changed* names only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .tree import Entry, check_path, from_row, in_order, order_key, to_row
 #: same: the content the path already has; old: that of another path of the old tree; new: that
 #: of another path of the new tree; group: carried in the update; none: not a file, or unchanged.
 Source = Literal["none", "same", "old", "new", "group"]
-#: How many old files of one name pattern are remembered as possible references.
+#: Old files of one name pattern that are kept as possible references.
 _CANDIDATES = 8
-#: Changed names and contents held rather than found again.
+#: Changed names and contents kept in memory; more are found again by another pass.
 _MOST_HELD = 20_000
 _DIGITS = re.compile(r"\d+")
 
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """One content an update must carry, and the old file it is best encoded against, if any."""
+    """A content that an update must carry, and the best old file to encode it against, if any."""
 
     entry: Entry
     reference: Entry | None
@@ -43,39 +43,38 @@ class Content:
 
 @dataclass(slots=True)
 class _Sources:
-    """Where contents that are new at their path can come from."""
+    """Possible sources of the contents that are new at their path."""
 
-    #: SHA-256 -> a path of the old tree that has it.
+    #: SHA-256 -> a path of the old tree with this content.
     moved: dict[str, str] = field(default_factory=dict)
-    #: SHA-256 of contents that more than one new path has.
+    #: SHA-256 of contents at more than one new path.
     repeated: set[str] = field(default_factory=set)
     similar: dict[str, list[Entry]] = field(default_factory=dict)
     by_name: dict[str, Entry] = field(default_factory=dict)
 
 
-#: What a name was and what it is; None where it is not.
+#: A name's entries in the old and the new tree; None where it is missing.
 Pair = tuple[Entry | None, Entry | None]
 
 
 class Difference:
-    """What separates two trees.
+    """The difference between two trees, both iterable repeatedly.
 
-    `old` and `new` must be iterable again and again; they are read once, `old` twice, and both
-    twice more where the difference is too large to be held. What stays in memory is in proportion
-    to the names that differ, and a hundred bytes a name from twenty thousand on.
+    `new` is read once and `old` twice, and both twice more if there are more than `_MOST_HELD`
+    changes. Memory grows with the number of changes, by 100 bytes each beyond `_MOST_HELD`.
     """
 
     def __init__(self, old: Iterable[Entry], new: Iterable[Entry]) -> None:
         self._old = old
         self._new = new
-        #: The names that differ, as long as they are few.
+        #: The changed names; None if there are more than `_MOST_HELD`.
         self._pairs: list[Pair] | None = []
         self._sources = self._find_sources()
         self._held: list[Content] | None = []
         self.changed = self.renames = self.deletions = self.carried = self.carried_bytes = 0
 
     def changes(self) -> Iterator[Change]:
-        """Every change in manifest order. Run it to the end before asking for `contents`."""
+        """All changes in manifest order. Run it to the end before you call `contents`."""
         for change, content in self._walk():
             self.changed += 1
             self.renames += change.source == "old"
@@ -90,7 +89,7 @@ class Difference:
             yield change
 
     def contents(self) -> Iterator[Content]:
-        """The contents the update must carry, in manifest order."""
+        """The contents that the update must carry, in manifest order."""
         if self._held is not None:
             yield from self._held
             return
@@ -126,12 +125,11 @@ class Difference:
 
     def _find_sources(self) -> _Sources:
         found = _Sources()
-        # Half of a digest is enough to look for: what is found is compared whole.
+        # Half digests save memory: a match is compared whole.
         wanted: set[int] = set()
         patterns: set[str] = set()
         names: set[str] = set()
-        # From nothing there is nothing to take.
-        bare = next(iter(self._old), None) is None
+        old_is_empty = next(iter(self._old), None) is None
         for pair in pair_up(self._old, self._new):
             before, after = pair
             if before == after:
@@ -145,7 +143,7 @@ class Difference:
             if before is not None and before.kind == "f":
                 if before.sha256 == after.sha256:
                     continue
-            elif not bare:
+            elif not old_is_empty:
                 patterns.add(_pattern(after))
                 names.add(_name(after))
             half = int(after.sha256[:16], 16)
@@ -158,7 +156,7 @@ class Difference:
             if int(entry.sha256[:16], 16) in wanted:
                 found.moved.setdefault(entry.sha256, entry.path)
             if patterns and (pattern := _pattern(entry)) in patterns:
-                # The last ones win: versions are mostly listed in rising order.
+                # The last ones are kept: versions are mostly in rising order.
                 known = found.similar.get(pattern, [])
                 found.similar[pattern] = [*known[1 - _CANDIDATES :], entry]
             if names and (name := _name(entry)) in names:
@@ -187,7 +185,7 @@ def _closest(entry: Entry, similar: dict[str, list[Entry]]) -> Entry | None:
 
 
 def pair_up(old: Iterable[Entry], new: Iterable[Entry]) -> Iterator[Pair]:
-    """Walk two ordered manifests side by side: (before, after), one of them None if missing."""
+    """Merge two ordered manifests into pairs (before, after); a missing entry is None."""
     left, right = iter(old), iter(new)
     before, after = next(left, None), next(right, None)
     while before is not None and after is not None:
@@ -209,7 +207,7 @@ def pair_up(old: Iterable[Entry], new: Iterable[Entry]) -> Iterator[Pair]:
 
 
 def change_to_row(change: Change) -> list[object]:
-    """The JSON array of a change; an unchanged content repeats neither its size nor its digest."""
+    """The JSON array of a change. With an unchanged content it has neither size nor digest."""
     if change.entry is None:
         return ["-", change.path]
     row = to_row(change.entry)
@@ -225,7 +223,7 @@ def change_to_row(change: Change) -> list[object]:
 
 
 def change_from_row(row: list[object], before: Entry | None) -> Change:
-    """Read a change back; `before` is the old entry of the same path, if there is one."""
+    """Read a change; `before` is the old entry of its path, if any. Raises BadManifest."""
     if len(row) == 2 and row[0] == "-":
         return Change(check_path(row[1]), None)
     if len(row) >= 5 and row[0] == "f":
@@ -246,10 +244,9 @@ def change_from_row(row: list[object], before: Entry | None) -> Change:
 
 
 def merge(old: Iterable[Entry], rows: Iterable[list[object]]) -> Iterator[Change]:
-    """The new tree, every entry of it, as changes (`none` with a file: unchanged).
+    """All entries of the new tree as changes; a file with source `none` is unchanged.
 
-    Deletions are left out. A change that does not fit `old`, or an order that is not the
-    manifest's, raises `BadManifest`.
+    Raises BadManifest when a change does not fit `old`, or the order is not the manifest's.
     """
     yield from _ordered(_merged(iter(old), iter(rows)))
 

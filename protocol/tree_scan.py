@@ -1,9 +1,9 @@
-"""Turn a tree on disk into its manifest, reading only what can have changed.
+"""Makes the manifest of a tree. Files that cannot have changed are not read.
 
-The walk is pure: a `FileSystem` lists directories and digests files. A cache remembers, for each
-file, the stamp (size, mtime, ctime, inode, device) it had when its content was read; an equal stamp
-spares the reading. Size and mtime alone lie (reproducible builds set both), ctime does not: no
-ordinary call sets it. A stamp younger than the clock's grain when read is not remembered.
+The walk is pure: a `FileSystem` lists directories and hashes files. A cache has the stamp (size,
+mtime, ctime, inode, device) of each file when its content was read; a file with an equal stamp is
+not read again. Size and mtime alone do not show a change, because reproducible builds set both;
+ctime does, because no ordinary call sets it. A stamp younger than `GRAIN_NS` is not cached.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Literal, NamedTuple, Protocol
 from .errors import BadManifest
 from .tree import Entry, check_path, check_sha256, decode_row, order_key, quoted
 
-#: A file changed this shortly before it was read may change again within one tick of its clock.
+#: A younger file may change again without a new ctime: the clocks of file systems have up to 2 s.
 GRAIN_NS = 2_000_000_000
-#: How `encode_cached` writes a line, as `protocol.tree` reads a file's.
+#: A line as `encode_cached` writes it: faster to read than JSON, as in `protocol.tree`.
 _CACHED_LINE = re.compile(
     rb'\["([ !#-\[\]-~]+)",((?:-?\d{1,20},){4}-?\d{1,20}),"([0-9a-f]{64})"\]\n'
 )
 
 
 class Stamp(NamedTuple):
-    """What an inode shows without its content being read (sizes in bytes, times in ns)."""
+    """What stat(2) shows of a file's content (sizes in bytes, times in ns)."""
 
     size_bytes: int
     mtime_ns: int
@@ -35,7 +35,7 @@ class Stamp(NamedTuple):
 
 
 class Found(NamedTuple):
-    """One name in a directory; `links` counts hard links, `target` is a symbolic link's text."""
+    """One name in a directory. `links` counts hard links; `target` is a symbolic link's text."""
 
     name: str
     kind: Literal["d", "f", "l", "other"]
@@ -46,16 +46,16 @@ class Found(NamedTuple):
 
 
 class FileSystem(Protocol):
-    """What the walk asks of the file system; paths are relative to the tree's root."""
+    """The file system of a walk. Paths are relative to the tree's root."""
 
     def root(self) -> Found: ...
     def list(self, path: str) -> Iterable[Found]: ...
     def digest(self, path: str, found: Found) -> tuple[Stamp, str]:
-        """Read the file: its stamp, equal before and after the reading, and its SHA-256."""
+        """Read the file. Returns its stamp, equal before and after reading, and its SHA-256."""
 
 
 class Cached(NamedTuple):
-    """One line of the cache: the content a path had under a stamp."""
+    """One line of the cache: a path's stamp and content."""
 
     path: str
     stamp: Stamp
@@ -100,11 +100,11 @@ def scan(
     special: Callable[[str], object] = lambda path: None,
     seen: Seen | None = None,
 ) -> Iterator[Entry]:
-    """The manifest of the tree on `disk`, in order; streams, so take it as it comes.
+    """Yield the manifest of the tree on `disk`.
 
-    `cache` must be in manifest order; an empty one reads everything. `remember` gets the lines of
-    the next cache. `skip` leaves a path (and what is below it) out; sockets, devices and pipes are
-    left out and told to `special`. `now_ns` is the wall clock, in the units of the stamps.
+    `cache` is in manifest order; with an empty one all files are read. `remember` gets the lines of
+    the next cache. `skip` excludes a path and all below it. `special` gets the paths of sockets,
+    devices and pipes, which are left out. `now_ns` is the wall clock in ns since 1970.
     """
     seen = seen if seen is not None else Seen()
     lines = _CacheReader(cache)
@@ -164,7 +164,7 @@ class _CacheReader:
         self._line = next(self._lines, None)
 
     def at(self, path: str) -> Cached | None:
-        """What the cache has of `path`; ask in order, once for each."""
+        """The cache's line for `path`. Call it in manifest order, once for each path."""
         line = self._line
         if line is not None and line.path != path:
             key = order_key(path)

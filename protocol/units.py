@@ -1,9 +1,8 @@
-"""Sizes, rates and durations as people write them, and back.
+"""Reads and writes sizes, rates and durations for people.
 
-`20KB` is 20 000 bytes and `20KiB` 20 480; `100Mbit` is 12 500 000 bytes per second, and so is
-`12.5MB` or `12.5MB/s`; `90s`, `15m`, `7d` are durations. A bare number is bytes or seconds; as a
-rate it is refused, because half the world means bits. Inside the code there are only bytes and
-seconds.
+`20KB` is 20 000 bytes and `20KiB` 20 480. `100Mbit` is 12 500 000 bytes per second, and so is
+`12.5MB` or `12.5MB/s`. `90s`, `15m`, `7d` are durations. A bare number is bytes or seconds. As a
+rate it is refused: it could mean bits or bytes. The code has bytes and seconds only.
 """
 
 from __future__ import annotations
@@ -90,19 +89,19 @@ def _shortest(number: float, unit: str) -> str:
 
 
 def format_size(size_bytes: float) -> str:
-    """`1.4 GB`: decimal prefixes, no more digits than anybody reads."""
+    """`1.4 GB`: decimal prefixes, two or three digits."""
     return _shortest(size_bytes, "B")
 
 
 def format_rate(rate_bytes_s: float) -> str:
-    """`100 Mbit/s`: what networks are sold in."""
+    """`100 Mbit/s`: the unit in which network lines are sold."""
     return _shortest(rate_bytes_s * 8, "bit/s")
 
 
 def split_duration(duration_s: float) -> tuple[tuple[str, int], ...]:
-    """A duration as precise as anybody wants to read: one or two of (unit, count).
+    """A rounded duration as one or two (unit, count).
 
-    The units are `s`, `min`, `h` and `d`; every language writes them in its own words.
+    The units are `s`, `min`, `h` and `d`, which each language translates.
     """
     seconds = max(0, round(duration_s))
     if seconds < 90:
@@ -117,9 +116,9 @@ def split_duration(duration_s: float) -> tuple[tuple[str, int], ...]:
 
 
 def bound_of(duration_s: float) -> int:
-    """A duration in seconds, rounded up to what `split_duration` writes: a bound is no shorter.
+    """A duration in seconds, rounded up to what `split_duration` can write.
 
-    What is promised within 14 min 29 s is not within the 14 min that are the nearest.
+    An upper bound of 14 min 29 s must be shown as 15 min, not as the nearest 14 min.
     """
     for step_s, below_s in ((1, 90), (60, 48 * 3600)):
         bound_s = math.ceil(max(0.0, duration_s) / step_s) * step_s
@@ -134,8 +133,8 @@ def format_duration(duration_s: float) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """The number that a stranger wrote in decimal digits, of at most 18; else None.
+    """The number in an untrusted text of at most 18 decimal digits; else None.
 
-    Python's own reader takes digits of any script, and raises for more than 4300.
+    `int` accepts digits of all scripts, and raises for more than 4 300.
     """
     return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None

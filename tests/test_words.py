@@ -24,7 +24,6 @@ UNREAD = {
     "policies",
     "policies/estimate",
     "policies/queue",
-    "protocol",
     "server/admin",
     "server/admission",
     "server/cluster",

@@ -1,4 +1,4 @@
-"""Put bytes on disk so that a crash leaves the old file or the new one, never a part."""
+"""Durable writes: a crash leaves the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-#: What `mkstemp` gives. A server that may set no modes writes such files alone.
+#: The mode of `mkstemp`. A server without the right to change modes writes only such files.
 _TEMPORARY_MODE = 0o600
 
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
-    """Write the next content of `path`; it takes the name when the block ends without error."""
+    """Write a new content of `path`. It gets the name when the block ends without error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
@@ -48,16 +48,16 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-#: sync_file_range(2): begin to write, and wait for nothing.
+#: sync_file_range(2) SYNC_FILE_RANGE_WRITE: start writing, do not wait.
 _BEGIN = 2
-#: What `WriteBehind` lets gather before it begins.
+#: The bytes that `WriteBehind` collects for one call.
 _BEHIND_BYTES = 4 << 20
 
 
 class WriteBehind:
-    """Sends a long file to the disk while it is written, so that a sync afterwards is short.
+    """Starts writing a long file to disk while it grows, so that a later sync is short.
 
-    Tell `wrote` how far it has come. Promises nothing; `sync_filesystem` does.
+    It guarantees nothing; `sync_filesystem` does.
     """
 
     def __init__(self, handle: int, offset: int = 0) -> None:
@@ -65,7 +65,7 @@ class WriteBehind:
         self._begun = offset
 
     def wrote(self, end: int) -> None:
-        """Everything before the offset `end` is written."""
+        """Report that all bytes before the offset `end` are written."""
         length = end - self._begun
         if length >= _BEHIND_BYTES:
             _LIBC.sync_file_range(

@@ -1,4 +1,4 @@
-"""Bytes at one place of an open file, all of them; and a whole file by its extents."""
+"""Reads and writes all bytes at an offset of an open file; clones a whole file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FICLONE = 0x40049409
 
 
 def read_piece(handle: int, offset: int, into: memoryview) -> bool:
-    """Fill `into` from the file's `offset`, in bytes; False where the file ends before."""
+    """Fill `into` from the file's `offset`; False if the file ends before."""
     done = 0
     while done < len(into):
         count = os.preadv(handle, [into[done:]], offset + done)
@@ -21,14 +21,14 @@ def read_piece(handle: int, offset: int, into: memoryview) -> bool:
 
 
 def write_piece(handle: int, offset: int, piece: memoryview) -> None:
-    """Write all of `piece` at the file's `offset`, in bytes."""
+    """Write all of `piece` at the file's `offset`."""
     while piece:
         done = os.pwrite(handle, piece, offset)
         piece, offset = piece[done:], offset + done
 
 
 def clone(source: int, target: int) -> bool:
-    """Make `target` the same as `source` without copying; False where the file system cannot."""
+    """Share all extents of `source` with `target`; False if the file system cannot."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError:

@@ -1,4 +1,4 @@
-"""What `protocol.tree_scan` asks of a real tree, and the cache that it keeps between two scans."""
+"""A real tree for `protocol.tree_scan`, and the cache between two scans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..tree_scan import Cached, Found, Stamp, decode_cached
 
 
 def stamp_of(seen: os.stat_result) -> Stamp:
-    """What an inode shows without its content being read."""
+    """The stamp in a stat result."""
     return Stamp(seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, seen.st_dev)
 
 
@@ -23,7 +23,7 @@ def found_root(root: str | Path) -> Found:
 
 
 def found_name(name: os.DirEntry[str]) -> Found:
-    """One name in a directory, never followed. Raises OSError where it is gone."""
+    """One name in a directory; links are not followed. Raises OSError if it is gone."""
     seen = name.stat(follow_symlinks=False)
     mode, stamp = stat.S_IMODE(seen.st_mode), stamp_of(seen)
     if stat.S_ISREG(seen.st_mode):
@@ -36,7 +36,7 @@ def found_name(name: os.DirEntry[str]) -> Found:
 
 
 def read_cache(path: Path) -> Iterator[Cached]:
-    """The cache's lines; a damaged rest is left out, which only costs reading."""
+    """The cache's lines, up to a damaged one: the files of the others are read again."""
     try:
         lines = path.open("rb")
     except FileNotFoundError:
