@@ -117,6 +117,8 @@ class HookedAdmission:
         self._idle_since_s: float | None = None
         #: Leases that began with their first bytes only: their turn judges what they were told.
         self._untold: set[int] = set()
+        # Nothing runs in the background unless this policy wants it.
+        self.pool.set_background({})
         self.policy = kind.build(self)
         self._room = Room(state, settings, self.policy)
         self._ready = ReadyList(state, settings, self.policy, self._room)
@@ -128,7 +130,6 @@ class HookedAdmission:
         #: asked since then.
         self._spare_slots, self._spare_bytes_s = 0, 0.0
         self._spare_known = False
-        self._hears_changes = type(self.policy).changes is not Policy.changes
         # What `build` chose may have an order of its own.
         by_number = type(self.policy).rank is Policy.rank
         self.queue.least_bytes = self.least_bytes
@@ -634,8 +635,6 @@ class HookedAdmission:
         held.rate_bytes_s = rate_bytes_s
         if held.large:
             self._measured(held, rate_bytes_s, held_back, reads_bytes_s)
-            if self._hears_changes:
-                self.policy.changes(held)
             self._use.measured(held, now)
 
     def _took(self, lease: Lease, remaining_bytes: int) -> None:
@@ -764,13 +763,6 @@ class HookedAdmission:
         """See `SlotUse.pauses`."""
         return self._use.pauses(now)
 
-    def bring_ahead(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """See `AdmissionView`."""
-        ahead = tuple(self.pool.background)
-        for lease in ahead:
-            self.pool.put_behind(self.pool.background[lease], background=False)
-        return (), ahead
-
     def observe(
         self,
         goodput_bytes_s: float,
@@ -814,7 +806,6 @@ class HookedAdmission:
         self._ready.advance(now)
         goes_on = self._ready.promote(now, MOST_PER_TICK)
         pause, resume = self.policy.preempt(now)
-        self.policy.turned(now)
         behind, ahead = self.pool.background_changes()
         for lease in self._untold.intersection(resume) if self._untold else ():
             self._untold.discard(lease)

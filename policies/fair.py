@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .backfill import Backfill
@@ -35,7 +35,7 @@ from .hooks import AdmissionView, Policy
 from .leases import Lease
 from .preemption import Preemption
 from .queue.tickets import WAITING
-from .running import Running
+from .running import FilledLine, Running
 from .settings import LINK, TICKETS
 from .virtual_sharing import VirtualSharing
 
@@ -61,11 +61,9 @@ class FairTuning:
     #: ... and before that as this part of itself: kernel buffers make the first half second look
     #: too fast. With 0.5 the mean is 1 to 2 % longer.
     guessed_part: float = 0.7
-    #: Leases whose keys are looked at in one go, about 0.5 ms: requests are answered before the
-    #: rest follows ...
-    leases_at_once: int = 500
-    #: ... after so long.
-    go_on_s: float = 0.02
+    #: Leases whose speeds and keys are looked at in one go, about 0.5 ms; the next ones follow at
+    #: the next look.
+    most_at_once: int = 500
     #: A poller looks after this part of a long wait, and once more near its end: the last of a rush
     #: would else come back to a line that has long been free.
     poll_part: float = 0.75
@@ -95,23 +93,15 @@ class FairPolicy(Policy):
         self._large_slots = slots - min(settings.reserve_small, slots - 1)
         self._queue = admission.queue
         self._capacity = admission.capacity
-        self._preemption = Preemption(admission.pool)
+        #: Large leases; their keys are of the last look at them.
+        self._running = Running(admission.capacity)
+        self._preemption = Preemption(admission.pool, self._running)
         self._first_bytes = FirstBytes(admission)
         #: The ticket that may start now for its first bytes only; 0: none.
         self._opening = 0
         self._shorter = ShorterLoad()
         self._places = ToldPlaces(self._queue.table)
         self._virtual = VirtualSharing()
-        #: What each client takes with all that it fetches at once, as of the last look.
-        self._together: dict[str, float] = {}
-        #: Large leases; their keys are of the last look at all of them.
-        self._running = Running()
-        #: The look at all leases that is under way, and when it goes on.
-        self._look: Iterator[None] | None = None
-        self._go_on_s = -math.inf
-        self._looked = False
-        #: On each line the key of the lease that fills it; without what must be found again.
-        self._filled: dict[str, float] = {}
         self._backfill = Backfill(admission, self._preemption, self._mean_left)
         self._take_over()
 
@@ -121,14 +111,12 @@ class FairPolicy(Policy):
         for lease in admission.pool.leases.values():
             if lease.large and not lease.fresh:
                 lease.mark = math.inf
-                self._running.add(lease)
-                if lease.opened and lease.paused:
+                # One that another policy let go on has had its turn.
+                lease.opened = lease.opened and lease.paused
+                if lease.opened:
                     self._first_bytes.started(lease)
-                elif lease.opened:
-                    # Another policy let it go on: it has had its turn.
-                    lease.opened = False
-                elif lease.paused:
-                    self._preemption.inherit()
+                self._running.add(lease)
+                self._preemption.add(lease)
         for number, row in table.rows.items():
             table.mark[row], table.place[row] = math.inf, 0
             if admission.row(number) is not None and admission.is_large(table.size[row]):
@@ -179,92 +167,42 @@ class FairPolicy(Policy):
         self._virtual_now(now)
         table.mark[row] = self._enter(table.client[row], table.remaining[row], speed)
 
-    def _keys(self, leases: Iterable[Lease]) -> tuple[list[float], list[float]]:
-        """Keys and speeds of these leases."""
-        known, speed_of, virtual = self._known, self._capacity.speed, self._virtual
-        together_of, nearly, sure_part = self._together.get, FAIR.nearly, FAIR.sure_part
+    def _set_keys(self, leases: Iterable[Lease]) -> None:
+        """Let these stand in the order by what is left of them, and before it without slack."""
+        virtual, sure_part = self._virtual, FAIR.sure_part
         least_of: dict[str, float] = {"": 0.0}
-        keys: list[float] = []
-        speeds: list[float] = []
         for lease in leases:
             least = least_of.get(lease.network)
             if least is None:
                 least = least_of[lease.network] = self.admission.least_bytes(lease.network)
-            left, speed = lease.rank_bytes, speed_of(lease)
+            left, speed = lease.rank_bytes, lease.speed_bytes_s
             key = (left if left >= least else least) / lease.weight
-            if known and lease.mark == math.inf:
+            if lease.mark == math.inf:
                 lease.mark = self._enter(lease.client, left, speed)
-            if known and left >= least and lease.mark < math.inf:
-                client, sure = lease.client, speed
-                if max(speed, together_of(client, 0.0)) <= nearly * virtual.most_bytes_s(client):
+            if left >= least and lease.mark < math.inf:
+                client, together = lease.client, max(speed, self._running.speed_of(lease.client))
+                if together <= FAIR.nearly * virtual.most_bytes_s(client):
                     key += FAIR.unshared
-                else:
-                    if lease.cap_is_floor:
-                        sure = self._sure_speed(lease, speed)
-                    if sure_part * virtual.left_s(client, lease.mark) <= left / sure:
-                        key += FAIR.urgent
-            keys.append(key)
-            speeds.append(speed)
-        return keys, speeds
+                elif sure_part * virtual.left_s(client, lease.mark) <= left / _sure_speed(lease):
+                    key += FAIR.urgent
+            lease.key = key
 
-    @staticmethod
-    def _sure_speed(lease: Lease, speed: float) -> float:
-        """What the guard counts on of a speed that is a guess: a guess must not make slack."""
-        taken = lease.started_bytes - lease.remaining_bytes
-        return speed if taken >= FAIR.second_look_s * speed else FAIR.guessed_part * speed
-
-    def _look_at_leases(self) -> Iterator[None]:
-        """Speeds of clients and keys of leases, a few in one go; then all are put in order."""
-        running, step = self._running, FAIR.leases_at_once
-        leases = list(running.all())
-        together: dict[str, float] = {}
+    def _look(self) -> None:
+        """Look at the speeds of clients and the slack of downloads, and put them in order."""
+        leases = self._running.some(FAIR.most_at_once)
         for lease in leases:
-            # A plain server would serve all that a client fetches at once.
-            speed = self._capacity.speed(lease) if lease.mark < math.inf else 0.0
-            together[lease.client] = together.get(lease.client, 0.0) + speed
-        for at in range(0, len(leases), step):
-            yield
-            piece = leases[at : at + step]
-            own = {one.client: together[one.client] for one in piece if one.mark < math.inf}
-            self._virtual.set_speeds(own)
-        self._together = together
-        seen: list[Lease] = []
-        keys: list[float] = []
-        speeds: list[float] = []
-        for at in range(0, len(leases), step):
-            yield
-            # Some may have ended meanwhile.
-            piece = [lease for lease in leases[at : at + step] if lease in running]
-            found = self._keys(piece)
-            seen += piece
-            keys += found[0]
-            speeds += found[1]
-        running.reorder(seen, keys, speeds)
-        self._filled.clear()
-
-    def _sort(self) -> None:
-        if self._running.stale:
-            running = self._running.all()
-            self._running.reorder(running, *self._keys(running))
-            self._filled.clear()
+            lease.speed_bytes_s = self._capacity.speed(lease)
+        # A plain server would serve all that a client fetches at once.
+        clients = {lease.client for lease in leases if lease.mark < math.inf}
+        self._virtual.set_speeds({one: self._running.speed_of(one) for one in clients})
+        self._set_keys(leases)
+        self._running.reorder()
 
     def _mean_left(self) -> float:
         """Bytes that a running download has left in the mean; 0 while none runs."""
-        self._sort()
-        return self._running.left_in_all() / max(1, len(self._running))
+        return self._running.left_before(math.inf) / max(1, len(self._running))
 
     # -- who fills the link ------------------------------------------------------------------------
-
-    def _filled_at(self, line: str) -> float:
-        """The key of the lease that fills the line with those before it; else infinite."""
-        if not self._known:
-            return math.inf
-        self._sort()
-        key = self._filled.get(line)
-        if key is None:
-            key = self._running.reaches(self._capacity.demand_of(line), line)[0]
-            self._filled[line] = key
-        return key
 
     def may_start(self, row: int, now: float) -> bool:
         """Whether the link has use for this download, or it may have a place out of turn."""
@@ -286,8 +224,10 @@ class FairPolicy(Policy):
             return slots, math.inf
         if slots <= 0 or self._preemption.count or self._capacity.lines:
             return 0, 0.0
-        self._sort()
-        return slots, self._capacity.demand_bytes_s - self._running.speed_before(math.inf, "")
+        filled = self._running.filled("")
+        if filled.is_full:
+            return 0, 0.0
+        return slots, self._capacity.demand_bytes_s - filled.before(math.inf)
 
     def _starts_soon(self, row: int, now: float) -> bool:
         """Whether it would start sooner than it could be told to come back."""
@@ -306,10 +246,9 @@ class FairPolicy(Policy):
         """Whether its line has use for this one beside those that come first."""
         if not self._known:
             return True
-        table = self._queue.table
-        entry = (table.key[row], table.number[row])
-        line = self._queue.line_of(row)
-        if entry[0] > self._filled_at(line):
+        table, line = self._queue.table, self._queue.line_of(row)
+        entry, filled = (table.key[row], table.number[row]), self._running.filled(line)
+        if entry[0] > filled.filled_at:
             return False
         order = self._running.in_order()
         if order and order[0].key >= entry[0]:
@@ -317,7 +256,7 @@ class FairPolicy(Policy):
         # Those before it that wait here have been called, or will be at once.
         here = bisect_left(self._queue.here_on(line), entry)
         taken = here * self._capacity.typical_client_bytes_s
-        return taken + self._running.speed_before(entry[0], line) < self._capacity.demand_of(line)
+        return taken + filled.before(entry[0]) < self._capacity.demand_of(line)
 
     def call(self, now: float) -> tuple[tuple[int, ...], bool]:
         """Clients that wait here and rank before what the link is busy with, or are due."""
@@ -330,8 +269,7 @@ class FairPolicy(Policy):
     def _call_in_turn(self, free: int) -> tuple[int, ...]:
         call: list[tuple[float, int]] = []
         for line, here in self._queue.lines_here():
-            if here[0][0] <= self._filled_at(line):
-                call += self._call_on(line, here, free)
+            call += self._call_on(line, here, free)
         # Slots are for all lines together.
         return tuple(number for _, number in sorted(call)[:free])
 
@@ -340,15 +278,15 @@ class FairPolicy(Policy):
     ) -> list[tuple[float, int]]:
         """Those of one line that come before what it is busy with."""
         table, capacity = self._queue.table, self._capacity
-        filled_at, demand = self._filled_at(line), capacity.demand_of(line)
+        filled = self._running.filled(line) if self._known else FilledLine(math.inf)
         typical = min(capacity.typical_client_bytes_s, capacity.rate_of(line))
         call: list[tuple[float, int]] = []
         for key, number in here:
-            if key > filled_at or len(call) >= free:
+            if key > filled.filled_at or len(call) >= free:
                 break
             if not self.admission.is_large(table.size[table.rows[number]]):
                 continue
-            if self._running.speed_before(key, line) + len(call) * typical >= demand:
+            if filled.before(key) + len(call) * typical >= capacity.demand_of(line):
                 break
             call.append((key, number))
         return call
@@ -357,18 +295,11 @@ class FairPolicy(Policy):
         """Which leases stop and which go on, by rank until the link is full."""
         self._virtual_now(now)
         if not (self._known or self._preemption.count):
+            self.admission.pool.set_background({})
             return (), ()
-        self._sort()
-        self._looked = False
-        if self._look is not None and now >= self._go_on_s:
-            self._go_on_s = now + FAIR.go_on_s
-            self._looked = next(self._look, self) is self
-            if self._looked:
-                self._look = None
-        pause, resume = self._preemption.choose(self._running, self._capacity, now)
-        if len(self._running) > FAIR.leases_at_once and len(self._queue) and not self._looked:
-            # As time passes, so that an offer rarely has to pay for it.
-            self._running.sum_up()
+        if self._running.stale:
+            self._look() if self._known else self._running.reorder()
+        pause, resume = self._preemption.choose(now)
         for number in self._first_bytes.leases():
             lease = self.admission.pool.leases[number]
             if not lease.paused:
@@ -377,20 +308,10 @@ class FairPolicy(Policy):
                 self._preemption.probe(lease, now)
         return pause, resume
 
-    def turned(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The last that fill the link, and some beyond, only take what is left of it."""
-        if not self._known:
-            return self.admission.bring_ahead()
-        return self._preemption.background_changes()
-
     def wake_s(self, now: float) -> float | None:
         """When a probe is over, a client is due, or a look goes on."""
         wakes = [self._preemption.next_s(now), self._backfill.next_s(now)]
         wakes.append(self._first_bytes.next_s(now))
-        if self._look is not None:
-            wakes.append(max(self._go_on_s, now))
-        if self._looked and len(self._queue):
-            wakes.append(now)
         return min((wake for wake in wakes if wake is not None), default=None)
 
     # -- what is told ------------------------------------------------------------------------------
@@ -414,8 +335,7 @@ class FairPolicy(Policy):
         """The same for a newcomer that ranks last."""
         if not self._known:
             return None
-        self._sort()
-        before = self._running.left_in_all() + self._queue.line.total_bytes
+        before = self._running.left_before(math.inf) + self._queue.line.total_bytes
         in_turn_s = (before + self._queue.ready_bytes()) / self._capacity.rate_bytes_s
         return Forecast(min(in_turn_s, self._backfill.until_place_s(len(self._queue), now)))
 
@@ -426,7 +346,6 @@ class FairPolicy(Policy):
         """
         queue, table = self._queue, self._queue.table
         key, number = table.key[row], table.number[row]
-        self._sort()
         before = int(self._running.left_before(key)) + queue.ready_bytes_before(row)
         if table.state[row] == WAITING:
             shows = 1.0 - self.admission.estimator.no_show_fraction
@@ -467,15 +386,15 @@ class FairPolicy(Policy):
         least = self.admission.least_bytes(lease.network)
         if row is not None:
             self._places.over(row)
-            in_turn = max(lease.rank_bytes, least) / lease.weight <= self._filled_at(lease.line)
+            filled = self._running.filled(lease.line).filled_at if self._known else math.inf
+            in_turn = max(lease.rank_bytes, least) / lease.weight <= filled
             self._backfill.starts(row, opens or in_turn, now)
         self._virtual_now(now)
         if self._known:
-            self._sort()
-            (lease.key,), (lease.speed_bytes_s,) = self._keys((lease,))
+            lease.speed_bytes_s = self._capacity.speed(lease)
+            self._set_keys((lease,))
         # The order is not asked for before the line is known; thousands may run until then.
         self._running.add(lease)
-        self._filled.clear()
         if row is None or self._queue.table.raw[row] == 0.0:
             # Clients that were told a time were noted as they came.
             self._shorter.note(lease.rank_bytes, now)
@@ -484,17 +403,17 @@ class FairPolicy(Policy):
         elif least <= lease.rank_bytes:
             # Of those that began at once it is heard a moment later.
             self._preemption.probe(lease, lease.started_s)
+        self._preemption.add(lease)
 
     def changes(self, lease: Lease) -> None:
         """A connection counts at once; progress once capacity and speeds are looked at."""
-        if self._running.connection_changed(lease):
-            self._filled.clear()
+        if lease in self._running:
+            self._running.touch(lease)
 
     def ends(self, lease: Lease, now: float, done: bool) -> None:
         """A lease is over: its virtual share runs on if it was finished."""
         self._running.remove(lease)
-        self._filled.clear()
-        self._preemption.drop(lease)
+        self._preemption.remove(lease)
         self._first_bytes.over(lease)
         if lease.mark < math.inf:
             self._virtual_now(now)
@@ -503,13 +422,14 @@ class FairPolicy(Policy):
     def observes(self, now: float) -> None:
         """Capacity and speeds are known anew, and with them slacks."""
         self._virtual_now(now)
-        self._filled.clear()
-        many = len(self._running) > FAIR.leases_at_once
-        if self._known and many and not self._running.stale:
-            self._look = self._look or self._look_at_leases()
-            return
-        self._look = None
-        self._running.stale = True
         if self._known:
-            for _ in self._look_at_leases():
-                pass
+            self._look()
+        else:
+            self._running.stale = True
+
+
+def _sure_speed(lease: Lease) -> float:
+    """What the guard counts on of a speed that is a guess: a guess must not make slack."""
+    speed, taken = lease.speed_bytes_s, lease.started_bytes - lease.remaining_bytes
+    guessed = lease.cap_is_floor and taken < FAIR.second_look_s * speed
+    return FAIR.guessed_part * speed if guessed else speed

@@ -55,10 +55,6 @@ class AdmissionView(Protocol):
         """What `Policy.preempt` answers by default: leases without a slot pause and go on."""
         ...
 
-    def bring_ahead(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What `Policy.turned` answers by default: nothing runs in the background any more."""
-        ...
-
 
 class Policy:
     """The hooks of a policy: who is next, and how much room there is.
@@ -155,14 +151,6 @@ class Policy:
         """Leases that pause and leases that go on; by default only leases without a slot pause."""
         return self.admission.pause_slotless(now)
 
-    def turned(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Leases that run in the background from now on, and in front again; after `preempt`.
-
-        In the background a download gets what others leave of the line. By default none does, and
-        what another policy left there comes to the front.
-        """
-        return self.admission.bring_ahead()
-
     def forecast(self, row: int, now: float) -> Forecast | None:
         """When this ticket starts, where the policy knows better than the slots' schedule."""
         return None
@@ -197,7 +185,7 @@ class Policy:
         """A lease has begun, by the ticket of that row if there is one."""
 
     def changes(self, lease: Lease) -> None:
-        """A lease got or lost a connection, or made progress."""
+        """A lease got or lost a connection, or has another line."""
 
     def ends(self, lease: Lease, now: float, done: bool) -> None:
         """A lease is over."""

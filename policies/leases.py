@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Mapping
 
 from .contract import Job, LeaseView
 
@@ -202,13 +203,14 @@ class LeasePool:
         lease.paused = False
         self.paused -= 1
 
-    def put_behind(self, lease: Lease, *, background: bool) -> None:
-        """It takes only what others leave from now on, or its share again."""
-        lease.background = background
-        if background:
-            self.background[lease.id] = lease
-        else:
-            self.background.pop(lease.id, None)
+    def set_background(self, leases: Mapping[int, Lease]) -> None:
+        """These, and no others, take only what the others leave of the line."""
+        for number, lease in self.background.items():
+            if number not in leases:
+                lease.background = False
+        for lease in leases.values():
+            lease.background = True
+        self.background = dict(leases)
 
     def background_changes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Which leases went to the background since the last call, and which left it."""

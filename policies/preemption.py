@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .capacity import Capacity
 from .leases import Lease, LeasePool
 from .running import Running
 
@@ -27,50 +26,43 @@ class PreemptionTuning:
     longest_probe_s: float = 2.0
     #: This part of a line's demand runs beyond it, in the background. `make laws`: "background".
     beyond: float = 0.2
-    #: A line counts as filled by this part of its demand, as sums of speeds are rounded.
-    enough: float = 1.0 - 1e-9
 
 
 PREEMPTION = PreemptionTuning()
-#: The last that runs where all do.
-_ALL = (math.inf, math.inf)
-#: Speeds below this are none, bytes/s.
-_NOTHING = 1e-9
 
 Ids = tuple[int, ...]
 
 
 class Preemption:
-    """The paused leases of one policy, and those that are being probed."""
+    """Pauses and resumes leases of one policy; some of them are being probed."""
 
-    __slots__ = ("_behind", "_last", "_order", "_pool", "_probes", "_turned", "count")
+    __slots__ = ("_pool", "_probes", "_running", "_unpaused", "count")
 
-    def __init__(self, pool: LeasePool) -> None:
+    def __init__(self, pool: LeasePool, running: Running) -> None:
         self._pool = pool
-        #: The order of the last decision, and on each line key and number of the last that ran.
-        self._order: object = None
-        self._last: dict[str, tuple[float, float]] = {}
-        #: On each line: the entries after which leases run in the background.
-        self._behind: dict[str, tuple[float, float]] = {}
-        #: Leases that went to the background, and came back, since `background_changes`.
-        self._turned: tuple[list[int], list[int]] = [], []
+        self._running = running
+        self._unpaused: dict[int, Lease] = {}
         #: Leases that run whatever their rank: since when, the latest last.
         self._probes: dict[Lease, float] = {}
         #: How many are paused that have had a turn, or a place out of turn.
         self.count = 0
 
-    def inherit(self) -> None:
-        """Another policy left a lease paused."""
-        self.count += 1
+    def add(self, lease: Lease) -> None:
+        """A lease has begun, perhaps under another policy."""
+        if not lease.paused:
+            self._unpaused[lease.id] = lease
+        elif not lease.opened:
+            self.count += 1
 
     def probe(self, lease: Lease, now: float) -> None:
         """Let a newcomer run for a moment, to see what its client can take."""
         self._probes.pop(lease, None)
         self._probes[lease] = now
 
-    def drop(self, lease: Lease) -> None:
-        """The lease is over."""
+    def remove(self, lease: Lease) -> None:
+        """A lease is over."""
         self.count -= lease.paused and not lease.opened
+        self._unpaused.pop(lease.id, None)
         self._probes.pop(lease, None)
 
     @property
@@ -78,45 +70,36 @@ class Preemption:
         """Leases that are being probed now."""
         return len(self._probes)
 
-    def choose(self, running: Running, capacity: Capacity, now: float) -> tuple[Ids, Ids]:
-        """Pause and resume: on each line the first run until their speeds meet its demand.
-
-        Looks only at leases for which this may have changed since the last decision.
-        """
-        touched = self._end_probes(now) + running.moved
-        running.moved = []
-        self._behind = {}
-        for line in running.lines():
-            fills = PREEMPTION.enough * capacity.demand_of(line)
-            first, filler = running.reaches(_NOTHING, line), running.reaches(fills, line)
+    def choose(self, now: float) -> tuple[Ids, Ids]:
+        """Pause and resume: on each line the first run until their speeds meet its demand."""
+        if not self._end_probes(now) and not self._running.changed:
+            return (), ()
+        self._running.changed = False
+        runs: dict[int, Lease] = {}
+        behind: dict[int, Lease] = {}
+        for lease, before, after in self._running.first_ones(1.0 + PREEMPTION.beyond):
+            runs[lease.id] = lease
             # The one that fills the line is behind, but never the first that takes something.
-            self._behind[line] = first if filler <= first else (filler[0], filler[1] - 0.5)
-            was = self._last.get(line, _ALL)
-            last = running.reaches(fills + PREEMPTION.beyond * fills, line)
-            self._last[line] = last
-            if was != last:
-                touched += running.between(min(was, last), max(was, last), line)
-        order = running.in_order()
-        if order is not self._order:
-            self._order, touched = order, list(order)
-        pause, resume = [], []
-        for lease in touched:
-            if lease not in running:
-                continue
-            last = self._last.get(lease.line, _ALL)
-            runs = (lease.key, lease.id) <= last or lease in self._probes
-            if runs and lease.paused:
-                self._pool.resume(lease)
-                self.count -= not lease.opened
-                resume.append(lease.id)
-            elif not runs and not lease.paused:
-                self._pool.pause(lease, now)
-                self.count += not lease.opened
-                pause.append(lease.id)
-        self._turn(running)
-        return tuple(pause), tuple(resume)
+            if before > 0.0 and after >= 1.0 and lease.connections:
+                behind[lease.id] = lease
+        for lease in self._probes:
+            runs[lease.id] = lease
+            behind.pop(lease.id, None)
+        pause = [lease for number, lease in self._unpaused.items() if number not in runs]
+        resume = [lease for lease in runs.values() if lease.paused]
+        for lease in pause:
+            self._pool.pause(lease, now)
+            self.count += not lease.opened
+            del self._unpaused[lease.id]
+        for lease in resume:
+            self._pool.resume(lease)
+            self.count -= not lease.opened
+            self._unpaused[lease.id] = lease
+        self._pool.set_background(behind)
+        return tuple([lease.id for lease in pause]), tuple([lease.id for lease in resume])
 
-    def _end_probes(self, now: float) -> list[Lease]:
+    def _end_probes(self, now: float) -> bool:
+        """Whether any is over."""
         over: list[Lease] = []
         for lease, began_s in self._probes.items():
             if now < began_s + PREEMPTION.probe_s:
@@ -125,27 +108,7 @@ class Preemption:
                 over.append(lease)
         for lease in over:
             del self._probes[lease]
-        return over
-
-    def _turn(self, running: Running) -> None:
-        """Move leases to the background, and out of it."""
-        wanted, (behind, ahead) = set(), self._turned
-        for line, after in self._behind.items():
-            for lease in running.between(after, self._last[line], line):
-                if lease.connections and not lease.paused and lease not in self._probes:
-                    wanted.add(lease.id)
-                    if not lease.background:
-                        self._pool.put_behind(lease, background=True)
-                        behind.append(lease.id)
-        for number in self._pool.background.keys() - wanted:
-            self._pool.put_behind(self._pool.background[number], background=False)
-            ahead.append(number)
-
-    def background_changes(self) -> tuple[Ids, Ids]:
-        """Leases that went to the background since the last call, and those that came back."""
-        behind, ahead = self._turned
-        self._turned = [], []
-        return tuple(behind), tuple(ahead)
+        return bool(over)
 
     def next_s(self, now: float) -> float | None:
         """When the next probe is over at the soonest."""

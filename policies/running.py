@@ -1,50 +1,90 @@
-"""The large downloads that have begun, in the order of their keys, with sums over that order.
-
-`reorder` sets keys and speeds that have changed with time. Between two calls of it a start or an
-end moves a few entries, however many there are.
-"""
+"""The large downloads that have begun, in the order of their keys, and what fills each line."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
 from operator import attrgetter
 
+from .capacity import Capacity
 from .leases import Lease
-from .queue.ranked import RankedList
 
-_key, _entry = attrgetter("key"), attrgetter("key", "id")
-
-
-def _takes(lease: Lease) -> float:
-    """What a lease takes of its line: nothing without a connection."""
-    return lease.speed_bytes_s if lease.connections else 0.0
+_entry = attrgetter("key", "id")
+#: A line counts as filled by this part of its demand, as sums of speeds are rounded.
+ENOUGH = 1.0 - 1e-9
 
 
-def _summed(leases: Sequence[Lease], sizes: Sequence[float]) -> RankedList:
-    ranked = RankedList()
-    ranked.append_all([one.key for one in leases], [one.id for one in leases], sizes)
-    return ranked
+class FilledLine:
+    """One line: in order, the keys of leases that take something, and what those before take.
+
+    It goes no further than the lease with which they take `most_bytes_s`.
+    """
+
+    __slots__ = ("_keys", "_most_bytes_s", "_taken")
+
+    def __init__(self, most_bytes_s: float) -> None:
+        self._keys: list[float] = []
+        self._taken = [0.0]
+        self._most_bytes_s = most_bytes_s
+
+    @property
+    def is_full(self) -> bool:
+        """Whether those so far take all."""
+        return self._taken[-1] >= self._most_bytes_s
+
+    @property
+    def filled_at(self) -> float:
+        """The key of the lease with which the line is full; infinite while it is not."""
+        return self._keys[-1] if self.is_full else math.inf
+
+    def add(self, lease: Lease) -> None:
+        """The next in order."""
+        self._keys.append(lease.key)
+        self._taken.append(self._taken[-1] + lease.speed_bytes_s)
+
+    def before(self, key: float) -> float:
+        """What leases with lower keys take together, bytes/s; exact up to what fills the line."""
+        return self._taken[bisect_left(self._keys, key)]
 
 
 class Running:
-    """Leases by `Lease.key`, equal keys by number, each with its `Lease.speed_bytes_s`."""
+    """Leases by `Lease.key`, equal keys by number, each with its `Lease.speed_bytes_s`.
 
-    __slots__ = ("_by_id", "_entered", "_left", "_order", "_speeds", "moved", "stale")
+    Call `reorder` after a change of keys or speeds.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_by_client",
+        "_by_id",
+        "_capacity",
+        "_filled",
+        "_lefts",
+        "_lines",
+        "_looked_at",
+        "_order",
+        "changed",
+        "stale",
+    )
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
         self._by_id: dict[int, Lease] = {}
+        self._by_client: dict[str, list[Lease]] = {}
         self._order: list[Lease] = []
-        #: Whether keys may have changed since the last `reorder`. There is no order until then.
+        #: All lines that any of them has, and perhaps more.
+        self._lines: set[str] = set()
+        #: How many of them have been looked at since `some` began anew.
+        self._looked_at = 0
+        #: Whether there are keys that nobody has set. There is no order until `reorder`.
         self.stale = True
-        #: Bytes left; and speeds, by line. None: to be summed up when they are asked for.
-        self._left: RankedList | None = None
-        self._speeds: dict[str, RankedList] | None = None
-        #: Of each lease in `_speeds`: its line, and whether it had a connection.
-        self._entered: dict[int, tuple[str, bool]] = {}
-        #: Leases that came or changed their line since `Preemption` emptied the list.
-        self.moved: list[Lease] = []
+        #: Whether anything has changed since the last decision on who runs.
+        self.changed = True
+        #: By line, of the present order.
+        self._filled: dict[str, FilledLine] | None = None
+        #: Keys in order, and bytes left of all with lower ones.
+        self._lefts: tuple[Sequence[float], Sequence[float]] | None = None
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -52,117 +92,97 @@ class Running:
     def __contains__(self, lease: Lease) -> bool:
         return lease.id in self._by_id
 
-    def all(self) -> Iterable[Lease]:
-        """All of them, as they came."""
-        return self._by_id.values()
-
     def in_order(self) -> Sequence[Lease]:
-        """All of them in order: another list after each `reorder`. Only while not `stale`."""
+        """All of them in order. Only while not `stale`."""
         return self._order
 
-    def reorder(
-        self,
-        leases: Iterable[Lease] = (),
-        keys: Iterable[float] = (),
-        speeds: Iterable[float] = (),
-    ) -> None:
-        """Set keys and speeds of these leases; others keep theirs."""
-        for lease, key, speed in zip(leases, keys, speeds, strict=True):
-            lease.key, lease.speed_bytes_s = key, speed
-        self._order = sorted(self._by_id.values(), key=_entry)
-        self._left = self._speeds = None
-        self.stale = False
+    def some(self, most: int) -> list[Lease]:
+        """The next ones to be looked at, in turn; all of them while `stale`."""
+        if self.stale:
+            return list(self._by_id.values())
+        start = self._looked_at if self._looked_at < len(self) else 0
+        self._looked_at = start + most
+        return list(islice(self._by_id.values(), start, start + most))
+
+    def speed_of(self, client: str) -> float:
+        """What a client takes with all that it fetches at once, bytes/s."""
+        return sum([lease.speed_bytes_s for lease in self._by_client.get(client, ())])
 
     def add(self, lease: Lease) -> None:
         """A lease has begun; its key and its speed are known unless this is stale."""
         self._by_id[lease.id] = lease
+        self._by_client.setdefault(lease.client, []).append(lease)
         if not self.stale:
-            self.moved.append(lease)
             insort(self._order, lease, key=_entry)
-            if self._left is not None:
-                self._left.add(lease.key, lease.id, lease.remaining_bytes)
-            if self._speeds is not None:
-                self._enter(lease)
+        self.touch(lease)
 
     def remove(self, lease: Lease) -> None:
         """A lease is over."""
         del self._by_id[lease.id]
+        others = self._by_client[lease.client]
+        others.remove(lease)
+        if not others:
+            del self._by_client[lease.client]
         if not self.stale:
-            del self._order[bisect_left(self._order, (lease.key, lease.id), key=_entry)]
-            if self._left is not None:
-                self._left.remove(lease.key, lease.id)
-            if self._speeds is not None:
-                line, _ = self._entered.pop(lease.id)
-                self._speeds[line].remove(lease.key, lease.id)
+            del self._order[bisect_left(self._order, _entry(lease), key=_entry)]
+        self.touch(lease)
 
-    def connection_changed(self, lease: Lease) -> bool:
-        """Whether this one has its first connection, none any more, or another line."""
-        if self._speeds is None or self.stale:
-            return True
-        entered = self._entered.get(lease.id)
-        if entered is None or entered == (lease.line, lease.connections > 0):
-            # A small download never enters.
-            return False
-        self.moved.append(lease)
-        self._speeds[entered[0]].remove(lease.key, lease.id)
-        self._enter(lease)
-        return True
+    def reorder(self) -> None:
+        """Keys and speeds have changed."""
+        self._order = sorted(self._by_id.values(), key=_entry)
+        self._lines = {lease.line for lease in self._order}
+        self.stale, self.changed = False, True
+        self._filled = self._lefts = None
 
-    def _enter(self, lease: Lease) -> None:
-        self._entered[lease.id] = lease.line, lease.connections > 0
-        self._of_line(lease.line).add(lease.key, lease.id, _takes(lease))
+    def touch(self, lease: Lease) -> None:
+        """A lease has come, gone, or got or lost its connections or its line."""
+        self._lines.add(lease.line)
+        self.changed = True
+        self._filled = self._lefts = None
 
-    # -- sums; only while not stale ----------------------------------------------------------------
+    # -- only while not stale ----------------------------------------------------------------------
 
-    def _lefts(self) -> RankedList:
-        if self._left is None:
-            self._left = _summed(self._order, [one.remaining_bytes for one in self._order])
-        return self._left
+    def first_ones(self, part: float) -> Iterator[tuple[Lease, float, float]]:
+        """In order those that take this part of the demand of their lines.
 
-    def _of_line(self, line: str) -> RankedList:
-        speeds = self._speeds
-        if speeds is None:
-            speeds, order = {}, self._order
-            for name in dict.fromkeys([one.line for one in order]):
-                on = [one for one in order if one.line == name]
-                speeds[name] = _summed(on, [*map(_takes, on)])
-            self._speeds = speeds
-            self._entered = {one.id: (one.line, one.connections > 0) for one in self._order}
-        return speeds.setdefault(line, RankedList())
+        Each comes with the parts that those before it take, and those up to it.
+        """
+        demands = {line: ENOUGH * self._capacity.demand_of(line) for line in self._lines}
+        taken = dict.fromkeys(demands, 0.0)
+        full = 0
+        for lease in self._order:
+            line = lease.line
+            before, demand = taken[line], demands[line]
+            if before >= part * demand:
+                continue
+            after = taken[line] = before + (lease.speed_bytes_s if lease.connections else 0.0)
+            yield lease, before / demand, after / demand
+            if after >= part * demand:
+                full += 1
+                if full == len(demands):
+                    return
 
-    def sum_up(self) -> None:
-        """Sum up what may be asked, so that who asks later does not pay for it."""
-        self._lefts()
-        self._of_line("")
+    def filled(self, line: str) -> FilledLine:
+        """How far this line is filled."""
+        if self._filled is None:
+            self._filled = {}
+            for lease, _, _ in self.first_ones(1.0):
+                if lease.connections:
+                    self._on(lease.line).add(lease)
+        return self._on(line)
+
+    def _on(self, line: str) -> FilledLine:
+        assert self._filled is not None
+        found = self._filled.get(line)
+        if found is None:
+            demand = ENOUGH * self._capacity.demand_of(line)
+            found = self._filled[line] = FilledLine(demand)
+        return found
 
     def left_before(self, key: float) -> float:
-        """Bytes that all with lower keys still want, as of the last `reorder`."""
-        return self._lefts().bytes_before(key, 0)
-
-    def left_in_all(self) -> float:
-        """Bytes that all still want, as of the last `reorder`."""
-        return self._lefts().total_bytes
-
-    def speed_before(self, key: float, line: str) -> float:
-        """Bytes/s that all of this line with lower keys take together."""
-        return self._of_line(line).bytes_before(key, 0)
-
-    def reaches(self, bytes_s: float, line: str) -> tuple[float, float]:
-        """Key and number of the first on this line that takes so much with those before it.
-
-        Infinite where all together take less.
-        """
-        return self._of_line(line).reaches(bytes_s) or (math.inf, math.inf)
-
-    def lines(self) -> Sequence[str]:
-        """The lines on which any has run since the last `reorder`."""
-        self._of_line("")
-        return tuple(self._speeds or ())
-
-    def between(
-        self, after: tuple[float, float], last: tuple[float, float], line: str
-    ) -> list[Lease]:
-        """Those on this line after the one entry, up to the other."""
-        start = bisect_right(self._order, after, key=_entry)
-        stop = bisect_right(self._order, last, start, key=_entry)
-        return [lease for lease in self._order[start:stop] if lease.line == line]
+        """Bytes that all with lower keys still want."""
+        if self._lefts is None:
+            lefts = [lease.remaining_bytes for lease in self._order]
+            self._lefts = [lease.key for lease in self._order], [*accumulate(lefts, initial=0)]
+        keys, sums = self._lefts
+        return sums[bisect_left(keys, key)]

@@ -40,8 +40,7 @@ LAWS: Mapping[str, str] = MappingProxyType(
         "no more than `wait_s`.",
         "settling ends": "`wake_s` must lie ahead. `preempt` and `call` must answer "
         "nothing once nothing changes any more.",
-        "pauses alternate": "`preempt` must pause only what runs and resume only what is paused. "
-        "`turned` must do the same for the background.",
+        "pauses alternate": "`preempt` must pause only what runs and resume only what is paused.",
         "paused downloads go on": "Nothing runs and the line is idle: `preempt` must resume what "
         "is paused. Where the line becomes unknown, it must resume everything.",
         "a start lost on the way is given back once": "Do not change `admission.queue`.",

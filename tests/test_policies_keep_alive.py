@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.in_order import in_order
+from tests.in_order import InOrder
 from tidegate.policies.admission import HookedAdmission
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import AdmissionPolicy, Admit, Job, LeaseView, TicketState, Wait
@@ -26,7 +26,7 @@ from tidegate.policies.keep_alive import (
     most_with_first_bytes,
 )
 from tidegate.policies.leases import Lease, LeasePool
-from tidegate.policies.preemption import PREEMPTION, Preemption
+from tidegate.policies.preemption import PREEMPTION
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 
@@ -284,19 +284,19 @@ def test_on_a_fast_line_first_bytes_leave_slots_to_those_whose_turn_has_come() -
 
 
 def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
-    pool = LeasePool()
-    preemption = Preemption(pool)
+    pool, capacity = LeasePool(), Capacity()
+    order = InOrder(capacity, pool)
+    preemption = order.preemption
     seen, unseen = (pool.open(Job(name, "f", 9, 9), 0.0, None, True) for name in ("a", "b"))
     preemption.probe(seen, 0.0)
     preemption.probe(unseen, 0.0)
     seen.cap_bytes_s = 5.0
     busy, other = (pool.open(Job(name, "f", 9, 9), 0.0, None, True) for name in ("c", "d"))
-    capacity = Capacity()
     busy.cap_bytes_s = other.cap_bytes_s = 1e3
     capacity.observe(1e3, link_busy=True, more_wanted=True, line_bytes_s=1e3)
 
     def paused(now: float) -> tuple[int, ...]:
-        return preemption.choose(in_order((busy, other, seen, unseen), capacity), capacity, now)[0]
+        return order.choose((busy, other, seen, unseen), now)[0]
 
     assert paused(0.9 * PREEMPTION.probe_s) == ()
     assert preemption.next_s(0.9 * PREEMPTION.probe_s) == PREEMPTION.probe_s

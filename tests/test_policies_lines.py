@@ -7,11 +7,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.in_order import in_order
+from tests.in_order import InOrder
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import Admit, Job, LineSeen, Wait
-from tidegate.policies.leases import Lease, LeasePool
-from tidegate.policies.preemption import Preemption
+from tidegate.policies.leases import Lease
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 
@@ -34,7 +33,7 @@ def lease(number: int, line: str, speed: float) -> Lease:
 
 def decided(leases: list[Lease], found: Capacity) -> tuple[int, ...]:
     """Which of these stop."""
-    return Preemption(LeasePool()).choose(in_order(leases, found), found, 0.0)[0]
+    return InOrder(found).choose(leases, 0.0)[0]
 
 
 @given(st.lists(st.tuples(LINES, st.floats(1e4, 3e6)), max_size=30))

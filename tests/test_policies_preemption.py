@@ -9,12 +9,13 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.in_order import in_order
+from tests.in_order import InOrder
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import Job
 from tidegate.policies.leases import Lease, LeasePool
 from tidegate.policies.preemption import PREEMPTION, Preemption
 from tidegate.policies.registry import make_policy
+from tidegate.policies.running import Running
 from tidegate.policies.settings import PolicySettings
 
 
@@ -27,7 +28,7 @@ def test_the_next_probe_to_end_is_the_soonest_of_all(
     probes: list[tuple[int, float]], later_s: float
 ) -> None:
     leases = [cast(Lease, Walked()) for _ in range(6)]
-    preemption = Preemption(LeasePool())
+    preemption = Preemption(LeasePool(), Running(Capacity()))
     now = 0.0
     began: dict[int, float] = {}
     for number, gap_s in probes:
@@ -45,29 +46,25 @@ def test_a_probe_lasts_until_it_is_known_whether_the_server_held_its_client_back
     unknown: int, held_back: bool
 ) -> None:
     """By its first look a slow one was taken for a typical one, and paused for too long."""
-    capacity, preemption = Capacity(), Preemption(LeasePool())
+    capacity = Capacity()
     capacity.observe(1e5, link_busy=True, more_wanted=True, line_bytes_s=1e5, downloads=30)
     busy, other = (
         Lease(number, Job("busy", f"/{number}", 10**6, 10**6, rate_bytes_s=1e6), 0.0, None, True)
         for number in (2, 3)
     )
     lease = Lease(1, Job("slow", "/f", 10**6, 10**6), 0.0, None, True)
-    preemption.probe(lease, 0.0)
+    order = InOrder(capacity)
+    order.preemption.probe(lease, 0.0)
     for look in range(1, unknown + 1):
         capacity.measured(lease, 2_000.0, None)
         assert lease.cap_bytes_s == math.inf
-        paused, _ = preemption.choose(
-            in_order((busy, other, lease), capacity), capacity, 0.25 * look
-        )
+        paused, _ = order.choose((busy, other, lease), 0.25 * look)
         assert not paused
     capacity.measured(lease, 2_000.0, held_back)
     # One that the server let have no more is known to be no slower; the other is as slow as seen.
     assert lease.cap_is_floor == held_back
     assert capacity.speed(lease) == (1e5 if held_back else 2_000.0)
-    assert preemption.choose(in_order((busy, other, lease), capacity), capacity, 2.0) == (
-        (lease.id,),
-        (),
-    )
+    assert order.choose((busy, other, lease), 2.0) == ((lease.id,), ())
 
 
 def test_a_client_that_is_seen_to_be_fast_needs_no_second_look() -> None:
@@ -86,16 +83,16 @@ def test_those_before_the_last_that_fills_the_line_never_have_less_than_they_tak
     line = 100_000.0
     capacity, pool = Capacity(), LeasePool()
     capacity.observe(line, link_busy=True, more_wanted=True, line_bytes_s=line)
-    preemption = Preemption(pool)
+    order = InOrder(capacity, pool)
     leases = [
         pool.open(Job("c", f"/{number}", 10**6, 10**6, rate_bytes_s=speed), 0.0, None, True)
         for number, speed in enumerate(speeds)
     ]
     probed = data.draw(st.sets(st.sampled_from(leases), max_size=3))
     for lease in probed:
-        preemption.probe(lease, 0.0)
-    preemption.choose(in_order(leases, capacity), capacity, 0.1)
-    behind, ahead = preemption.background_changes()
+        order.preemption.probe(lease, 0.0)
+    order.choose(leases, 0.1)
+    behind, ahead = pool.background_changes()
     assert not ahead
     assert set(behind) == pool.background.keys() == {one.id for one in leases if one.background}
     before, fills = 0.0, (1.0 - 1e-9) * line
@@ -106,11 +103,11 @@ def test_those_before_the_last_that_fills_the_line_never_have_less_than_they_tak
         before += lease.cap_bytes_s
     # Alone, the last comes to the front.
     last = leases[-1]
-    preemption.choose(in_order([last], capacity), capacity, 5.0)
-    behind, ahead = preemption.background_changes()
+    order.choose([last], 5.0)
+    behind, ahead = pool.background_changes()
     assert not last.background
     assert not behind
-    assert preemption.background_changes() == ((), ())
+    assert pool.background_changes() == ((), ())
 
 
 def test_another_policy_lets_nobody_stand_behind() -> None:

@@ -42,7 +42,9 @@ STEPS = st.lists(
 @given(steps=STEPS)
 @settings(max_examples=300, deadline=None)
 def test_order_and_sums_are_those_of_a_sorted_list(steps: list[tuple[str, int, int, int]]) -> None:
-    running = Running()
+    capacity = Capacity()
+    capacity.observe(20.0, link_busy=True, more_wanted=True, line_bytes_s=20.0)
+    running = Running(capacity)
     running.reorder()
     model: list[Lease] = []
     for number, (step, key, left, speed) in enumerate(steps, 1):
@@ -55,14 +57,13 @@ def test_order_and_sums_are_those_of_a_sorted_list(steps: list[tuple[str, int, i
             one = model[key % len(model)]
             one.connections = left % 3
             one.line = LINES[speed % 2]
-            running.connection_changed(one)
+            running.touch(one)
         elif step in ("reorder", "stale"):
             running.stale = True
         if running.stale and step != "stale":
-            keys = [float(key + one.id % 3) for one in model]
-            running.reorder(model, keys, [one.cap_bytes_s for one in model])
             for one in model:
-                assert one.key == key + one.id % 3
+                one.key = float(key + one.id % 3)
+            running.reorder()
         if running.stale:
             continue
         order = sorted(model, key=lambda one: (one.key, one.id))
@@ -70,18 +71,32 @@ def test_order_and_sums_are_those_of_a_sorted_list(steps: list[tuple[str, int, i
         assert len(running) == len(order)
         if step != "ask":
             continue
-        assert running.left_in_all() == sum(one.remaining_bytes for one in order)
+        for client in {one.client for one in order}:
+            own = [one.speed_bytes_s for one in order if one.client == client]
+            assert running.speed_of(client) == sum(own)
         before = [one for one in order if one.key < key]
         assert running.left_before(key) == sum(one.remaining_bytes for one in before)
+        assert running.left_before(math.inf) == sum(one.remaining_bytes for one in order)
         for line in LINES:
-            on = [one for one in order if one.line == line]
-            taken = [one.cap_bytes_s if one.connections else 0.0 for one in on]
-            before = [one for one in on if one.key < key]
-            assert running.speed_before(key, line) == sum(taken[: len(before)])
-            sums = accumulate(taken)
-            first = next((at for at, total in enumerate(sums) if total >= 3 * speed), None)
-            filled = (math.inf, math.inf) if first is None else (on[first].key, on[first].id)
-            assert running.reaches(3 * speed, line) == filled
+            on = [one for one in order if one.line == line and one.connections]
+            filled = running.filled(line)
+            sums = list(accumulate(one.speed_bytes_s for one in on))
+            full = [one.key for one, total in zip(on, sums, strict=True) if total >= 20.0]
+            assert filled.filled_at == (full[0] if full else math.inf)
+            assert filled.is_full == bool(full)
+            if key <= filled.filled_at:
+                taken = sum(one.speed_bytes_s for one in on if one.key < key)
+                assert filled.before(key) == taken
+
+
+def test_all_are_looked_at_in_turn() -> None:
+    running = Running(Capacity())
+    for number in range(1, 8):
+        running.add(lease(number, 1, 1, 1))
+    assert len(running.some(3)) == 7
+    running.reorder()
+    looks = [[one.id for one in running.some(3)] for _ in range(4)]
+    assert looks == [[1, 2, 3], [4, 5, 6], [7], [1, 2, 3]]
 
 
 #: What happens, to which of those that run, and how much of it.
@@ -103,8 +118,9 @@ def test_who_runs_after_each_change_is_who_would_run_if_all_were_looked_at(
     crowd: int, steps: list[tuple[str, int, int]]
 ) -> None:
     """The few for whom it may have changed are looked at; the whole order says the same."""
-    pool, running, capacity = LeasePool(), Running(), Capacity()
-    preemption = Preemption(pool)
+    pool, capacity = LeasePool(), Capacity()
+    running = Running(capacity)
+    preemption = Preemption(pool, running)
     running.reorder()
     now, rate, names = 0.0, 20.0, count()
     probing: dict[Lease, float] = {}
@@ -119,11 +135,12 @@ def test_who_runs_after_each_change_is_who_would_run_if_all_were_looked_at(
             probing[one] = now
         else:
             one.opened = True
+        preemption.add(one)
 
     def decide() -> None:
         capacity.observe(rate, link_busy=True, more_wanted=True, line_bytes_s=rate)
         before = {one.id for one in pool.leases.values() if one.paused}
-        pause, resume = preemption.choose(running, capacity, now)
+        pause, resume = preemption.choose(now)
         runs: set[int] = set()
         behind: set[int] = set()
         left = dict.fromkeys(LINES, 1.2 * rate)
@@ -159,27 +176,28 @@ def test_who_runs_after_each_change_is_who_would_run_if_all_were_looked_at(
         if what in ("start", "open"):
             start(which, much, probes=what == "start")
         elif what == "look":
-            some = leases[::2]
-            keys = [float(each.id * much % 11) for each in some]
-            running.reorder(some, keys, [float(much)] * len(some))
+            for each in leases[::2]:
+                each.key, each.speed_bytes_s = float(each.id * much % 11), float(much)
+            running.reorder()
         elif what == "demand":
             rate = 8.0 * much
+            running.reorder()
         elif what == "time":
             now += 0.25 * much
         elif one is None:
             continue
         elif what == "end":
             running.remove(one)
-            preemption.drop(one)
+            preemption.remove(one)
             probing.pop(one, None)
             pool.close(one)
         elif what == "connection":
             one.connections = much % 2
-            running.connection_changed(one)
+            running.touch(one)
         elif what == "line":
             # A request of this download has come to that machine.
             one.connections, one.line = one.connections + 1, LINES[much % 2]
-            running.connection_changed(one)
+            running.touch(one)
         else:
             one.cap_bytes_s = 5.0
         decide()
@@ -206,31 +224,28 @@ def test_a_look_at_thousands_is_done_in_pieces_and_comes_to_what_one_look_would(
 ) -> None:
     policy, now = of_many(3_000)
     pieces: list[int] = []
-    keys_of = FairPolicy._keys
+    set_keys = FairPolicy._set_keys
 
-    def counted(fair: FairPolicy, leases: Iterable[Lease]) -> tuple[list[float], list[float]]:
-        keys, speeds = keys_of(fair, leases)
-        pieces.append(len(keys))
-        return keys, speeds
+    def counted(fair: FairPolicy, leases: Iterable[Lease]) -> None:
+        leases = list(leases)
+        pieces.append(len(leases))
+        set_keys(fair, leases)
 
-    monkeypatch.setattr(FairPolicy, "_keys", counted)
-    # What was before all others has hardly anything of it now: its turn has come.
+    monkeypatch.setattr(FairPolicy, "_set_keys", counted)
+    # What was before all others has ten bytes left now: its turn has come.
     last = policy.leases()[-1]
     assert last.paused
     policy.progress(last.lease, now, 10, 1.5e4)
-    policy.observe(3e7, True, now, 3e7)
-    resumed, wakes = set(), 0
-    while last.lease not in resumed:
-        advance = policy.advance(now)
-        resumed.update(advance.resume)
-        assert advance.wake_at is not None
-        now = max(now, advance.wake_at)
-        wakes += 1
-        assert wakes < 40
-        if wakes == 3:
-            # Somebody ends, and somebody comes, meanwhile.
+    resumed: set[int] = set()
+    for look in range(7):
+        policy.observe(3e7, True, now, 3e7)
+        resumed.update(policy.advance(now).resume)
+        now += 0.2
+        if look == 2:
+            # One ends, and one comes, meanwhile.
             policy.release(policy.leases()[0].lease, now, True)
             policy.offer(Job("late", "/f", 5_000_000, 5_000_000), now)
+    assert last.lease in resumed
     assert max(pieces) <= 500
     assert sum(pieces) >= 2_999
     running = [one for one in policy.leases() if not one.paused]

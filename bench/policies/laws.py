@@ -34,6 +34,7 @@ from tidegate.policies import backfill, capacity, fair, preemption
 from tidegate.policies.backfill import Backfill
 from tidegate.policies.estimate.shorter_load import ShorterLoad
 from tidegate.policies.first_bytes import FirstBytes
+from tidegate.policies.leases import LeasePool
 from tidegate.policies.network_order import NetworkOrder
 from tidegate.policies.preemption import Preemption
 from tidegate.policies.virtual_sharing import VirtualSharing
@@ -79,7 +80,7 @@ LAWS: Mapping[str, Sequence[Patch]] = {
     "guessed speeds make less slack": ((fair, "FAIR", replace(fair.FAIR, guessed_part=1.0)),),
     "background": (
         (preemption, "PREEMPTION", replace(preemption.PREEMPTION, beyond=0.0)),
-        (Preemption, "_turn", _always(None)),
+        (LeasePool, "set_background", _always(None)),
     ),
     "a first run (probe)": ((Preemption, "probe", _always(None)),),
     "places out of turn": ((Backfill, "may_have_place", _always(False)),),
