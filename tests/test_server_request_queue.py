@@ -162,7 +162,10 @@ class Waiting(RuleBasedStateMachine):
 
     @rule(address=st.sampled_from([QUIET, GREEDY, NEIGHBOUR, "2001:db8::1", ""]))
     def come(self, address: str) -> None:
-        if self.queue.passes(address):
+        tag = self.queue.shares.finish_tag(levels_of(address))
+        may_pass = self.queue.passes(address)
+        assert self.queue.shares.finish_tag(levels_of(address)) == tag, "it was charged for asking"
+        if may_pass:
             self.queue.charge(address, 50_000)
         else:
             self.answered.wait(self.came, address, self.now)

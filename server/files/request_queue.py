@@ -19,13 +19,11 @@ from functools import lru_cache
 from heapq import heappop, heappush, heapreplace
 
 from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
+from ..http.factory import REQUEST_BYTES
 from ..http.proxies import prefixes_of
 
 #: Shares of a /16 or a /32: with fewer the neighbours of a greedy network would wait with it.
 _WIDE_SHARES = 2.0
-#: What a request is charged before it is answered: about a header. An answer that needs the disk
-#: is charged once it leaves, so a queue that charged nothing before would let all of them pass.
-_HEADER_BYTES = 512
 #: A request waits no longer than this, seconds. Programs that wait in silence for 30 s give up.
 LONGEST_S = 20.0
 #: A client is told to come back within this, seconds, however large its network's excess is: the
@@ -88,14 +86,10 @@ class RequestQueue:
         """Whether a request from here need not wait."""
         if self.granted_bytes <= 0.0:
             return False
-        path = levels_of(address)
         network = self._networks.get(network_of(address))
         if network is not None and address in network.by_address:
             return False
-        if self.is_beyond_share(address):
-            return False
-        self.shares.charge(path, _HEADER_BYTES)
-        return True
+        return not self.is_beyond_share(address)
 
     def is_beyond_share(self, address: str) -> bool:
         """Whether its network was given more than its share and one burst."""
@@ -187,8 +181,8 @@ class RequestQueue:
         waiting = self._take(key, address)
         if address in network.by_address:
             network.by_address.move_to_end(address)
-        self.shares.charge(levels_of(address), _HEADER_BYTES)
-        self.granted_bytes -= _HEADER_BYTES
+        self.shares.charge(levels_of(address), REQUEST_BYTES)
+        self.granted_bytes -= REQUEST_BYTES
         waiting.go()
 
     def _take(self, key: Hashable, address: str) -> _Waiting:

@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from ...protocol.errors import ProtocolError
 from .answers import Header, header_block, status_line
 from .client_hello import AwaitedHello
-from .factory import HttpFactory
+from .factory import REQUEST_BYTES, HttpFactory
 from .outbox import PIECE_BYTES, Outbox, queued_bytes
 from .parser import RequestParser
 from .proxies import Preface, read_preface
@@ -518,17 +518,20 @@ class HttpConnection:
         if access_log is not None:
             access_log.begin(request, self.factory.reactor.seconds())
         requests = self.factory.requests
-        if requests.busy and not requests.passes(request.client_address):
-            self.waits_for_share = True
-            requests.wait(
-                self,
-                request.client_address,
-                self.factory.reactor.seconds(),
-                partial(self._handle, request),
-                partial(self._send_away, request),
-            )
-        else:
-            self._handle(request)
+        if requests.busy:
+            address = request.client_address
+            if not requests.passes(address):
+                self.waits_for_share = True
+                requests.wait(
+                    self,
+                    address,
+                    self.factory.reactor.seconds(),
+                    partial(self._handle, request),
+                    partial(self._send_away, request),
+                )
+                return
+            requests.charge(address, REQUEST_BYTES)
+        self._handle(request)
 
     def _send_away(self, request: Request, until_s: float) -> None:
         """It waited for its network's share for too long."""

@@ -27,6 +27,9 @@ _log = Logger()
 _SWEEP_S = 1.0
 _SWEPT_AT_ONCE = 1000
 _PART_LOOK_S = 0.02
+#: What a request is charged before its answer leaves: about a header. An answer that needs the disk
+#: is charged once it leaves; without this all requests of a network would pass meanwhile.
+REQUEST_BYTES = 512
 #: How many networks are remembered for which there was no room.
 _LOOKED_MOST = 1000
 
@@ -128,11 +131,12 @@ class Requests(Protocol):
     busy: bool
 
     def passes(self, address: str) -> bool:
-        """Whether a request from here need not wait. Ask while `busy`."""
+        """Whether a request from here need not wait. Ask while `busy`; changes nothing."""
         ...
 
     def charge(self, address: str, count: int) -> None:
-        """Charge an address with the bytes of answers that leave to it, while `busy`."""
+        """Charge an address while `busy`: `REQUEST_BYTES` for a request that passes, and bytes
+        of answers that leave."""
         ...
 
     def wait(

@@ -23,13 +23,13 @@ from zope.interface import implementer
 from .access_entry import AccessRecord
 from .clock import Reactor
 from .connection import BLOCKED, HttpConnection
+from .factory import REQUEST_BYTES, HttpFactory
 from .outbox import PIECE_BYTES
 from .parsing import valid_host
 from .ready import CLOSES, JOINED_BYTES, STAYS, ending_of, remembered_key
 from .request_shape import recognise
 
 if TYPE_CHECKING:
-    from .factory import HttpFactory
     from .tls import TlsServer
 
 _log = Logger()
@@ -444,7 +444,7 @@ class Front:
         count = len(parts[0]) + len(parts[1])
         factory.turns.count(count)
         if requests.busy:
-            requests.charge(peer_address, count)
+            requests.charge(peer_address, REQUEST_BYTES + count)
         if factory.access_log is not None:
             target = path if query is None else b"%b?%b" % (path, query)
             factory.access_log.note_shortcut(
