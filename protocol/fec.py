@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -118,34 +118,112 @@ def block_symbols_for(symbol_bytes: int) -> int:
     return max(1, MAX_BLOCK_BYTES // symbol_bytes)
 
 
-#: Scheme -> its library. `available_schemes` looks for libraries but imports none.
-_LIBRARIES: Mapping[str, str] = {"raptorq": "raptorq"}
-_MODULES: Mapping[str, tuple[str, str]] = {
-    "none": ("tidegate.protocol.fec_none", "NoScheme"),
-    "xor": ("tidegate.protocol.fec_xor", "XorScheme"),
-    "raptorq": ("tidegate.protocol.fec_raptorq", "RaptorQScheme"),
-}
+class SourceBuffer:
+    """The K*T bytes of a block, and the set of its known source symbols."""
+
+    __slots__ = ("data", "k", "known", "left", "symbol_bytes")
+
+    def __init__(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> None:
+        self.k = k
+        self.symbol_bytes = symbol_bytes
+        self.data = space if space is not None else memoryview(bytearray(k * symbol_bytes))
+        self.known = bytearray(k)
+        self.left = k
+
+    def put(self, symbol: int, payload: bytes | memoryview) -> bool:
+        """Store a source symbol. False if it was known."""
+        if self.known[symbol]:
+            return False
+        size = self.symbol_bytes
+        start = symbol * size
+        self.data[start : start + size] = payload
+        self.known[symbol] = 1
+        self.left -= 1
+        return True
+
+    def get(self, symbol: int) -> memoryview:
+        start = symbol * self.symbol_bytes
+        return self.data[start : start + self.symbol_bytes]
+
+    def unknown(self) -> list[int]:
+        """The unknown source symbols in rising order."""
+        found = []
+        at = self.known.find(0)
+        while at >= 0:
+            found.append(at)
+            at = self.known.find(0, at + 1)
+        return found
+
+
+class NoEncoder:
+    """An encoder without repair symbols."""
+
+    def repair(self, first: int, count: int) -> Sequence[bytes]:
+        return ()
+
+
+class NoDecoder:
+    """A decoder that needs all source symbols."""
+
+    def __init__(self, k: int, symbol_bytes: int, space: memoryview | None) -> None:
+        self._buffer = SourceBuffer(k, symbol_bytes, space)
+
+    @property
+    def missing(self) -> int:
+        return self._buffer.left
+
+    @property
+    def wanted(self) -> int:
+        bits = 0
+        for symbol in self._buffer.unknown():
+            bits |= 1 << symbol
+        return bits
+
+    def add(self, symbol: int, payload: bytes | memoryview) -> bool:
+        if symbol >= self._buffer.k or not self._buffer.put(symbol, payload):
+            return False
+        return self._buffer.left == 0
+
+    def block(self) -> memoryview:
+        return self._buffer.data
+
+
+class NoScheme:
+    """No code: lost symbols are sent again, or fetched by HTTP ranges."""
+
+    name = "none"
+    counts = False
+
+    def max_repair(self, k: int) -> int:
+        return 0
+
+    def encoder(self, source: bytes, k: int, symbol_bytes: int) -> BlockEncoder:
+        return NoEncoder()
+
+    def decoder(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> BlockDecoder:
+        return NoDecoder(k, symbol_bytes, space)
 
 
 def available_schemes() -> tuple[str, ...]:
-    """The codes whose libraries are installed, best first."""
-    return tuple(
-        name
-        for name in SCHEMES
-        if name not in _LIBRARIES or importlib.util.find_spec(_LIBRARIES[name]) is not None
-    )
+    """The codes that can be used here, best first: RaptorQ needs its library."""
+    has_raptorq = importlib.util.find_spec("raptorq") is not None
+    return SCHEMES if has_raptorq else tuple(name for name in SCHEMES if name != "raptorq")
 
 
 def scheme_for(parameters: FecParameters) -> Scheme:
     """The code that an offer names. Raises `ProtocolError` if it is unknown or not installed."""
-    if parameters.scheme not in _MODULES:
-        raise ProtocolError(f"the erasure code {parameters.scheme!r} is unknown")
-    module, name = _MODULES[parameters.scheme]
-    try:
-        factory = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise ProtocolError(
-            f"the erasure code {parameters.scheme!r} needs a library that is missing: {error}"
-        ) from error
-    scheme: Scheme = factory(parameters.group)
-    return scheme
+    match parameters.scheme:
+        case "none":
+            return NoScheme()
+        case "xor" | "raptorq":
+            # By name: these modules import this one.
+            try:
+                module = importlib.import_module(f"{__package__}.fec_{parameters.scheme}")
+            except ImportError as error:
+                raise ProtocolError(
+                    f"the erasure code {parameters.scheme!r} needs a library that is missing: "
+                    f"{error}"
+                ) from error
+            scheme: Scheme = module.scheme_of(parameters)
+            return scheme
+    raise ProtocolError(f"the erasure code {parameters.scheme!r} is unknown")

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import raptorq
 
 from .errors import ProtocolError
-from .fec import BlockDecoder, BlockEncoder
-from .fec_none import SourceBuffer
+from .fec import BlockDecoder, BlockEncoder, FecParameters, Scheme, SourceBuffer
 
 #: Bounds a pool. The code itself has symbol numbers of 24 bits.
 MAX_REPAIR = 1 << 16
@@ -112,9 +111,6 @@ class RaptorQScheme:
     name = "raptorq"
     counts = True
 
-    def __init__(self, group: int = 0) -> None:
-        del group
-
     def max_repair(self, k: int) -> int:
         return MAX_REPAIR
 
@@ -123,3 +119,8 @@ class RaptorQScheme:
 
     def decoder(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> BlockDecoder:
         return RaptorQDecoder(k, symbol_bytes, space)
+
+
+def scheme_of(parameters: FecParameters) -> Scheme:
+    """The code with these parameters."""
+    return RaptorQScheme()

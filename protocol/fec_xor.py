@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .fec import BlockDecoder, BlockEncoder
-from .fec_none import SourceBuffer
+from .fec import BlockDecoder, BlockEncoder, FecParameters, Scheme, SourceBuffer
 
 #: The k of an offer with group 0.
 DEFAULT_GROUP = 16
@@ -103,7 +102,7 @@ class XorScheme:
     name = "xor"
     counts = False
 
-    def __init__(self, group: int = 0) -> None:
+    def __init__(self, group: int) -> None:
         self._group = group or DEFAULT_GROUP
 
     def max_repair(self, k: int) -> int:
@@ -114,3 +113,8 @@ class XorScheme:
 
     def decoder(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> BlockDecoder:
         return XorDecoder(k, symbol_bytes, groups_of(k, self._group), space)
+
+
+def scheme_of(parameters: FecParameters) -> Scheme:
+    """The code with these parameters."""
+    return XorScheme(parameters.group)
