@@ -13,7 +13,7 @@ from tidegate.protocol.fec import BlockLayout, FecParameters, scheme_for
 from tidegate.protocol.packet import PacketFlag, PacketSealer
 from tidegate.protocol.session_report import ReceiverReport
 from tidegate.server.multicast.carousel import Carousel
-from tidegate.server.multicast.proactive_repair import surely_enough
+from tidegate.server.multicast.repair import surely_enough
 from tidegate.server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
 from tidegate.server.multicast.symbols import ObjectChanged, SymbolSource
 

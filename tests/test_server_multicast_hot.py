@@ -186,7 +186,7 @@ def test_a_request_is_held_for_a_share_of_its_pass_and_then_gathers():
     assert hot.decide(0.1) == [Gather("a", ("2", "4"), 3)]
     hot.started("a", 7)
     assert hot.request("a", "5", BIG, 0.2) == Join(7)
-    hot.ended("a", 7, vain=True)
+    hot.ended("a", 7, never_began=True)
     # In vain, so it is no warmer than before: three are still needed.
     assert hot.request("a", "6", BIG, 0.3) == Hold(0.4)
     assert hot.decide(0.4) == [Gather("a", ("6",), 3)]

@@ -132,7 +132,7 @@ class House:
             self.settings,
             random.Random(1),
             ended=lambda session, reason: self.hot.ended(
-                session.object_key, session.id, vain=session.waiting
+                session.object_key, session.id, never_began=session.waiting
             ),
         )
         self.inner = Inner()

@@ -28,7 +28,6 @@ UNREAD = {
     "server/admission",
     "server/cluster",
     "server/files",
-    "server/multicast",
 }
 
 #: A word that is gone, in names and in prose, and the field's term for it.

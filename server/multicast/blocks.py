@@ -1,7 +1,7 @@
-"""Block hashes of files about to be multicast: computed on a thread, kept by content.
+"""Block hashes of files that will be multicast: computed on threads, cached by content.
 
-The offer carries them, so a session can begin only when they are known; asking early (with the
-first capable request of a window) hides that time.
+A session needs them for its offer. They are requested with the first capable request of a window,
+so that they are ready when the session starts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from ..files.transfer import FileKey
 from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 
+#: Files whose hashes are cached: 32 bytes for each MiB.
 _KEEP = 256
 _READ_BYTES = 1 << 18
+#: Threads for one file.
 _THREADS = 4
 
 
@@ -47,13 +49,13 @@ def hash_blocks(
 
 
 def _shares(blocks: int) -> list[tuple[int, int]]:
-    """Blocks in equal shares, one a thread: hashing is all that a session's start waits for."""
+    """Equal shares of the blocks, one for each thread: a session's start waits for the hashes."""
     count = max(1, min(_THREADS, blocks // 4))
     return [(blocks * i // count, blocks * (i + 1) // count) for i in range(count)]
 
 
 class BlockHashes:
-    """Knows the hashes of recent files by content and layout."""
+    """A cache of block hashes by content and layout."""
 
     def __init__(self, reactor: Threads, pool: Any) -> None:
         self._reactor = reactor
@@ -64,11 +66,11 @@ class BlockHashes:
         self._running: dict[tuple[FileKey, BlockLayout], Waiters[tuple[bytes, ...]]] = {}
 
     def known(self, key: FileKey, layout: BlockLayout) -> tuple[bytes, ...] | None:
-        """The hashes if they are here now."""
+        """The hashes if they are cached."""
         return self._known.get((key, layout))
 
     def want(self, file: OpenFile, layout: BlockLayout) -> Deferred[tuple[bytes, ...]]:
-        """The hashes, soon. Fails with `FileChanged` or OSError."""
+        """The hashes, computed unless they are cached. Fails with `FileChanged` or OSError."""
         name = (file.rep.key, layout)
         known = self._known.get(name)
         if known is not None:

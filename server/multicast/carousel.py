@@ -1,19 +1,18 @@
-"""The sender's mind: which symbol of which block goes out next, and when the session is over. Pure.
+"""Decides which symbol of which block is sent next, and when the session ends. Pure.
 
 Laws:
 
-- Pass 0 is the source, once, each block followed by the parity the plan asks for. Repair is sent
-  on demand only, and as soon as it is asked for: in the middle of pass 0 for the blocks that are
-  over, so that receivers decode while they receive and hold few open blocks.
-- Among several receivers the worst decides, not the sum: wants of one block are joined by maximum
-  (codes that count) or by union (codes that do not). The work does not depend on the number of
-  receivers.
-- Those who came late (`server.multicast.receivers`) get theirs from what the others leave: their
-  wants stand in a queue of their own, which is served while nobody on time wants anything.
-- A report says up to which datagram it has seen everything that came. A want is counted from
-  there: what was sent later is on its way and is not sent again, however late the report is.
-- The line never idles while something wanted is known; with nothing known the sender marks the
-  end of its pass, ever more slowly, until every member is done, gone or silent for too long.
+- Pass 0 is the source, each block with its parity. Repair is sent on demand, as soon as it is
+  requested. For blocks that have been sent this is during pass 0, so that receivers decode while
+  they receive and have few incomplete blocks.
+- Requests of several receivers for one block are joined by maximum (codes that count) or by union
+  (codes that do not): the worst receiver decides, not the sum.
+- Requests of late receivers (`server.multicast.receivers`) have a queue of their own. It is served
+  while no receiver on time wants anything.
+- A report names the last datagram that its receiver saw. Symbols sent later are on their way and
+  are not sent again.
+- The sender never idles while a request is open. With none it sends marks at growing intervals,
+  until all members are done, gone or silent for too long.
 """
 
 from __future__ import annotations
@@ -25,23 +24,32 @@ from collections.abc import Callable, Iterator, Sequence
 from ...protocol.fec import BlockLayout, Scheme
 from ...protocol.packet import PacketFlag
 from ...protocol.session_report import ReceiverReport
-from .nack_aggregation import NackAggregator, Repair, wants_source
-from .proactive_repair import RECENT_S, EndedBlocks, at_least, surely_enough
 from .receivers import Receivers
+from .repair import (
+    RECENT_S,
+    EndedBlocks,
+    NackAggregator,
+    Repair,
+    at_least,
+    surely_enough,
+    wants_source,
+)
 from .schedule_steps import CarouselSettings, Mark, Phase, Run
 
-#: How closely the times of datagrams are kept, and how many: for some seconds.
-_SENT_EVERY_S, _MOST_SENT = 0.002, 1000
-#: When to look again at symbols that are being made, should nobody say that they are ready.
+#: The times of datagrams are recorded at this interval, for `sent_s_ago` ...
+_SENT_EVERY_S = 0.002
+#: ... and kept for 2 s.
+_MOST_SENT = 1000
+#: A fallback: `SymbolSource.made` reports symbols when they are ready.
 _MAKING_S = 0.01
 
 
 class Carousel:
-    """One session for one object.
+    """The schedule of one session for one object.
 
-    The caller's obligation: `now` never runs backwards; after every call ask `next_step` until it
-    returns None, and again at `wake_at` at the latest. `ready(block, first, count)` says how many
-    of those repair symbols can be sent at once; it may begin to make the others.
+    `now` must not run backwards. After each call, call `next_step` until it returns None, and again
+    at `wake_at`. `ready(block, first, count)` returns how many of those repair symbols exist; it
+    may start making the others.
     """
 
     def __init__(
@@ -59,30 +67,30 @@ class Carousel:
         self._members = Receivers(settings, now)
         self.phase = Phase.GATHER
         self.pass_number = 0
-        #: Not enough want the object yet: they fetch it by unicast meanwhile.
+        #: There are fewer members than `needed`: they fetch the object by unicast meanwhile.
         self.waiting = settings.needed > 0
-        #: When pass 0 begins at the latest; while waiting, when that is given up.
+        #: The latest start of pass 0; while `waiting`, the time at which the session is given up.
         self.starts_at = now + (settings.gather_s if self.waiting else settings.lead_s)
         self.wake_at = self.starts_at
         self._first_pass = self._source_pass()
         self._pending: tuple[int, int, int] | None = None
-        #: Datagrams handed out so far; the framer counts alike.
+        #: The number of the next datagram, as in the framer.
         self._sequence = 0
         self._wants, self._late_wants = NackAggregator(), NackAggregator()
-        #: Which datagram was the next at a time, every few milliseconds.
+        #: (number of the next datagram, time) every `_SENT_EVERY_S`.
         self._sent_at: deque[tuple[int, float]] = deque(maxlen=_MOST_SENT)
-        self._foreseen = False
+        self._has_predicted = False
         self._ended = EndedBlocks(layout.blocks)
-        #: The blocks below this one have had their source sent.
+        #: The source of all blocks below this one was sent.
         self._out = 0
         self._listen_since = now
         self._mark_at = now
         self._mark_gap_s = settings.mark_every_s
         self._marks_to_close = settings.close_marks
         self._fixed_left = settings.fixed_passes
-        #: For those on time, and for the late.
+        #: Symbols sent for receivers on time, and for late ones.
         self._sent_symbols = self._late_symbols = 0
-        #: How often sending was begun anew because somebody on time wanted more.
+        #: How often a receiver on time requested more after the end of a pass.
         self._rounds = 0
         self._total_symbols = sum(layout.k(block) for block in range(layout.blocks))
 
@@ -90,17 +98,17 @@ class Carousel:
 
     @property
     def members(self) -> int:
-        """How many receivers are expected to report."""
+        """The number of receivers whose reports are expected."""
         return len(self._members)
 
     @property
     def worst_loss(self) -> float:
-        """The greatest loss that one on time has reported, of those that may stay."""
+        """The highest loss that a receiver on time reported, up to the settings' limit."""
         return self._members.worst_loss()
 
     @property
     def done_members(self) -> int:
-        """How many said that they have everything."""
+        """The number of receivers that reported completion."""
         return self._members.done
 
     def expects(self, member: str) -> bool:
@@ -108,20 +116,20 @@ class Carousel:
         return member in self._members
 
     def sent_s_ago(self, sequence: int, now: float) -> float | None:
-        """How long ago about the datagram with these low 32 bits went out; None if too long."""
+        """The approximate age of the datagram with these low 32 bits; None if it is too old."""
         behind = (self._sequence - 1 - sequence) & 0xFFFFFFFF
         at = bisect_right(self._sent_at, (self._sequence - 1 - behind, now))
         return now - self._sent_at[at - 1][1] if at else None
 
     @property
     def first_pass_left_bytes(self) -> int:
-        """What is left of the source's first way out; 0 once it is over."""
+        """The bytes of pass 0 that are left; 0 once it is over."""
         over = self.phase in (Phase.LISTEN, Phase.CLOSED) or self.pass_number > 0
         return 0 if over else max(1, self._layout.size_bytes - self.front_bytes)
 
     @property
     def front_bytes(self) -> int:
-        """How far the source was sent without a gap."""
+        """The bytes of the source that were sent without a gap."""
         return min(self._out * self._layout.block_bytes, self._layout.size_bytes)
 
     def has_sent(self, block: int) -> bool:
@@ -129,7 +137,7 @@ class Carousel:
         return block < self._out
 
     def join(self, member: str, now: float, address: str = "") -> None:
-        """A receiver was given the offer; `address` is what counts as one ("": its name)."""
+        """Add a receiver that got the offer. `address` is what counts as one ("": its name)."""
         if self.phase is Phase.CLOSED:
             raise ValueError("the session is closed")
         late = self.phase is not Phase.GATHER
@@ -137,31 +145,31 @@ class Carousel:
         if self.waiting and self.on_time >= self._settings.needed:
             self.waiting = False
             self.starts_at = now + self._settings.lead_s
-            # A waiting receiver leaves off with unicast.
+            # A mark tells the members to stop their unicast downloads.
             self._mark_at = self.wake_at = now
 
     def is_late(self, member: str) -> bool:
-        """Whether a receiver came after the first datagram, and has no word on how this goes."""
+        """Whether a receiver joined after the first datagram: it does not vote on the rate."""
         return self._members.is_late(member)
 
     @property
     def on_time(self) -> int:
-        """How many receivers are expected to report that are not late."""
+        """The number of receivers on time whose reports are expected."""
         return self._members.on_time
 
     @property
     def punctual(self) -> Sequence[str]:
-        """The receivers that are expected to report and are not late."""
+        """The receivers on time whose reports are expected."""
         return self._members.punctual
 
     def send_away(self, member: str, now: float) -> None:
-        """A receiver was told to go to unicast."""
+        """Remove a receiver that was told to use unicast."""
         self._members.send_away(member)
         self._promote()
         self.wake_at = now
 
     def report(self, report: ReceiverReport, now: float) -> str:
-        """Take a report; the action to answer with: continue, unicast or closed."""
+        """Add a report. Returns the answer's action: continue, unicast or closed."""
         if self.phase is Phase.CLOSED:
             return "closed"
         late = self._members.is_late(report.member)
@@ -170,25 +178,25 @@ class Carousel:
         if action != "continue":
             self._promote()
         if action == "continue" and report.state == "receiving" and self._settings.repair:
-            # One that loses this much may be for unicast soon: the others' first pass goes before.
+            # A receiver with more loss may be sent to unicast soon: the first pass goes before it.
             first_pass = self.pass_number == 0 and self.phase is Phase.SEND
             if not first_pass or report.loss <= self._settings.worst_loss:
-                self._take_wants(report, self._late_wants if late else self._wants)
+                self._add_wants(report, self._late_wants if late else self._wants)
         return action
 
     def _promote(self) -> None:
-        """With nobody on time left, the late are next."""
+        """If no receiver on time is left, the late ones count as on time."""
         if self._members.promote():
             self._wants, self._late_wants = self._late_wants, NackAggregator()
             self._sent_symbols += self._late_symbols
             self._late_symbols = 0
 
-    def _take_wants(self, report: ReceiverReport, wants: NackAggregator) -> None:
-        # The report has the low 32 bits of the last datagram it saw; it cannot be a future one.
+    def _add_wants(self, report: ReceiverReport, wants: NackAggregator) -> None:
+        # `report.sequence` has the low 32 bits of the last datagram that the receiver saw.
         behind = (self._sequence - 1 - report.sequence) & 0xFFFFFFFF
-        # Where somebody forged such a one, all that was sent counts as seen.
+        # After a forged future number all datagrams count as seen.
         seen = self._sequence - 1 - (behind if behind <= self._sequence else 0)
-        # Nor can anybody lack what was not sent yet.
+        # Wants for blocks that were not sent yet are ignored.
         blocks = min(self._layout.blocks, self._out + 1)
         if self._scheme.counts:
             for block, count in report.counts.items():
@@ -216,17 +224,17 @@ class Carousel:
             wants.enqueue(block, later=later and self.pass_number == 0)
 
     def _repair(self, wants: NackAggregator, block: int) -> Repair:
-        """What is known of a block; what was sent of it for the others counts from the start."""
+        """The repair state of a block. Symbols sent for the other group count from the start."""
         if block not in wants.repairs:
             other = self._late_wants if wants is self._wants else self._wants
             if block in other.repairs:
-                wants.repairs[block] = other.repairs[block].beside()
+                wants.repairs[block] = other.repairs[block].copy_sent()
         return wants.of(block)
 
     # --- sending -----------------------------------------------------------------------------
 
     def next_step(self, now: float, limit: int) -> Run | Mark | None:
-        """What to send now, at most `limit` symbols; None: nothing before `wake_at`."""
+        """The next symbols to send, at most `limit`, or a mark; None: nothing before `wake_at`."""
         step = self._next_step(now, limit)
         if step is not None and (not self._sent_at or now - self._sent_at[-1][1] >= _SENT_EVERY_S):
             self._sent_at.append((self._sequence, now))
@@ -241,7 +249,7 @@ class Carousel:
             return self._gather(now)
         while self.phase is Phase.SEND:
             if self._settings.repair and not self._members:
-                # Everybody is served or gone; nobody is there to send the rest to.
+                # All receivers are done or gone.
                 self.close(now)
                 break
             run = (
@@ -263,9 +271,9 @@ class Carousel:
         return None
 
     def stand(self) -> Mark | None:
-        """A mark in the middle of a pass, which says how many datagrams there were.
+        """A mark in the middle of a pass, with the number of datagrams so far.
 
-        Members believe no other count; so send one now and then. None: nothing is being sent.
+        Receivers trust this number only in marks. None: no pass is being sent.
         """
         if self.phase is not Phase.SEND:
             return None
@@ -287,14 +295,14 @@ class Carousel:
         return True
 
     def _gather(self, now: float) -> Mark | None:
-        """Until pass 0 begins: members that fetch by unicast are told that they are enough."""
+        """Before pass 0, a mark that ends the unicast downloads of the members; None: not now."""
         if self.waiting or not self._settings.needed or now < self._mark_at:
             return None
         self._mark_at = now + self._settings.slowest_mark_s
         return Mark(0, 0)
 
     def close(self, now: float) -> None:
-        """End the session; a few marks still say so."""
+        """End the session. A few marks then announce the end."""
         self.phase = Phase.CLOSED
         self._mark_at = now
         self.wake_at = now
@@ -318,9 +326,9 @@ class Carousel:
                 until = symbols[-1] + 1 + left if symbols[-1] >= k else 0
                 other = self._late_wants if wants is self._wants else self._wants
                 if block in other.repairs:
-                    other.repairs[block].follow(repair, symbols, self._sequence, k)
+                    other.repairs[block].add_sent(repair, symbols, self._sequence, k)
                 return Run(self.pass_number, block, k, symbols, until=until)
-            # Its symbols are still being made, or there are none.
+            # Its symbols are being made, or there are none.
             wants.drop_first(again=repair.goal > repair.sent and self._may_go_on(wants))
         return None
 
@@ -329,7 +337,7 @@ class Carousel:
         return self._next_repair(self._wants, limit)
 
     def _next_late(self, limit: int) -> Run | None:
-        """Something for those who came late; with all of it sent, they are asked again."""
+        """The next symbols for late receivers. After the last of them a new pass number follows."""
         if not self._late_wants:
             return None
         self._late_wants.recall()
@@ -362,9 +370,9 @@ class Carousel:
         return Run(self.pass_number, block, k, range(first, stop), until=end)
 
     def _prepare(self, block: int, k: int) -> None:
-        """Have the repair made that this block will most likely need."""
+        """Start making the repair symbols that this block will probably need."""
         loss = self._members.worst_loss()
-        if self._foresees and (at_least(k, loss) or block >= self._layout.blocks - 2):
+        if self._predicts and (at_least(k, loss) or block >= self._layout.blocks - 2):
             count = surely_enough(k, loss, self._members.on_time)
             if count:
                 self._ready(block, k, count)
@@ -383,12 +391,12 @@ class Carousel:
         return k + min(self._settings.parity, self._scheme.max_repair(k))
 
     @property
-    def _foresees(self) -> bool:
+    def _predicts(self) -> bool:
         return self._settings.repair and self._scheme.counts and self.pass_number == 0
 
-    def _foresee(self, now: float) -> bool:
-        """Ask on the receivers' behalf what their reported losses say about the last blocks."""
-        self._foreseen = True
+    def _predict_last(self, now: float) -> bool:
+        """Request repair for the last blocks by the losses that receivers reported."""
+        self._has_predicted = True
         recent = set(self._ended.since(now - RECENT_S))
         for block in range(self._layout.blocks - 1, -1, -1):
             if block not in recent and block in self._wants.repairs:
@@ -398,19 +406,19 @@ class Carousel:
 
     def _predict(self, block: int, *, sure: bool) -> None:
         loss = self._members.worst_loss()
-        if not self._foresees or loss <= 0:
+        if not self._predicts or loss <= 0:
             return
         k = self._layout.k(block)
         lacking = surely_enough(k, loss, self._members.on_time) if sure else at_least(k, loss)
         lacking -= self._parity_end(k) - k
         if lacking > 0:
             repair = self._repair(self._wants, block)
-            repair.foresee(lacking)
+            repair.predict(lacking)
             if repair.goal > repair.sent:
                 self._wants.enqueue(block)
 
     def _end_pass(self, now: float) -> None:
-        if self.pass_number == 0 and not self._foreseen and self._foresee(now):
+        if self.pass_number == 0 and not self._has_predicted and self._predict_last(now):
             return
         self._fixed_left -= 1
         if self._fixed() and self._fixed_left > 0:
@@ -431,7 +439,7 @@ class Carousel:
         self._members.forget_silent(self._listen_since, now)
         self._promote()
         if not self._members or not self._settings.repair or self._wants.queue:
-            # Without multicast repair the marks still say that the pass is over.
+            # Without multicast repair the marks announce the end of the pass.
             self.close(now)
             return self._close_mark(now)
         if now < self._mark_at:
@@ -461,5 +469,5 @@ class Carousel:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing will ever be sent again."""
+        """Whether nothing will be sent any more."""
         return self.phase is Phase.CLOSED and not self._marks_to_close

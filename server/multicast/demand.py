@@ -1,21 +1,19 @@
-"""Which objects many want at once: paper E's adaptive switch, without its dropped requests.
+"""Detects the objects that many clients want at once: paper E's adaptive switch (3.3 and 3.5).
 
-Laws:
+Unlike the paper it drops no request. Laws:
 
-- A capable request is either held (at most `window_s`, from the first request of its client's
-  visit; `server.multicast.hold_budget`), or given a session, or let go to unicast. It is never
-  refused here and never asked to come again.
-- With `hold_s_per_byte` it is held for a small share of what the file takes. Too few by
-  then gather in a session that has yet to begin, and fetch by unicast meanwhile: a window in
-  vain costs nearly nothing.
-- As soon as the wishes for one object within the window reach the threshold, all held requests of
-  the object leave together, into one session. Clients that wait elsewhere with a ticket for the
-  same object count as wishes too.
-- Hysteresis: an object that had a session stays *warm*: about half the threshold is enough, until
-  fewer than that came within a window.
+- A capable request is held (at most `window_s` from the first request of its client's visit, see
+  `HoldBudget`), or offered a session, or passed on to unicast. It is never refused.
+- With `hold_s_per_byte` it is held for a small share of the file's transfer time. If the requests
+  are too few then, their clients get a session that gathers members, and fetch by unicast
+  meanwhile.
+- When the requests for one object within the window reach the threshold, all of them get one
+  session. Clients that wait with a ticket for the object count, too.
+- Hysteresis: an object that had a session stays *warm*: half the threshold is enough, until fewer
+  requests than that come within a window.
 
-Pure: `now` comes in, the time of the next decision goes out. Paper E: 3.3 and 3.5; its periodic
-check (every 3 s) is `check_every_s`, 0 decides at once.
+Pure: `wake_at` is the time of the next decision. `check_every_s` is the paper's periodic check
+(every 3 s); with 0 decisions are immediate.
 """
 
 from __future__ import annotations
@@ -23,46 +21,89 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from .hold_budget import Patience
-
-#: Hashing a file that nobody asked for before may take longer than the brief hold; without hashes
-#: there is no session, and its first clients would be lost to it.
+#: The extra hold for the first requests of an object: without its block hashes there is no session,
+#: and to compute them may take longer than the brief hold.
 _HASHING_S = 1.0
+#: In windows: a client that made no request for this time starts a new visit.
+_FORGET_WINDOWS = 4
+#: Old visits are removed after this many new ones.
+_SWEEP_EVERY = 1000
+
+
+@dataclass(slots=True)
+class _Visit:
+    until: float
+    seen: float
+
+
+class HoldBudget:
+    """Limits the holds of each client to one window a visit.
+
+    A client that fetches a folder requests many files. If one was held for a window without a
+    session, to hold the next ones as well would add up the windows. A session with the client, or a
+    longer absence, starts a new visit. Clients without a name ("") are not limited.
+    """
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._visits: dict[str, _Visit] = {}
+
+    def until(self, client: str, now: float) -> float:
+        """The time until which the client may be held; in the past if not at all."""
+        if not client:
+            return now + self._window_s
+        visit = self._visits.get(client)
+        if visit is None or now - visit.seen > _FORGET_WINDOWS * self._window_s:
+            visit = self._visits[client] = _Visit(now + self._window_s, now)
+            if len(self._visits) % _SWEEP_EVERY == 0:
+                self._sweep(now)
+        visit.seen = now
+        return visit.until
+
+    def session_started(self, client: str) -> None:
+        """The client got a session: its next request starts a new visit."""
+        self._visits.pop(client, None)
+
+    def _sweep(self, now: float) -> None:
+        then = now - _FORGET_WINDOWS * self._window_s
+        for client in [name for name, visit in self._visits.items() if visit.seen < then]:
+            del self._visits[client]
 
 
 @dataclass(frozen=True, slots=True)
 class DemandSettings:
-    """When to switch. Paper E: threshold 2 to 4, window 15 s, check every 3 s."""
+    """When a file is multicast. Paper E: threshold 2 to 4, window 15 s, check every 3 s."""
 
     threshold: int = 3
     window_s: float = 15.0
     check_every_s: float = 0.0
-    #: Objects below this are faster answered than offered.
+    #: An answer with a smaller object takes no longer than an offer.
     least_bytes: int = 64 * 1024
-    #: A request is held for so long a byte, within these bounds; then its client fetches by
-    #: unicast while the cohort gathers. 0: it is held for the whole window.
+    #: Seconds of hold for each byte of the file; then the client fetches by unicast while the
+    #: cohort gathers. 0: requests are held for the whole window.
     hold_s_per_byte: float = 0.0
+    #: Bounds of the hold by `hold_s_per_byte`.
     least_hold_s: float = 0.02
     most_hold_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep the request; `until` is when it goes on by unicast at the latest."""
+    """Hold the request until `until` at most."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Offer the session that runs."""
+    """Offer the running session."""
 
     session: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unicast:
-    """Answer as if multicast did not exist."""
+    """Pass the request on to the gate."""
 
 
 Decision = Hold | Join | Unicast
@@ -70,7 +111,7 @@ Decision = Hold | Join | Unicast
 
 @dataclass(frozen=True, slots=True)
 class StartSession:
-    """Begin a session for the object and offer it to these."""
+    """Start a session for the object and offer it to these requests."""
 
     key: str
     waiters: tuple[str, ...]
@@ -78,7 +119,7 @@ class StartSession:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Held for long enough: offer them a session that begins when `needed` want the object."""
+    """Offer these requests a session that starts when it has `needed` members."""
 
     key: str
     waiters: tuple[str, ...]
@@ -87,7 +128,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The window of these ended: let them go on by unicast."""
+    """Pass these requests on to the gate: their window ended."""
 
     key: str
     waiters: tuple[str, ...]
@@ -95,8 +136,9 @@ class Release:
 
 @dataclass(slots=True)
 class _Object:
-    #: Who is held: until when, and for which client.
+    #: Held request -> (until, client).
     held: dict[str, tuple[float, str]] = field(default_factory=dict)
+    #: Client with a ticket -> its last poll.
     queued: dict[str, float] = field(default_factory=dict)
     arrivals: deque[float] = field(default_factory=deque)
     prepared: bool = False
@@ -105,39 +147,39 @@ class _Object:
 
 
 class DemandDetector:
-    """All cohorts of a server. Waiters and objects are named by opaque strings.
+    """All cohorts of a server. Requests and objects have opaque names.
 
-    The caller's obligation: after each call, and when `wake_at` comes, ask `decide`.
+    Call `decide` after each other call and at `wake_at`.
     """
 
     def __init__(self, settings: DemandSettings) -> None:
         self.settings = settings
         self.wake_at = float("inf")
-        self._patience = Patience(settings.window_s)
+        self._hold_budget = HoldBudget(settings.window_s)
         self._objects: dict[str, _Object] = {}
 
     @property
     def held(self) -> int:
-        """How many requests are being held."""
+        """The number of held requests."""
         return sum(len(item.held) for item in self._objects.values())
 
     @property
     def waiting(self) -> int:
-        """How many wait with tickets, for all objects."""
+        """The number of clients that wait with tickets, for all objects."""
         return sum(len(item.queued) for item in self._objects.values())
 
     def request(
         self, key: str, waiter: str, size_bytes: int, now: float, client: str = ""
     ) -> Decision:
-        """A capable client asks for the whole object; `client` says who, "" if that is unknown."""
+        """Decide on a capable client's request for a whole object; `client` is "" if unknown."""
         if size_bytes < self.settings.least_bytes:
             return Unicast()
         item = self._objects.setdefault(key, _Object())
         self._arrived(item, now)
         if item.session is not None:
-            self._patience.rewarded(client)
+            self._hold_budget.session_started(client)
             return Join(item.session)
-        until = self._patience.until(client, now)
+        until = self._hold_budget.until(client, now)
         if self.settings.hold_s_per_byte:
             hold_s = max(self.settings.least_hold_s, self.settings.hold_s_per_byte * size_bytes)
             until = min(until, now + min(hold_s, self.settings.most_hold_s))
@@ -154,17 +196,16 @@ class DemandDetector:
         return Hold(until)
 
     def forget(self, key: str, waiter: str) -> None:
-        """A held client left."""
+        """Remove a held request whose client disconnected."""
         item = self._objects.get(key)
         if item is not None:
             item.held.pop(waiter, None)
             self._tidy(key, item)
 
     def poll(self, key: str, client: str, waiter: str, now: float) -> Decision:
-        """A capable client that waits with a ticket for the object asks again, as `waiter`.
+        """Decide on the poll of a capable client that waits with a ticket for the object.
 
-        Call at each of its polls; one counts as a wish for two windows. It is held only if a
-        session is about to start with it; else its turn by unicast comes first.
+        A poll counts for two windows. It is held only if a session is about to start with it.
         """
         item = self._objects.setdefault(key, _Object())
         if client not in item.queued:
@@ -181,12 +222,12 @@ class DemandDetector:
         return Hold(now + self.settings.window_s)
 
     def queued(self, key: str) -> int:
-        """How many wait with tickets for the object and have asked lately."""
+        """The number of clients that wait with tickets for the object."""
         item = self._objects.get(key)
         return len(item.queued) if item is not None else 0
 
     def prepared(self, key: str, now: float) -> None:
-        """The object's block hashes are known: a session could start at any time."""
+        """The object's block hashes are known: a session can start."""
         item = self._objects.get(key)
         if item is not None:
             item.prepared = True
@@ -194,20 +235,20 @@ class DemandDetector:
                 self._wake_for(self._next_check(now))
 
     def started(self, key: str, session: int) -> None:
-        """A session for the object runs (also one that was scheduled)."""
+        """A session for the object was started, by demand or by schedule."""
         item = self._objects.setdefault(key, _Object())
         item.session = session
         item.prepared = True
 
-    def ended(self, key: str, session: int, *, vain: bool = False) -> None:
-        """The session takes nobody any more; `vain`: it never began."""
+    def ended(self, key: str, session: int, *, never_began: bool = False) -> None:
+        """The session ended. `never_began`: it did not gather enough members."""
         item = self._objects.get(key)
         if item is not None and item.session == session:
             item.session = None
-            item.warm = item.warm if vain else True
+            item.warm = item.warm if never_began else True
 
     def decide(self, now: float) -> list[StartSession | Gather | Release]:
-        """What is due now; sets `wake_at`."""
+        """The decisions that are due. Sets `wake_at`."""
         out: list[StartSession | Gather | Release] = []
         window = self.settings.window_s
         self.wake_at = float("inf")
@@ -222,12 +263,10 @@ class DemandDetector:
             if item.held and (item.session is not None or ripe):
                 out.append(StartSession(key, tuple(item.held)))
                 for _, client in item.held.values():
-                    self._patience.rewarded(client)
+                    self._hold_budget.session_started(client)
                 item.held.clear()
-            patience_s = self._patience_s(item)
-            late = tuple(
-                name for name, (until, _) in item.held.items() if until + patience_s <= now
-            )
+            hashing_s = self._hashing_s(item)
+            late = tuple(name for name, (until, _) in item.held.items() if until + hashing_s <= now)
             if late and item.prepared and self.settings.hold_s_per_byte:
                 out.append(Gather(key, tuple(item.held), self._threshold(item)))
                 item.held.clear()
@@ -236,7 +275,7 @@ class DemandDetector:
                 for name in late:
                     del item.held[name]
             if item.held:
-                self._wake_for(min(until for until, _ in item.held.values()) + patience_s)
+                self._wake_for(min(until for until, _ in item.held.values()) + hashing_s)
                 if self._enough(item):
                     self._wake_for(self._next_check(now))
             elif item.queued:
@@ -259,8 +298,8 @@ class DemandDetector:
     def _enough(self, item: _Object) -> bool:
         return item.prepared and len(item.held) + len(item.queued) >= self._threshold(item)
 
-    def _patience_s(self, item: _Object) -> float:
-        """How much longer than a brief hold requests wait for the block hashes of a new object."""
+    def _hashing_s(self, item: _Object) -> float:
+        """The extra hold while the object's block hashes are computed."""
         return 0.0 if item.prepared or not self.settings.hold_s_per_byte else _HASHING_S
 
     def _threshold(self, item: _Object) -> int:

@@ -1,9 +1,8 @@
-"""What a TCP flow would get on the way to one receiver: the ceiling of a session's rate. Pure.
+"""Estimates TCP's rate on the path to one receiver: the ceiling of a session's rate. Pure.
 
-TCP's throughput equation on the mean interval between loss events and the round trip (RFC 5348, 3.1
-and 5.4; for multicast RFC 4654). A loss event is a round trip in which more datagrams were lost
-while a queue stood on the way than are lost without one: that is a radio's loss, and no reason to
-yield.
+TCP's throughput equation with the mean interval between loss events and the round-trip time (RFC
+5348, 3.1 and 5.4; for multicast RFC 4654). A loss event is a round trip with a queue on the path in
+which more datagrams are lost than without a queue: loss without a queue is a radio's.
 """
 
 from __future__ import annotations
@@ -12,36 +11,53 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-#: Of the last loss intervals, newest first (RFC 5348, 5.4).
-_WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2)
-#: The least growth of the one-way delay in an interval that counts as a queue.
-_QUEUE_MS = 10
-#: Reports count losses, not events. A full queue loses several at once, of a paced session more
-#: than of TCP, and then none until TCP has grown again: so many round trips lie between two events.
-#: With this number one Reno flow gets 49 to 60 % beside a session (virtual time, tests).
-_EVENT_RTTS = 8
-#: Receivers that miss nothing report seldom, and what was lost meanwhile came in some events: of so
-#: many losses at least, and so much further apart than two must be, on the average. (One loss an
-#: event, as close as can be, gave TCP 0.45 to 0.75 of the line.)
-_EVENT_LOSSES, _USUAL_GAP = 2, 1.5
-#: A radio's loss is what the last reports without a queue agree on, if there were enough of them:
-#: beside TCP some have losses of a queue that did not last. Of so many reports at least and at
-#: most, and how many deviations more is no chance.
-_FEW, _REPORTS, _DEVIATIONS = 3, 8, 3.0
-#: So many reports in a row that saw a queue make one that stands.
-_SURE = 2
-#: How much of a new queue is believed, and the least round trip that is reckoned with.
-_NEW_QUEUE, _LEAST_RTT_S = 0.2, 0.01
-#: Of so many reports the fastest says how long the way is without its queue: the others waited in
-#: hosts, which a TCP flow beside the session does not.
-_FASTEST_OF = 150
-#: Ways whose rates differ by no more are equally congested, as far as so few losses can tell.
+
+@dataclass(frozen=True, slots=True)
+class FairRateTuning:
+    """The tuning of `FairRate`.
+
+    `event_rtts` and `event_losses` with `usual_gap` were chosen by the share of one Reno flow
+    beside a session: 49 to 60 % of the line (virtual time, tests). One loss an event at the least
+    distance gave it 45 to 75 %.
+    """
+
+    #: Weights of the last loss intervals, newest first (RFC 5348, 5.4).
+    weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2)
+    #: The least growth of the one-way delay that counts as a queue.
+    queue_ms: int = 10
+    #: The least number of round trips between two loss events. Reports count losses: a full queue
+    #: loses several datagrams at once, and then none until TCP has grown again.
+    event_rtts: int = 8
+    #: Losses of a report that covers a longer time are split into events of at least this many ...
+    event_losses: int = 2
+    #: ... and at this distance, in least distances.
+    usual_gap: float = 1.5
+    #: A radio's loss is the median of this many reports without a queue, at least ...
+    least_reports: int = 3
+    #: ... and at most. Some of them have losses of a queue that did not last.
+    most_reports: int = 8
+    #: More loss than a radio's by this many standard deviations is no chance.
+    deviations: float = 3.0
+    #: After this many reports in a row with a queue the queue is a standing one.
+    standing_reports: int = 2
+    #: The weight of a new queue in the moving average.
+    new_queue: float = 0.2
+    least_rtt_s: float = 0.01
+    #: The fastest of this many reports has the delay without a queue: others waited in hosts, where
+    #: TCP would not.
+    fastest_of: int = 150
+
+
+_TUNING = FairRateTuning()
+#: Paths whose fair rates differ by at most this factor count as equally congested: the estimates
+#: are of few losses.
 ALIKE = 1.5
 
 
 def tcp_datagrams_s(loss_rate: float, rtt_s: float) -> float:
-    """TCP's rate at a rate of loss events and a round trip (RFC 5348, 3.1; t_RTO is 4 R)."""
+    """TCP's rate at a rate of loss events and a round-trip time (RFC 5348, 3.1; t_RTO is 4 R)."""
     if loss_rate <= 0:
         return math.inf
     p = min(1.0, loss_rate)
@@ -51,7 +67,7 @@ def tcp_datagrams_s(loss_rate: float, rtt_s: float) -> float:
 
 
 def loss_rate_at(datagrams_s: float, rtt_s: float) -> float:
-    """The rate of loss events at which TCP gets that much."""
+    """The rate of loss events at which TCP has this rate: the inverse of `tcp_datagrams_s`."""
     low, high = 1e-9, 1.0
     for _ in range(60):
         middle = math.sqrt(low * high)
@@ -62,24 +78,25 @@ def loss_rate_at(datagrams_s: float, rtt_s: float) -> float:
 
 
 class FairRate:
-    """Of one receiver; fed by its reports."""
+    """TCP's rate on the path to one receiver, by its reports."""
 
     def __init__(self) -> None:
-        #: The way without its queue, and the queue.
+        #: The round-trip time with the queue.
         self._rtt_s: float | None = None
-        self._ways_s: deque[float] = deque(maxlen=_FASTEST_OF)
+        #: Round-trip times without the queue, of the last reports.
+        self._delays_s: deque[float] = deque(maxlen=_TUNING.fastest_of)
         self._queue_s = 0.0
-        #: The shares lost while no queue stood, newest last.
-        self._usual: deque[float] = deque(maxlen=_REPORTS)
-        #: So many reports in a row have seen a queue.
+        #: Loss shares of reports without a queue, newest last.
+        self._usual: deque[float] = deque(maxlen=_TUNING.most_reports)
+        #: The number of last reports in a row with a queue.
         self._standing = 0
-        self._intervals: deque[float] = deque(maxlen=len(_WEIGHTS))
+        self._intervals: deque[float] = deque(maxlen=len(_TUNING.weights))
         #: Datagrams and seconds since the last loss event.
         self._since = self._since_s = 0.0
 
     @property
     def datagrams_s(self) -> float:
-        """The most to send; inf while no congestion was seen."""
+        """TCP's rate; inf before the first loss event."""
         if not self._intervals or self._rtt_s is None:
             return math.inf
         open_too = _mean([self._since, *self._intervals])
@@ -88,54 +105,55 @@ class FairRate:
     def report(
         self, sent: int, lost: int, seconds: float, queue_ms: int, rtt_s: float | None
     ) -> None:
-        """So many datagrams were sent in that time, so many of them lost.
+        """Add a report: `lost` of the `sent` datagrams were lost in this time.
 
-        `queue_ms` is the queue's share of the way, `rtt_s` how long the newest one and the report
-        took, waits in hosts included.
+        `queue_ms` is the queueing delay. `rtt_s` is the age of the newest datagram that the
+        receiver saw, waits in hosts included.
         """
         queue_s = queue_ms / 1000
         if rtt_s is not None:
-            known = self._queue_s if self._ways_s else queue_s
-            self._queue_s = known + _NEW_QUEUE * (queue_s - known)
-            self._ways_s.append(rtt_s - queue_s)
-            self._rtt_s = max(_LEAST_RTT_S, min(self._ways_s) + self._queue_s)
+            known = self._queue_s if self._delays_s else queue_s
+            self._queue_s = known + _TUNING.new_queue * (queue_s - known)
+            self._delays_s.append(rtt_s - queue_s)
+            self._rtt_s = max(_TUNING.least_rtt_s, min(self._delays_s) + self._queue_s)
         self._since_s += seconds
-        lost = self._for_the_queue(sent, lost, queue_ms)
+        lost = self._lost_in_queue(sent, lost, queue_ms)
         if self._rtt_s is None or not lost or seconds <= 0:
             self._since += sent
             return
         if not self._intervals:
-            # The first: as if TCP had had half of what came (RFC 5348, 6.3.1).
-            came_s = (sent - lost) / seconds
-            self._intervals.append(1 / loss_rate_at(max(1.0, came_s / 2), self._rtt_s))
+            # The first interval: as if TCP had received half of the goodput (RFC 5348, 6.3.1).
+            goodput_s = (sent - lost) / seconds
+            self._intervals.append(1 / loss_rate_at(max(1.0, goodput_s / 2), self._rtt_s))
             self._since = self._since_s = 0.0
             return
         self._since += sent
-        apart_s = _EVENT_RTTS * self._rtt_s
+        apart_s = _TUNING.event_rtts * self._rtt_s
         if self._since_s >= apart_s:
-            events = max(1, int(min(lost / _EVENT_LOSSES, seconds / (_USUAL_GAP * apart_s))))
+            in_time = seconds / (_TUNING.usual_gap * apart_s)
+            events = max(1, int(min(lost / _TUNING.event_losses, in_time)))
             self._intervals.extendleft([self._since / events] * events)
             self._since = self._since_s = 0.0
 
-    def _for_the_queue(self, sent: int, lost: int, queue_ms: int) -> int:
-        """How many of those that were lost a queue is to blame for."""
-        if queue_ms < _QUEUE_MS:
+    def _lost_in_queue(self, sent: int, lost: int, queue_ms: int) -> int:
+        """The part of `lost` that was lost in a queue: all or none."""
+        if queue_ms < _TUNING.queue_ms:
             self._usual.append(lost / sent)
             self._standing = 0
             return 0
         self._standing += 1
-        if self._standing < _SURE and not self._intervals:
-            # A host that was busy for a moment sees a queue once; one that stands is seen again.
+        if self._standing < _TUNING.standing_reports and not self._intervals:
+            # A busy host sees a queue once; a standing queue is seen again.
             return 0
-        if len(self._usual) < _FEW:
+        if len(self._usual) < _TUNING.least_reports:
             return lost
         usual = statistics.median_low(self._usual) * sent
-        if self._standing >= _SURE:
-            # Where a queue always stands, nobody knows what is lost without one.
+        if self._standing >= _TUNING.standing_reports:
+            # Under a standing queue the known loss without a queue becomes invalid.
             self._usual.popleft()
-        return lost if lost > usual + _DEVIATIONS * math.sqrt(usual) else 0
+        return lost if lost > usual + _TUNING.deviations * math.sqrt(usual) else 0
 
 
 def _mean(intervals: Iterable[float]) -> float:
-    pairs = list(zip(intervals, _WEIGHTS, strict=False))
+    pairs = list(zip(intervals, _TUNING.weights, strict=False))
     return sum(size * weight for size, weight in pairs) / sum(weight for _, weight in pairs)

@@ -1,4 +1,4 @@
-"""From payloads to the bytes on the wire: headers, tags, numbers. No socket and no clock."""
+"""Makes datagrams of payloads: headers, tags, sequence numbers. No socket and no clock."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _OBJECT = 0
 
 
 class Framer:
-    """Wraps payloads into datagrams of one session and numbers them."""
+    """Makes and numbers the datagrams of one session."""
 
-    #: Header, tag, payload.
+    #: The pieces of a datagram: header, tag, payload.
     parts = 3
 
     def __init__(self, session: int, key: bytes, marks: MarkSigner) -> None:
@@ -37,7 +37,7 @@ class Framer:
     def frame(
         self, run: Run, payloads: Sequence[bytes | memoryview], now: float
     ) -> list[bytes | memoryview]:
-        """Header, tag and payload of each datagram in turn, ready for one gathering send."""
+        """Header, tag and payload of all datagrams in turn, for one sendmsg."""
         sent_us = int(now * 1e6) & 0xFFFFFFFF
         pack, tag = HEADER.pack, self._sealer.tag
         session, k, block = self._session, run.k, run.block
@@ -83,7 +83,7 @@ class Framer:
 
 
 class PaperFramer:
-    """The same for mode `paper`: three fields, no tag, no marks."""
+    """The framer of mode `paper`: three fields, no tag, no marks."""
 
     parts = 2
 
@@ -94,7 +94,7 @@ class PaperFramer:
     def frame(
         self, run: Run, payloads: Sequence[bytes | memoryview], now: float
     ) -> list[bytes | memoryview]:
-        """Fields and payload of each packet in turn."""
+        """Fields and payload of all packets in turn."""
         del now
         total = self._order.total
         pieces: list[bytes | memoryview] = []
@@ -104,7 +104,7 @@ class PaperFramer:
         return pieces
 
     def mark(self, mark: Mark, now: float) -> bytes:
-        """The paper has no marks: a receiver counts, or waits."""
+        """Empty: the paper has no marks."""
         return b""
 
 

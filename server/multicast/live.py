@@ -1,4 +1,4 @@
-"""One running session: the offer it makes, the reports it takes, the bytes it repairs."""
+"""One running session: its offers, its members' reports, and repair by HTTP."""
 
 from __future__ import annotations
 
@@ -23,26 +23,37 @@ from .schedule_steps import CarouselSettings, Phase
 from .symbols import Maker, ObjectChanged, SymbolSource
 from .transmitter import Sender, Transmitter
 
-#: Members up to this number say when they have joined, so that the session can start early.
-_SMALL_COHORT = 64
-_WINDOW_PER_MEMBER_S = 0.0005
-_LEAST_WINDOW_S = 0.002
-_MOST_WINDOW_S = 10.0
-#: How often a receiver of a small cohort asks for repair during a pass; larger ones, more rarely.
-_REPORT_EVERY_S = 0.2
-_MOST_REPORT_EVERY_S = 10.0
-#: What counts as one address may fetch this share of the object by repair, however many members
-#: it has, and no faster than the session sends; more is for the unicast queue.
+
+@dataclass(frozen=True, slots=True)
+class CohortReports:
+    """Bounds the reports of a cohort to 2 000 a second.
+
+    A cohort of up to `small_cohort` members reports its joins, so that the session can start early,
+    and every `every_s` during a pass. Larger ones report less often in proportion.
+    """
+
+    small_cohort: int = 64
+    window_per_member_s: float = 0.0005
+    least_window_s: float = 0.002
+    most_window_s: float = 10.0
+    every_s: float = 0.2
+    most_every_s: float = 10.0
+
+
+_REPORTS = CohortReports()
+#: The share of the object that one address may fetch by repair; more is for the unicast queue.
 _REPAIR_SHARE = 0.3
-#: So much at the session's rate may be had at once.
+#: The burst of its token bucket, in time at the session's rate.
 _REPAIR_AHEAD_S = 2.0
+#: A receiver of the paper's mode, which has no marks, waits this long for a datagram.
 _PAPER_SILENCE_S = 1.5
+#: Other receivers: eight of the slowest marks.
 _SILENCE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlace:
-    """Where a session sends: group, port, sender's address, reach."""
+    """A session's group and port, the sender's address, and the TTL."""
 
     group: str
     port: int
@@ -54,7 +65,7 @@ class SessionPlace:
 
 @dataclass(slots=True)
 class SessionCounters:
-    """For metrics and the status page."""
+    """A session's figures for metrics and the status page. `losses`: member -> last loss."""
 
     members: int = 0
     done: int = 0
@@ -64,11 +75,11 @@ class SessionCounters:
 
 
 class LiveSession:
-    """Wires carousel, framing and transmitter for one object.
+    """Connects carousel, framer and transmitter for one object.
 
-    `ended(session, reason)` is called once, `complete(session)` when one that gathers its members
-    has enough. The file stays open, so that a name that now means another file does not matter; a
-    file that was written to ends the session.
+    `ended(session, reason)` is called once; `complete(session)` is called when a session that
+    gathers members has enough. The file stays open, so it may be replaced under its name. If it is
+    written to, the session ends.
     """
 
     def __init__(
@@ -103,9 +114,9 @@ class LiveSession:
         self._sha256 = sha256
         self._settings = settings
         self.rate = rate
-        #: All who ever joined: their networks, and the most that they said they can take.
+        #: Member -> its networks and its declared rate. Members that left stay in it.
         self._offered: dict[str, tuple[Sequence[str], float]] = {}
-        #: By what counts as one address: when it first asked for repair, and what it got.
+        #: Address -> time of its first repair, and the bytes since.
         self._repaired: dict[str, tuple[float, int]] = {}
         rep = file.rep
         self.layout = BlockLayout(rep.size_bytes, fec.symbol_bytes, fec.block_symbols)
@@ -134,60 +145,60 @@ class LiveSession:
         source.made = self.transmitter.poke
 
     def start(self) -> None:
-        """Begin the lead; the carousel decides when pass 0 begins."""
+        """Start the transmitter. The carousel decides when pass 0 starts."""
         self.transmitter.start()
 
     def stop(self, reason: str) -> None:
-        """End now; receivers go on by unicast."""
+        """End now. Receivers fetch the rest by unicast."""
         self.transmitter.stop(reason)
 
     @property
     def url_path(self) -> str:
-        """Of the file that is sent."""
+        """The URL path of the file."""
         return self._file.rep.url_path
 
     @property
     def waiting(self) -> bool:
-        """Whether it has yet to gather its members, or ended before it had."""
+        """Whether it is gathering members, or ended before it had enough."""
         return self.carousel.waiting
 
     @property
     def saved_bytes(self) -> int:
-        """What its receivers have, about, less what was sent for that; unicast saves nothing."""
+        """About the bytes that receivers have, less the bytes sent."""
         size, carousel = self.layout.size_bytes, self.carousel
         had = carousel.done_members * size + carousel.on_time * carousel.front_bytes
         return max(0, had - self.transmitter.sent_bytes)
 
     @property
     def takes_joiners(self) -> bool:
-        """Whether a receiver that comes now gets everything."""
+        """Whether a receiver that joins now gets the whole object."""
         if self.carousel.phase is Phase.CLOSED:
             return False
         return self._settings.repair or self.carousel.phase is Phase.GATHER
 
     def _peers_of(self, member: str) -> int:
-        """Among how many reports are shared out: the late do not make those on time wait."""
+        """How many members share the rate of reports. Late ones do not slow down those on time."""
         late = self.carousel.is_late(member)
         return self.carousel.members if late else self.carousel.on_time
 
     def report_window_s(self, member: str) -> float:
-        """Over how long reports are spread."""
-        window = self._peers_of(member) * _WINDOW_PER_MEMBER_S
-        return min(_MOST_WINDOW_S, max(_LEAST_WINDOW_S, window))
+        """The time over which reports about a pass are spread."""
+        window = self._peers_of(member) * _REPORTS.window_per_member_s
+        return min(_REPORTS.most_window_s, max(_REPORTS.least_window_s, window))
 
     def _report_every_s(self, member: str) -> float:
-        every = _REPORT_EVERY_S * max(1.0, self._peers_of(member) / _SMALL_COHORT)
-        return min(every, _MOST_REPORT_EVERY_S)
+        every = _REPORTS.every_s * max(1.0, self._peers_of(member) / _REPORTS.small_cohort)
+        return min(every, _REPORTS.most_every_s)
 
-    def takes(self, declared_bytes_s: float) -> bool:
-        """Whether a receiver of that rate can come now: the late do not slow the others down."""
+    def accepts(self, declared_bytes_s: float) -> bool:
+        """Whether a receiver of that rate can join now. A late one must not be slower."""
         if not self.takes_joiners or not self.rate.acceptable(declared_bytes_s):
             return False
         gathering = self.carousel.phase is Phase.GATHER
         return gathering or declared_bytes_s >= self.transmitter.rate_bytes_s
 
     def offer(self, declared_bytes_s: float, address: str) -> Offer:
-        """Take a new member in, which asked from this address, and say what it must know."""
+        """Add a member with this address. Returns its offer."""
         now = self._reactor.seconds()
         member = secrets.token_urlsafe(12)
         waiting = self.carousel.waiting
@@ -226,7 +237,7 @@ class LiveSession:
             report_every_s=0.0
             if paper or not self._settings.repair
             else self._report_every_s(member),
-            report_joined=gathering and self.carousel.members <= _SMALL_COHORT,
+            report_joined=gathering and self.carousel.members <= _REPORTS.small_cohort,
             meanwhile=self.carousel.waiting,
             silence_s=_PAPER_SILENCE_S if paper else _SILENCE_S,
         )
@@ -234,11 +245,11 @@ class LiveSession:
         return offer
 
     def is_member(self, name: str) -> bool:
-        """Whether the offer was given to a receiver under this name, which nobody can guess."""
+        """Whether a receiver got an offer with this secret name."""
         return name in self._offered
 
     def report(self, report: ReceiverReport) -> ReportAnswer:
-        """What to answer to a report; that of a stranger changes nothing."""
+        """Add a report. Returns the answer. A report without a member's name changes nothing."""
         now = self._reactor.seconds()
         before = self.report_window_s(report.member)
         if not self.carousel.expects(report.member):
@@ -261,10 +272,10 @@ class LiveSession:
         return ReportAnswer(action, max(before, self.report_window_s(report.member)))
 
     def repair(self, member: str, address: str, ranges: list[tuple[int, int]]) -> bytes | None:
-        """Bytes of the object for a member at what counts as this address.
+        """These ranges of the object for a member at this address.
 
-        None when it is none, asks for more than it may have now, or for blocks that are yet to be
-        sent.
+        None when it is not a member, requests more than `_allowed_bytes`, or blocks that were not
+        sent yet.
         """
         wanted = sum(end - first for first, end in ranges)
         last = max(end for _, end in ranges) - 1
@@ -284,7 +295,7 @@ class LiveSession:
         return data
 
     def _allowed_bytes(self, address: str) -> int:
-        """What this address may still have, as fast as the session sends and a moment ahead."""
+        """The repair bytes that this address may get now: a token bucket at the session's rate."""
         now: float = self._reactor.seconds()
         since, had = self._repaired.get(address, (now, 0))
         paced = (now - since + _REPAIR_AHEAD_S) * self.transmitter.rate_bytes_s
@@ -295,7 +306,7 @@ class LiveSession:
         self.transmitter.rate_bytes_s = self.rate.rate_bytes_s
 
     def _count_votes(self) -> None:
-        """Those on time have a word, and nobody else."""
+        """Make the members on time the voters on the rate."""
         counted, on_time = self.rate.members, self.carousel.punctual
         if counted == on_time:
             return
@@ -309,7 +320,7 @@ class LiveSession:
                 self.rate.join(member, *self._offered[member])
 
     def adapt(self) -> None:
-        """The session's share of the line changed."""
+        """Apply a changed share of the line."""
         self._adapt()
 
     def _pread(self, offset: int, length: int) -> bytes:

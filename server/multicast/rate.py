@@ -1,8 +1,8 @@
-"""How fast a session may send: the configured rate, bent to what its members agree on. Pure.
+"""The rate of a session: the configured rate, lowered to what its members elect. Pure.
 
 Each member has a wish (`server.multicast.rate_wish`), each network one vote
-(`server.multicast.rate_votes`). A member that can take much less than what was elected is for
-unicast. Never below the floor: receivers that cannot even take that are for unicast, too.
+(`server.multicast.rate_votes`). The rate is never below a floor. A member that can receive much
+less than the elected rate, or less than the floor, is sent to unicast.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from ...protocol.session_report import ReceiverReport
 from .rate_votes import RateVotes
 from .rate_wish import RateSettings, RateWish
 
-#: What the files that wait for another one get together, beside the one that is sent.
+#: The share of the rate for all sessions that wait for the first pass of another one.
 _TRICKLE = 0.05
-#: A member that can take this share of the rate may stay: repair of the rest costs the others no
-#: more than a vote may.
+#: A member stays that can receive this share of the rate: repair of the rest costs the others 10 %,
+#: no more than a vote may (`rate_votes._WORTH`).
 _NEARLY = 0.9
-#: A member that can take less stays this long: the start of a download on the same line, or other
-#: work on its host, may be over by then.
+#: A slower member stays for this time: another download on its line, or work on its host, may end.
 _PATIENCE_S = 3.0
 
 
 def shares(left: Sequence[int]) -> list[float]:
-    """How sessions share the rate, by what the first pass of each has left in bytes; 1 in all.
+    """The sessions' shares of the rate (their sum is 1), by the bytes left in their first passes.
 
-    The one that has least left goes first, and the others trickle: two files at once would both
-    end when the second of them does. Those whose first pass is over repair beside it.
+    The session with the fewest bytes left goes first (SRPT); those behind it share `_TRICKLE`.
+    Sessions whose first pass is over have a full weight for their repair.
     """
     first = min((size, at) for at, size in enumerate(left) if size)[1] if any(left) else -1
     trickle = _TRICKLE / max(1, sum(1 for size in left if size) - 1)
@@ -48,22 +47,22 @@ class RateControl:
         self._datagram_bytes = datagram_bytes
         self._settings = settings or RateSettings()
         self._configured = configured_bytes_s
-        #: What members can take, and what TCP would get on their ways.
+        #: What members can receive, and what TCP would get on their paths.
         self._limits, self._fair = RateVotes(), RateVotes(median)
         self._wishes: dict[str, RateWish] = {}
-        #: When all were last looked at: with a thousand that takes some milliseconds.
+        #: The last update of silent members. For a thousand it takes some milliseconds.
         self._looked_at = float("-inf")
-        #: Since when the rate has been too high for a member, by its own reports.
+        #: Member -> since when the rate has been too high for it.
         self._too_fast_since: dict[str, float] = {}
 
     @property
     def floor_bytes_s(self) -> float:
-        """The least this session goes down to."""
+        """The lowest rate of this session."""
         return self._configured * self._settings.floor_share
 
     @property
     def rate_bytes_s(self) -> float:
-        """What to send at now."""
+        """The present rate."""
         return self._configured * self._share
 
     @property
@@ -72,18 +71,18 @@ class RateControl:
 
     @property
     def members(self) -> Sequence[str]:
-        """All that have a word."""
+        """All voters."""
         return list(self._wishes)
 
     def configure(self, configured_bytes_s: float) -> None:
-        """The share of the line this session may use changed."""
+        """Set the rate that this session may use."""
         if configured_bytes_s != self._configured:
             self._configured = configured_bytes_s
             for member in self._wishes:
                 self._vote(member)
 
     def acceptable(self, declared_bytes_s: float) -> bool:
-        """Whether a receiver of that rate can be in the session at all."""
+        """Whether a receiver of that rate can be in the session."""
         return declared_bytes_s >= self.floor_bytes_s
 
     def join(
@@ -92,24 +91,21 @@ class RateControl:
         networks: Sequence[str] = (),
         declared_bytes_s: float = float("inf"),
     ) -> None:
-        """A receiver from these networks, narrow to wide, has a word from now on."""
+        """Add a voter from these networks, narrow to wide."""
         self._wishes[member] = RateWish(self._settings, self._datagram_bytes, declared_bytes_s)
         self._limits.join(member, networks)
         self._fair.join(member, networks)
         self._vote(member)
 
     def forget(self, member: str) -> None:
-        """The receiver is gone."""
+        """Remove a voter."""
         self._wishes.pop(member, None)
         self._too_fast_since.pop(member, None)
         self._limits.leave(member)
         self._fair.leave(member)
 
     def report(self, report: ReceiverReport, now: float, rtt_s: float | None = None) -> None:
-        """A member tells how many datagrams there were so far, and how many it got.
-
-        `rtt_s`: how long ago the last one it saw was sent; None if nobody knows.
-        """
+        """Add a voter's report. `rtt_s` is the age of the last datagram that it saw, if known."""
         wish = self._wishes.get(report.member)
         if wish is None:
             return
@@ -124,10 +120,10 @@ class RateControl:
                 self._vote(member)
 
     def is_too_fast_for(self, member: str, now: float) -> bool:
-        """Whether a member that has just reported is for unicast.
+        """Whether a member that has just reported must use unicast.
 
-        It can take less than the others have elected: what it declared, or what it has reported for
-        some time.
+        It can receive less than the elected rate: by its declared rate, or for `_PATIENCE_S` by its
+        reports.
         """
         wish = self._wishes.get(member)
         if wish is None:

@@ -1,8 +1,8 @@
-"""The rate that a session's members agree on: one vote a network, and no veto. Pure.
+"""Elects the rate of a session: one vote for each network, and no veto. Pure.
 
 TFMCC follows its slowest receiver (RFC 4654), so one receiver that lies slows down all others. Here
-a rate wins by what it brings all voters together, and voters with lower wishes are left out. A
-receiver that is left out is for unicast.
+the rate with the highest benefit for all voters together wins. Receivers with lower wishes are sent
+to unicast.
 """
 
 from __future__ import annotations
@@ -13,28 +13,27 @@ from dataclasses import dataclass, field
 
 from ..http.prefix_shares import PrefixShares
 
-#: The price of a vote: leaving out this share of the voters ...
+#: To leave out this share of the voters ...
 _LEFT_OUT = 0.2
-#: ... is worth this share of the rate. Then a fifth of the voters never costs more.
+#: ... is worth this share of the rate: a fifth of the voters never costs more than a tenth of it.
 _WORTH = 0.1
 _EXPONENT = math.log(1 - _WORTH) / math.log(1 - _LEFT_OUT)
-#: A rate must suit this share of the voters, so that a slower majority decides.
+#: A rate must suit this share of the voters: a majority that is slower decides.
 _LEAST_SERVED = 0.5
-#: Bounds what one session remembers, and a count to about 0.1 ms.
+#: Bounds a session's memory, and the time of a count to about 0.1 ms.
 MOST_VOTES = 1024
 
 
 def elect(wishes: Sequence[float]) -> float:
-    """The share of the rate that voters agree on, of the shares that each can take; 1: no limit.
+    """Elect one of the wishes, which are shares of the rate; 1: no limit.
 
-    It is the wish with the greatest product of rate and served share ** `_EXPONENT`. Where k of n
-    voters lie, k <= n / 2, it is at least the lowest wish of the others times
-    (1 - k / n) ** `_EXPONENT`.
+    The wish with the highest product of rate and served share ** `_EXPONENT` wins. If k <= n / 2 of
+    n voters lie, it is at least (1 - k / n) ** `_EXPONENT` times the lowest honest wish.
     """
     limits = sorted((wish for wish in wishes if wish < 1.0), reverse=True)
     served = len(wishes) - len(limits)
     best, most = 1.0, 0.0
-    # The highest rate first: with equal products the lower one serves more voters.
+    # In falling order: of equal products the lower rate serves more voters.
     for limit in (1.0, *limits):
         served += limit < 1.0
         share = served / len(wishes)
@@ -46,17 +45,17 @@ def elect(wishes: Sequence[float]) -> float:
 
 @dataclass(slots=True)
 class _Ballot:
-    """What a network, an address or a member votes for, and those inside it."""
+    """The vote of a network, an address or a member, and the ballots inside it."""
 
     vote: float = 1.0
     inside: dict[str, _Ballot] = field(default_factory=dict)
 
 
 class RateVotes:
-    """Members elect the vote of their address, addresses that of their network, and so on.
+    """Members elect the vote of their address, addresses the vote of their network, and so on.
 
-    So a network has one vote, however many members it has. `count` makes one vote of several: see
-    `elect`. Where wishes are guesses, their median is no guess too low.
+    So a network has one vote, however many members it has. `count` makes one vote of several:
+    `elect`, or the median where wishes are estimates.
     """
 
     def __init__(self, count: Callable[[Sequence[float]], float] = elect) -> None:
@@ -67,19 +66,19 @@ class RateVotes:
 
     @property
     def members(self) -> Sequence[str]:
-        """All that have a vote."""
+        """All voters."""
         return list(self._paths)
 
     @property
     def share(self) -> float:
-        """The share of the rate that was elected; 1 without voters."""
+        """The elected share of the rate; 1 without voters."""
         return self._all.vote
 
     def join(self, member: str, networks: Sequence[str]) -> None:
-        """A new voter from these networks, narrow to wide.
+        """Add a voter from these networks, narrow to wide.
 
-        With `MOST_VOTES` the network with the most voters gives its oldest up for one of a network
-        with fewer; where there is none, the newcomer has no vote.
+        Beyond `MOST_VOTES` the network with most voters loses its oldest one to a network with
+        fewer. If there is none, the newcomer has no vote.
         """
         if len(self._paths) >= MOST_VOTES:
             oldest = self._shares.to_give_up(networks)
@@ -91,14 +90,14 @@ class RateVotes:
         self._set(self._paths[member], 1.0)
 
     def leave(self, member: str) -> None:
-        """Count this voter no longer; unknown ones are ignored."""
+        """Remove a voter; unknown ones are ignored."""
         path = self._paths.pop(member, None)
         if path is not None:
             self._shares.remove(member)
             self._set(path, None)
 
     def wish(self, member: str, share: float) -> None:
-        """This voter can take so much, 1 at most; that of others is ignored."""
+        """Set a voter's wish, 1 at most; unknown voters are ignored."""
         path = self._paths.get(member)
         if path is None:
             return

@@ -1,12 +1,11 @@
-"""What one receiver can take of a session's rate, by its reports. Pure.
+"""Estimates the share of a session's rate that one receiver can receive, by its reports. Pure.
 
-Loss alone says nothing (a radio link loses at any rate). Loss together with a queue on the way says
-that the line may be too slow: then the receiver wishes for what it gets through. If the session
-follows and the loss falls, the wish stays, and rises slowly once there are no complaints. If the
-loss does not fall, it has other causes: the wish is undone, and such loss counts no more. A
-receiver that does not read as fast as the session sends says so itself, before its buffer
-overflows. Where loss and a queue come together, what TCP would get there
-(`server.multicast.fair_rate`) is the ceiling.
+- Loss alone is not congestion: a radio link loses at any rate.
+- After loss together with a queue on the path the receiver wishes for its goodput. If the session
+  follows and the loss falls, the wish stays, and rises slowly while there is no congestion. If the
+  loss does not fall, the wish is undone, and that much loss is ignored from then on.
+- A receiver that reads too slowly reports its lag before its buffer overflows.
+- With loss and a queue, TCP's rate on that path (`server.multicast.fair_rate`) is the ceiling.
 """
 
 from __future__ import annotations
@@ -16,18 +15,24 @@ from dataclasses import dataclass
 from ...protocol.session_report import ReceiverReport
 from .fair_rate import ALIKE, FairRate
 
-#: A session whose rate is this close to a wish has followed it.
+#: A session has followed a wish when its rate is at most this factor above it.
 _FOLLOWED = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class RateSettings:
-    """`floor_share`: of the configured rate; below it a receiver is told to use unicast.
+    """The tuning of `RateWish`. Shares are of the configured rate.
 
-    A loss is judged over at least `judged_datagrams`; `better_share` of the loss before must be
-    left at most for a step down to have helped. `slow_lag_ms` is how long datagrams may wait in a
-    receiver's own buffer, where that does not hold twice as much; `slow_loss` the share of them
-    that may be lost there. A receiver that says nothing for `quiet_s` misses nothing.
+    - `floor_share`: a receiver that can receive less is sent to unicast.
+    - `congested_loss`, `congested_queue_ms`: a report with both is a sign of congestion.
+    - `judged_datagrams`: the least number over which a loss is judged.
+    - `better_share`: a step down helped if at most this share of the loss is left.
+    - `slow_lag_ms`: the longest lag in a receiver's own buffer, unless that holds twice as much.
+    - `slow_loss`: the highest share of datagrams lost in that buffer.
+    - `lag_floor_share`: the lowest wish because of lag without loss.
+    - `slow_share`: the factor of one step for a slow reader.
+    - `faster_every_s`, `step_every_s`, `recover_share`: the pace at which wishes change.
+    - `quiet_s`: a receiver without a report for this time misses nothing.
     """
 
     floor_share: float = 0.25
@@ -47,14 +52,14 @@ class RateSettings:
 
 @dataclass(frozen=True, slots=True)
 class _StepDown:
-    """A wish for less, and the loss that it should help."""
+    """A lowered wish, and the loss that it should reduce."""
 
     loss: float
     share_before: float
 
 
 class RateWish:
-    """Of one receiver, as shares of the configured rate; 1: all of it."""
+    """The wish of one receiver, as a share of the configured rate; 1: all of it."""
 
     def __init__(
         self,
@@ -64,50 +69,50 @@ class RateWish:
     ) -> None:
         self._settings = settings
         self._datagram_bytes = datagram_bytes
-        #: The most that the receiver said it can take.
+        #: The highest rate that the receiver declared in its request.
         self.declared_bytes_s = declared_bytes_s
-        #: What TCP would get on the way to it.
+        #: TCP's rate on the path to it.
         self._fair = FairRate()
-        #: What it gets through.
+        #: What its path can carry.
         self._share = 1.0
         self._changed_at = float("-inf")
         self._trial: _StepDown | None = None
-        #: Whether its last report complained of loss and a queue.
+        #: Whether its last report was a sign of congestion.
         self._is_congested = False
-        #: What had been sent, received and lost in its own buffer at the last judged report.
+        #: Datagrams sent, received and lost in its own buffer at the last judged report.
         self._counts = (0, 0, 0)
-        #: When it last told, and the session's share of the rate then.
-        self._told_at: float | None = None
+        #: The time of its last report, and the session's share of the rate then.
+        self._reported_at: float | None = None
         self._session_share = 0.0
-        #: The loss that a slower rate did not help.
-        self._hopeless: float | None = None
-        #: What it can read, and whether it reads too slowly now.
+        #: The loss that a lower rate did not reduce.
+        self._constant_loss: float | None = None
+        #: What its program can read, and whether it reads too slowly now.
         self._readable = 1.0
         self._readable_at = float("-inf")
         self._lag_ms = 0
         self._is_slow = False
-        #: The share that it lost in its own buffer by its last report.
+        #: The share lost in its own buffer at its last report.
         self._lost_there = 0.0
 
     @property
     def is_less(self) -> bool:
-        """Whether it has reported that it can take less; that may rise again."""
+        """Whether its wish was lowered, and may rise again."""
         return self._share < 1.0 or self._readable < 1.0
 
     def share(self, configured_bytes_s: float) -> float:
-        """The share of the configured rate that it can take."""
+        """The share of the configured rate that it can receive."""
         declared = self.declared_bytes_s / configured_bytes_s
         return max(self._settings.floor_share, min(self._share * self._readable, declared))
 
     def fair_share(self, configured_bytes_s: float) -> float:
-        """The share of the configured rate that TCP would get on the way to it; 1 at most."""
+        """The share of the configured rate that TCP would get on its path; 1 at most."""
         fair = self._fair.datagrams_s * self._datagram_bytes / configured_bytes_s
         return max(self._settings.floor_share, min(1.0, fair))
 
     def bearable_share(self, configured_bytes_s: float) -> float:
-        """The most that it can be sent without harm to it, to its line or to the other members.
+        """The highest share that harms neither it, nor its line, nor the other members.
 
-        Fair rates are guesses, a lag alone loses nothing, and what it lost before is over.
+        It is looser than `share`: fair rates are estimates (`ALIKE`), and lag alone loses nothing.
         """
         congested = self._share if self._is_congested else 1.0
         read = self._session_share * (1 - self._lost_there) if self._lost_there else 1.0
@@ -117,10 +122,10 @@ class RateWish:
     def report(
         self, report: ReceiverReport, now: float, session_share: float, rtt_s: float | None = None
     ) -> None:
-        """It tells how many datagrams there were so far, and how many it got.
+        """Add a report.
 
-        `session_share` is the session's share of the configured rate, `rtt_s` how long ago the last
-        datagram that the receiver saw was sent; None if nobody knows.
+        `session_share` is the session's present share of the configured rate. `rtt_s` is the age of
+        the last datagram that the receiver saw; None if it is not known.
         """
         settings, before = self._settings, self._counts
         sent = report.expected - before[0]
@@ -130,16 +135,16 @@ class RateWish:
         lost_there = self._lost_there = max(0, report.overruns - before[2]) / sent
         loss = max(0.0, 1 - (report.received - before[1]) / sent)
         self._follow_reader(report, lost_there, now)
-        seconds = now - self._told_at if self._told_at is not None else 0.0
-        # Outvoted, it was sent more than it wished for: at the rate of its last report, or of now.
+        seconds = now - self._reported_at if self._reported_at is not None else 0.0
+        # If it was outvoted, the session sent more than it wished for.
         sent_share = max(self._share, session_share, self._session_share)
-        self._told_at, self._session_share = now, session_share
-        # What it loses at any rate, or by its own fault, is no congestion.
-        excused = lost_there or self._lost_anyway(loss)
+        self._reported_at, self._session_share = now, session_share
+        # Loss in its own buffer, or at any rate, is not congestion.
+        excused = lost_there or self._is_constant(loss)
         self._fair.report(
             sent, 0 if excused else round(loss * sent), seconds, report.queue_ms, rtt_s
         )
-        self._is_congested = self._complains(loss, report.queue_ms)
+        self._is_congested = self._shows_congestion(loss, report.queue_ms)
         if now - self._changed_at < settings.step_every_s or lost_there >= settings.slow_loss:
             return
         trial = self._trial
@@ -155,8 +160,8 @@ class RateWish:
             self._rise(now)
 
     def others_reported(self, now: float) -> None:
-        """Others told something. A receiver that misses nothing seldom does, so it wants more."""
-        if self._told_at is not None and now - self._told_at >= self._settings.quiet_s:
+        """Raise the wish of a receiver that had nothing to report for `quiet_s`."""
+        if self._reported_at is not None and now - self._reported_at >= self._settings.quiet_s:
             self._trial = None
             self._rise(now)
             self._read_faster(now)
@@ -166,18 +171,18 @@ class RateWish:
             self._change(min(1.0, self._share + self._settings.recover_share), now)
 
     def _follow_reader(self, report: ReceiverReport, lost_there: float, now: float) -> None:
-        """Wish for less while it falls behind, and for more as soon as it does not."""
+        """Lower the wish while its lag grows, and raise it afterwards."""
         settings = self._settings
         catching_up = report.lag_ms < 0.9 * self._lag_ms
         self._lag_ms = report.lag_ms
-        # A slower rate takes no work off a busy host: it only keeps its buffer from filling.
+        # A lower rate does not help a busy host; it only keeps its buffer from overflowing.
         most_lag_ms = max(settings.slow_lag_ms, report.room_ms // 2)
         if lost_there >= settings.slow_loss or report.lag_ms >= most_lag_ms:
             self._is_slow = True
             is_due = now - self._readable_at >= settings.step_every_s
             if is_due and (lost_there or not catching_up):
                 share = self._readable * max(0.5, settings.slow_share - lost_there)
-                # Lag alone may come from other work on that host, which a slower rate cannot help.
+                # Lag alone may come from other work on that host, which a lower rate cannot help.
                 floor = settings.floor_share if lost_there else settings.lag_floor_share
                 self._readable, self._readable_at = max(floor, share), now
             return
@@ -191,29 +196,29 @@ class RateWish:
         if self._readable < 1.0 and not self._is_slow and is_due:
             self._readable, self._readable_at = min(1.0, self._readable / settings.slow_share), now
 
-    def _complains(self, loss: float, queue_ms: int) -> bool:
+    def _shows_congestion(self, loss: float, queue_ms: int) -> bool:
         settings = self._settings
-        known = 1.5 * (self._hopeless or 0.0)
+        known = 1.5 * (self._constant_loss or 0.0)
         return loss >= max(settings.congested_loss, known) and (
             queue_ms >= settings.congested_queue_ms
         )
 
-    def _lost_anyway(self, loss: float) -> bool:
-        """Whether it loses no more than what a slower rate did not help.
+    def _is_constant(self, loss: float) -> bool:
+        """Whether the loss is at most what a lower rate did not reduce.
 
-        A radio's loss is steady. Where a download on the same line took what the step down left,
-        loss soon falls far below what was noted, and the note with it.
+        A radio's loss is steady. If another download caused the loss, it soon falls far below the
+        known value, which is lowered with it.
         """
-        known = self._hopeless
+        known = self._constant_loss
         if known is None or loss > 1.5 * known:
             return False
-        self._hopeless = known + (0.2 if loss < known else 0.1) * (loss - known)
+        self._constant_loss = known + (0.2 if loss < known else 0.1) * (loss - known)
         return True
 
     def _judge(self, trial: _StepDown, loss: float, now: float) -> None:
         self._trial = None
         if loss > self._settings.better_share * trial.loss:
-            self._hopeless = max(loss, trial.loss)
+            self._constant_loss = max(loss, trial.loss)
             self._change(trial.share_before, now)
 
     def _change(self, share: float, now: float) -> None:

@@ -1,9 +1,9 @@
-"""The receivers of a session as the sender knows them. Pure.
+"""The receivers of a session. Pure.
 
-A receiver that joined before the first datagram is *on time*, others are *late*. The late get all
-they want from what the others leave, and have no word on how the session goes, so that a stream of
-them, or one that joins again and again, costs those on time nothing. Once nobody on time is left,
-the late are those on time.
+A receiver that joined before the first datagram is *on time*; others are *late*. Late receivers get
+repair from the capacity that the others leave, and do not vote on the rate: however many join, or
+join repeatedly, those on time lose nothing. When no receiver on time is left, the late ones become
+receivers on time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import median
 from ...protocol.session_report import ReceiverReport
 from .schedule_steps import CarouselSettings
 
-#: Over so many offers the gaps between them are looked at.
+#: The last offers whose intervals predict the next one.
 _GAPS = 8
 
 
@@ -25,32 +25,33 @@ class _Receiver:
     late: bool = False
     offered_at: float = 0.0
     joined: bool = False
-    heard_at: float = 0.0
+    reported_at: float = 0.0
     loss: float = 0.0
-    #: Where the counts stood when the loss was last judged, and since when they are looked at.
+    #: (expected, received) when the loss was last judged, and that time.
     judged: tuple[int, int] = (0, 0)
     judged_at: float | None = None
 
 
 class Receivers:
-    """Who is expected to report, what they said, and who is gone."""
+    """The receivers whose reports are expected, and what they reported."""
 
     def __init__(self, settings: CarouselSettings, now: float) -> None:
         self._settings = settings
         self._members: dict[str, _Receiver] = {}
         self.done = 0
-        #: The addresses of all who ever joined on time, and of those who came later.
+        #: The addresses of all receivers that ever joined on time, and of the late ones.
         self.addresses: set[str] = set()
         self.late_addresses: set[str] = set()
-        #: When the last offers were given, and how long those who joined on time took.
+        #: The times of the last offers.
         self._offers: list[float] = []
+        #: The times from offer to join of receivers on time.
         self._took_s: list[float] = []
 
     def __len__(self) -> int:
         return len(self._members)
 
     def __contains__(self, name: str) -> bool:
-        """Whether it joined and is not gone."""
+        """Whether this receiver's reports are expected."""
         return name in self._members
 
     def join(
@@ -61,33 +62,33 @@ class Receivers:
         address: str = "",
         late: bool = False,
     ) -> None:
-        """A receiver was given the offer; `address` is what counts as one ("": its name)."""
+        """Add a receiver that got the offer. `address` is what counts as one ("": its name)."""
         address = address or name
         (self.late_addresses if late else self.addresses).add(address)
         if not late:
             self._offers = [*self._offers, now][-_GAPS:]
-        self._members[name] = _Receiver(address, late, now, heard_at=now)
+        self._members[name] = _Receiver(address, late, now, reported_at=now)
 
     def is_late(self, name: str) -> bool:
-        """Whether it came after the first datagram, and others that did not are still here."""
+        """Whether a receiver is late."""
         member = self._members.get(name)
         return member is not None and member.late
 
     @property
     def on_time(self) -> int:
-        """How many of those who joined on time are still expected to report."""
+        """The number of receivers on time."""
         return sum(1 for _ in self._punctual())
 
     @property
     def punctual(self) -> Sequence[str]:
-        """Those who joined on time and are still expected to report."""
+        """The receivers on time."""
         return [name for name, member in self._members.items() if not member.late]
 
     def _punctual(self) -> Iterator[_Receiver]:
         return (member for member in self._members.values() if not member.late)
 
     def promote(self) -> bool:
-        """With nobody on time left, the late are; whether that happened now."""
+        """If no receiver on time is left, the late ones become such. Whether that happened now."""
         if not self._members or any(True for _ in self._punctual()):
             return False
         for member in self._members.values():
@@ -97,10 +98,11 @@ class Receivers:
         return True
 
     def ready_at(self, latest: float) -> float:
-        """When pass 0 may begin, `latest` at most: once everybody is in, and nobody else follows.
+        """The time at which pass 0 may start, `latest` at most.
 
-        One that was offered and has not joined yet is waited for as long as the others lead one
-        to expect; one address with several members is waited for once.
+        It is after the last join, and after `_settle_s` without a further offer. A receiver that
+        has not joined yet is waited for by the joins of the others; an address with a joined
+        receiver is not waited for.
         """
         settings = self._settings
         if not self._members or settings.settle_s == float("inf"):
@@ -114,9 +116,9 @@ class Receivers:
         return min(latest, ready)
 
     def _settle_s(self) -> float:
-        """How long to wait for one more, after the last: a few times the usual gap between them.
+        """The wait after the last offer: three times the mean interval between offers.
 
-        A receiver that comes later than that is not worth the wait for all.
+        A longer wait would cost all members more than a late receiver costs.
         """
         least, most = self._settings.settle_s, self._settings.most_settle_s
         offers = self._offers
@@ -126,16 +128,16 @@ class Receivers:
         return max(least, wait) if wait <= most else least
 
     def worst_loss(self) -> float:
-        """The greatest loss in the last reports of those on time that may stay."""
+        """The highest loss in the last reports of receivers on time, up to the settings' limit."""
         worst = self._settings.worst_loss
         return max((m.loss for m in self._punctual() if m.loss <= worst), default=0.0)
 
     def report(self, report: ReceiverReport, now: float) -> str:
-        """Take a report; the action to answer with: continue, unicast or closed."""
+        """Add a report. Returns the answer's action: continue, unicast or closed."""
         member = self._members.get(report.member)
         if member is None:
             return "closed"
-        member.heard_at = now
+        member.reported_at = now
         if not member.joined:
             member.joined = True
             if not member.late:
@@ -145,16 +147,16 @@ class Receivers:
             del self._members[report.member]
             self.done += report.state == "done"
             return "closed"
-        if self._too_lossy(member, report, now):
+        if self._is_too_lossy(member, report, now):
             del self._members[report.member]
             return "unicast"
         return "continue"
 
-    def _too_lossy(self, member: _Receiver, report: ReceiverReport, now: float) -> bool:
-        """Judge what was lost since the last time, once that is enough to go by.
+    def _is_too_lossy(self, member: _Receiver, report: ReceiverReport, now: float) -> bool:
+        """Judge the loss since the last judgement, over enough datagrams and enough time.
 
-        A download that starts on the same line takes most of it for half a second, so many
-        datagrams alone say little: time must have passed as well.
+        A download that starts on the same line takes most of it for 0.5 s: the number of datagrams
+        alone is not enough.
         """
         settings = self._settings
         if member.judged_at is None:
@@ -169,12 +171,12 @@ class Receivers:
         return loss > settings.worst_loss
 
     def send_away(self, name: str) -> None:
-        """A receiver was told to go to unicast."""
+        """Remove a receiver that was told to use unicast."""
         del self._members[name]
 
     def forget_silent(self, since: float, now: float) -> None:
-        """A receiver not heard for long, `since` not being counted before, is lost."""
+        """Remove receivers without a report for `member_timeout_s` after `since`."""
         timeout = self._settings.member_timeout_s
         for name, member in list(self._members.items()):
-            if now - max(member.heard_at, since) > timeout:
+            if now - max(member.reported_at, since) > timeout:
                 del self._members[name]

@@ -1,7 +1,7 @@
-"""Keeps the process that makes repair symbols: a reactor blocked for 10 ms would pause the line.
+"""Runs the process that makes repair symbols: to make them here blocks the reactor for 10 ms.
 
-RaptorQ's package holds the interpreter's lock, so threads do not help. Without the process (it
-could not be started, it died, too much is asked of it) senders make symbols themselves.
+RaptorQ's package holds the interpreter's lock, so threads do not help. If the process does not run,
+or has no free slot, the sender makes the symbols itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SCHEME = "raptorq"
 
 
 class RepairMaker(ProcessProtocol):
-    """Implements `server.multicast.symbols.Maker`. One process for all sessions of a server."""
+    """Implements `server.multicast.symbols.Maker` by one process for all sessions of a server."""
 
     log = Logger()
 
@@ -46,7 +46,7 @@ class RepairMaker(ProcessProtocol):
         self._closing = False
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the process; returns at once."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         words = [
             sys.executable,
@@ -88,14 +88,14 @@ class RepairMaker(ProcessProtocol):
         self._process.write(ORDER.pack(slot, k, symbol_bytes, count))
         return True
 
-    # --- heard from the process -----------------------------------------------------------------
+    # --- events of the process ------------------------------------------------------------------
 
     def connectionMade(self) -> None:
         """Twisted: the process runs."""
         self._free = list(range(SLOTS))
 
     def outReceived(self, data: bytes) -> None:
-        """Twisted: answers, or parts of them."""
+        """Twisted: the process sent answers, or parts of them."""
         self._answers += data
         while len(self._answers) >= ANSWER.size and self._memory is not None:
             slot, made = ANSWER.unpack_from(self._answers)
@@ -107,7 +107,7 @@ class RepairMaker(ProcessProtocol):
             done([symbols[i : i + size] for i in range(0, len(symbols), size)] or None)
 
     def processEnded(self, reason: Any) -> None:
-        """Twisted: it is gone."""
+        """Twisted: the process ended."""
         if not self._closing:
             self.log.warn("the process for repair symbols ended: {why}", why=reason.value)
         self._lost()
@@ -123,5 +123,5 @@ class RepairMaker(ProcessProtocol):
 
 
 def _memory_folder() -> str | None:
-    """Where a temporary file is memory, if there is such a place."""
+    """A folder whose files are in memory; None if there is none."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,10 +1,10 @@
-"""Makes RaptorQ repair symbols for a sender, in a process of its own.
+"""Makes RaptorQ repair symbols for a sender in a separate process.
 
-usage: python -m server.multicast.repair_process MEMORY_FD
+usage: python -m tidegate.server.multicast.repair_process MEMORY_FD
 
-Shared memory has `SLOTS` places of `SLOT_BYTES`: the block in front, its symbols behind. Orders
-come on standard input, answers go to standard output, in order, each of fixed size; the end of the
-input is the end of the process.
+The shared memory has `SLOTS` slots of `SLOT_BYTES`: a block, then its repair symbols. Orders are
+read from standard input and answers written to standard output, in order and of fixed size. The
+process ends with its input.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ import sys
 
 from ...protocol.fec_raptorq import RaptorQEncoder
 
+#: The largest block (`protocol.fec.MAX_BLOCK_BYTES`).
 SOURCE_BYTES = 1 << 20
+#: Two blocks of repair; a sender makes more itself.
 SYMBOL_BYTES = 2 << 20
 SLOT_BYTES = SOURCE_BYTES + SYMBOL_BYTES
+#: Orders in flight: the process works on one while the next ones arrive.
 SLOTS = 4
-#: Slot, K, symbol size, how many symbols.
+#: Slot, K, symbol size, number of symbols.
 ORDER = struct.Struct(">BHHI")
-#: Slot, how many symbols were made (0: it failed).
+#: Slot, number of symbols made (0: it failed).
 ANSWER = struct.Struct(">BI")
 
 
 def serve(memory: mmap.mmap) -> None:
-    """Answer orders until there are no more."""
+    """Answer orders until the end of the input."""
     orders, answers = sys.stdin.buffer, sys.stdout.buffer
     while len(order := orders.read(ORDER.size)) == ORDER.size:
         slot, k, size, count = ORDER.unpack(order)
@@ -45,8 +48,8 @@ def serve(memory: mmap.mmap) -> None:
 
 
 def main() -> None:
-    """Run."""
-    # Ctrl-C reaches the whole group: the server says when this ends.
+    """Map the shared memory, and serve."""
+    # Ctrl-C reaches the whole process group, but the server ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with mmap.mmap(int(sys.argv[1]), SLOTS * SLOT_BYTES) as memory:
         serve(memory)

@@ -1,4 +1,4 @@
-"""What members of a session ask by HTTP, below `/-/multicast`: report, hashes, repair, status."""
+"""The requests of receivers under `/-/multicast`: report, hashes, repair, status."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _BINARY = (b"Content-Type", b"application/octet-stream")
 _NO_STORE = (b"Cache-Control", b"no-store")
 _RANGE = rb"[0-9]{1,18}-[0-9]{1,18}"
 _REPAIR = re.compile(rb"([A-Za-z0-9_-]{1,64}) bytes=(" + _RANGE + rb"(?:," + _RANGE + rb")*)\Z")
-#: One answer to a repair is made in memory.
+#: Bounds the memory for one repair answer.
 _MOST_REPAIR_BYTES = 1 << 20
 
 
 class MulticastRoutes:
-    """Handler for the site's extension table."""
+    """Handles all requests under `PREFIX`."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
     def __call__(self, request: Request) -> None:
-        """Answer."""
+        """Answer one request."""
         if request.path == PREFIX.encode():
             self._status(request)
             return

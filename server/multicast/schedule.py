@@ -1,10 +1,10 @@
-"""Sessions by the clock: entries in a folder that a running server watches.
+"""Scheduled sessions: entries in a folder that a running server watches.
 
-`tidegate multicast send FILE --at TIME` writes an entry (one JSON file, written beside and renamed)
-into STATE/multicast; the server opens the session `ANNOUNCE_S` before its time, so that receivers
-that ask from then on are given the offer at once and wait for its start. What cannot be announced
-yet (no such file, or one that is being written) is tried again until its hour. An entry is removed
-when its send has ended, so a server that was killed or stopped before then sends when it is back.
+`tidegate multicast send FILE --at TIME` writes an entry (one JSON file, written atomically) into
+STATE/multicast. The server opens the session `ANNOUNCE_S` before its time: receivers get the offer
+at once and wait for the start. If the file is missing or being written, the server tries again
+until the entry's time. An entry is removed when its session has ended: a server that was stopped
+before sends after its restart.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ from .sessions import Sessions
 from .switch import object_key
 
 FOLDER = "multicast"
+#: A session is opened this long before its time.
 ANNOUNCE_S = 600.0
+#: How often the folder is read.
 _LOOK_S = 1.0
-#: So long after a try that failed the next one is made.
+#: The interval between tries to announce a session.
 _AGAIN_S = 10.0
 _MOST_ENTRY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledSend:
-    """One object, its hour (Unix time), and how: passes above 1 need no return channel."""
+    """One object, its time (Unix time), the number of passes, and whether reports are read."""
 
     path: str
     at: float
@@ -55,15 +57,15 @@ class ScheduledSend:
 
 
 @dataclass(slots=True)
-class _Taken:
-    """An entry in hand; without a session its file is being hashed."""
+class _Announced:
+    """An entry that is announced or sent. Without a session its file is being hashed."""
 
     entry: ScheduledSend
     session: LiveSession | None = None
 
 
 def write_entry(state: Path, entry: ScheduledSend) -> Path:
-    """Put an entry where the server looks. Raises OSError."""
+    """Write an entry for the server with this state folder. Raises OSError."""
     folder = state / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     document = {
@@ -90,7 +92,7 @@ def read_entry(file: Path) -> ScheduledSend:
 
 
 class ScheduleWatch:
-    """Looks at the folder once a second. `wall` is the wall clock the entries are written in."""
+    """Reads the folder once a second, and opens the sessions. `wall` is the wall clock."""
 
     log = Logger()
 
@@ -111,18 +113,17 @@ class ScheduleWatch:
         self._sessions = sessions
         self._wall = wall
         self._timer = Repeat(reactor, _LOOK_S, self._look)
-        #: Entries that are announced or sent.
-        self._taken: dict[Path, _Taken] = {}
-        #: Entries that cannot be announced yet, and when each is tried again (Unix time).
+        self._announced: dict[Path, _Announced] = {}
+        #: Entries that cannot be announced yet, and the time of the next try (Unix time).
         self._put_off: dict[Path, float] = {}
 
     def start(self) -> None:
-        """Look now and then every second."""
+        """Read the folder now, and then every second."""
         self._timer.start()
         self._look()
 
     def stop(self) -> None:
-        """Look no more; what has not been sent by now keeps its entry."""
+        """Stop reading the folder. Entries that were not sent stay."""
         self._timer.stop()
 
     def _look(self) -> None:
@@ -134,8 +135,8 @@ class ScheduleWatch:
             if name.endswith(".json"):
                 self._consider(self._folder / name)
         running = self._sessions.running
-        for file, taken in list(self._taken.items()):
-            session, entry = taken.session, taken.entry
+        for file, announced in list(self._announced.items()):
+            session, entry = announced.session, announced.entry
             if session is None:
                 continue
             if session not in running:
@@ -149,7 +150,7 @@ class ScheduleWatch:
                 session.stop("the file was replaced before its hour")
 
     def _object(self, entry: ScheduledSend) -> str | None:
-        """What the entry's name means now."""
+        """The object at the entry's path now; None if there is none."""
         try:
             return object_key(self._file(entry).rep)
         except (NotHere, IsDirectory):
@@ -162,8 +163,8 @@ class ScheduleWatch:
         return self._tree.open(parts)
 
     def _postpone(self, file: Path, entry: ScheduledSend, why: str) -> None:
-        """Try again before its hour, at the latest then; drop what fails after it."""
-        self._taken.pop(file, None)
+        """Try again later, at the entry's time at the latest. After it the entry is removed."""
+        self._announced.pop(file, None)
         now = self._wall()
         if now >= entry.at:
             self.log.warn("scheduled {path} is not sent: {why}", path=entry.path, why=why)
@@ -178,12 +179,12 @@ class ScheduleWatch:
         self._put_off[file] = min(now + _AGAIN_S, entry.at)
 
     def _drop(self, file: Path) -> None:
-        self._taken.pop(file, None)
+        self._announced.pop(file, None)
         self._put_off.pop(file, None)
         file.unlink(missing_ok=True)
 
     def _consider(self, file: Path) -> None:
-        if file in self._taken or self._put_off.get(file, 0.0) > self._wall():
+        if file in self._announced or self._put_off.get(file, 0.0) > self._wall():
             return
         try:
             entry = read_entry(file)
@@ -198,7 +199,7 @@ class ScheduleWatch:
         except (NotHere, IsDirectory):
             self._postpone(file, entry, "there is no such file")
             return
-        self._taken[file] = _Taken(entry)
+        self._announced[file] = _Announced(entry)
         layout = self._sessions.layout(opened.rep.size_bytes)
         self._hashes.want(opened, layout).addCallbacks(
             lambda hashes: self._open(file, entry, opened, layout, hashes),
@@ -218,8 +219,8 @@ class ScheduleWatch:
         layout: BlockLayout,
         hashes: tuple[bytes, ...],
     ) -> None:
-        anybody = Capability(self._sessions.schemes)
-        fec = self._sessions.choose_fec([anybody], layout, return_channel=entry.listens)
+        receiver = Capability(self._sessions.schemes)
+        fec = self._sessions.choose_fec([receiver], layout, return_channel=entry.listens)
         key = object_key(file.rep)
         session = self._sessions.open(
             key,
@@ -236,5 +237,5 @@ class ScheduleWatch:
             self._postpone(entry_file, entry, "the network does not let it begin")
             return
         self._put_off.pop(entry_file, None)
-        self._taken[entry_file].session = session
+        self._announced[entry_file].session = session
         self._hot.started(key, session.id)

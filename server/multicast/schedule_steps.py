@@ -1,4 +1,4 @@
-"""What a carousel is told and what it says: its settings, its phases, runs and marks."""
+"""The settings, phases and steps of a carousel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Phase(enum.Enum):
-    """Where a session stands."""
+    """The phase of a session."""
 
     GATHER = "gather"
     SEND = "send"
@@ -18,44 +18,48 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CarouselSettings:
-    """How patient a session is. Times are seconds.
+    """The settings of one session. Times are seconds."""
 
-    With `needed` the session first gathers: for so many members on time, for `gather_s` at most.
-    `lead_s` is the longest wait for joins before pass 0, `least_patience_s` how long one that was
-    offered is waited for, however fast the others were. `repair` says whether wants are answered
-    by multicast, `worst_loss` is the loss above which a receiver is told to go to unicast, judged
-    over `judge_after_datagrams` and `judge_after_s` at least.
-    """
-
+    #: If not 0, the session first gathers this many members on time, for `gather_s` at most.
     needed: int = 0
     gather_s: float = 15.0
+    #: The longest wait for joins before pass 0.
     lead_s: float = 0.15
-    #: With everybody joined, still wait so long for more of the same cohort; inf: never early.
+    #: The wait for further members after the last join; inf: always wait for `lead_s`.
     settle_s: float = 0.03
-    #: The most of that, where requests follow each other so closely that more will come.
+    #: Its upper bound while offers follow each other closely.
     most_settle_s: float = 0.1
+    #: The least wait for the join of a receiver that got an offer.
     least_patience_s: float = 0.25
+    #: Repair symbols of each block in pass 0.
     parity: int = 0
+    #: Whether lost symbols are repaired by multicast.
     repair: bool = True
     max_passes: int = 60
+    #: Passes of the source, for sessions without reports.
     fixed_passes: int = 1
+    #: The interval of marks, at first and at most.
     mark_every_s: float = 0.005
     slowest_mark_s: float = 0.25
+    #: A receiver without a report for this time is gone.
     member_timeout_s: float = 3.0
+    #: A receiver with more loss is sent to unicast; the loss is judged over at least
+    #: `judge_after_datagrams` and `judge_after_s`.
     worst_loss: float = 0.6
     judge_after_datagrams: int = 1000
     judge_after_s: float = 1.5
+    #: Marks that announce the end: two of them may be lost.
     close_marks: int = 3
-    #: What a session may send, in source passes: this much, and as much again for every address
-    #: that ever joined. One member that never has enough cannot keep the line busy for ever.
+    #: Bounds the symbols of a session, in passes of the source; each address that ever joined adds
+    #: one pass. So a member that always requests more cannot occupy the line for ever.
     most_passes_sent: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Symbols of one block to send back to back; `symbols` is ascending, never empty.
+    """Symbols of one block to send back to back. `symbols` is in rising order and not empty.
 
-    `until`: symbols below it will follow soon.
+    `until`: symbols below this number will follow soon.
     """
 
     pass_number: int
@@ -67,7 +71,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A signed datagram that says where the sender stands; `flags` may be none."""
+    """A signed datagram with the state of the session; `flags` may be 0."""
 
     pass_number: int
     flags: int

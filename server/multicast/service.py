@@ -1,4 +1,4 @@
-"""Puts the multicast room together and in front of the gate."""
+"""Builds the multicast room and puts it in front of the gate."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .sessions import Sessions
 from .settings import MulticastSettings
 from .switch import MulticastSwitch, hurry
 
-#: A rule that says no more than that a file may be multicast.
+#: The rule of a file that may be multicast and has no other condition.
 _ALLOWED = Verdict(multicast=True)
 
 
 class MulticastSender:
-    """What sends: demand and sessions. Raises `ProtocolError` for an unusable interface."""
+    """The demand detector and the sessions. Raises `ProtocolError` for an unusable interface."""
 
     def __init__(
         self,
@@ -54,17 +54,19 @@ class MulticastSender:
             settings,
             rng,
             charge,
-            lambda session, reason: hot.ended(session.object_key, session.id, vain=session.waiting),
+            lambda session, reason: hot.ended(
+                session.object_key, session.id, never_began=session.waiting
+            ),
             self.maker,
         )
 
     def hurry(self, request: Request) -> float | None:
-        """How soon a client that is told to wait should ask again; None: as the queue says."""
+        """The poll interval of a waiting client that can receive; None: as the queue says."""
         return hurry(self.hot, self.sessions, request)
 
 
 class MulticastRoom:
-    """The sender in front of the gate: `switch` is the admission then."""
+    """The sender in front of the gate; `switch` implements `Admission`."""
 
     def __init__(
         self,
@@ -85,24 +87,24 @@ class MulticastRoom:
         self.schedule = ScheduleWatch(reactor, state, tree, hot, hashes, self.sessions)
 
     def add_routes(self, site: Site) -> None:
-        """Answer what receivers ask."""
+        """Add the routes that receivers request."""
         site.add_route(PREFIX, MulticastRoutes(self.sessions), METHODS)
 
     def start(self) -> None:
-        """Begin to look at the schedule."""
+        """Start watching the schedule."""
         if self._maker is not None:
             self._maker.start()
         self.schedule.start()
 
     def close(self) -> None:
-        """Hold nobody, send nothing any more."""
+        """End all sessions, and pass held requests on."""
         self.schedule.stop()
         self.switch.close()
         if self._maker is not None:
             self._maker.close()
 
     def _eligible(self, request: Request, rep: Representation) -> bool:
-        """What everybody may have can be sent to everybody; all else is the gate's to judge."""
+        """Whether the file is open to all clients: the gate decides on all other requests."""
         gate = self._gate
         verdict = gate.parts.rules.verdict(rep.url_path)
         if gate.draining or verdict not in (NOTHING, _ALLOWED):

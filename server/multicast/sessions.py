@@ -1,4 +1,4 @@
-"""All running sessions of a server: opening, sharing the rate, remembering losses, ending."""
+"""All sessions of a server: opens and ends them, and shares the rate among them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from twisted.logger import Logger
 
 from ...protocol.errors import BadHeader, ProtocolError
 from ...protocol.fec import BlockLayout, FecParameters, available_schemes, block_symbols_for
-from ...protocol.fec_cost import PRIOR_LOSS, choose
 from ...protocol.packet import PAYLOAD_OFFSET
 from ...protocol.paper_mode import DEFAULT_K, map_url
 from ...protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
@@ -23,6 +22,7 @@ from ...protocol.units import format_rate, format_size
 from ..files.openfile import OpenFile
 from ..http.clock import Clock, cancel
 from ..http.request import Request
+from .fec_cost import PRIOR_LOSS, choose
 from .live import LiveSession, SessionPlace
 from .rate import RateControl, shares
 from .schedule_steps import CarouselSettings
@@ -31,28 +31,34 @@ from .symbols import Maker
 from .udp import GroupSender, find_interface, interface_mtu, is_wireless
 
 _FIELD = HEADER_NAME.lower().encode()
+#: The dynamic ports (RFC 6335).
 _PORTS = (49_152, 65_535)
-#: How many past losses decide about the next code.
+#: The losses of past receivers that choose the next code.
 _REMEMBER = 64
-#: Ended sessions still answer repairs and late reports for this long.
+#: Ended sessions answer repair requests and late reports for this time.
 _LINGER_S = 30.0
-#: The longest that a cohort is waited for after its session was opened, whatever its joins take:
-#: this share of the pass, within bounds. A repeat of what one missed costs more than that.
-_LEAD_SHARE, _LEAST_LEAD_S, _MOST_LEAD_S = 0.3, 0.5, 3.0
+#: The longest wait for joins before pass 0, as a share of the pass ...
+_LEAD_SHARE = 0.3
+#: ... within these bounds. To repeat what one receiver missed costs more.
+_LEAST_LEAD_S = 0.5
+_MOST_LEAD_S = 3.0
+#: The least wait for further members after the last join.
 _SETTLE_S = 0.01
-#: How often several sessions are looked at, and what each sends at least: receivers take silence
-#: for the sender's death.
-_LOOK_S, _LEAST_RATE = 0.1, 6_000.0
-#: Each has a socket and an open file.
-_MOST_WAITING = 64
-#: The most that those who are ready wait for one who may follow, as a share of the pass.
+#: Its upper bound as a share of the pass.
 _SETTLE_SHARE = 0.04
+#: How often the rate is shared again among several sessions.
+_LOOK_S = 0.1
+#: The least rate of a session in bytes/s: receivers leave a silent one.
+_LEAST_RATE = 6_000.0
+#: Bounds the sessions that gather members: each has a socket and an open file.
+_MOST_WAITING = 64
 
 
 class Sessions:
-    """`charge(bytes)` hears of every byte sent, `ended(session, reason)` of each session's end.
+    """The sessions of one server.
 
-    `maker` makes repair symbols elsewhere; None makes them here.
+    `charge(bytes)` is called for all bytes sent, `ended(session, reason)` at the end of a session.
+    `maker` makes repair symbols in another process; None: they are made here.
     """
 
     log = Logger()
@@ -80,7 +86,7 @@ class Sessions:
         self._by_key: dict[str, LiveSession] = {}
         self._lingering: OrderedDict[int, LiveSession] = OrderedDict()
         self._losses: list[float] = []
-        #: The codes this end can send, best first.
+        #: The codes that this server can send, best first.
         self.schemes = available_schemes()
         self._maker = maker
         self._tell_end = ended
@@ -88,17 +94,17 @@ class Sessions:
         self._look: Any = None
         self.sent_bytes_total = 0
 
-    # --- what a session will look like ----------------------------------------------------------
+    # --- parameters of a session ----------------------------------------------------------------
 
     @property
     def paper(self) -> bool:
-        """Whether this server runs paper E's mode."""
+        """Whether this server is in paper E's mode."""
         return self.settings.fec == "paper"
 
     def layout(self, size_bytes: int) -> BlockLayout:
-        """How files are cut, by the interface's MTU of this moment.
+        """The blocks of a file of this size, by the interface's present MTU.
 
-        The same for all codes of a mode, so hashes can be made ahead.
+        They do not depend on the code, so that hashes can be made before it is chosen.
         """
         header_bytes = PAPER_HEADER_BYTES if self.paper else PAYLOAD_OFFSET
         group = str(self.settings.group_network()[1])
@@ -108,7 +114,7 @@ class Sessions:
         return BlockLayout(size_bytes, symbol_bytes, k)
 
     def capability_of(self, request: Request) -> Capability | None:
-        """What a client that could be in a session of this server says of itself; else None."""
+        """The capability of a client that can be in a session of this server; else None."""
         value = request.headers.get(_FIELD)
         if value is None or self.closed:
             return None
@@ -119,7 +125,7 @@ class Sessions:
         return capability if capability is not None and self.suits(capability) else None
 
     def suits(self, capability: Capability) -> bool:
-        """Whether a client could be in a session of this server at all."""
+        """Whether a client with this capability can be in a session of this server."""
         family = "6" if self._interface.is_ipv6 else "4"
         if family not in capability.families or not self._scope_suits(capability.scope):
             return False
@@ -128,7 +134,7 @@ class Sessions:
         return RateControl(self.settings.rate).acceptable(capability.rate_bytes_s)
 
     def _scope_suits(self, scope: str) -> bool:
-        # What a client lets in: its link only (TTL 1), its site, its organisation (RFC 2365, 6).
+        # A client allows groups of its link (TTL 1), its site or its organisation (RFC 2365, 6).
         return scope != "link" or self.settings.ttl <= 1
 
     def choose_fec(
@@ -138,10 +144,7 @@ class Sessions:
         *,
         return_channel: bool = True,
     ) -> FecParameters:
-        """The code for a cohort and a file that is cut this way.
-
-        It is forced by the settings, or the cheapest for remembered losses.
-        """
+        """The code for a cohort: the setting's, or the cheapest for past receivers' losses."""
         symbol_bytes, k = layout.symbol_bytes, layout.block_symbols
         if self.paper:
             return FecParameters("paper", symbol_bytes, k, k, 1)
@@ -173,16 +176,16 @@ class Sessions:
 
     @property
     def running(self) -> Sequence[LiveSession]:
-        """All that send."""
+        """All running sessions."""
         return tuple(self._running.values())
 
     def figures(self) -> tuple[int, int]:
-        """How many sessions run, and how many receivers they have."""
+        """The number of sessions that have their members, and of their receivers."""
         running = [session for session in self.running if not session.waiting]
         return len(running), sum(session.counters.members for session in running)
 
     def lines(self) -> list[tuple[str, str, dict[str, str]]]:
-        """Every running session for the admin page: name, state, facts."""
+        """The running sessions for the admin page: name, state, facts."""
         return [
             (
                 session.url_path,
@@ -216,9 +219,9 @@ class Sessions:
         repair: bool = True,
         needed: int = 0,
     ) -> LiveSession | None:
-        """Begin a session; None when the network does not let us (said in the log).
+        """Open a session. None if the network does not allow it (the log says why).
 
-        With `needed` it gathers so many members first; None when too many sessions do.
+        With `needed` it first gathers that many members; None if too many sessions do.
         """
         if needed and sum(session.waiting for session in self.running) >= _MOST_WAITING:
             return None
@@ -263,11 +266,11 @@ class Sessions:
         self._by_key[key] = session
         self._share()
         if not needed:
-            self._tell_begin(session)
+            self._log_start(session)
         session.start()
         return session
 
-    def _tell_begin(self, session: LiveSession) -> None:
+    def _log_start(self, session: LiveSession) -> None:
         self.log.info(
             "multicast session {id:016x} for {key} to {group}:{port}, code {code}",
             id=session.id,
@@ -278,12 +281,12 @@ class Sessions:
         )
 
     def _complete(self, session: LiveSession) -> None:
-        """One that gathered has its members."""
+        """A session that gathered members has enough."""
         self._share()
-        self._tell_begin(session)
+        self._log_start(session)
 
     def close(self) -> None:
-        """End all, and begin none any more."""
+        """End all sessions, and open no more."""
         self.closed = True
         for session in list(self._running.values()):
             session.stop("the server stops")
@@ -302,7 +305,7 @@ class Sessions:
         return SessionPlace(group, self._rng.randint(*_PORTS), source, ttl, True, family)
 
     def _share(self) -> None:
-        """The rate is for all sessions together; the file that is sent soonest goes first."""
+        """Share the rate among all sessions, see `rate.shares`."""
         sending = [session for session in self._running.values() if not session.waiting]
         cancel(self._look)
         if len(sending) > 1:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-#: What every host takes in one piece (RFC 791); symbols for less would be mostly headers.
+#: All hosts accept a datagram of this size (RFC 791). Smaller symbols would be mostly headers.
 LEAST_MTU = 576
 _SECONDS: dict[str, Any] = {"unit": "s"}
 _BYTES: dict[str, Any] = {"unit": "bytes"}
@@ -15,7 +15,7 @@ _RATE: dict[str, Any] = {"unit": "bytes/s"}
 
 
 class MulticastSettings(BaseModel):
-    """When and how a file that many want is sent once for everyone."""
+    """When and how a file that many clients want is sent once to all of them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -99,10 +99,10 @@ class MulticastSettings(BaseModel):
         return interface
 
     def group_network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-        """Where groups are drawn from: the source-specific ranges, as receivers join (RFC 4607).
+        """The network of groups: part of the source-specific ranges (RFC 4607).
 
-        Of 232/8 a part whose Ethernet addresses are not those of 224.0.0.0/24, which switches
-        flood; of ff35 (scope: site) one from the half that hosts may allocate by themselves.
+        The part of 232/8 does not share the Ethernet addresses of 224.0.0.0/24, which switches
+        flood. The part of ff35 (scope: site) is in the half that hosts may allocate themselves.
         """
         if self.groups:
             return ipaddress.ip_network(self.groups)
@@ -113,9 +113,9 @@ class MulticastSettings(BaseModel):
         return ":" in self.interface
 
     def symbol_bytes(self, header_bytes: int, interface_mtu: int | None) -> int:
-        """The symbol that fills a datagram; a multiple of 8, as RaptorQ wants.
+        """The symbol size that fills a datagram, a multiple of 8 for RaptorQ.
 
-        `interface_mtu`: what the interface takes now; None if nobody knows.
+        `interface_mtu` is the interface's present MTU; None if it is not known.
         """
         mtu = min(self.mtu, max(LEAST_MTU, interface_mtu or self.mtu))
         return (mtu - (40 if self.is_ipv6 else 20) - 8 - header_bytes) // 8 * 8

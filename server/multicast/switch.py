@@ -1,7 +1,7 @@
-"""The switch in front of the gate: holds capable requests, offers sessions, lets the rest through.
+"""The switch in front of the gate: holds capable requests, and offers sessions.
 
-Implements `transfer.Admission` around another one. A request without the header, a range
-request, a HEAD, a file under a rule: straight through, at the price of one dictionary look-up.
+It implements `transfer.Admission` around another one. Requests without the header, range requests,
+HEAD, and requests for files under a rule pass at the cost of one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from .live import LiveSession
 from .sessions import Sessions
 
 _TICKET_FIELD = b"tidegate-ticket"
-#: A capable client that waits with a ticket asks again this soon, lest it miss a session.
+#: The poll interval of a capable client with a ticket: a session starts with its polls.
 _POLL_S = 5.0
+#: Bounds the polls of all such clients together.
 _MOST_POLLS_S = 200.0
 
 
@@ -45,7 +46,7 @@ class _Held:
 
 
 class MulticastSwitch:
-    """`inner` is the gate; `eligible` says whether a file may be given to anybody in the group."""
+    """`inner` is the gate. `eligible` says whether a file may be sent to all members of a group."""
 
     log = Logger()
 
@@ -119,7 +120,7 @@ class MulticastSwitch:
         self._settle()
 
     def close(self) -> None:
-        """Hold nobody any more, end all sessions; receivers go on by unicast."""
+        """End all sessions, and pass held requests on to the gate."""
         cancel(self._call)
         self.sessions.close()
         for waiter in list(self._held):
@@ -151,7 +152,7 @@ class MulticastSwitch:
     @staticmethod
     def _fits(session: LiveSession, capability: Capability) -> bool:
         return (
-            session.takes(capability.rate_bytes_s)
+            session.accepts(capability.rate_bytes_s)
             and session.fec.scheme in capability.fec
             and session.place.family in capability.families
         )
@@ -169,14 +170,14 @@ class MulticastSwitch:
             self.hot.prepared(key, self._reactor.seconds())
             self._settle()
 
-        # Without hashes there is no session; each request goes on when its window ends.
+        # If hashing fails, the requests pass on to the gate when their windows end.
         self._hashes.want(file, layout).addCallbacks(ready, lambda failure: None)
 
     def _settle(self) -> None:
         if self.sessions.closed:
             return
         now = self._reactor.seconds()
-        # After a fault here all that are held go on by themselves; the next request looks again.
+        # After a fault in `decide` all held requests pass on to the gate.
         outcomes: Sequence[StartSession | Gather | Release] = [Release("", tuple(self._held))]
         with self.log.failuresHandled("Nothing could be decided on multicast") as decided:
             outcomes = self.hot.decide(now)
@@ -185,7 +186,9 @@ class MulticastSwitch:
             running: int | None = None
             if waiting and not isinstance(outcome, Release):
                 needed = outcome.needed if isinstance(outcome, Gather) else 0
-                with self.log.failuresHandled("No multicast session; each has the file by itself"):
+                with self.log.failuresHandled(
+                    "No multicast session; the requests pass to the gate"
+                ):
                     running = self._begin(outcome.key, waiting, needed)
             for held in waiting:
                 with self.log.failuresHandled("A request that was held failed") as work:
@@ -198,7 +201,7 @@ class MulticastSwitch:
             self._call = self._reactor.callLater(wait_s, self._settle)
 
     def _begin(self, key: str, waiting: list[_Held], needed: int) -> int | None:
-        """The session for them, running or new; None where there is none."""
+        """The running or a new session for these requests; None if none is possible."""
         running = self.sessions.by_key(key)
         if running is None:
             running = self._open(key, waiting, needed)
@@ -216,8 +219,8 @@ class MulticastSwitch:
         if needed:
             session = self.sessions.open(key, file, fec, hashes, url=url, needed=needed)
         elif self.hot.queued(key) > len(waiting):
-            # Most of the cohort waits with tickets and will ask within a few seconds: one pass for
-            # all instead of a second one for the late.
+            # Most of the cohort waits with tickets and polls within `_POLL_S`: the pass waits for
+            # it, instead of a second pass for late receivers.
             session = self.sessions.open(
                 key, file, fec, hashes, url=url, lead_s=_POLL_S, at_fixed_time=True
             )
@@ -229,9 +232,9 @@ class MulticastSwitch:
 
 
 def hurry(hot: DemandDetector, sessions: Sessions, request: Request) -> float | None:
-    """How soon a client that is told to wait should ask again; None: as the queue says.
+    """The poll interval of a waiting client that can receive; None: as the queue says.
 
-    It comes by unicast when its turn has come or by the next session, whichever is first.
+    It gets its turn in the queue or the next session, whichever comes first.
     """
     if sessions.capability_of(request) is None:
         return None
@@ -239,12 +242,12 @@ def hurry(hot: DemandDetector, sessions: Sessions, request: Request) -> float | 
 
 
 def object_key(rep: Representation) -> str:
-    """One content under one name."""
+    """The name of an object: one content under one URL path."""
     return f"{rep.url_path} {rep.etag}"
 
 
 def open_again(tree: Tree, rep: Representation) -> OpenFile | None:
-    """The file of a representation, if its name still means this content."""
+    """Open the file of a representation; None if its path has another content now."""
     try:
         file = tree.open(rep.path.split(b"/"))
     except (NotHere, IsDirectory):

@@ -1,9 +1,8 @@
-"""The payloads of an object: blocks are read, repair symbols made and kept. No socket, no clock.
+"""The payloads of an object: reads blocks, makes and caches repair symbols. No socket, no clock.
 
-Making repair of a 1 MiB block costs ten milliseconds in which nothing else happens here, so where
-there is a `Maker` (another process) it does that, and the sender goes on with something else. Equal
-sizes within a run are what UDP segmentation offload wants, so every symbol is padded to the full
-symbol size.
+To make repair for a 1 MiB block takes 10 ms. If there is a `Maker` (another process), it makes it
+while the sender sends other symbols. All symbols are padded to the full size, because UDP
+segmentation offload needs equal sizes.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from ...protocol.fec import BlockLayout, Scheme
 from ..http.bounded_table import BoundedTable
 
 Read = Callable[[int, int], bytes]
-#: Blocks whose source stays in memory.
+#: Blocks of source in memory.
 _KEEP_BLOCKS = 4
-#: Repair symbols kept of blocks that needed some; about a quarter of a MiB for each.
+#: Bounds the repair symbols in memory, about 256 KiB for each block that needs repair.
 _MOST_POOL_BYTES = 128 << 20
-#: Smaller blocks are encoded sooner than sent elsewhere.
+#: Smaller blocks are encoded here: it takes less time than an order to the process.
 _INLINE_BYTES = 64 << 10
 
 
 class ObjectChanged(Exception):
-    """The file gave fewer bytes than it had when the session began."""
+    """The file changed during the session."""
 
 
 class Maker(Protocol):
-    """Makes repair symbols elsewhere."""
+    """Makes repair symbols in another process."""
 
     def make(
         self,
@@ -40,17 +39,17 @@ class Maker(Protocol):
         count: int,
         done: Callable[[list[bytes] | None], None],
     ) -> bool:
-        """Start making symbols 0..count-1; `done` is called later, with None when that failed.
+        """Start making repair symbols 0 to count-1. `done` is called later, with None on failure.
 
-        False: not possible (now), `done` will not be called.
+        False: it is not possible now, and `done` will not be called.
         """
         ...
 
 
 class SymbolSource:
-    """The payloads of one object. `read(offset, length)` must return exactly `length` bytes.
+    """The payloads of one object. `read(offset, length)` returns exactly `length` bytes.
 
-    `made` is called when symbols that `ready` did not have are here.
+    `made` is called when symbols are ready that `ready` did not have.
     """
 
     def __init__(
@@ -62,14 +61,16 @@ class SymbolSource:
         self._maker = maker
         self.made: Callable[[], None] = lambda: None
         self._blocks: BoundedTable[int, bytes] = BoundedTable(_KEEP_BLOCKS)
-        #: Repair symbols 0..n-1 of recent blocks: making one costs nearly as much as making all.
+        #: Repair symbols 0 to n-1 of recent blocks: one costs nearly as much as all of them.
         self._pools: OrderedDict[int, list[bytes]] = OrderedDict()
         self._pool_symbols = 0
         self._making: set[int] = set()
 
     def ready(self, block: int, first: int, count: int) -> int:
-        """How many of the repair symbols [first, first + count) can be had without waiting; the
-        others are being made. Raises `ObjectChanged`."""
+        """How many of the repair symbols [first, first + count) can be sent now.
+
+        The others are being made. Raises `ObjectChanged`.
+        """
         k, size = self._layout.k(block), self._layout.symbol_bytes
         have = len(self._pools.get(block, ()))
         wanted = first + count - k
@@ -96,9 +97,9 @@ class SymbolSource:
     def payloads(
         self, block: int, symbols: Sequence[int], until: int = 0
     ) -> list[bytes | memoryview]:
-        """One payload a symbol, each `symbol_bytes` long. Raises `ObjectChanged`.
+        """The payloads of these symbols, each of `symbol_bytes`. Raises `ObjectChanged`.
 
-        `until` announces that symbols below it will be asked for soon, too.
+        `until`: symbols below this number will be needed soon, too.
         """
         size = self._layout.symbol_bytes
         k = self._layout.k(block)

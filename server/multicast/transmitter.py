@@ -1,7 +1,7 @@
-"""Drives one carousel on the reactor: a token bucket, batches, and wake-ups. No decisions here.
+"""Sends what one carousel decides: a token bucket, batches, and timers.
 
-The bucket counts what a wire carries: Ethernet, IP and UDP headers included. It never holds more
-than some milliseconds, so a late timer cannot become a burst that the next queue drops.
+The token bucket counts bytes on the wire: Ethernet, IP and UDP headers included. It is so small
+that a late timer cannot cause a burst which the next queue would drop.
 """
 
 from __future__ import annotations
@@ -20,31 +20,36 @@ from .schedule_steps import Mark, Run
 from .symbols import ObjectChanged, SymbolSource
 
 _log = Logger()
+#: The interval of sends.
 _TICK_S = 0.002
+#: The size of the token bucket, in time at the session's rate; as `udp._WAITING_S`.
 _BUCKET_S = 0.04
+#: Datagrams of 1 472 bytes in one call of UDP segmentation offload (65 507 bytes).
 _MOST_BATCH = 44
-#: While symbols flow, signed marks say so often where the sender stands; at first more often.
-_STAND_EVERY_S, _FIRST_STAND_S = 0.2, 0.02
+#: The interval of marks during a pass ...
+_STAND_EVERY_S = 0.2
+#: ... and of the first ones; it doubles.
+_FIRST_STAND_S = 0.02
 
 
 class Frames(Protocol):
-    """Gives runs and marks their form on the wire."""
+    """Makes the datagrams of runs and marks."""
 
     parts: int
 
     def frame(
         self, run: Run, payloads: list[bytes | memoryview], now: float
     ) -> list[bytes | memoryview]:
-        """All datagrams of a run, each as `parts` pieces."""
+        """The datagrams of a run, each as `parts` pieces."""
         ...
 
     def mark(self, mark: Mark, now: float) -> bytes:
-        """A mark; empty when this form has none."""
+        """The datagram of a mark; empty if the format has none."""
         ...
 
 
 class Sender(Protocol):
-    """The socket, as far as this module needs it."""
+    """The socket of a session, see `udp.GroupSender`."""
 
     def waiting_bytes(self) -> float: ...
 
@@ -58,7 +63,7 @@ class Sender(Protocol):
 class Transmitter:
     """Sends until the carousel is finished, then closes the socket and calls `ended(reason)` once.
 
-    `rate_bytes_s` may be changed while it runs. `charge(bytes)` hears of every byte sent.
+    `rate_bytes_s` may change while it runs. `charge(bytes)` is called for all bytes sent.
     """
 
     def __init__(
@@ -83,10 +88,10 @@ class Transmitter:
         self._datagram_bytes = datagram_bytes
         self._wire_bytes = datagram_bytes + WIRE_OVERHEAD_BYTES + extra_overhead_bytes
         self.rate_bytes_s = rate_bytes_s
-        #: The highest rate so far: at which this host's queue leaves, as far as anybody knows.
+        #: The highest rate so far: an estimate of the rate at which this host's queue drains.
         self._line_bytes_s = rate_bytes_s
         self._ended: Callable[[str], None] | None = ended
-        #: Why the session is over once the carousel is finished.
+        #: The reason for `ended` when the carousel is finished.
         self._reason = "finished"
         self._charge = charge
         self._credit = 0.0
@@ -98,7 +103,7 @@ class Transmitter:
         self.sent_datagrams = 0
 
     def start(self) -> None:
-        """Begin; also after any report, to look at the carousel at once."""
+        """Start sending; as `poke`, look at the carousel at once."""
         if self._ended is None:
             return
         if self._call is not None and self._call.active():
@@ -110,12 +115,12 @@ class Transmitter:
     poke = start
 
     def stop(self, reason: str) -> None:
-        """End now; who still listens is told by one mark if possible. Harmless when over."""
+        """End now, with one last mark if possible. It may be called repeatedly."""
         cancel(self._call)
         if self._ended is not None and not self._carousel.finished:
             now = self._reactor.seconds()
             self._carousel.close(now)
-            # The network may be what is gone; then reports are answered with the end, no more.
+            # The network may be down. The answers to reports then announce the end.
             with contextlib.suppress(OSError):
                 self._mark(self._carousel.next_step(now, 1), now)
         self._sender.close()
@@ -152,13 +157,13 @@ class Transmitter:
             self._call = self._reactor.callLater(wait_s, self._tick)
 
     def _wind_up(self, reason: str, now: float) -> float:
-        """Send nothing but the marks that say it is over, so that no receiver waits in vain."""
+        """Send nothing but the marks that announce the end."""
         self._reason, self._unsent = reason, None
         self._carousel.close(now)
         return 0.0
 
     def _send(self, now: float, batch: int) -> float:
-        """Spend the credit; how long to wait until the next look."""
+        """Send while there is credit. Returns the seconds until the next call."""
         while self._credit > 0:
             if self._unsent is not None:
                 if not self._push():
@@ -175,9 +180,9 @@ class Transmitter:
                 self._mark(step, now)
                 continue
             payloads = self._source.payloads(step.block, step.symbols, step.until)
-            # Stamped with when it leaves the host: what waits in here, or was made just now, is
-            # no queue on the way. Nor must it seem later than it is: what came sooner would be
-            # the way without a queue, and any other way one with.
+            # The send time is when the datagrams leave this host: waits inside it are no queue on
+            # the path. It must not be too late either: then the delay without a queue would be
+            # measured too short, and all other delays would count as a queue.
             waits = self._sender.waiting_bytes() * self._wire_bytes / self._datagram_bytes
             waits_s = waits / self._line_bytes_s
             leaves = self._reactor.seconds() + waits_s

@@ -1,9 +1,9 @@
-"""The sending socket: multicast out of one interface, many datagrams a system call where possible.
+"""The sending socket: multicast from one interface, many datagrams in one system call.
 
-Linux splits one large send into equal datagrams (`UDP_SEGMENT`): five times cheaper here than one
-call a datagram. Some devices and kernels refuse it (EIO, EINVAL, ENOPROTOOPT); the first refusal
-switches this socket to single sends for good. Sockets are ours, not Twisted's: Twisted reads one
-datagram a call, and knows neither segmentation nor source-specific joins.
+Linux splits one large send into equal datagrams (UDP segmentation offload, `UDP_SEGMENT`), which
+takes a fifth of the CPU time of single sends. Some devices and kernels refuse it (EIO, EINVAL,
+ENOPROTOOPT); after the first refusal this socket sends single datagrams. The sockets are not
+Twisted's, which has neither segmentation nor source-specific joins.
 """
 
 from __future__ import annotations
@@ -23,35 +23,44 @@ from pathlib import Path
 
 from ...protocol.errors import ProtocolError
 
+#: linux/socket.h.
 _SOL_UDP = 17
-_SIOCGIFADDR, _SIOCOUTQ = 0x8915, 0x5411
+#: ioctl(2) of linux/sockios.h: an interface's address, and the bytes in a send queue.
+_SIOCGIFADDR = 0x8915
+_SIOCOUTQ = 0x5411
 _NETWORK = Path("/sys/class/net")
+#: linux/udp.h.
 _UDP_SEGMENT = 103
-#: The kernel takes at most 64 segments and 65 507 bytes a call.
+#: The kernel's bounds for one call: 64 segments ...
 _MOST_SEGMENTS = 64
+#: ... and 65 507 bytes.
 _MOST_BYTES = 65_000
-#: Of linux/in.h and linux/in6.h. `DO`: what does not fit is an error, never sent in fragments, of
-#: which one lost loses all.
-_IP_MTU_DISCOVER, _IP_MTU = 10, 14
-_IPV6_MTU_DISCOVER, _IPV6_MTU = 23, 24
+#: linux/in.h and linux/in6.h.
+_IP_MTU_DISCOVER = 10
+_IP_MTU = 14
+_IPV6_MTU_DISCOVER = 23
+_IPV6_MTU = 24
+#: A datagram beyond the MTU is an error. In fragments, the loss of one would lose all.
 _PMTUDISC_DO = struct.pack("@i", 2)
 _NO_OFFLOAD = frozenset({errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
 _LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
-#: What may wait in this host, as time at the session's rate: enough for a process that gets its
-#: core late, and no more than a short qdisc holds, which so drops nothing of ours.
+#: Datagrams that may wait in this host, in time at the session's rate: enough for a process that
+#: gets its core late, and few enough for a short qdisc to hold.
 _WAITING_S = 0.04
-_LEAST_SEND_BUFFER, _MOST_SEND_BUFFER = 64 << 10, 1 << 20
-#: The kernel counts a datagram of Ethernet size as about 2304 bytes, and grants twice the number.
-#: Of what it splits itself it counts 1.04 to 1.57 bytes each, as the queue on the interface has it.
+_LEAST_SEND_BUFFER = 64 << 10
+_MOST_SEND_BUFFER = 1 << 20
+#: The kernel counts a datagram of Ethernet size as about 2304 bytes. With segmentation it counts
+#: 1.04 to 1.57 bytes for each byte, by the interface's queue.
 _KERNEL_BYTES = 2304 / 1472
+#: SO_SNDBUF grants twice the given number.
 _KERNEL_SHARE = _KERNEL_BYTES / 2
-#: So many sends say what the kernel counts here.
+#: The last sends whose median is the kernel's count for a byte.
 _SENDS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Where multicast goes out: an address of this host, and for IPv6 the interface's index."""
+    """The interface that sends: its address, and for IPv6 its index."""
 
     address: str
     index: int = 0
@@ -62,7 +71,7 @@ class Interface:
 
 
 def find_interface(text: str) -> Interface:
-    """An IPv4 address, an IPv6 address, or `ADDRESS%INTERFACE`. Raises `ProtocolError`."""
+    """The interface with this address; IPv6 also as `ADDRESS%INTERFACE`. Raises `ProtocolError`."""
     address, _, name = text.partition("%")
     try:
         parsed = ipaddress.ip_address(address)
@@ -96,7 +105,7 @@ def _index_of(address: ipaddress.IPv6Address) -> int:
 
 
 def is_wireless(interface: Interface) -> bool:
-    """Whether it is Wi-Fi, which sends groups at its lowest rate and never again (RFC 9119)."""
+    """Whether it is Wi-Fi, which sends multicast at its lowest rate, unrepeated (RFC 9119)."""
     index = interface.index or _index_of_4(interface.address)
     with contextlib.suppress(OSError):
         return (_NETWORK / socket.if_indextoname(index) / "wireless").exists()
@@ -115,7 +124,7 @@ def _index_of_4(address: str) -> int:
 
 
 class GroupSender:
-    """A UDP socket connected to one group. `rate_bytes_s`: what it will be used for at most."""
+    """A UDP socket connected to one group. `rate_bytes_s` is its highest rate."""
 
     def __init__(
         self, interface: Interface, group: str, port: int, ttl: int, rate_bytes_s: float
@@ -151,22 +160,22 @@ class GroupSender:
         )
         self.offload = True
         self.datagrams = 0
-        #: What the kernel counted for each byte of the last sends.
+        #: The kernel's count for a byte of the last sends.
         self._counts: deque[float] = deque([_KERNEL_BYTES], maxlen=_SENDS)
 
     def mtu(self) -> int:
-        """What the interface, and the route to the group, take at most. Raises OSError."""
+        """The MTU of the interface and of the route to the group. Raises OSError."""
         return self._socket.getsockopt(*self._mtu_option)
 
     def _set(self, level: int, option: int, value: bytes) -> None:
         self._socket.setsockopt(level, option, value)
 
     def close(self) -> None:
-        """Harmless when closed."""
+        """Close the socket. It may be called repeatedly."""
         self._socket.close()
 
     def waiting_bytes(self) -> float:
-        """How much of the datagrams has not left this host yet, about."""
+        """About the bytes of datagrams that have not left this host yet."""
         return self._counted() / statistics.median(self._counts)
 
     def _counted(self) -> int:
@@ -177,7 +186,7 @@ class GroupSender:
         return int.from_bytes(counted, sys.byteorder)
 
     def send_one(self, datagram: bytes) -> bool:
-        """One datagram; False when the socket takes nothing now. Raises OSError."""
+        """Send one datagram; False when the socket's buffer is full. Raises OSError."""
         try:
             self._socket.send(datagram)
         except OSError as error:
@@ -188,10 +197,10 @@ class GroupSender:
         return True
 
     def send_equal(self, pieces: Sequence[bytes | memoryview], parts: int, size: int) -> int:
-        """Datagrams of `size` bytes, each given as `parts` pieces; how many the socket took.
+        """Send datagrams of `size` bytes, each of `parts` pieces. Returns how many were sent.
 
         Raises OSError when the network is down or the interface is gone, and with EMSGSIZE when
-        they are larger than its MTU.
+        they exceed its MTU.
         """
         count = len(pieces) // parts
         done = 0
@@ -212,7 +221,7 @@ class GroupSender:
                 raise
             grown = self._counted() - before
             if grown >= some * size:
-                # Nothing of it has left yet.
+                # All of it is still in the queue.
                 self._counts.append(grown / (some * size))
             done += some
         self.datagrams += done
@@ -220,7 +229,7 @@ class GroupSender:
 
 
 def interface_mtu(interface: Interface, group: str) -> int | None:
-    """What goes out to the group in one piece now; None where the kernel does not say."""
+    """The present MTU to the group; None if the kernel does not say."""
     try:
         with contextlib.closing(GroupSender(interface, group, 9, 1, 0)) as probe:
             return probe.mtu()

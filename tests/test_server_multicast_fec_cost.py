@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidegate.protocol.fec_cost import (
+from tidegate.server.multicast.fec_cost import (
     best_xor_group,
     choose,
     cost_of_counting,
