@@ -1,11 +1,11 @@
-"""Every bar that the policies have to pass: measured by the simulator, held or missed.
+"""Measures the policies in the simulator against their bars.
 
     python -m bench.bars [--seeds 20] [--jobs N] [--only TEXT] [--cache FILE]
 
-A bar compares policies on the same populations; "never behind" means by no more than two standard
-errors of the paired difference. `--only` keeps the bars whose line contains the text. `--cache`
-keeps finished runs in a JSON file, marked with a digest of the code that they depend on, so that
-a second call runs only what has changed. Exit code 1 when a bar is missed.
+A bar compares policies on the same populations; "not behind" means by at most two standard errors
+of the paired difference. `--only` selects the bars with this text in their title. `--cache` keeps
+finished runs in a JSON file with a digest of the code that they depend on: a second call runs only
+what has changed. Exit code 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def http(load: float) -> Scenario:
 
 @dataclass
 class Bar:
-    """One line of the table: what is asked, the cells and policies it needs, how it is judged."""
+    """One line of the table: its title, the runs that it needs, and how it is judged."""
 
     title: str
     wants: Sequence[tuple[str, float, Scenario]]
@@ -76,7 +76,7 @@ def _error(values: Sequence[float]) -> float:
 
 
 def at_most(name: str, most: float) -> Callable[..., tuple[str, bool]]:
-    """The mean over seeds of a figure."""
+    """Judges the mean over seeds of a figure."""
 
     def judge(runs: Sequence[Sequence[Figures]]) -> tuple[str, bool]:
         mean = _mean(runs[0], name)
@@ -87,20 +87,20 @@ def at_most(name: str, most: float) -> Callable[..., tuple[str, bool]]:
 
 
 def between(name: str, low: float, high: float) -> Callable[..., tuple[str, bool]]:
-    """The mean over seeds of a figure, weighted with how many clients were told a time."""
+    """Judges the mean over seeds of a figure, weighted by the clients that were told a time."""
 
     def judge(runs: Sequence[Sequence[Figures]]) -> tuple[str, bool]:
         told = [one for one in runs[0] if one["eta_told"] and not math.isnan(one[name])]
         weight = sum(one["eta_told"] for one in told)
         mean = sum(one[name] * one["eta_told"] for one in told) / weight if weight else math.nan
-        # NaN is between no bounds: nobody was told a time.
+        # NaN, if no client was told a time, is between no bounds.
         return f"{mean:.3f} (n = {weight:.0f})", low <= mean <= high
 
     return judge
 
 
 def ratio(name: str, low: float, high: float) -> Callable[..., tuple[str, bool]]:
-    """First scenario to second, ratio of the means."""
+    """Judges the ratio of the means of the first and the second scenario."""
 
     def judge(runs: Sequence[Sequence[Figures]]) -> tuple[str, bool]:
         value = _mean(runs[0], name) / _mean(runs[1], name)
@@ -110,7 +110,7 @@ def ratio(name: str, low: float, high: float) -> Callable[..., tuple[str, bool]]
 
 
 def not_behind(runs: Sequence[Sequence[Figures]]) -> tuple[str, bool]:
-    """First no slower than second, beyond two standard errors of the paired difference."""
+    """Whether the first is slower than the second by at most two standard errors (paired)."""
     pairs = list(zip(runs[0], runs[1], strict=True))
     differences = [one["mean_session_s"] - other["mean_session_s"] for one, other in pairs]
     mean, error = statistics.fmean(differences), _error(differences)
@@ -119,7 +119,7 @@ def not_behind(runs: Sequence[Sequence[Figures]]) -> tuple[str, bool]:
 
 
 def bars() -> list[Bar]:
-    """All of them."""
+    """All bars."""
     found: list[Bar] = []
 
     def bar(title: str, judge: Callable[..., tuple[str, bool]], *wants: object) -> None:
@@ -183,7 +183,7 @@ _SHOWS = ("cli", "study", "chronology", "tables")
 
 
 def digest() -> str:
-    """Of the sources that a run depends on."""
+    """A digest of the sources that a run depends on."""
     files = [PACKAGE / "loadtest/workloads.py", PACKAGE / "client/net/retry.py"]
     files += sorted((PACKAGE / "loadtest/sim").glob("*.py"))
     files += sorted((PACKAGE / "policies").rglob("*.py"))
@@ -195,7 +195,7 @@ def digest() -> str:
 
 
 def one(run: Run) -> dict[str, float]:
-    """All figures of one run, the control's aside."""
+    """All figures of one run."""
     name, _, played, seed = run
     return run_one(
         _population(name, seed),
@@ -217,7 +217,7 @@ def _population(name: str, seed: int) -> Workload:
 
 
 def finish(runs: Sequence[Run], jobs: int, cache: Path | None) -> dict[Run, dict[str, float]]:
-    """The figures of all these runs, from the cache or anew."""
+    """The figures of these runs, from the cache or measured now."""
     code = digest()
 
     def mark(run: Run) -> str:

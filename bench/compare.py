@@ -1,18 +1,17 @@
-"""Simulator, live server and paper side by side: Experiment 2, heavy overload, every policy.
+"""Compares simulator, live server and paper: Experiment 2, heavy overload, all policies.
 
 `python -m bench.compare` starts a real server for each policy, replays the paper's 400 clients
-against it with real sockets at ten times the pace, simulates the same clients with the same
-settings, and prints the three figures in one table. Times are given in the paper's seconds. A real
-connection on one machine costs next to nothing, so the simulator's two connection costs are zero
-here; the paper's own figures have them.
+against it at ten times their pace, and simulates the same clients with the same settings. It prints
+the three mean session times in the paper's seconds. The simulator's costs of connections are zero
+here, because connections on one machine cost next to nothing; the paper's figures include them.
 
     python -m bench.compare --policy fcfs --rounds 8
 
-plays eight populations, each live and simulated, and tells the mean of their ratios with its
-standard error: in one population chance alone moves FCFS by 4 %.
+plays eight populations, live and simulated, and prints the mean of their ratios with its standard
+error. In one population chance alone moves FCFS by 4 %.
 
-Exit code 1 when the live order of the policies differs from the simulator's by more than the
-tolerance, or a mean by more than that.
+Exit code 1 when a live mean, or the live order of the policies, differs from the simulator's by
+more than the tolerance.
 """
 
 from __future__ import annotations
@@ -42,21 +41,30 @@ from tidegate.policies.settings import PolicySettings
 
 #: Policy -> mean of paper A's figure 19 in seconds.
 PAPER: Mapping[str, float] = {"fcfs": 1265.0, "reserve": 355.0, "ticket": 353.0}
-LARGE_SLOTS, SMALL_SLOTS, LOAD = 30, 6, 0.5
+#: Experiment 2 of paper A.
+LARGE_SLOTS = 30
+SMALL_SLOTS = 6
+#: The share of the population's bandwidth that the line has.
+LOAD = 0.5
+#: The largest relative difference of a live mean from the simulated one.
 TOLERANCE = 0.15
-#: What an answer is on the wire without a ticket and with one, and how long the server watches a
-#: transfer before it goes by its speed: none of them shrinks with the time scale.
-PLAIN_BYTES, TICKET_BYTES, LOOK_S = 450, 900, 0.2
-#: How often the simulator draws the clients' jitter anew.
+#: The size of an answer without a ticket and with one. It does not shrink with the time scale.
+PLAIN_BYTES = 450
+TICKET_BYTES = 900
+#: How long the server watches a transfer before it uses its rate. Not scaled either.
+LOOK_S = 0.2
+#: Simulations with other jitter of the clients, of which the mean is taken.
 DRAWINGS = 5
+#: Bounds one run.
 _LIMIT_S = 900
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedPolicy:
-    """One policy: mean session time in the paper's seconds, three times.
+    """The mean session times under one policy in the paper's seconds.
 
-    `ratio` is live to simulated, the mean over populations; `error` its standard error, nan of one.
+    `ratio` is live to simulated, the mean over populations; `error` is its standard error, nan for
+    one population.
     """
 
     policy: str
@@ -69,12 +77,12 @@ class ComparedPolicy:
 
     @property
     def gap(self) -> float:
-        """How far the live server is from the simulator, as a fraction."""
+        """The relative difference of the live mean from the simulated one."""
         return self.ratio - 1.0
 
 
 def joined(rounds: Sequence[ComparedPolicy]) -> ComparedPolicy:
-    """One row of a policy's rounds: each population, live, beside itself, simulated."""
+    """One row for all rounds of a policy. A round is one population, live and simulated."""
     ratios = [one.ratio for one in rounds]
     spread = statistics.stdev(ratios) if len(ratios) > 1 else math.nan
     return ComparedPolicy(
@@ -89,7 +97,7 @@ def joined(rounds: Sequence[ComparedPolicy]) -> ComparedPolicy:
 
 
 def scaled_settings(time_scale: float, **fixed: Any) -> dict[str, Any]:
-    """Policy settings for a world that runs `time_scale` times faster: every duration shrinks."""
+    """Policy settings with all durations divided by `time_scale`."""
     values: dict[str, Any] = {}
     for name, field in PolicySettings.model_fields.items():
         extra = field.json_schema_extra
@@ -100,7 +108,7 @@ def scaled_settings(time_scale: float, **fixed: Any) -> dict[str, Any]:
 
 
 def to_toml(settings: Mapping[str, Any]) -> str:
-    """An `[admission]` section; numbers only, which is all that scaled settings hold."""
+    """An `[admission]` section of numbers."""
     return "[admission]\n" + "".join(f"{name} = {value!r}\n" for name, value in settings.items())
 
 
@@ -109,7 +117,7 @@ def _reserve(policy: str) -> int:
 
 
 def staged(policy: str, settings: Mapping[str, Any]) -> Scenario:
-    """The server of the live runs, as the simulator has it."""
+    """The simulator's scenario for the server of the live runs."""
     reserve = _reserve(policy)
     return Scenario(
         "http" if policy == "fcfs" else policy,
@@ -123,9 +131,9 @@ def staged(policy: str, settings: Mapping[str, Any]) -> Scenario:
 
 
 def simulate(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]) -> float:
-    """Mean session time of the simulated clients, in the paper's seconds.
+    """The mean session time of the simulated clients, in the paper's seconds.
 
-    The mean of several drawings of the clients' jitter: under FCFS luck alone moves it by 5 %.
+    It is the mean over `DRAWINGS` of the clients' jitter, which alone moves FCFS by 5 %.
     """
     workload = scaled(make_workload("exp2", seed), time_scale=time_scale)
     scenario = staged(policy, settings)
@@ -147,9 +155,9 @@ def simulate(policy: str, seed: int, time_scale: float, settings: Mapping[str, A
 def figures_of(
     policy: str, seed: int, time_scale: float, settings: Mapping[str, Any], *load: str
 ) -> dict[str, float]:
-    """Replay the same clients against a real server; what the run's figures were.
+    """Replay the same clients against a real server. Returns the run's figures.
 
-    `load` goes to Locust. Raises RuntimeError when the run did not come to an end.
+    `load` has further options of Locust. Raises RuntimeError when the run did not finish.
     """
     workload = scaled(make_workload("exp2", seed), time_scale=time_scale)
     with tempfile.TemporaryDirectory(prefix="tidegate-compare-") as name:
@@ -181,7 +189,7 @@ def figures_of(
 
 
 def require_overload(policy: str, figures: Mapping[str, float], clients: int) -> None:
-    """Raise NothingMeasured unless every client came, some were told to wait, and some finished."""
+    """Raise NothingMeasured unless all clients came, some had to wait, and some finished."""
     came = figures.get("arrived", 0.0)
     require(came >= clients, f"{policy}: {came:.0f} of {clients} clients came.")
     require(figures.get("finished"), f"{policy}: no download finished.")
@@ -193,7 +201,7 @@ def require_overload(policy: str, figures: Mapping[str, float], clients: int) ->
 def replay(
     policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]
 ) -> ComparedPolicy:
-    """One policy, live and simulated."""
+    """One population under one policy, live and simulated."""
     found = figures_of(policy, seed, time_scale, settings)
     simulated_s = simulate(policy, seed, time_scale, settings)
     live_s, failed = found["mean_visit"] * time_scale, found.get("failed_fraction", 0.0)
@@ -202,7 +210,7 @@ def replay(
 
 
 def faults(rows: Sequence[ComparedPolicy]) -> list[str]:
-    """What speaks against "the policy you run is the policy you simulated", in words."""
+    """All differences between live and simulated runs beyond the tolerance, as sentences."""
     found = [
         f"{row.policy}: the live mean is {100 * row.gap:+.0f} % off the simulator's"
         for row in rows

@@ -1,18 +1,15 @@
-"""Server CPU, throughput and memory, side by side with nginx, Twisted's own server and aiohttp.
+"""Measures CPU, throughput and memory beside nginx, Twisted's own server and aiohttp.
 
-`make bench` runs it. All servers run at once and are measured in turn, round by round, so that a
-noisy moment of the machine hits everybody; the table shows medians, those of ratios over the
-rounds with their least and greatest. CPU is user plus system time of a server's processes from
-/proc, so the load generator (wrk) does not count. Tidegate runs as its users run it: the `tidegate
-serve` command with admission on. "Varied" rows repeat no request byte for byte, as a crowd does
-not: each request has another User-Agent, cookie, query, name or condition.
-Rows "over veth" have their receiver in a network namespace, where real segments flow; they need
-root and are left out without.
+`make bench` runs it. All servers run at once and are measured in turn, round by round, so that
+noise of the machine affects all of them. The table shows medians; ratios have their range over the
+rounds. CPU is user plus system time of a server's processes from /proc, without the load generator
+(wrk). Tidegate is the `tidegate serve` command with admission on. "Varied" rows repeat no request:
+each has another User-Agent, cookie, query, name or condition, as in a crowd. Rows "over veth" have
+their receiver in a network namespace with real segments; without root they are left out.
 
 Needs the Debian packages nginx, wrk, openssl and iproute2. Options: --rounds N, --seconds S,
 --stalled N, --pair (nginx and Tidegate alone), --only ROW (a part of its name, repeatable),
---warm-up S (each server, before the first row), --json FILE. Only files that a row asks for are
-made.
+--warm-up S (each server, before the first row), --json FILE.
 """
 
 from __future__ import annotations
@@ -69,7 +66,7 @@ http {{
   }}
 }}
 """
-# One address plays all clients here, so it may be as many as it likes.
+# All clients have one address here.
 TIDEGATE = """
 clients_per_address = 65536
 [limits]
@@ -84,7 +81,7 @@ connections_per_lease = 1024
 
 @dataclass
 class BenchedServer:
-    """One running server and what was measured of it; `tls` is where it speaks TLS."""
+    """One running server and its results; `tls` is its TLS port."""
 
     name: str
     host: str
@@ -92,11 +89,11 @@ class BenchedServer:
     process: subprocess.Popen[bytes]
     tls: BenchedServer | None = None
     results: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    #: How many requests of varied rows were sent: the next one continues there.
+    #: The number of the next request of a varied row.
     numbered: int = 0
 
     def pids(self) -> list[int]:
-        """The server's processes: the one started and all below it."""
+        """The server's process and all its descendants."""
         found, parents = [self.process.pid], [self.process.pid]
         while parents:
             try:
@@ -109,10 +106,9 @@ class BenchedServer:
         return found
 
     def cpu_s(self) -> float:
-        """User and system time so far.
+        """User and system time so far, by the scheduler's count in ns.
 
-        The scheduler's own count, in ns: a second of large files costs nginx six of the clock's
-        ticks, and two of them more or less made a third.
+        The clock's ticks are too coarse: a second of large files costs nginx six of them.
         """
         total_ns = 0
         for pid in self.pids():
@@ -138,17 +134,16 @@ class BenchedServer:
 def start_all(
     root: Path, scratch: Path, host: str, stalled: int, pair: bool, tls: bool
 ) -> list[BenchedServer]:
-    """Start every server, at an address that the load generator reaches, until each answers.
+    """Start all servers, and wait until each accepts connections.
 
-    A `pair` is nginx and Tidegate alone; a second Tidegate speaks `tls`.
-
-    They have room for so many `stalled` downloads.
+    `pair`: nginx and Tidegate alone. `tls`: a second Tidegate with TLS. The servers have room for
+    `stalled` downloads.
     """
     most = stalled + 2000
     config = scratch / "tidegate.toml"
     config.write_text(TIDEGATE.format(most=most, slots=max(4096, most)))
     key, certificate = scratch / "key.pem", scratch / "cert.pem"
-    # P-256, as the documentation advises; an RSA key makes handshakes dearer for everybody.
+    # P-256, as the documentation advises; handshakes with an RSA key cost more.
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt"),
@@ -220,7 +215,7 @@ def start_all(
 
 
 def await_answer(peer: BenchedServer, log: Path) -> None:
-    """Wait until it takes connections; raises SystemExit with the end of `log` if it does not."""
+    """Wait until it accepts connections. Raises SystemExit with the end of `log` if it does not."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -234,17 +229,17 @@ def await_answer(peer: BenchedServer, log: Path) -> None:
             time.sleep(0.1)
 
 
-#: What Tidegate logs when every file was looked at and hashed.
+#: Tidegate logs this when all files are hashed.
 WALKED = "The walk over the served directory is over."
 
 
 def walks_over(log: Path) -> int:
-    """How many servers with this log have ended the walk with which they begin."""
+    """How many servers with this log have hashed their files."""
     return log.read_text(errors="replace").count(WALKED)
 
 
 def await_walks(log: Path, servers: int, most_s: float = 300.0) -> None:
-    """Wait until so many have; raises SystemExit when that takes longer than `most_s`."""
+    """Wait until `servers` have. Raises SystemExit after `most_s`."""
     deadline_s = time.monotonic() + most_s
     while walks_over(log) < servers:
         if time.monotonic() > deadline_s:
@@ -253,7 +248,7 @@ def await_walks(log: Path, servers: int, most_s: float = 300.0) -> None:
 
 
 def stop_all(peers: Sequence[BenchedServer]) -> None:
-    """End all their processes, also where some have ended by themselves."""
+    """End all processes of these servers."""
     running = {peer.process for peer in peers}
     running |= {peer.tls.process for peer in peers if peer.tls is not None}
     for process in running:
@@ -306,10 +301,11 @@ end
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of work.
+    """One row of the table.
 
-    `rare`: other answers than 200 are what is asked for. `varied` is a Lua expression that gives a
-    whole request, see `VARIED`; `{etag}` and `{modified}` in it are those of `path`.
+    `everywhere`: all servers are measured, not only nginx and Tidegate. `rare`: the expected status
+    is not 200. `varied` is a Lua expression for a whole request, see `VARIED`; `{etag}` and
+    `{modified}` in it are those of `path`.
     """
 
     name: str
@@ -318,7 +314,7 @@ class Row:
     fields: tuple[str, ...] = ()
     tls: bool = False
     by_bytes: bool = False
-    everybody: bool = False
+    everywhere: bool = False
     veth: bool = False
     rare: bool = False
     files: int = 0
@@ -346,18 +342,18 @@ _FOLDERS = {
 _CLOSE = ("Connection: close",)
 _MIB = ("Range: bytes=52428800-53477375",)
 ROWS = (
-    Row("1 KiB", "/1k.bin", everybody=True),
+    Row("1 KiB", "/1k.bin", everywhere=True),
     Row("1 KiB, a browser's header", "/1k.bin", fields=BROWSER),
-    Row("10 KiB", "/10k.bin", everybody=True),
+    Row("10 KiB", "/10k.bin", everywhere=True),
     Row("1 KiB, new connection each", "/1k.bin", fields=_CLOSE),
     Row("5 000 files of 4 KiB, random", "/many", files=5000),
     Row("20 000 files of 4 KiB, random", "/many", files=20_000),
     Row("30 kB", "/30k.bin"),
     Row("100 kB", "/100k.bin"),
     Row("64 KiB ranges", "/256m.bin", 16, ("Range: bytes=52428800-52494335",)),
-    Row("1 MiB ranges", "/256m.bin", 16, _MIB, by_bytes=True, everybody=True),
+    Row("1 MiB ranges", "/256m.bin", 16, _MIB, by_bytes=True, everywhere=True),
     Row("1 MiB ranges over veth", "/256m.bin", 16, _MIB, by_bytes=True, veth=True),
-    Row("256 MiB", "/256m.bin", 4, by_bytes=True, everybody=True),
+    Row("256 MiB", "/256m.bin", 4, by_bytes=True, everywhere=True),
     Row("256 MiB over veth", "/256m.bin", 4, by_bytes=True, veth=True),
     Row("304", "/1k.bin", conditional=True),
     Row("404", "/nothing.bin", rare=True),
@@ -449,7 +445,7 @@ class VethLine:
 def load(
     peer: BenchedServer, row: Row, seconds: int, scratch: Path, line: VethLine | None
 ) -> tuple[float, float]:
-    """Run wrk; CPU µs a request (s/GB where bytes count) and requests (GB) a second."""
+    """Run wrk. Returns CPU µs a request and requests a second, or s/GB and GB/s (`by_bytes`)."""
     at = (peer.tls or peer) if row.tls else peer
     scheme = "https" if row.tls else "http"
     path = row.nginx_path if row.nginx_path and peer.name == "nginx" else row.path
@@ -489,7 +485,7 @@ def load(
 
 
 def validators(url: str) -> dict[str, str]:
-    """The entity tag and the date of what is there."""
+    """The entity tag and the modification date of a URL."""
     context = ssl._create_unverified_context() if url.startswith("https:") else None
     with urllib.request.urlopen(
         urllib.request.Request(url, method="HEAD"), context=context
@@ -498,7 +494,7 @@ def validators(url: str) -> dict[str, str]:
 
 
 def heads(peer: BenchedServer, row: Row, seconds: int) -> int:
-    """Send HEAD with another User-Agent each, which wrk cannot; how many were answered."""
+    """Send HEAD requests with another User-Agent each, which wrk cannot. Returns their number."""
     watch = select.epoll()
     sockets = {}
     for _ in range(row.connections):
@@ -542,7 +538,7 @@ def status_of(url: str, fields: Sequence[str]) -> int:
 
 
 def require_status(name: str, row: Row, status: int) -> None:
-    """Raise NothingMeasured unless a server answers a row's request as the row means it."""
+    """Raise NothingMeasured unless the status is the one that the row expects."""
     ranged = any(one.startswith("Range:") for one in row.fields)
     wanted = 404 if row.rare else 304 if row.conditional else 206 if ranged else 200
     require(status == wanted, f"{name} answers {status} to '{row.name}', which wants {wanted}.")
@@ -561,10 +557,10 @@ def served(name: str, row: Row, report: str) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class Stalled:
-    """What downloads cost that begin and are not read on.
+    """The cost of downloads that start and are not read.
 
-    Resident bytes each, the part of a core that all take, and the time in which 99 of 100 small
-    files come beside them, s.
+    `bytes_each` is resident memory, `core` the share of a core for all of them, `small_p99_s` the
+    99th percentile of the time of a small file beside them.
     """
 
     bytes_each: float
@@ -573,7 +569,7 @@ class Stalled:
 
 
 def small_p99_s(peer: BenchedServer, seconds: float) -> float:
-    """The 99th percentile of the time of a small file, asked for a hundred times a second."""
+    """The 99th percentile of the time of a small file at 100 requests a second."""
     times = []
     with socket.create_connection((peer.host, peer.port), 30) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -590,7 +586,7 @@ def small_p99_s(peer: BenchedServer, seconds: float) -> float:
 
 
 def stalled_downloads(peer: BenchedServer, count: int) -> Stalled:
-    """Let `count` downloads begin that are not read on, and look at what that costs."""
+    """Start `count` downloads that are not read, and measure their cost."""
 
     def begin(number: int) -> socket.socket:
         sock = socket.socket()
@@ -609,7 +605,7 @@ def stalled_downloads(peer: BenchedServer, count: int) -> Stalled:
     held = [begin(number) for number in range(100, 100 + count)]
     time.sleep(1.0)
     each = (peer.resident_bytes() - before) / count
-    # What begins is over: from here on they stand still.
+    # The starts are over: from here on they stand still.
     time.sleep(2.0)
     began, cpu_s = time.monotonic(), peer.cpu_s()
     time.sleep(5.0)
@@ -626,7 +622,7 @@ _ESTABLISHED = 1
 
 
 def require_held(name: str, sockets: Sequence[socket.socket]) -> None:
-    """Raise NothingMeasured if a server closed downloads that were to stand still."""
+    """Raise NothingMeasured if a server closed stalled downloads."""
     states = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] for one in sockets]
     held = states.count(_ESTABLISHED)
     require(
@@ -636,7 +632,7 @@ def require_held(name: str, sockets: Sequence[socket.socket]) -> None:
 
 
 def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
-    """The medians as a Markdown table: CPU, what one core gave, and the ratio to nginx's CPU."""
+    """The medians as a Markdown table: CPU, throughput, and the ratio to nginx's CPU."""
     others = [peer for peer in peers if peer.name not in ("nginx", "tidegate")]
     named = {peer.name: peer for peer in peers}
     nginx, ours = named["nginx"], named["tidegate"]
@@ -652,7 +648,7 @@ def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
                 return f"{cost:.3f} s/GB, {rate:.2f} GB/s"
             return f"{cost:.1f} µs, {rate:,.0f}/s"
 
-        # Round by round: what slows one of two that run within seconds slows the other, too.
+        # By rounds: noise affects both servers of a round.
         pairs = zip(ours.results.get(row.name, []), nginx.results.get(row.name, []), strict=True)
         ratios = [one[0] / other[0] for one, other in pairs] or [math.nan]
         spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
@@ -663,7 +659,7 @@ def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
 
 
 def fill(root: Path, rows: Sequence[Row], stalled: bool) -> None:
-    """The files that are asked for, by `rows` and by downloads that are `stalled`."""
+    """Make the files that `rows` and `stalled` downloads need."""
     asked = {path.split("/")[1] for row in rows for path in (row.path, row.nginx_path) if path}
     asked |= {"1k.bin", *(["256m.bin"] if stalled else [])}
     for name in asked & _FILES.keys():
@@ -735,7 +731,7 @@ def main() -> None:
 def measure(
     scratch: Path, rows: Sequence[Row], options: argparse.Namespace, line: VethLine | None
 ) -> list[BenchedServer]:
-    """Start everybody, measure row by row and round by round, stop everybody."""
+    """Start all servers, measure row by row and round by round, stop all servers."""
     root = scratch / "root"
     root.mkdir()
     for path in (scratch, root):
@@ -745,15 +741,15 @@ def measure(
     tls = any(row.tls for row in rows)
     peers = start_all(root, scratch, host, options.stalled, options.pair, tls)
     try:
-        # Caches warm, digests computed: the state a release server is in.
+        # Warm caches and known digests: the state of a release server.
         for peer in peers if options.warm_up else ():
             for row in ROWS:
                 if row.name in _WARM_UP and (root / row.path[1:]).exists():
                     load(peer, row, options.warm_up, scratch, line)
-        # Each of ours hashes each file once, so that the rows are of serving alone.
+        # Tidegate hashes each file once; the rows measure serving alone.
         await_walks(scratch / "peers.log", 1 + tls)
         for row in rows:
-            asked = [p for p in peers if row.everybody or p.name in ("nginx", "tidegate")]
+            asked = [p for p in peers if row.everywhere or p.name in ("nginx", "tidegate")]
             for number in range(options.rounds):
                 turn = number % len(asked)
                 for peer in asked[turn:] + asked[:turn]:

@@ -1,4 +1,4 @@
-"""Measure mirroring on a real pair of trees, beside rsync and zstd.
+"""Measures mirroring on a real pair of trees, beside rsync and zstd.
 
     python -m bench.mirror [--folder DIR] [--rounds N]
 
@@ -36,7 +36,7 @@ ENVIRONMENT = dict(os.environ)
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """Seconds of CPU and of wall clock, what was printed, and the most memory of one process."""
+    """CPU and wall-clock seconds of a command, its output, and its peak memory."""
 
     cpu_s: float
     wall_s: float
@@ -45,17 +45,17 @@ class RunCost:
 
 
 class NotDone(SystemExit):
-    """A command that was ended because it took too long."""
+    """A command was killed after its time limit."""
 
 
-#: No round of any program here takes near so long.
+#: Rounds of all programs take far less.
 _LIMIT_S = 1200.0
 
 
 def timed(command: Sequence[object], limit_s: float = _LIMIT_S) -> RunCost:
-    """Run a command and count the CPU of it and its children.
+    """Run a command, and measure it with its children.
 
-    Raises SystemExit with what it said when it fails, NotDone when it has not ended in `limit_s`.
+    Raises SystemExit with its output when it fails, NotDone when it has not ended in `limit_s`.
     """
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
@@ -71,7 +71,7 @@ def timed(command: Sequence[object], limit_s: float = _LIMIT_S) -> RunCost:
 
         timer = threading.Timer(limit_s, end)
         timer.start()
-        # Its status is taken only once the timer cannot hit another process any more.
+        # The process is reaped after the timer: its number cannot belong to another one then.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         timer.cancel()
         timer.join()
@@ -87,7 +87,7 @@ def timed(command: Sequence[object], limit_s: float = _LIMIT_S) -> RunCost:
     return RunCost(used.ru_utime + used.ru_stime, wall_s, output, used.ru_maxrss * 1024)
 
 
-#: What `same` says of two trees without a difference.
+#: The result of `same` for equal trees.
 IDENTICAL = "identical"
 
 
@@ -97,13 +97,13 @@ def row(*cells: object) -> None:
 
 
 def same(one: Path, other: Path) -> str:
-    """Whether rsync, reading every byte, finds nothing to do."""
+    """Compare two trees by rsync, which reads all bytes."""
     command = ["rsync", "-aHnic", "--delete", f"{one}/", f"{other}/"]
     return IDENTICAL if not timed(command).output.strip() else "WRONG"
 
 
 def require_mirrored(verdicts: Mapping[str, str], quiet_bytes: int) -> None:
-    """Raise NothingMeasured unless each method made the new tree, and the quiet round was heard."""
+    """Raise NothingMeasured unless each method made the new tree and the quiet round had bytes."""
     for name, verdict in verdicts.items():
         require(verdict == IDENTICAL, f"{name} did not make the new tree.")
     require(quiet_bytes, "No byte crossed the relay in the round without changes.")
@@ -188,7 +188,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class MirrorRounds:
-    """Rounds of publishing and following; `quiet_bytes` cross the wire when nothing changed."""
+    """Rounds of publishing and following; `quiet_bytes` are of a round without change."""
 
     generated: list[RunCost]
     applied: list[RunCost]
@@ -198,13 +198,14 @@ class MirrorRounds:
 
 
 def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
-    """Publish the new tree over the old, and follow it, some times from the start."""
+    """Publish the new tree over the old one and follow it, `rounds` times."""
     tree, keys = work / "tree", work / "keys"
     copy(old, tree)
     publish = work / "publish"
     timed([*TIDEGATE, "mirror", "init", publish, "--keys", keys])
     publishing = [*TIDEGATE, "mirror", "publish", tree, "--channel", "pair", "--keys", keys, "--to"]
-    time.sleep(2.5)  # Older than the clock's grain, as a release is.
+    # `protocol.tree_scan` does not cache stamps younger than 2 s.
+    time.sleep(2.5)
     timed([*publishing, publish])
     first = work / "publish-1"
     copy(publish, first)
@@ -224,7 +225,8 @@ def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
             os.sync()
             generated.append(timed([*publishing, publish]))
             applied.append(timed(following))
-            timed([*publishing, publish])  # Nothing changed: only signed anew.
+            # Without a change: only the signatures are renewed.
+            timed([*publishing, publish])
             relay = Relay(origin.url)
             following[len(TIDEGATE) + 2] = relay.url
             assert "nothing new" in timed(following).output
@@ -237,7 +239,7 @@ def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
 
 
 class Relay:
-    """Passes connections on to a server and counts what crosses, both ways."""
+    """Forwards connections to a server, and counts the bytes of both directions."""
 
     def __init__(self, url: str) -> None:
         self._host, port = url.split("/")[2].rsplit(":", 1)

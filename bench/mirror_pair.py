@@ -1,7 +1,7 @@
-"""The pair of trees the mirror figures are measured on: two versions of four large wheels.
+"""The pair of trees of the mirror benchmark: two versions of four large wheels.
 
-Fetched by package name with pip's own client and unpacked with the times and modes the wheels
-carry, so reproducible builds show the same time for different contents.
+pip downloads them. They are unpacked with the times and modes in the wheels: reproducible builds
+have the same time for different contents.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WHEELS = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.11"]
 
 
 def fetch_pair(folder: Path) -> tuple[Path, Path]:
-    """The old and the new tree below `folder`; what is there already is not fetched again."""
+    """The old and the new tree below `folder`; existing ones are not fetched again."""
     trees = []
     for side, name in enumerate(("old", "new")):
         tree = folder / name
@@ -47,7 +47,7 @@ def fetch_pair(folder: Path) -> tuple[Path, Path]:
 
 
 def unpack(wheel: Path, target: Path) -> None:
-    """Unpack with times and modes, which `zipfile` alone forgets."""
+    """Unpack a wheel with times and modes, which `zipfile` leaves out."""
     with zipfile.ZipFile(wheel) as archive:
         for info in archive.infolist():
             path = Path(archive.extract(info, target))
@@ -58,6 +58,6 @@ def unpack(wheel: Path, target: Path) -> None:
 
 
 def described(tree: Path) -> tuple[int, int]:
-    """Files and bytes of a tree."""
+    """The numbers of files and of bytes in a tree."""
     sizes = [path.stat().st_size for path in tree.rglob("*") if path.is_file()]
     return len(sizes), sum(sizes)

@@ -1,9 +1,9 @@
-"""The crowd as a source, in network namespaces: when is the last one done, and what did it cost?
+"""Measures downloads with and without exchange among peers, in network namespaces.
 
 usage: python -m bench.peers [--clients 12] [--mib 16] [--line 20] [--up 10] [--share 1.0]
 
-N clients behind lines of their own want one file from a server with a thin line, all at once: first
-by plain HTTP, then with `--peers` for the given share of them. Needs root, and the `peers` extra.
+N clients with lines of their own fetch one file from a server with a thin line at the same time:
+first by plain HTTP, then with `--peers` for a share of them. Needs root, and the `peers` extra.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ _SHORTEST_TURN_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class PeerRound:
-    """One round: seconds until each client was done, by whether it exchanged; the server's bytes
-    in files' sizes."""
+    """One round: the seconds until each client was done, and the server's bytes in file sizes.
+
+    `sharing_s` is of clients that exchanged with peers, `alone_s` of the others.
+    """
 
     alone_s: tuple[float, ...]
     sharing_s: tuple[float, ...]
@@ -42,7 +44,7 @@ class PeerRound:
 
     @property
     def all_s(self) -> tuple[float, ...]:
-        """Everybody's time."""
+        """The times of all clients."""
         return self.alone_s + self.sharing_s
 
 
@@ -50,7 +52,7 @@ def _serve(network: MulticastLab, folder: Path, env: dict[str, str]) -> None:
     config = folder / "tidegate.toml"
     config.write_text(
         f'listen = ["{SENDER_ADDRESS}:{_PORT}"]\nadmin = "off"\n\n'
-        # However small the crowd's file is.
+        # Also for small files.
         "[torrent]\nenabled = true\nleast = 1\n"
     )
     words = [sys.executable, "-m", "tidegate", "serve", str(folder / "release")]
@@ -67,7 +69,7 @@ def _serve(network: MulticastLab, folder: Path, env: dict[str, str]) -> None:
 def play(
     network: MulticastLab, size_bytes: int, clients: int, sharing: int, seed: int
 ) -> PeerRound:
-    """One crowd; the first `sharing` of it exchange."""
+    """One round of `clients`, of which the first `sharing` exchange with peers."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "release").mkdir()
@@ -77,7 +79,7 @@ def play(
         env = dict(os.environ)
         _serve(network, folder, env)
         url = f"http://{SENDER_ADDRESS}:{_PORT}/big.iso"
-        # The torrent is made when the release is, not when the crowd stands at the door.
+        # The torrent is made before the crowd comes, as at a release.
         ask = inside(network.sender(), "curl", "-sf", "--retry", "5")
         subprocess.run([*ask, "-o", "/dev/null", url + ".torrent"], check=True)
         before, _ = network.wire()
@@ -118,7 +120,7 @@ def play(
 
 
 def require_exchange(without: PeerRound, with_peers: PeerRound) -> None:
-    """Raise NothingMeasured unless clients took bytes from each other instead of the server."""
+    """Raise NothingMeasured unless clients received bytes from each other."""
     clients = len(without.all_s)
     require(
         without.origin_files >= clients,
@@ -133,7 +135,7 @@ def require_exchange(without: PeerRound, with_peers: PeerRound) -> None:
 
 
 def row(name: str, outcome: PeerRound) -> str:
-    """One line of the table."""
+    """One row of the table."""
     parts = [f"{name:<16}{max(outcome.all_s):>8.1f}{mean(outcome.all_s):>8.1f}"]
     for group in (outcome.sharing_s, outcome.alone_s):
         parts.append(f"{mean(group):>9.1f}" if group else f"{'-':>9}")

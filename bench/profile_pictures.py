@@ -1,9 +1,8 @@
-"""Draw what each load profile asks for: `python -m bench.profile_pictures [DIR]`.
+"""Draws the load of each profile: `python -m bench.profile_pictures [DIR]`.
 
-One SVG a profile.
-Above: how many clients arrive. Below: how many bytes they want, beside what the server's link can
-carry at the full bandwidth of that population. Everything comes from the profile's `.conf` and the
-population that it names, by the same code that replays it.
+One SVG for each profile shows the arrivals of clients, and the bytes that they want beside the
+population's full bandwidth. The data come from the profile's `.conf` and its population, by the
+code that replays it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _BINS = 60
 
 
 def population_of(settings: Mapping[str, str]) -> Workload:
-    """The clients of that profile."""
+    """The population of a profile."""
     workload = make_workload(settings["workload"], int(settings.get("seed", "1")))
     if "rude-fraction" in settings:
         workload = with_rude(workload, float(settings["rude-fraction"]))
@@ -34,7 +33,7 @@ def population_of(settings: Mapping[str, str]) -> Workload:
 
 
 def draw(name: str, workload: Workload, target: Path) -> None:
-    """Two small charts over the time of the run."""
+    """Draw two charts over the time of the run."""
     import matplotlib as mpl
 
     mpl.use("svg")

@@ -1,13 +1,12 @@
-"""What docker-compose.yml starts, on this machine without Docker, for as long as it runs.
+"""Starts the services of docker-compose.yml on this machine, without Docker.
 
     python -m bench.staging DIR [--workload NAME] [--database sqlite|postgres] [--profile FILE]
 
-Lays the workload's files out below DIR/release, starts an origin with two mirrors (PostgreSQL
-first, where asked for), prints their addresses, and then either runs one Locust profile against
-them (its exit code is ours) or waits for Ctrl-C. Everything it started it ends, by its own
-process number. What the origin takes of memory and processor is sampled once a second into
-DIR/origin.csv and summed up at the end; `python -m bench.staging_page DIR` makes a page of the run.
-All listen on 127.0.0.1, at ports that the kernel chose.
+It makes the workload's files below DIR/release, starts an origin with two mirrors (and PostgreSQL
+if wanted), and prints their addresses. Then it runs one Locust profile against them, and ends with
+its exit code, or waits for Ctrl-C. All its processes end with it. The origin's memory and CPU time
+are sampled once a second into DIR/origin.csv and summed up at the end; `python -m
+bench.staging_page DIR` makes a page of the run. All services listen on 127.0.0.1 at free ports.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ START_S = 60.0
 
 
 class NotStarted(Exception):
-    """Something did not start; the text says what."""
+    """A service did not start; the message says which and why."""
 
 
 @contextlib.contextmanager
 def process(command: list[str], log: Path, **options: object) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command with its output in `log`; end it with SIGTERM, then SIGKILL."""
+    """Run a command with its output in `log`; at the end SIGTERM, then SIGKILL."""
     with log.open("ab") as out:
         started = subprocess.Popen(  # type: ignore[call-overload]
             command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, **options
@@ -62,7 +61,7 @@ def process(command: list[str], log: Path, **options: object) -> Iterator[subpro
 
 
 def wait_for(name: str, log: Path, text: str, running: subprocess.Popen[bytes]) -> str:
-    """The first line of `log` with `text`; raises Failed with the log's end."""
+    """Wait for a line of `log` with `text`. Raises NotStarted with the log's end."""
     until = time.monotonic() + START_S
     while time.monotonic() < until and running.poll() is None:
         for line in log.read_text("utf-8", "replace").splitlines():
@@ -75,7 +74,7 @@ def wait_for(name: str, log: Path, text: str, running: subprocess.Popen[bytes]) 
 
 @contextlib.contextmanager
 def postgres(folder: Path) -> Iterator[str]:
-    """A PostgreSQL of our own on a unix socket; yields its URL."""
+    """Run a PostgreSQL server on a unix socket; yields its URL."""
     found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
     where = shutil.which("initdb") or (found[-1] if found else None)
     if where is None:
@@ -85,9 +84,9 @@ def postgres(folder: Path) -> Iterator[str]:
     options: dict[str, Any] = {}
     if os.getuid() == 0:
         # The server refuses to run as root.
-        nobody = pwd.getpwnam("postgres")
-        os.chown(data, nobody.pw_uid, nobody.pw_gid)
-        options = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        user = pwd.getpwnam("postgres")
+        os.chown(data, user.pw_uid, user.pw_gid)
+        options = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         for parent in (folder, *folder.parents):
             if parent != Path("/"):
                 parent.chmod(parent.stat().st_mode | 0o011)
@@ -108,7 +107,7 @@ def postgres(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """One site in a folder at a time: another would take its files and logs away."""
+    """Allow one run in a folder at a time: another would overwrite its files and logs."""
     with (folder / ".staging").open("w", encoding="ascii") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +119,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def profile_of(name: str | None) -> Path | None:
-    """The profile's file: from here, or from the project's folder."""
+    """The profile's file, relative to this folder or to the project's."""
     if name is None:
         return None
     for candidate in (Path.cwd() / name, PACKAGE / name):
@@ -139,7 +138,7 @@ class ProcessMeter(threading.Thread):
         self.rows: list[tuple[float, int, float]] = []
 
     def run(self) -> None:
-        """Until `end`, or until the process is gone."""
+        """Sample until `end`, or until the process ends."""
         begun = time.monotonic()
         page, tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
         with self._table.open("w", encoding="ascii", buffering=1) as out:
@@ -155,7 +154,7 @@ class ProcessMeter(threading.Thread):
                 out.write(f"{row[0]:.1f},{row[1]},{row[2]:.2f}\n")
 
     def end(self) -> str:
-        """Stop; what was seen, in a line. Warm-up is the first third."""
+        """Stop. Returns a summary in one line; the first third is warm-up."""
         self._ended.set()
         self.join()
         if len(self.rows) < 6:
@@ -173,7 +172,7 @@ class ProcessMeter(threading.Thread):
 
 @contextlib.contextmanager
 def server(name: str, folder: Path, *options: str, metered: bool = False) -> Iterator[str]:
-    """A Tidegate server; yields its URL."""
+    """Run a Tidegate server; yields its URL."""
     log = folder / f"{name}.log"
     log.unlink(missing_ok=True)
     state = folder / f"state-{name}"
@@ -193,7 +192,7 @@ def server(name: str, folder: Path, *options: str, metered: bool = False) -> Ite
 
 
 def arguments() -> argparse.Namespace:
-    """The command line; what follows `--` goes to `tidegate serve` of the origin."""
+    """The command line. Arguments after `--` are for `tidegate serve` of the origin."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--workload", default="exp2")
@@ -214,7 +213,7 @@ def main() -> int:
     folder: Path = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     release = folder / "release"
-    # Where it is started in the background, a shell has Ctrl-C ignored: it should still end us.
+    # A shell lets background processes ignore Ctrl-C; this one must end.
     end_cleanly()
     try:
         with contextlib.ExitStack() as stack:

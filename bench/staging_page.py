@@ -1,8 +1,7 @@
-"""What a run on a staging site showed, as one page: `python -m bench.staging_page DIR [FILE]`.
+"""Makes a page of a staging run: `python -m bench.staging_page DIR [FILE]`.
 
-DIR is the folder of `python -m bench.staging`: it holds the figures of the run (`figures.json`)
-and what the origin took of memory and processor (`origin.csv`). FILE is `DIR/summary.html` if not
-given.
+DIR is the folder of `python -m bench.staging` with the run's figures (`figures.json`) and the
+origin's memory and CPU time (`origin.csv`). FILE is `DIR/summary.html` by default.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Sample = tuple[float, float, float]
 
 
 def samples_of(text: str) -> list[Sample]:
-    """Seconds, resident bytes and processor seconds; a line that was cut short is left out."""
+    """Seconds, resident bytes and CPU seconds. Truncated lines are left out."""
     found: list[Sample] = []
     for row in csv.DictReader(StringIO(text)):
         try:
@@ -32,7 +31,7 @@ def samples_of(text: str) -> list[Sample]:
 
 
 def drawing(samples: Sequence[Sample]) -> str:
-    """Memory and processor time of the origin over the run, as SVG text."""
+    """The origin's memory and CPU time over the run, as SVG text."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -61,7 +60,7 @@ def drawing(samples: Sequence[Sample]) -> str:
 
 
 def main() -> int:
-    """Write the page, and the picture beside it."""
+    """Write the page and its picture."""
     if len(sys.argv) not in (2, 3):
         sys.stderr.write(f"{__doc__}\n")
         return 2

@@ -84,7 +84,7 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "attacks live: no bytes": (
         lambda: live.require_landed("one /48", "small", replace(STRUCK, read_bytes=9)),
-        "9 bytes were taken",
+        "9 bytes were read",
     ),
     "attacks live: people not done": (
         lambda: live._all_done_s([3.0, live.LONGEST_S]),
@@ -96,15 +96,15 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "attacks simulated: no request": (
         lambda: simulated.require_landed(engine(0, 0, 0.0), "one /48", "ghost"),
-        "asked for nothing",
+        "made no request",
     ),
     "attacks simulated: never let in": (
         lambda: simulated.require_landed(engine(9, 0, 0.0), "one /48", "idle"),
-        "never let in",
+        "of the attacker started",
     ),
     "attacks simulated: no file": (
         lambda: simulated.require_landed(engine(9, 9, 0.0), "one /48", "real"),
-        "took no file",
+        "downloaded no file",
     ),
     "compare: nobody came": (
         lambda: compare.require_overload("fair", OVERLOAD, 5),
@@ -229,7 +229,7 @@ def test_a_cell_without_its_attacker_stays_empty_and_fails_the_run(
     options = ["--policy", "fair", "--days", "1", "--no-simulated", "--attacker"]
     assert table.main([*options, "one /48"]) == 1
     said = capsys.readouterr().out
-    assert "| `fair` | nobody: 3.0 s |" in said
+    assert "| `fair` | no attacker: 3.0 s |" in said
     assert f"| one /48 |{' – |' * len(table._NAMES)}\n" in said
     assert said.count("0 of 9 connections") == len(table._NAMES)
 

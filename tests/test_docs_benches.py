@@ -67,7 +67,7 @@ print(json.dumps(faults))
 SMALLEST = {
     "bench.attacks.adversary --minutes 0.02 --seed 1": "always download: the bound",
     "bench.attacks.table --policy fair --attacker '16 people who always download' --days 1 "
-    "--people 4 --no-simulated": "nobody: ",
+    "--people 4 --no-simulated": "no attacker: ",
     "bench.bars --seeds 1 --only 'ticket exp2 0.5: to HTTP'": "of 1 bars held",
     "bench.compare --policy reserve --time-scale 60": "| reserve | 355 |",
     "bench.http_peers --pair --rounds 1 --seconds 1 --stalled 0 --warm-up 0 --only 304": "| 304 |",

@@ -1,1 +1,1 @@
-"""What an attacker costs the others, in virtual time and at a running server."""
+"""Measures what attackers cost honest clients, in virtual time and on running servers."""

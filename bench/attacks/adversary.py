@@ -1,17 +1,17 @@
-"""Searches for the attacker that costs the honest most, and the honest crowd that loses most.
+"""Searches for the attacker that costs honest clients most, and the crowd that loses most.
 
     python -m bench.attacks.adversary [--minutes 60] [--policy fair] [--seed N] [--results FILE]
 
-An attacker is a vector (`Attack`), and so is a crowd (`HonestCrowd`). Both are evolved on a short
-release day in virtual time: children of the worst so far, the worst of each kind of network apart.
-Two tables tell the ten worst of each, played on further days, and how the worst grew. With
-`--results` the next run goes on from what this one played.
+An attacker is a vector (`Attack`), and so is a crowd (`HonestCrowd`). An evolutionary search on a
+short release day in virtual time makes children of the worst vectors of each kind of network. Two
+tables show the ten worst of each, played on further days, and how the worst grew. With `--results`
+the next run continues from the vectors that this one played.
 
-The bound of a network is what as many people as it has shares cost who always download the largest
-files. Exit code 1 when one network costs more.
+The bound of a network is the cost of people who always download the largest files, as many as a
+network has shares. Exit code 1 when one network costs more.
 
-Files below `small_below` are not searched, as a day of them has too many events.
-`bench.attacks.live` attacks with them.
+Files below `small_below` are left out, because a day of them has too many events; see
+`bench.attacks.live`.
 """
 
 from __future__ import annotations
@@ -53,36 +53,37 @@ from tidegate.loadtest.workloads import File, ReleaseDay, Visitor, Workload
 from tidegate.server.admission.client_keys import client_key
 from tidegate.server.http.proxies import block_of, prefixes_of
 
-#: About 90 people, at first with 2.5 times the load of the line.
+#: About 90 people; the rush has 2.5 times the load of the line.
 DAY = ReleaseDay(rush_s=30.0, rush_load=2.5, calm_s=30.0)
-#: A day of the search is cut off after so many events, about 4 CPU seconds. What was cut off costs
-#: more on a whole day: with 15 000 events +24 % for +125 %.
+#: A day of the search ends after this many events, about 4 CPU seconds. A whole day costs more:
+#: with 15 000 events +24 % instead of +125 %.
 _MOST_EVENTS = 30_000
-#: The ten worst are judged by days of up to so many, about 12 CPU seconds.
+#: The days on which the ten worst are judged: about 12 CPU seconds.
 _JUDGED_EVENTS = 90_000
-#: The search plays the first of these days; the ten worst are judged by the mean over all. They are
-#: days on which nobody wants the 940 MB image: one who does makes a day three times as long.
+#: Seeds of days. The search plays the first; the ten worst are judged by the mean over all. On none
+#: of them a visitor wants the 940 MB image, which makes a day three times as long.
 DAYS = (2, 4, 8)
-#: Children have two of so many parents. Not sensitive: any few keep the search from one ridge.
+#: The parents of which a child has two. Not sensitive: a few keep the search off a local maximum.
 _PARENTS = 5
-#: The part of the vectors that are drawn anew.
+#: The share of vectors that are drawn at random.
 _DRAWN = 0.15
-#: How many values of a child are moved along their grid, on average.
+#: The mean number of a child's values that are moved along their grids.
 _MOVED = 2.0
-#: The part of the time that is for attackers; the rest is for honest crowds.
+#: The share of time for attackers; the rest is for crowds.
 _FOR_ATTACKS = 0.7
+#: Rows of a table.
 _SHOWN = 10
-#: Of files: 0 stands for the largest that the honest want.
+#: File sizes; 0 stands for the largest files that honest clients want.
 _SIZES = (0, *(int(20e3 * 2**step) for step in range(14)))
-#: More than any day has: seconds, or bytes a second.
+#: In seconds, or in bytes a second: no limit on any day.
 _ENDLESS = 1e9
-#: Vectors of these kinds come from one network.
+#: The kinds of vectors from one network.
 ONE_NETWORK = ("/24", "/48")
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A point of the search: one value of a grid for each field. Kinds of `where` are niches."""
+    """A point of the search: one value of a grid for each field. `where` is its niche."""
 
     GRID: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
@@ -90,12 +91,12 @@ class Vector:
 
     @classmethod
     def drawn(cls, where: str, chance: random.Random) -> Self:
-        """Any vector of this niche."""
+        """A random vector of this niche."""
         drawn = {name: chance.choice(values) for name, values in cls.GRID.items()}
         return cls(**drawn | {"where": where})
 
     def child(self, other: Vector, chance: random.Random) -> Self:
-        """Each value is of one of the parents, and a few of them are moved."""
+        """A child: each value is one of the parents', and some of them are moved."""
         values = {name: getattr(chance.choice((self, other)), name) for name in self.GRID}
         for name, grid in self.GRID.items():
             if name != "where" and chance.random() < _MOVED / len(self.GRID):
@@ -106,9 +107,11 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class Attack(Vector):
-    """An attacker. `width` addresses of a /24 (or /64s of a /48, /24s of a /16, /48s of a /32,
-    /16s) have `names` each. It opens `per_s` connections a second, and holds `most`. The rest is
-    its `Conduct`."""
+    """An attacker, and its `Conduct`.
+
+    `width` addresses of a /24 (or /64s of a /48, /24s of a /16, /48s of a /32, /16s) have `names`
+    each. It opens `per_s` connections a second up to `most`.
+    """
 
     GRID: ClassVar[Mapping[str, Sequence[Any]]] = {
         "where": (*ONE_NETWORK, "/16", "/32", "networks"),
@@ -144,7 +147,7 @@ class Attack(Vector):
     off_s: float
 
     def attacker(self) -> Attacker:
-        """Who attacks from where."""
+        """The attacker with these addresses and names."""
         names = self.width * self.names
         return Attacker(f"{self.where} x {self.width}", self._address, names, self.per_s, self.most)
 
@@ -159,7 +162,7 @@ class Attack(Vector):
         }[self.where]
 
     def conduct(self) -> Conduct:
-        """What it does."""
+        """Its behaviour."""
         sizes = tuple(size for size in (self.size_bytes, self.other_bytes) if size)
         named = {one.name for one in fields(Conduct)} & set(self.GRID)
         return Conduct(sizes, **{name: getattr(self, name) for name in named})
@@ -167,9 +170,11 @@ class Attack(Vector):
 
 @dataclass(frozen=True, slots=True)
 class HonestCrowd(Vector):
-    """Honest people of one owner: each visitor is one of them by the chance `part`, on one of
-    `width` addresses. `named`: each has an id of its own. `changes`: each file is asked for from
-    another address. They want `files` of `size_bytes` (0: what they wanted anyway)."""
+    """Honest people in one network: each visitor is one of them with the probability `part`.
+
+    They have `width` addresses. `named`: each has an id of its own. `changes`: each file is
+    requested from another address. They want `files` of `size_bytes` (0: their own files).
+    """
 
     GRID: ClassVar[Mapping[str, Sequence[Any]]] = {
         "where": ("/24", "/16", "/48", "/32"),
@@ -189,7 +194,7 @@ class HonestCrowd(Vector):
     size_bytes: int
 
     def address(self, number: int) -> str:
-        """Of its n-th request."""
+        """The address of the n-th request."""
         place = number % self.width
         return {
             "/24": f"203.0.113.{place}",
@@ -199,20 +204,20 @@ class HonestCrowd(Vector):
         }[self.where]
 
     def join(self, visitor: Visitor, number: int, file: int) -> Visitor:
-        """This visitor as one of the crowd, as it asks for its n-th file."""
+        """This visitor as a member of the crowd, at its `file`-th request."""
         address = self.address(number + file * self.changes)
         key = client_key(block_of(address), f"c{number}" if self.named else "")
         return replace(visitor, key=key, network=prefixes_of(address))
 
     def wishes(self, visitor: Visitor) -> tuple[File, ...]:
-        """What one of the crowd wants."""
+        """The files that a member wants."""
         if not self.size_bytes:
             return visitor.files * self.files
         return tuple(File(f"part{number}", self.size_bytes) for number in range(self.files))
 
 
 class _Crowded(Engine):
-    """A day on which some visitors are of a crowd."""
+    """A day on which some visitors are members of a crowd."""
 
     def __init__(self, members: Mapping[int, HonestCrowd], *world: Any) -> None:
         super().__init__(*world)
@@ -230,7 +235,7 @@ _V = TypeVar("_V", bound=Vector)
 
 @dataclass(frozen=True)
 class Find(Generic[_V]):
-    """A vector, its cost, and the part of the honest who were not done at the cut-off."""
+    """A vector, its cost, and the share of honest visitors not done when the day was cut off."""
 
     vector: _V
     cost: float
@@ -254,7 +259,7 @@ def attack_cost(
     day: ReleaseDay = DAY,
     most_events: float = _MOST_EVENTS,
 ) -> tuple[float, float]:
-    """What the honest lose by it, and the part of them who were not done at the cut-off."""
+    """The honest visitors' loss, and the share of them not done when the day was cut off."""
     return _cost(policy, seed, day, vector.attacker(), vector.conduct(), most_events)
 
 
@@ -262,7 +267,7 @@ def attack_cost(
 def bound(
     policy: str, seed: int = DAYS[0], day: ReleaseDay = DAY, sizes: tuple[int, ...] = ()
 ) -> float:
-    """What as many people as a network has shares cost who always download."""
+    """The cost of people who always download, as many as a network has shares."""
     return _cost(policy, seed, day, SHARE, replace(CONDUCTS["real"], sizes=sizes))[0]
 
 
@@ -272,20 +277,20 @@ def _cost(policy: str, seed: int, day: ReleaseDay, *attack: Any) -> tuple[float,
     found_s, undone = sessions_s(engine)
     calm_s = _calm_s(policy, seed, day)
     if undone:
-        # Of a day that was cut off, as much is compared as was played.
+        # If the day was cut off, the calm day is cut off at the same time.
         arrived_s = np.array([visitor.arrival_s for visitor in engine.workload.visitors])
         calm_s = np.minimum(calm_s, np.maximum(0.0, engine.tally.ended_s - arrived_s))
     return float(found_s.mean() / calm_s.mean()) - 1.0, undone
 
 
-#: Settings with the bounds of networks, and without.
+#: Settings with and without shares of networks.
 _DEFENCES: tuple[dict[str, int], ...] = ({}, {"network_shares": 0})
 
 
 def crowd_cost(
     policy: str, crowd: HonestCrowd, seed: int = DAYS[0], day: ReleaseDay = DAY
 ) -> tuple[float, float]:
-    """What its people lose by the bounds of networks, and what the others lose."""
+    """What the crowd loses by the shares of networks, and what the others lose."""
     chance = random.Random(f"crowd/{seed}")
     plain = _workload(seed, day)
     numbers = [number for number in range(len(plain.visitors)) if chance.random() < crowd.part]
@@ -295,7 +300,7 @@ def crowd_cost(
     workload = replace(plain, visitors=tuple(visitors))
     members = dict.fromkeys(numbers, crowd)
     if not members:
-        raise NothingMeasured(f"{crowd}: nobody is of the crowd")
+        raise NothingMeasured(f"{crowd}: the crowd has no member")
     inside = np.isin(np.arange(len(visitors)), numbers)
     with_s, without_s = (
         sessions_s(play(_Crowded(members, *world(policy, seed, workload, **shares))))[0]
@@ -308,7 +313,7 @@ def crowd_cost(
 
 
 class Search(Generic[_V]):
-    """Evolution, (mu + lambda) by niche: whatever was played stays, the worst have children."""
+    """A (mu + lambda) evolution strategy by niche: all vectors stay, the worst have children."""
 
     def __init__(
         self,
@@ -328,7 +333,7 @@ class Search(Generic[_V]):
             self.keep(Find(kind(**values), *found))
 
     def run(self, seconds: float) -> None:
-        """Play vectors for so long, one at least."""
+        """Play vectors for this time, at least one."""
         until_s = time.monotonic() + seconds
         while True:
             self._step()
@@ -341,11 +346,11 @@ class Search(Generic[_V]):
         return sorted(finds, key=lambda find: -find.cost)
 
     def keep(self, find: Find[_V]) -> None:
-        """This was played."""
+        """Add a vector that was played."""
         self.finds[find.vector] = find
 
     def curve(self, *niches: str) -> str:
-        """How the worst of these niches grew, as a sentence."""
+        """How the cost of the worst grew in these niches, as a sentence."""
         played = [one for one in self.finds.values() if not niches or one.vector.where in niches]
         steps, worst = [], -math.inf
         for count, find in enumerate(played, 1):
@@ -376,14 +381,14 @@ class Search(Generic[_V]):
 
 
 class Results:
-    """What was played under one policy, in a file of JSON lines."""
+    """The vectors played under one policy, in a file of JSON lines."""
 
     def __init__(self, path: Path, policy: str) -> None:
         self._path = path
         self._policy = policy
 
     def played(self, kind: str) -> Iterator[tuple[dict[str, Any], float, float]]:
-        """Of this kind: the vectors, their costs, and the part of the honest not done."""
+        """The vectors of this kind, their costs, and the shares of honest visitors not done."""
         if not self._path.exists():
             return
         for text in self._path.read_text("utf-8").splitlines():
@@ -392,7 +397,7 @@ class Results:
                 yield values, cost, undone
 
     def add(self, kind: str, find: Find[Any]) -> None:
-        """One more."""
+        """Append a vector."""
         line = [kind, self._policy, asdict(find.vector), find.cost, find.undone]
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as out:
@@ -404,7 +409,7 @@ def _percent(*parts: float) -> str:
 
 
 def _described(vector: Vector) -> str:
-    """Each value by its name, as the cell of a table."""
+    """The cell of a table with all values by name."""
     values = asdict(vector).items()
     return ", ".join(f"{name} {value:g}" if name != "where" else value for name, value in values)
 
@@ -433,7 +438,7 @@ def attack_rows(search: Search[Attack], policy: str) -> Iterator[str]:
 
 @cache
 def costs_on_all_days(policy: str, vector: Attack) -> tuple[float, ...]:
-    """Its costs day by day."""
+    """Its costs on each day."""
     costs = (attack_cost(policy, vector, seed, most_events=_JUDGED_EVENTS) for seed in DAYS)
     return tuple(cost for cost, _ in costs)
 
@@ -449,7 +454,7 @@ def crowd_rows(search: Search[HonestCrowd], policy: str) -> Iterator[str]:
 
 
 def beyond_bound(search: Search[Attack], policy: str) -> list[Attack]:
-    """The worst of one network that cost more than the bound, on all days together."""
+    """The worst attackers of one network whose mean cost exceeds the bound."""
     limit = statistics.fmean(bound(policy, seed) for seed in DAYS)
     worst = [find.vector for find in search.worst(*ONE_NETWORK)[:_SHOWN]]
     return [one for one in worst if statistics.fmean(costs_on_all_days(policy, one)) > limit]

@@ -1,11 +1,11 @@
-"""Attackers at a real server, over a line between two network namespaces. Needs root.
+"""Attackers on a real server, over a line between two network namespaces. Needs root.
 
-People, each at an address in a network of its own, fetch a file each over a line that they
-more than fill. Beside them, from before the first of them until the last is done, an attacker under
-the names and addresses that it can have. What the people lose is their mean session time against
-that of days without an attacker. A day counts only if the attack landed: see `require_landed`.
+People with addresses in networks of their own fetch one file each over a line that they overload.
+The attacker is there before the first and until the last of them is done. Its cost is the people's
+mean session time against that of days without an attacker. A day counts only if the attack took
+place, see `require_landed`.
 
-`python -m bench.attacks.live people N …|attack …` is the part that runs in the clients' namespace.
+`python -m bench.attacks.live people N …|attack …` is the part in the clients' namespace.
 """
 
 from __future__ import annotations
@@ -34,30 +34,34 @@ from bench.shared.namespaces import inside, run, shape
 from bench.shared.subject import NothingMeasured, Suppressed, require
 
 Manner = Literal["ghost", "idle", "half", "real", "small", "short"]
-_SERVER, _CLIENTS = "tga-s", "tga-c"
+#: The two network namespaces.
+_SERVER = "tga-s"
+_CLIENTS = "tga-c"
 _PORT = 8080
-_HOST, _HOST6 = "192.0.2.1", "fd5a::1"
+_HOST = "192.0.2.1"
+_HOST6 = "fd5a::1"
 _LINE_MBIT = 24.0
-#: How many people come on a day, one after the other.
+#: People on a day.
 PEOPLE = 40
-_FILE_BYTES, _EVERY_S = 900_000, 0.2
-#: What the manners `small` and `short` fetch again and again: just below `small_below_bytes`
-#: (256 kB), and just above it.
+_FILE_BYTES = 900_000
+#: The interval between their arrivals: 1.5 times the load of the line.
+_EVERY_S = 0.2
+#: Sizes that the manners `small` and `short` fetch: just below and just above `small_below_bytes`.
 _FETCHED_BYTES: dict[Manner, int] = {"small": 250_000, "short": 300_000}
-#: The crowd of which every other one sits behind one address, and that address.
+#: A day on which every other person has the same address.
 BEHIND_ONE = f"{PEOPLE // 2} honest people behind one address"
 _ONE_ADDRESS = "203.0.113.7"
-#: Nobody waits longer than this: a day costs no more than a minute.
+#: A person leaves after this time, so that a day takes at most a minute.
 LONGEST_S = 45.0
-#: The attacker is there so long before the first of the people, seconds.
+#: The attacker comes before the people by this time.
 _AHEAD_S = 3.0
-#: An idle reader takes so much a second, a little above the least rate.
-_SIP_BYTES = 250
-#: A ghost waits so long for what it is told, seconds.
+#: What an idle reader reads in a second, a little above the least rate.
+_IDLE_BYTES = 250
+#: How long a ghost waits for an answer.
 _GHOST_S = 0.45
-#: An attack took at least so many bytes; the other manners take none that count.
+#: The least bytes that an attack reads; other manners need none.
 _LEAST_BYTES: dict[Manner, int] = {
-    "idle": 10 * _SIP_BYTES,
+    "idle": 10 * _IDLE_BYTES,
     "real": _FILE_BYTES,
     **_FETCHED_BYTES,
 }
@@ -68,8 +72,10 @@ _SILENT = Suppressed("ghosts that were told nothing", TimeoutError)
 
 @dataclass(frozen=True, slots=True)
 class LiveAttacker:
-    """Who attacks from where: the n-th address, how many there are, names at each, how many
-    connections a second it opens, and how many it holds."""
+    """An attacker: `addresses` of them with `names` each.
+
+    It opens `per_s` connections a second up to `most`. `address` returns its n-th address.
+    """
 
     title: str
     address: Callable[[int], str]
@@ -82,7 +88,7 @@ class LiveAttacker:
 ATTACKERS = {
     attacker.title: attacker
     for attacker in (
-        # What a whole network of strangers is given, in the hands of as many honest people.
+        # The bound: honest people, as many as a network of new clients has shares.
         LiveAttacker(SHARE.title, lambda n: f"10.{220 + n}.2.1", SHARE.names, 1, 20.0, 100),
         LiveAttacker("one IPv4", lambda n: _ONE_ADDRESS, 1, 1000, 20.0, 100),
         LiveAttacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 1, 60.0, 300),
@@ -94,8 +100,7 @@ ATTACKERS = {
 
 @dataclass(slots=True)
 class Strikes:
-    """What became of an attacker's requests: its connections, those that were answered, those that
-    were given a file, and the bytes that it read."""
+    """An attacker's connections: tried, made, answered, answered with a file; bytes read."""
 
     tried: int = 0
     connected: int = 0
@@ -120,7 +125,7 @@ def require_landed(title: str, manner: Manner, strikes: Strikes) -> None:
     least = _LEAST_BYTES.get(manner, 0)
     require(
         strikes.read_bytes >= least,
-        f"{title}, {manner}: {strikes.read_bytes} bytes were taken, fewer than {least}.",
+        f"{title}, {manner}: {strikes.read_bytes} bytes were read, fewer than {least}.",
     )
 
 
@@ -128,7 +133,7 @@ def require_landed(title: str, manner: Manner, strikes: Strikes) -> None:
 
 
 async def _connected(source: str, *, small: bool) -> socket.socket:
-    """A connection; with a `small` window what an idle reader is sent stays small, too."""
+    """Connect from this address. `small`: a small receive window, for idle readers."""
     six = ":" in source
     sock = socket.socket(socket.AF_INET6 if six else socket.AF_INET)
     if small:
@@ -144,7 +149,7 @@ async def _connected(source: str, *, small: bool) -> socket.socket:
 
 
 async def _fetch(number: int, source: str, name: str) -> float:
-    """Download like a person with curl does, again as long as told to wait; the time it took."""
+    """Download as a person with curl does, repeated while the server says to wait. In seconds."""
     begun = time.monotonic()
     request = f"GET /file{number % 4}.bin HTTP/1.1\r\nHost: x\r\n{name}\r\n"
     while time.monotonic() < begun + LONGEST_S:
@@ -167,8 +172,10 @@ async def _fetch(number: int, source: str, name: str) -> float:
 
 
 async def _people(count: int, behind_one: bool) -> list[float]:
-    """Their sessions in the order in which they come. Those behind one address, every other one,
-    are told apart by the id that each of this crowd sends."""
+    """The session times of all people in the order of their arrivals.
+
+    `behind_one`: every other person has one address. Then all of them send an id of their own.
+    """
 
     async def person(number: int) -> float:
         await asyncio.sleep(number * _EVERY_S)
@@ -182,10 +189,10 @@ async def _people(count: int, behind_one: bool) -> list[float]:
 
 
 async def _strike(attacker: LiveAttacker, number: int, manner: Manner, strikes: Strikes) -> None:
-    """One connection of the attacker, until it is over."""
+    """One connection of the attacker, until it ends."""
     name = number // attacker.addresses % attacker.names
     source = attacker.address(number % attacker.addresses)
-    # Each address asks for all four in turn, however many addresses there are.
+    # Each address requests all four files in turn.
     file = (number // attacker.addresses + number % attacker.addresses) % 4
     downloads = manner == "real" or manner in _FETCHED_BYTES
     path = f"{manner}{file}.bin" if manner in _FETCHED_BYTES else f"big{file}.iso"
@@ -195,12 +202,12 @@ async def _strike(attacker: LiveAttacker, number: int, manner: Manner, strikes: 
     strikes.tried += 1
     sock = await _connected(source, small=not downloads)
     strikes.connected += 1
-    # What the reader takes by itself counts as used.
+    # The reader's own buffer counts as read: it must be small for idle readers.
     limit = 1 << 16 if downloads else 1024
     reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
     try:
         writer.write(request[: len(request) // 2 if manner == "half" else None])
-        most, pause_s = (1 << 16, 0.0) if downloads else (_SIP_BYTES, 1.0)
+        most, pause_s = (1 << 16, 0.0) if downloads else (_IDLE_BYTES, 1.0)
         data = b""
         with _SILENT:
             async with asyncio.timeout(_GHOST_S if manner == "ghost" else None):
@@ -216,7 +223,7 @@ async def _strike(attacker: LiveAttacker, number: int, manner: Manner, strikes: 
 
 
 async def _attack(attacker: LiveAttacker, manner: Manner) -> Strikes:
-    """Connection after connection until SIGTERM comes; then what became of them."""
+    """Open connections until SIGTERM. Returns what became of them."""
     tasks: set[asyncio.Task[None]] = set()
     strikes, over = Strikes(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
@@ -242,7 +249,7 @@ async def _attack(attacker: LiveAttacker, manner: Manner) -> Strikes:
 
 @contextmanager
 def line() -> Iterator[None]:
-    """The two namespaces: all of 10/8, 203.0.113/24 and one /48 are addresses of the clients."""
+    """Build the two namespaces. All of 10/8, 203.0.113/24 and one /48 are clients' addresses."""
     try:
         namespaces.make((_SERVER, _CLIENTS))
         namespaces.connect(_SERVER, _CLIENTS)
@@ -253,7 +260,7 @@ def line() -> Iterator[None]:
         for network in ("10.0.0.0/8", "203.0.113.0/24"):
             run("ip", "-n", _CLIENTS, *f"route add local {network} dev lo".split())
             run("ip", "-n", _SERVER, *f"route add {network} via 192.0.2.2".split())
-        # A local route is enough to bind an IPv4 address; IPv6 wants the address itself, or this.
+        # IPv4 addresses of a local route can be bound; IPv6 ones only with this setting.
         run(*inside(_CLIENTS, "sysctl", "-qw", "net.ipv6.ip_nonlocal_bind=1"))
         block = "2001:db8:bad::/48"
         run("ip", "-n", _CLIENTS, *f"-6 route add local {block} dev lo".split())
@@ -266,7 +273,7 @@ def line() -> Iterator[None]:
 
 @contextmanager
 def _serving(policy: str) -> Iterator[None]:
-    """A fresh server that knows its line and nothing else."""
+    """Run a fresh server with its line's bandwidth as its only setting."""
     with tempfile.TemporaryDirectory(prefix="tidegate-attack-") as folder:
         release = Path(folder, "release")
         release.mkdir()
@@ -279,7 +286,7 @@ def _serving(policy: str) -> Iterator[None]:
         command = [sys.executable, "-m", "tidegate", "serve", str(release), "--admin", "off"]
         command += ["--state", f"{folder}/state", "--policy", policy]
         command += ["--listen", f"{_HOST}:{_PORT}", "--listen", f"[{_HOST6}]:{_PORT}"]
-        # Of 1 514 bytes on the wire 1 448 are the file's.
+        # A frame of 1 514 bytes has 1 448 bytes of the file.
         command += ["--bandwidth", f"{_LINE_MBIT * 0.98 * 1448 / 1514:.2f}Mbit"]
         with Path(folder, "log").open("wb") as log:
             process = subprocess.Popen(
@@ -312,9 +319,10 @@ def _sessions_s(people: int, *words: str) -> list[float]:
 
 
 def day(policy: str, title: str = "", manner: Manner = "idle", people: int = PEOPLE) -> float:
-    """A fresh server, the people, and beside them the attacker of this title; the mean session.
+    """The people's mean session time on a fresh server beside the attacker of this title.
 
-    Raises NothingMeasured where the attack did not land, or somebody was not done without one.
+    Raises NothingMeasured if the attack did not take place, or without an attacker if one of the
+    people was not done.
     """
     with _serving(policy):
         if not title:
@@ -326,18 +334,18 @@ def day(policy: str, title: str = "", manner: Manner = "idle", people: int = PEO
             time.sleep(_AHEAD_S)
             found_s = statistics.fmean(_sessions_s(people))
             attack.terminate()
-            said, _ = attack.communicate(timeout=10)
+            output, _ = attack.communicate(timeout=10)
         finally:
             attack.kill()
             attack.wait()
-    require_landed(title, manner, _strikes_of(title, manner, said))
+    require_landed(title, manner, _strikes_of(title, manner, output))
     return found_s
 
 
-def _strikes_of(title: str, manner: Manner, said: str) -> Strikes:
-    """What an attacking process printed at its end. Raises NothingMeasured if that is nothing."""
+def _strikes_of(title: str, manner: Manner, output: str) -> Strikes:
+    """Read an attacking process's output. Raises NothingMeasured if it is not complete."""
     try:
-        return Strikes(**json.loads(said))
+        return Strikes(**json.loads(output))
     except ValueError:
         raise NothingMeasured(f"{title}, {manner}: the attacking process ended early.") from None
 
@@ -352,15 +360,17 @@ def _all_done_s(found_s: list[float]) -> list[float]:
 
 
 def behind_one(policy: str) -> tuple[float, float]:
-    """A fresh server and nobody but the people: the mean session of those behind one address, and
-    of the others."""
+    """The mean session times of the people behind one address and of the others.
+
+    The server is fresh, and there is no attacker.
+    """
     with _serving(policy):
         found_s = _all_done_s(_sessions_s(PEOPLE, "behind-one"))
     return statistics.fmean(found_s[::2]), statistics.fmean(found_s[1::2])
 
 
 def main() -> None:
-    """The part in the clients' namespace."""
+    """Run the part in the clients' namespace."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
     match sys.argv[1:]:

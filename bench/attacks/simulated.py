@@ -1,8 +1,8 @@
 """Attackers beside an honest crowd, in virtual time on the server's own policies.
 
-An attacker is a stream of visitors under names and networks that it can have; what the server
-makes of them is the policy's matter. Only the honest are counted. `Conduct` says what the visitors
-do; the table of docs/security.md has three of them (`CONDUCTS`), `adversary` searches for others.
+An attacker is a stream of visitors under the names and addresses that it has. Only honest visitors
+are measured. `Conduct` is the attacker's behaviour. The table of docs/security.md has three of them
+(`CONDUCTS`); `adversary` searches for others.
 """
 
 from __future__ import annotations
@@ -40,24 +40,23 @@ from tidegate.server.http.proxies import block_of, prefixes_of
 _Played = TypeVar("_Played", bound=Engine)
 FloatVector = NDArray[np.float64]
 Manner = Literal["ghost", "idle", "real"]
-#: More than the server's least rate (100 bytes a second), and far less than anybody's share.
+#: More than the server's least rate (100 bytes a second), and far less than a client's share.
 _IDLE_BYTES_S = 250.0
-#: Leaves before an admitted transfer begins (0.4 s to ask, 0.1 s to begin).
+#: A ghost leaves before its admitted transfer starts (0.4 s to request, 0.1 s to start).
 _GHOST_PATIENCE_S = 0.45
-#: The largest files, of which each name may want one at a time.
+#: The number of largest files, which attackers want.
 _PREY = 4
-#: An attacker that keeps its names chooses its next file among so many: hardly ever the same again.
+#: The range of an attacker's next file: rarely the same twice.
 _WISHES = 1_000_000
-#: Where many honest people come from.
+#: The address of many honest people.
 _ONE_ADDRESS = "198.51.100.1"
-_STARVED = Suppressed("days that ended before everybody was done", Starved)
+_STARVED = Suppressed("days that ended before all visitors were done", Starved)
 
 
 def one_address(seed: int, people: int = 500, shape: ReleaseDay = RELEASE_DAY) -> Workload:
-    """A release day. Every other visitor, up to `people`, comes from one address.
+    """A release day on which every other visitor, up to `people`, has one address and a cookie.
 
-    A cookie tells these visitors apart. Each other visitor comes from a /16 of its own, as far as
-    there are.
+    The others come from /16s of their own, as far as there are enough.
     """
     workload = release_artefacts(seed, shape=shape)
     visitors = []
@@ -72,8 +71,10 @@ def one_address(seed: int, people: int = 500, shape: ReleaseDay = RELEASE_DAY) -
 
 @dataclass(frozen=True, slots=True)
 class Attacker:
-    """Who attacks from where. `address` gives the address of its n-th name, `names` how many it
-    has; it asks `per_s` times a second until all are in use, and holds `most` connections."""
+    """An attacker with `names` names; `address` returns the address of its n-th one.
+
+    It makes `per_s` requests a second until all names are in use, and holds `most` connections.
+    """
 
     title: str
     address: Callable[[int], str]
@@ -82,7 +83,7 @@ class Attacker:
     most: int
 
     def identity(self, number: int) -> tuple[str, tuple[str, ...]]:
-        """The key and the prefixes that a server sees."""
+        """The client key and the prefixes of its n-th name."""
         address = self.address(number % self.names)
         key = client_key(block_of(address), f"a{number % self.names}")
         return key, prefixes_of(address)
@@ -95,13 +96,15 @@ def _ipv6(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """What an attacker does under its names.
+    """The behaviour of an attacker.
 
-    `sizes`: of the files that it wants, each another one; empty: the largest of the honest.
-    `rate_bytes_s`: how fast it reads, up to the fastest of the honest. `patience_s`: how long it
-    waits for a first byte. `rude`: asks every second. `keeps_names`: fetches one file after the
-    other under each name. `claims`: the part of a file that it says it lacks. It begins at
-    `start_s`, and is at work for `on_s` of every `on_s + off_s`.
+    - `sizes`: of its files, each a different one; empty: the largest files of honest visitors.
+    - `rate_bytes_s`: how fast it reads, at most as the fastest honest visitor.
+    - `patience_s`: how long it waits for a first byte.
+    - `rude`: it polls every second.
+    - `keeps_names`: it fetches one file after the other under each name.
+    - `claims`: the share of a file that it says it lacks.
+    - `start_s`, `on_s`, `off_s`: it starts then, and is active for `on_s` of every `on_s + off_s`.
     """
 
     sizes: tuple[int, ...] = ()
@@ -115,7 +118,7 @@ class Conduct:
     off_s: float = 0.0
 
     def until_work_s(self, now: float) -> float:
-        """How long it rests from now on."""
+        """The time until it is active again; 0 if it is."""
         since_s = now - self.start_s
         if since_s < 0.0:
             return -since_s
@@ -123,22 +126,24 @@ class Conduct:
         return 0.0 if phase_s < self.on_s else self.on_s + self.off_s - phase_s
 
 
-#: A ghost asks for the largest files, and hangs up on whatever it is told or given. An idler waits
-#: for its turn, and then takes hardly more than keeps the connection.
+#: A ghost requests the largest files, and disconnects at any answer. An idle reader waits for its
+#: turn, and then reads just enough to keep its connection.
 CONDUCTS: Mapping[Manner, Conduct] = {
     "ghost": Conduct(patience_s=_GHOST_PATIENCE_S, rude=True),
     "idle": Conduct(rate_bytes_s=_IDLE_BYTES_S),
     "real": Conduct(keeps_names=True),
 }
-#: What an attacker meets: some 460 people, at first with 2.5 times the load of the line. A longer
-#: day shows the same and takes hours to play: an attacker asks until the last of them is done.
+#: Some 460 people; the rush has 2.5 times the load of the line. A longer day shows the same and
+#: takes hours, because the attacker is active until the last visitor is done.
 _DAY = ReleaseDay(rush_s=150.0, rush_load=2.5, calm_s=150.0)
-#: The day is over then, seconds; one who is not done has waited until now, at least.
+#: The end of a day. Visitors who are not done count with the time until then.
 _LONGEST_S = 1800.0
-#: Names one address may have (`clients_per_address`), and the /64s of a /48.
-_NAMES, _BLOCKS = 1000, 65_536
-#: What the policy gives a whole network of strangers (`network_shares`): so many people, each with
-#: an address of its own, and as many downloads together as one IPv4 has. None may cost more.
+#: The names of one address (`clients_per_address`).
+_NAMES = 1000
+#: The /64s of a /48.
+_BLOCKS = 65_536
+#: The shares of a network of new clients (`network_shares`): `SHARE` has as many people, each with
+#: an address of its own, and as many downloads as one IPv4. No network may cost more.
 _SHARES = PolicySettings().network_shares
 SHARE = Attacker(
     f"{_SHARES} people who always download", lambda n: f"10.{n}.0.1", _SHARES, 5.0, 100
@@ -155,7 +160,7 @@ ATTACKERS = (
 
 
 class Attacked(Engine):
-    """The simulator with one attacker. It is not present: the run ends with the last honest."""
+    """The simulator with one attacker. The run ends with the last honest visitor."""
 
     def __init__(
         self,
@@ -173,7 +178,7 @@ class Attacked(Engine):
         self._conduct = conduct
         self._most_events = most_events
         self._asked = 0
-        #: Requests of the attacker that reached the server, and downloads that it let begin.
+        #: The attacker's requests that reached the server, and its downloads that started.
         self.attacker_requests = self.attacker_starts = 0
         self._active = 0
         self._chance = random.Random(f"attack/{seed}")
@@ -252,21 +257,21 @@ class Attacked(Engine):
 def world(
     policy: str, seed: int, workload: Workload, **settings: Any
 ) -> tuple[Workload, AdmissionPolicy, Conditions, int]:
-    """What an engine is made of."""
+    """The arguments of an engine."""
     scenario = Scenario(policy, slots=30, reserve_small=6, settings=settings)
     conditions = replace(scenario.conditions(workload), limit_s=_LONGEST_S)
     return workload, scenario.make_policy(workload, seed), conditions, seed
 
 
 def play(engine: _Played) -> _Played:
-    """One day, to the end of the honest or to its own."""
+    """Play one day, until all honest visitors are done or the day ends."""
     with _STARVED:
         engine.run()
     return engine
 
 
 def sessions_s(engine: Engine) -> tuple[FloatVector, float]:
-    """The session time of each honest visitor, by its number, and the part of them not done."""
+    """The session times of honest visitors by number, and the share of them not done."""
     sessions = {
         name: np.asarray(column)
         for name, column in columns(engine.tally.sessions, SESSION_FIELDS).items()
@@ -279,9 +284,12 @@ def sessions_s(engine: Engine) -> tuple[FloatVector, float]:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What something cost the honest: their mean session time against that without it, less one,
-    with its standard error over the seeds; the attacker's part of the bytes; and the part of the
-    honest who were not done by the end of the day, so that the first figure is the least."""
+    """An attacker's cost for honest visitors.
+
+    `mean` is the relative increase of their mean session time, `error` its standard error over the
+    seeds. `taken` is the attacker's share of the bytes. `undone` is the share of honest visitors
+    not done at the end of the day; `mean` is a lower bound then.
+    """
 
     mean: float
     error: float
@@ -298,16 +306,16 @@ def _cost(
 
 
 def require_landed(engine: Attacked, title: str, manner: Manner) -> None:
-    """Raise NothingMeasured unless the attack took place; a ghost leaves before it is let in."""
-    require(engine.attacker_requests, f"{title}, {manner}: the attacker asked for nothing.")
+    """Raise NothingMeasured unless the attack took place. A ghost leaves before its start."""
+    require(engine.attacker_requests, f"{title}, {manner}: the attacker made no request.")
     if manner != "ghost":
-        require(engine.attacker_starts, f"{title}, {manner}: the attacker was never let in.")
+        require(engine.attacker_starts, f"{title}, {manner}: no download of the attacker started.")
     if manner == "real":
-        require(engine.attacker_bytes, f"{title}, {manner}: the attacker took no file.")
+        require(engine.attacker_bytes, f"{title}, {manner}: the attacker downloaded no file.")
 
 
 class AttackBench:
-    """Runs attacks under one policy over some seeds; the calm days are played once."""
+    """Plays attacks under one policy over some seeds. Calm days are played once."""
 
     def __init__(self, policy: str, seeds: int) -> None:
         self._policy = policy
@@ -320,7 +328,7 @@ class AttackBench:
         return sessions_s(play(Engine(*world(self._policy, seed, workload))))[0]
 
     def attack(self, attacker: Attacker, manner: Manner) -> Cost:
-        """What the honest lose by this attacker."""
+        """The cost of this attacker for honest visitors."""
         ratios, taken, undone = [], [], []
         for seed in self._seeds:
             day = world(self._policy, seed, one_address(seed, 0, _DAY))
@@ -333,7 +341,7 @@ class AttackBench:
         return _cost(ratios, taken, undone)
 
     def nat(self, people: int) -> tuple[Cost, Cost]:
-        """What people behind one address lose by it, and what the others lose."""
+        """The cost of one address for the people behind it, and for the others."""
         inside, outside = [], []
         for seed in self._seeds:
             crowd = one_address(seed, people)

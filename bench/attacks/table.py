@@ -1,18 +1,20 @@
-"""What an attacker can cost the others: the tables of docs/security.md.
+"""Makes the tables of docs/security.md: what attackers cost honest clients.
 
     python -m bench.attacks.table [--policy NAME …] [--attacker WHO …] [--no-live] [--no-simulated]
         [--seeds 1] [--days 2] [--minutes 45] [--results FILE] [--write]
 
-A release day in virtual time under each policy, calm and attacked (about ten minutes); then real
-servers under attackers in network namespaces (root, half a minute for each day). No cell begins
-after so many `--minutes`; with `--results` the next run goes on where this one stopped. `--write`
-puts the tables into docs/security.md.
+A release day in virtual time under each policy, calm and attacked, takes ten minutes. Then real
+servers are attacked in network namespaces (root; half a minute for each day). No cell starts after
+`--minutes`; with `--results` the next run continues there. `--write` puts the tables into
+docs/security.md.
 
-Exit code 1 when under the default policy one network that uses nothing costs the honest over 5 % of
-their mean session time, or ten addresses over 15 %, by more than two standard errors; when one
-network that really downloads costs more than as many honest people as it has shares; when people
-behind one address take over 1.5 times as long as the others; when somebody stops the service; or
-when an attack did not take place.
+Exit code 1 when under the default policy
+
+- one network that downloads nothing costs over 5 % of the mean session time, or ten addresses over
+  15 %, by more than two standard errors;
+- one network that downloads costs more than honest people, as many as it has shares;
+- people behind one address take over 1.5 times as long as the others;
+- an attack stops the service, or did not take place.
 """
 
 from __future__ import annotations
@@ -50,9 +52,9 @@ _LIVE_POLICIES = ("fair", "ticket")
 _DEFAULT_POLICY = "fair"
 _NAT_PEOPLE = 500
 _BEHIND_NAT = f"{_NAT_PEOPLE} honest people behind one NAT"
-#: What may be lost by those who use nothing: a fraction of the mean session time.
+#: The highest cost of attackers that download nothing, as a share of the mean session time.
 _BARS = {"one IPv4": 0.05, "one /64": 0.05, "one /48": 0.05, "ten addresses": 0.15}
-#: So many times as long as the others may those take who share an address with many.
+#: The highest ratio of session times behind one shared address to those of the others.
 _BEHIND_ONE_MOST = 1.5
 _ONE_NETWORK = ("one IPv4", "one /64", "one /48")
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -69,22 +71,22 @@ def _spelled(cost: Cost) -> str:
 
 
 def _error(found_s: Sequence[float]) -> float:
-    """The standard error of their mean, as a part of it."""
+    """The relative standard error of the mean."""
     if len(found_s) < 2:
         return 0.0
     return statistics.stdev(found_s) / math.sqrt(len(found_s)) / statistics.fmean(found_s)
 
 
 class CostJudge:
-    """Makes each figure the cell of a table, and keeps what misses its bar."""
+    """Makes cells of a table, and collects figures beyond their bars."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
-        #: What the shares of one network cost when honest people have them.
+        #: The cost of the shares of one network in the hands of honest people.
         self._share: Cost | None = None
 
     def cell(self, policy: str, title: str, manner: str, cost: Cost | None) -> str:
-        """One figure; None: not measured."""
+        """The cell of one figure; None: not measured."""
         if cost is None:
             return _EMPTY
         if cost.undone > 0.5:
@@ -103,7 +105,7 @@ class CostJudge:
         return _spelled(cost)
 
     def behind_one(self, policy: str, days_s: Sequence[Sequence[float]]) -> str:
-        """Mean sessions of those behind one address and of the others, day by day, as a cell."""
+        """The cell of session times behind one address and of the others, day by day."""
         if not days_s:
             return _EMPTY
         inside_s, others_s = (statistics.median(found_s) for found_s in zip(*days_s, strict=True))
@@ -113,25 +115,25 @@ class CostJudge:
         return text
 
     def fault(self, policy: str, fault: str) -> None:
-        """Keep it if it is of the default policy."""
+        """Add a fault of the default policy; others are ignored."""
         if policy == _DEFAULT_POLICY:
             self.faults.append(fault)
 
 
 class KeptFigures:
-    """What was measured, by name, in a file of JSON lines that the next run goes on from."""
+    """Measured figures by name, in a file of JSON lines from which the next run continues."""
 
     def __init__(self, path: Path | None, minutes: float) -> None:
         self._until_s = time.monotonic() + 60.0 * minutes
         self._path = path
         self._known: dict[str, list[list[float]]] = {}
-        #: Cells whose subject did not take place, with the sentence that says so.
+        #: Cells whose attack did not take place, with the reason.
         self.empty: dict[str, str] = {}
         if path is not None and path.exists():
             self._known.update(map(json.loads, path.read_text("utf-8").splitlines()))
 
     def get(self, name: str, measure: Callable[[], list[list[float]]]) -> list[list[float]]:
-        """The figures of this name; empty if there is no time to measure, or no subject."""
+        """The figures of this name; empty if there is no time, or the attack did not take place."""
         if name in self._known or name in self.empty or time.monotonic() > self._until_s:
             return self._known.get(name, [])
         try:
@@ -192,7 +194,7 @@ def live_rows(
     results: KeptFigures,
     judge: CostJudge,
 ) -> Iterator[str]:
-    """The rows of the table of real servers: medians of some days, each beside a calm day."""
+    """The rows of the table of real servers: medians of days, beside calm days."""
 
     def one_day(policy: str, title: str, manner: live.Manner, day: int) -> list[list[float]]:
         def measure() -> list[list[float]]:
@@ -200,7 +202,7 @@ def live_rows(
                 return [[*live.behind_one(policy)]]
             return [[live.day(policy, title, manner, people)]]
 
-        return results.get(f"live/{policy}/{title or 'nobody'}/{manner}/{day}", measure)
+        return results.get(f"live/{policy}/{title or 'no attacker'}/{manner}/{day}", measure)
 
     def all_days(policy: str, title: str, manner: live.Manner) -> list[list[float]]:
         found = [one_day(policy, title, manner, day) for day in range(days)]
@@ -213,13 +215,13 @@ def live_rows(
 
     yield markdown.head("policy", "who, live", *_NAMES.values())
     for policy in policies:
-        # One day of all, calm and attacked, then the next: a busy hour meets all of them.
+        # Day by day, calm and attacked: noise of the machine affects all of them.
         for day, title in itertools.product(range(days), ("", *titles)):
             for manner in manners(title):
                 one_day(policy, title, manner, day)
         calm_s = [mean_s for (mean_s,) in all_days(policy, "", "real")]
         told = ", ".join(f"{one:.1f} s" for one in calm_s)
-        yield markdown.row(f"`{policy}`", f"nobody: {told}", *[_EMPTY] * len(_NAMES))
+        yield markdown.row(f"`{policy}`", f"no attacker: {told}", *[_EMPTY] * len(_NAMES))
         for title in titles:
             cells = dict.fromkeys(_NAMES, _EMPTY)
             for manner in manners(title):
@@ -243,14 +245,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all, print, and judge."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--policy", action="append", choices=(*_POLICIES, "adaptive"))
-    everybody = (SHARE, *ATTACKERS)
-    choices = [*dict.fromkeys((*(one.title for one in everybody), *live.ATTACKERS))]
+    all_simulated = (SHARE, *ATTACKERS)
+    choices = [*dict.fromkeys((*(one.title for one in all_simulated), *live.ATTACKERS))]
     choices.append(live.BEHIND_ONE)
     parser.add_argument("--attacker", action="append", choices=choices)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--days", type=int, default=2)
     parser.add_argument("--people", type=int, default=live.PEOPLE, help="On a live day.")
-    parser.add_argument("--minutes", type=float, default=45.0, help="No cell begins after so many.")
+    parser.add_argument("--minutes", type=float, default=45.0, help="No cell starts later.")
     parser.add_argument("--no-live", dest="live", action="store_false")
     parser.add_argument("--no-simulated", dest="simulated", action="store_false")
     parser.add_argument("--results", type=Path, help="Keeps figures, and goes on from them.")
@@ -269,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
 
     if given.simulated:
-        attackers = [one for one in everybody if one.title in chosen]
+        attackers = [one for one in all_simulated if one.title in chosen]
         show(simulated_rows(policies, attackers, given.seeds, results, judge))
     if given.live:
         served = [name for name in _LIVE_POLICIES if name in policies]

@@ -1,4 +1,4 @@
-"""Runs one tool once in a fresh network and says what it cost: bytes on the wire, time, CPU."""
+"""Runs one tool in a fresh network, and measures bytes on the wire, time and CPU."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PORT = 8080
 
 
 class NotReady(Exception):
-    """Something that was started did not come up; the message says what."""
+    """A program did not get ready; the message says which."""
 
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One run: `good` of `receivers` ended with the right file."""
+    """One run: `good` of `receivers` have the right file."""
 
     tool: str
     loss: float
@@ -40,7 +40,7 @@ class TrialRow:
 
 
 class MulticastBench:
-    """A scratch folder in memory with the file that is sent."""
+    """Sends one file from a scratch folder in memory."""
 
     def __init__(self, mib: float, fec: str = "auto", rate_mbit: float = 99.8) -> None:
         self.fec = fec
@@ -67,9 +67,9 @@ class MulticastBench:
         timeout_s: float = 90.0,
         late_s: dict[int, float] | None = None,
     ) -> TrialRow:
-        """`tool` once in `network`, which is built and removed here.
+        """Run `tool` once in `network`, which is built and removed here.
 
-        `late_s` lets some receivers ask later.
+        `late_s`: receiver -> delay of its request.
         """
         scratch = Path(tempfile.mkdtemp(dir=self.folder))
         count = network.receivers
@@ -115,7 +115,7 @@ class MulticastBench:
         outs: list[Path],
         late_s: dict[int, float],
     ) -> tuple[int, float, tuple[int, int], float]:
-        """Start server and receivers; the server's pid and CPU time, the wire, and the time."""
+        """Start server and receivers. Returns the server's pid and CPU time, the wire, the time."""
         env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         log = scratch / "server.log"
         words = self.serve_words(network.receivers, scratch / "state")
@@ -128,7 +128,7 @@ class MulticastBench:
             words += [network.address(number), str(out.parent / "ready"), str(own_go), url]
             network.start(network.receiver(number), words, scratch / f"r{number}.log", scratch, env)
         _until(lambda: b"ready http" in log.read_bytes(), "the server")
-        # A minute for each: 64 that start at once on a busy machine need more than one in all.
+        # A minute for each: 64 receivers on a busy machine need more than one together.
         for number, out in enumerate(outs):
             _until((out.parent / "ready").exists, f"receiver {number}")
         time.sleep(0.3)
@@ -140,7 +140,7 @@ class MulticastBench:
         return server.pid, cpu_s, before, begun
 
     def _wait(self, outs: list[Path], begun: float, timeout_s: float) -> float:
-        """When the last output has its full size (or the timeout)."""
+        """The time at which the last output has its full size, or of the timeout."""
         size = self.file.stat().st_size
         left = list(outs)
         while left and time.monotonic() < begun + timeout_s:
@@ -153,7 +153,7 @@ class MulticastBench:
 
 
 def _cpu_s(pid: int) -> float:
-    """User and system time of a process so far; `ip netns exec` becomes what it starts."""
+    """User and system time of a process so far. `ip netns exec` replaces itself by its command."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
@@ -168,27 +168,27 @@ def _results(scratch: Path, count: int) -> list[dict[str, object]]:
         try:
             found.append(json.loads(lines[-1]))
         except (IndexError, ValueError):
-            found.append({"failed": " ".join(lines)[-300:] or "it said nothing"})
+            found.append({"failed": " ".join(lines)[-300:] or "it printed nothing"})
     return found
 
 
 def _note(results: list[dict[str, object]], server_cpu_s: float) -> str:
     cpu = max((float(str(r.get("cpu_s", 0))) for r in results), default=0.0)
     tcp = 0
-    said = set()
+    messages = set()
     for result in results:
-        brought = result.get("bytes")
-        if isinstance(brought, dict):
-            tcp += int(brought.get("http", 0))
-        lines = result.get("said")
+        sources = result.get("bytes")
+        if isinstance(sources, dict):
+            tcp += int(sources.get("http", 0))
+        lines = result.get("messages")
         if isinstance(lines, list):
-            said |= {str(line).partition(" (")[0] for line in lines if "unicast" in str(line)}
+            messages |= {str(line).partition(" (")[0] for line in lines if "unicast" in str(line)}
         if "failed" in result:
-            said.add(str(result["failed"]))
+            messages.add(str(result["failed"]))
     text = f"cpu {cpu:.2f} s/receiver, server {server_cpu_s:.2f} s"
     if tcp:
         text += f", {tcp / 1e6:.1f} MB by TCP"
-    return text + "".join(f", {one}" for one in sorted(said))
+    return text + "".join(f", {one}" for one in sorted(messages))
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:

@@ -1,8 +1,9 @@
-"""`python -m bench.multicast.lab`: one sender at 100 Mb/s, N receivers, losses, beside the peers.
+"""Measures multicast beside its peers: `python -m bench.multicast.lab`.
 
-Each cell is bytes on the sender's wire (all headers, both protocols) divided by the file's size,
-and seconds until the last receiver holds the right file. The interpreter's start is not counted:
-our receivers are loaded first and wait for the go, as the peers' daemons do.
+One sender at 100 Mb/s sends to N receivers with losses. A cell has the bytes on the sender's wire
+(all headers, both protocols) divided by the file's size, and the seconds until the last receiver
+has the right file. The start of Python is not counted: our receivers are loaded before, as the
+peers' daemons are.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float
 @click.option("--fec", default="auto", show_default=True, help="Our erasure code.")
 @click.option("--line", default=100.0, show_default=True, help="Mb/s of the sender's interface.")
 @click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.8 % of the line.")
-@click.option("--burst", type=float, help="Losses in bursts of so many datagrams on average.")
-@click.option("--one-at", type=float, help="Percent that the first receiver loses, not as others.")
+@click.option("--burst", type=float, help="The mean length of bursts of losses.")
+@click.option("--one-at", type=float, help="Percent that the first receiver loses.")
 @click.option("--prefix", default="tgm", show_default=True, help="Of the namespaces' names.")
 def lab(
     receivers: int,

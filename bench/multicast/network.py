@@ -1,8 +1,8 @@
-"""A sender, a bridge and N receivers as network namespaces; cleans up after itself. Needs root.
+"""A sender, a bridge and N receivers as network namespaces. Needs root.
 
-Losses are independent per receiver (nft on its input hook, UDP only), and of single datagrams or in
-bursts as Gilbert and Elliott describe them. The rate is a token bucket on the sender's interface
-that counts Ethernet frames.
+Receivers have independent losses (nft on the input hook, UDP only) of single datagrams, or in
+bursts by the Gilbert-Elliott model. The rate is a token bucket on the sender's interface that
+counts Ethernet frames.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from bench.shared.namespaces import inside, run, shape
 
 SENDER_ADDRESS = "10.77.0.1"
 _QUEUE = "burst 32kb latency 50ms"
-#: After so many datagrams a receiver's bursts begin anew.
+#: A receiver's bursts repeat after this many datagrams.
 _CYCLE = 1 << 16
 
 
 def bursts_of_loss(share: float, mean: float, rng: random.Random) -> Iterator[tuple[int, int]]:
-    """First and last datagram of each burst in a cycle, by Gilbert and Elliott's model: a good
-    state where nothing is lost and a bad one where all is; `mean` is how many a burst loses on the
-    average, `share` what is lost in all."""
+    """The first and the last datagram of each burst in a cycle, by the Gilbert-Elliott model.
+
+    The good state loses no datagram, the bad state all. `mean` is the mean length of bursts,
+    `share` the share of lost datagrams.
+    """
     at = 0
     while True:
         at += _stay(mean * (1 - share) / share, rng)
@@ -39,26 +41,26 @@ def bursts_of_loss(share: float, mean: float, rng: random.Random) -> Iterator[tu
 
 
 def _stay(mean: float, rng: random.Random) -> int:
-    """How many datagrams a state lasts that ends with the same chance after each."""
+    """The length of a state of this mean length, geometrically distributed."""
     return 1 + int(rng.expovariate(-math.log(1 - 1 / mean))) if mean > 1 else 1
 
 
 @dataclass
 class MulticastLab:
-    """`with MulticastLab(...) as network:` builds and removes it."""
+    """The network; `with MulticastLab(...) as network:` builds and removes it."""
 
     receivers: int = 8
     loss_percent: float = 0.0
     rate_mbit: float = 100.0
     prefix: str = "tgm"
     losses: Sequence[float] | None = None
-    #: So many datagrams in a row are lost of each so many.
+    #: (a, b): the first a of every b datagrams are lost.
     bursts: tuple[int, int] | None = None
-    #: Losses come in bursts of random length, so many datagrams on the average; None: single ones.
+    #: The mean length of bursts of losses; None: single losses.
     mean_burst: float | None = None
-    #: One of fifty datagrams has some bits changed on the way.
+    #: Whether one of 50 datagrams has changed bits.
     mangled: bool = False
-    #: What each receiver's line carries away from it.
+    #: The upload rate of each receiver's line.
     upload_mbit: float | None = None
 
     def __post_init__(self) -> None:
@@ -148,14 +150,14 @@ class MulticastLab:
         return process
 
     def wire(self) -> tuple[int, int]:
-        """Bytes and packets the sender has put on its interface."""
+        """Bytes and packets that the sender's interface has sent."""
         base = "/sys/class/net/eth0/statistics/"
         text = run(*inside(self.sender(), "cat", f"{base}tx_bytes", f"{base}tx_packets"))
         sent, packets = text.split()
         return int(sent), int(packets)
 
     def stop(self) -> None:
-        """End everything that was started here, by its own process id."""
+        """End all processes that were started here."""
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()

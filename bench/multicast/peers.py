@@ -1,7 +1,7 @@
 """The peers' command lines, as their manuals advise for a LAN at a known rate.
 
-Each starts receivers and sender, and returns the wire counters and the time at the start. Debian
-packages: uftp, udpcast, nginx, curl.
+Each function starts receivers and sender. It returns the wire's counters and the time of the start.
+Debian packages: uftp, udpcast, nginx, curl.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _begin(network: MulticastLab, words: list[str], scratch: Path) -> Begun:
 
 
 def uftp(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
-    """NACK-based file transfer; the rate is that of the payload."""
+    """uftp: NACK-based transfer. Its rate is that of the payload."""
     ids = [f"0x{0x0A4D000B + number:08X}" for number in range(len(outs))]
     for number, out in enumerate(outs):
         words = ["uftpd", "-d", "-I", "eth0", "-U", ids[number], "-B", "4194304", "-t"]
@@ -39,7 +39,7 @@ def uftp(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbi
 def udpcast(
     network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit: float
 ) -> Begun:
-    """Slices with retransmission; the hello interval is needed or it stalls when losses hit."""
+    """udpcast: slices with retransmission. Without the hello interval it stalls after losses."""
     for number, out in enumerate(outs):
         words = ["udp-receiver", "--file", str(out), "--interface", "eth0", "--nokbd"]
         words += ["--portbase", "9000"]
@@ -51,7 +51,7 @@ def udpcast(
 
 
 def tcp(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
-    """One nginx, one curl a receiver: what multicast is measured against."""
+    """One nginx, and one curl for each receiver."""
     del kbit
     temporary = "".join(
         f"{kind}_temp_path {scratch}/{kind};"
@@ -81,7 +81,7 @@ _NEEDS = {"uftp": "uftp", "udpcast": "udp-sender", "tcp": "nginx"}
 
 
 def available(tool: str) -> bool:
-    """Whether a tool of `PEERS` is installed; says so if not."""
+    """Whether a tool of `PEERS` is installed. If not, a message names it."""
     found = shutil.which(_NEEDS[tool]) is not None
     if not found:
         print(f"{tool} is not installed and is left out", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""One receiver of the lab: the real downloader, everything imported first, started by a signal.
+"""One receiver of the lab: the real downloader. It imports all modules, and waits for GO_FILE.
 
 usage: receive.py OUT INTERFACE_ADDRESS READY_FILE GO_FILE URL...
 
-Prints one JSON object: how it ended, what came by which way, its CPU time.
+Prints one JSON object with the result, the bytes from each kind of source, and the CPU time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from tidegate.client.api import Options, fetch_blocking
 from tidegate.client.net.errors import DownloadFailed
 
-#: Loaded before the go, as everything is in a daemon.
+#: Modules that a download would import late. A daemon has them already.
 _EARLY = (
     "httptools",
     "tidegate.client.fetch.multicast_join",
@@ -28,7 +28,7 @@ _EARLY = (
 
 
 def main() -> None:
-    """Wait for the go, fetch, tell."""
+    """Wait for GO_FILE, download, and print the result."""
     out, interface, ready, go = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
     for name in _EARLY:
         importlib.import_module(name)
@@ -36,11 +36,11 @@ def main() -> None:
     while not go.exists():
         time.sleep(0.002)
     before_s = time.process_time()
-    said: list[str] = []
+    messages: list[str] = []
 
     def emit(event: str, data: Mapping[str, object]) -> None:
         if event == "multicast":
-            said.append(str(data["text"]))
+            messages.append(str(data["text"]))
 
     options = Options(
         multicast=True,
@@ -60,7 +60,7 @@ def main() -> None:
     except DownloadFailed as problem:
         result = {"failed": str(problem)}
     cpu_s = round(time.process_time() - before_s, 3)
-    print(json.dumps({**result, "said": said, "cpu_s": cpu_s}), flush=True)
+    print(json.dumps({**result, "messages": messages, "cpu_s": cpu_s}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Downloads from many mirrors in a lab: ours beside aria2 and axel, time over the optimum.
+"""Measures downloads from many mirrors beside aria2 and axel: the time over the optimum.
 
     python -m bench.parallel.lab                      the table of docs/parallel.md (needs root)
     python -m bench.parallel.lab --only stall --runs 3 --tools tidegate,aria2
     python -m bench.parallel.lab --rates 40,20,10,5 --bad 2 --order 4,3,2,1 --rtt-ms 40
     python -m bench.parallel.lab --json >runs.jsonl; python -m bench.parallel.lab --read runs.jsonl
 
-The optimum is the size over the sum of what the mirrors' lines can carry, with the scenario's event
-taken into account. Waste is counted on the wire.
+The optimum is the size divided by the sum of the mirrors' rates, with the scenario's event. Waste
+is counted on the wire.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bench.shared.subject import require
 
 #: The installed command beside this interpreter.
 TIDEGATE = f"{shlex.quote(str(Path(sys.executable).parent / 'tidegate'))} get -q"
-#: What each tool is told; {urls}, {meta} and {sha} are filled in, the file must be out.bin.
+#: The command of each tool. {urls}, {meta} and {sha} are filled in; the file must be out.bin.
 TOOLS = {
     "tidegate": TIDEGATE + " -o out.bin {urls}",
     "tidegate-meta": TIDEGATE + " -o out.bin {meta}",
@@ -54,7 +54,7 @@ TOOLS = {
 
 @dataclass(frozen=True)
 class Situation:
-    """One situation; `bad` is the mirror that it befalls, `at_s` when."""
+    """One scenario. `--bad` names the mirror of its event, `--at-s` the time."""
 
     name: str
     kind: str = "static"
@@ -62,16 +62,16 @@ class Situation:
     tools: tuple[str, ...] = ("tidegate", "aria2", "axel", "curl")
     bar: float | None = None
     limit_kib: int = 0
-    #: A line of nginx's configuration, for all mirrors or only for the first.
+    #: A line of nginx's configuration, for all mirrors or for the first one only.
     directive: str = ""
     first_only: bool = False
-    #: The client's own line, and the size of the file, where they are not those of all.
+    #: The client's line and the file's size, if they differ from the options.
     client_mbit: float | None = None
     size_kib: int | None = None
-    #: How `bench.parallel.odd` plays the mirror that misbehaves, or all.
+    #: The options of `bench.parallel.odd` for the mirror that misbehaves, or for all.
     odd: str = ""
     all_odd: bool = False
-    #: The file is asked for from the first mirror alone.
+    #: Whether the tool gets only the first mirror's URL.
     one_url: bool = False
 
 
@@ -140,7 +140,7 @@ class LabRun:
 def optimum_s(
     kind: str, rates: Sequence[float], bad: int, at_s: float, size: int, link: float
 ) -> float:
-    """The shortest possible time, rates in bytes per second of payload."""
+    """The shortest possible time; `rates` in bytes per second of payload."""
     total = sum(rates)
     rest = total - rates[bad]
     match kind:
@@ -160,7 +160,7 @@ def optimum_s(
 
 
 def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: bytes) -> LabRun:
-    """Build the lab, run one tool in it, take it down."""
+    """Build the lab, run one tool in it, remove it."""
     rates = tuple(float(word) for word in given.rates.split(","))
     bad = given.bad - 1
     order = [int(word) - 1 for word in given.order.split(",")] if given.order else range(len(rates))
@@ -223,7 +223,7 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         spent_s = _spent_s()
         began = time.monotonic()
         environ = {**os.environ, "HOME": folder}
-        # Modules are compiled once, as on an installed machine.
+        # Python keeps compiled modules, as on an installed machine.
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         status = subprocess.run(
             inside(lab.client, "timeout", "120", *shlex.split(command)),
@@ -257,35 +257,35 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
     return found
 
 
-#: What a shell's `timeout` ends with where a program cannot be run, or is not there.
+#: The status of `timeout` when a program cannot be run or does not exist.
 _NO_PROGRAM = (126, 127)
 #: Kinds in which one mirror misbehaves from the first request.
 _BAD_FROM_THE_START = ("corrupt", "503", "busy")
 
 
 def require_run(scenario: Situation, tool: str, found: LabRun, bad: int) -> None:
-    """Raise NothingMeasured unless the tool ran, took bytes, and met what the scenario is about."""
+    """Raise NothingMeasured unless the tool ran, received bytes, and met the scenario's event."""
     where = f"{scenario.name}, {tool}"
     require(found.status not in _NO_PROGRAM, f"{where}: the program is not installed.")
     require(sum(found.received), f"{where}: no byte came from a mirror.")
-    # A program that believes a corrupt mirror has a wrong file, which the table says.
+    # The table shows a wrong file from a corrupt mirror.
     delivered = found.status or found.right or scenario.kind == "corrupt"
     require(delivered, f"{where}: the program ended well, without the file.")
     in_time = found.status or found.happened
     require(in_time, f"{where}: the program was done before anything happened.")
     is_one_bad = scenario.kind in _BAD_FROM_THE_START or (scenario.odd and not scenario.all_odd)
     if is_one_bad and tool.startswith("tidegate"):
-        require(found.received[bad], f"{where}: nobody asked the mirror that misbehaves.")
+        require(found.received[bad], f"{where}: no request reached the mirror that misbehaves.")
 
 
 def _spent_s() -> float:
-    """What children that have ended took of the processor."""
+    """CPU time of children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
-    """Run what was asked for and print the table."""
+    """Run the chosen scenarios, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--only", help="scenarios whose name contains this")
     parser.add_argument("--tools", help="comma-separated, of " + ", ".join(TOOLS))

@@ -1,8 +1,8 @@
-"""Rate-limited nginx mirrors and one client as network namespaces; removes itself. Needs root.
+"""Rate-limited nginx mirrors and one client as network namespaces. Needs root.
 
-Each mirror's egress and, where asked for, the client's ingress is a token bucket; a longer round
-trip is a relay that holds the client's frames. What reaches the client from each mirror is counted
-by the packet filter, so waste is measured on the wire and not taken from anybody's report.
+Each mirror's egress and optionally the client's ingress is a token bucket. A relay that delays the
+client's frames makes longer round trips. The packet filter counts the bytes that reach the client
+from each mirror: waste is measured on the wire.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ class Mirrors:
     def _dig_black_hole(self) -> None:
         on = "net.ipv6.conf.all.disable_ipv6=0"
         run(*inside(self.client, "sysctl", "-qw", on))
-        nobody = "lladdr 02:00:00:00:00:01 dev eth0 nud permanent"
-        for words in ("addr add fd78::100/64 dev eth0 nodad", f"neigh add fd78::1 {nobody}"):
+        unused = "lladdr 02:00:00:00:00:01 dev eth0 nud permanent"
+        for words in ("addr add fd78::100/64 dev eth0 nodad", f"neigh add fd78::1 {unused}"):
             run("ip", "-n", self.client, *words.split())
         self._etc.mkdir(parents=True, exist_ok=True)
         (self._etc / "hosts").write_text(f"fd78::1 {NAME}\n{self.address(0)} {NAME}\n")
@@ -257,7 +257,7 @@ class Mirrors:
         self._rate("change", number, mbit)
 
     def silence(self, number: int) -> None:
-        """The mirror neither hears nor says anything any more."""
+        """From now on the mirror drops all packets in both directions."""
         hooks = "".join(
             f"add chain ip quiet {hook} {{ type filter hook {hook} priority 0; policy drop; }}; "
             for hook in ("input", "output")
@@ -265,11 +265,11 @@ class Mirrors:
         run(*inside(self.space(number), "nft", f"add table ip quiet; {hooks}"))
 
     def ready(self, number: int) -> None:
-        """The mirror is not busy any more."""
+        """From now on the mirror is not busy."""
         (self.root / f"m{number}" / "busy").unlink(missing_ok=True)
 
     def kill(self, number: int) -> None:
-        """The mirror's server ends."""
+        """End the mirror's server."""
         pid = self.root / f"m{number}" / "pid"
         if pid.exists() and pid.read_text().strip():
             run("kill", "-TERM", pid.read_text().strip(), check=False)

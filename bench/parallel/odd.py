@@ -1,7 +1,7 @@
-"""A mirror with bad manners: `odd.py ADDRESS FILE --cut BYTES` or `--deaf`.
+"""A mirror that misbehaves: `odd.py ADDRESS FILE --cut BYTES` or `--deaf`.
 
-`--cut` resets the connection after so many bytes of each answer. `--deaf` throws away what is asked
-while an answer is under way, as servers do that read one request at a time from a fresh buffer.
+`--cut` resets the connection after this many bytes of each answer. `--deaf` discards requests that
+arrive during an answer, as servers do that read each request into a fresh buffer.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _serve(connection: socket.socket, data: bytes, cut: int | None, deaf: bool) 
                     _reset(connection)
                     return
                 connection.sendall(whole[at : at + _CHUNK])
-                heard = deaf and select.select([connection], [], [], 0)[0]
-                if heard and not connection.recv(65536):
+                is_readable = deaf and select.select([connection], [], [], 0)[0]
+                if is_readable and not connection.recv(65536):
                     return
             if deaf:
                 asked = b""

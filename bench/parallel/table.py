@@ -1,4 +1,4 @@
-"""The lab's runs as one table: a row for each scenario, the peers' medians beside ours."""
+"""Makes one table of the lab's runs: our runs and the peers' medians for each scenario."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ Row = Mapping[str, Any]
 
 
 def table(rows: Iterable[Row]) -> Iterator[str]:
-    """Lines of Markdown. A row is what `bench.parallel.lab --json` prints: scenario, tool, ratios,
-    median, waste, right, statuses, bar."""
+    """Lines of Markdown.
+
+    A row is a line of `bench.parallel.lab --json`: scenario, tool, ratios, median, waste, right,
+    statuses, bar.
+    """
     scenarios: dict[str, list[Row]] = {}
     for row in rows:
         scenarios.setdefault(row["scenario"], []).append(row)
@@ -43,7 +46,7 @@ def _bar(row: Row) -> str:
 
 
 def _peer(tools: list[Row], peer: str) -> str:
-    """The best of a peer's settings; a wrong file is no result, however fast."""
+    """The best of a peer's settings with the right file."""
     own = [row for row in tools if row["tool"].partition("-")[0] == peer]
     right = [row["median"] for row in own if row["right"]]
     if right:
