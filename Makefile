@@ -87,6 +87,14 @@ lock: $(VENV)/bin/python
 	$(BIN)/$(COMPILE) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(BIN)/$(COMPILE) --extra test --extra loadtest --extra postgres --extra peers \
 		pyproject.toml requirements/build.in -o requirements/test.txt
+	$(BIN)/$(COMPILE) --extra docs pyproject.toml requirements/build.in -o requirements/docs.txt
+
+# The documents as a site in build/site, with strict links; its folder is `docs/site`.
+.PHONY: docs
+docs: $(VENV)/bin/python
+	$(PYTHON) -m venv build/docs
+	build/docs/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	build/docs/bin/sphinx-build -q -n -W --keep-going -c docs/site . build/site
 
 # Written anew after a change of a .po file or of Babel; a test fails while they differ.
 .PHONY: catalogues

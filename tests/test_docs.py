@@ -34,10 +34,20 @@ def test_every_link_within_the_repository_leads_somewhere(name: str) -> None:
             assert ((ROOT / name).parent / target).exists(), target
 
 
+def test_every_document_has_its_place_in_the_site() -> None:
+    index = ROOT / "docs/site/index.md"
+    listed = re.findall(r"^(\.\./[^\s`]+)$", index.read_text("utf-8"), re.MULTILINE)
+    pages = [(index.parent / f"{page}.md").resolve() for page in listed]
+    shown = {ROOT / name for name in DOCUMENTS if not name.startswith("tests/")} - {index}
+    assert len(pages) == len(set(pages))
+    assert set(pages) == shown
+
+
 def test_every_dependency_stands_in_the_lock_and_says_why_it_is_here() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"].values()
-    wanted = {"run": project["dependencies"], "test": [pin for pins in extras for pin in pins]}
+    extras = project["optional-dependencies"]
+    wanted = {"run": project["dependencies"], "docs": extras.pop("docs")}
+    wanted["test"] = [pin for pins in extras.values() for pin in pins]
     reasons = (ROOT / REASONS).read_text("utf-8").lower()
     for lock, pins in wanted.items():
         locked = (ROOT / "requirements" / f"{lock}.txt").read_text("utf-8").lower()
