@@ -152,7 +152,7 @@ def test_every_test_that_a_document_names_exists(name: str) -> None:
 
 def test_every_pair_of_twins_names_the_test_that_holds_it_together() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
-    table = text.partition("| pair | what must agree | test |\n|---|---|---|\n")[2]
+    table = text.partition("| pair | test that holds it together |\n|---|---|\n")[2]
     rows = table.partition("\n\n")[0].splitlines()
     assert len(rows) > 15
     assert [row for row in rows if not re.search(r"\| `tests/\w+\.py::test_\w+` \|$", row)] == []
