@@ -81,6 +81,12 @@ size: $(VENV)/.test
 fuzz: $(VENV)/.test
 	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-20000} $(BIN)/python -m pytest tests/fuzz
 
+# Simulated worlds, searched for broken promises: tests/world/README.md.
+HOURS ?= 8
+.PHONY: search
+search: $(VENV)/.test
+	$(BIN)/python -m tests.world --minutes $$(( $(HOURS) * 60 )) --keep-going
+
 # Written anew after a change of pyproject.toml; a test fails while they differ.
 lock: $(VENV)/bin/python
 	$(BIN)/python -m pip install -q $(UV)

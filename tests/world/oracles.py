@@ -1,0 +1,431 @@
+"""What Tidegate promises, watched while a world runs: one oracle a promise.
+
+Each names the document and the sentence that it holds; `test_world` finds every sentence in its
+document. An oracle sees what clients see, or what an operator could look at. It knows no fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from .programs import SimulatedClient
+
+if TYPE_CHECKING:
+    from .world import World
+
+#: The line may idle for this time while a client's turn waits.
+IDLE_S = 30.0
+#: A line that carries less than this part of what it can is idle.
+_IDLE_PART = 0.02
+#: A small file's first byte is here within this time beside trips and transmission.
+SMALL_S = 10.0
+
+
+class Oracle:
+    """Watches one promise. `sentence` stands in `document`, blanks aside."""
+
+    document: ClassVar[str] = ""
+    sentence: ClassVar[str] = ""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    @property
+    def name(self) -> str:
+        """For a report."""
+        return type(self).__name__
+
+    def broken(self, text: str) -> None:
+        """The promise is broken."""
+        self.world.broken(self.name, text)
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        """A client has an answer's header."""
+
+    def took(self, client: SimulatedClient, count: int) -> None:
+        """A client has bytes of its file."""
+
+    def ended(self, client: SimulatedClient) -> None:
+        """A client is done, failed or gone."""
+
+    def logged(self, level: str, text: str) -> None:
+        """The server has logged a warning or worse."""
+
+    def tick(self) -> None:
+        """A second has passed."""
+
+    def settled(self) -> None:
+        """After the last fault, and all that could end has ended."""
+
+    def at_the_end(self) -> None:
+        """All clients have left, and all times have run out."""
+
+
+class RightBytes(Oracle):
+    """Clients tell of wrong bytes by this name (`SimulatedClient.took`)."""
+
+    document = "README.md"
+    sentence = "resumes after any interruption."
+
+
+class Framing(Oracle):
+    """Clients tell of it by this name."""
+
+    document = "PROTOCOL.md"
+    sentence = "All of HTTP here is HTTP/1.1 (RFC 9110, 9112)."
+
+
+class NoFaultIsLogged(Oracle):
+    """Neither a traceback nor one of the server's own laws."""
+
+    document = "docs/operations.md"
+    sentence = "a fault of ours in one download's body or timer"
+
+    #: What the server says of faults that the world made.
+    _EXPECTED = (
+        "The database does not take writes",
+        "The database did not take the last",
+        "was removed or replaced",
+        "was cut or overwritten",
+        "answers without a commit",
+    )
+
+    def logged(self, level: str, text: str) -> None:
+        if level != "warn" and not any(one in text for one in self._EXPECTED):
+            self.broken(text)
+
+
+class SlotsAreKept(Oracle):
+    """What clients receive at once; a connection that the server cannot know to be over counts."""
+
+    document = "docs/policies.md"
+    sentence = "first come, first served in a fixed number of slots"
+
+    def tick(self) -> None:
+        gate = self.world.gate
+        if gate is None:
+            return
+        seen = gate.snapshot()
+        if seen.link_bound or self.world.caused_since(self.world.schedule.now - 60.0):
+            return
+        receiving = set()
+        for client in self.world.clients:
+            for one in client.segments:
+                exchange = one.exchange
+                if exchange is not None and exchange.is_file and not exchange.over:
+                    end = exchange.channel.server
+                    # What the kernel has takes no slot any more.
+                    left = (exchange.left or 0) - (end.queued_bytes() if end is not None else 0)
+                    big = (client.size or 0) >= 256_000 and left > 0
+                    if big and end is not None and not end.closed:
+                        receiving.add((client.name, client.file))
+        most = seen.large_slots + seen.slotless + self.world.doubted
+        if len(receiving) > most:
+            self.broken(f"{len(receiving)} downloads run, {most} may: {sorted(receiving)}")
+
+
+class NumbersBelongToOne(Oracle):
+    """A number has one owner for ever, across restarts and lost journals."""
+
+    document = "docs/operations.md"
+    sentence = "no number is issued twice"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._owner: dict[int, tuple[str, str]] = {}
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        number = self.world.number_of(client, fields)
+        if number is None:
+            return
+        # Programs of one address and User-Agent are one; here each has an address of its own.
+        owner = self._owner.setdefault(number, (client.name, client.file))
+        if owner != (client.name, client.file):
+            self.broken(f"number {number} of {owner} is given to {client} for {client.file}")
+
+
+class TicketsKeepTheirNumbers(Oracle):
+    """Who asks again with its ticket has its number, until the ticket is used or refused."""
+
+    document = "README.md"
+    sentence = "`SIGTERM` lets running downloads end, and tickets survive a restart."
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._number: dict[SimulatedClient, int] = {}
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        if status in (403, 404, 410):
+            self._number.pop(client, None)
+            return
+        if not client.manner.speaks_tickets:
+            return
+        number = self.world.number_of(client, fields)
+        if number is None:
+            return
+        known = self._number.setdefault(client, number)
+        if known != number:
+            self.broken(f"{client} had ticket {known}, and now {number}")
+
+
+class PlacesGrowForACause(Oracle):
+    """A place that is told grows only after something happened that the operator can see."""
+
+    document = "docs/policies.md"
+    sentence = "The place that a client is shown is the order of told starts. It never rises."
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._told: dict[SimulatedClient, tuple[int, float]] = {}
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        now = self.world.schedule.now
+        if "tidegate-place" not in fields:
+            self._told.pop(client, None)
+            return
+        place = int(fields["tidegate-place"])
+        before = self._told.get(client)
+        self._told[client] = place, now
+        if before is None or not client.manner.speaks_tickets:
+            return
+        grown = place - before[0]
+        # A start that was lost gives its ticket its place back, before later ones; so do small
+        # files that find no slot.
+        excused = self.world.caused_since(before[1]) + self.world.lost_since(before[1])
+        if grown > 0 and not excused:
+            self.broken(f"{client} was told place {before[0]}, and now {place}")
+
+
+class NobodyWaitsForEver(Oracle):
+    """A patient client has the whole file, or a stated error, once faults are over."""
+
+    document = "README.md"
+    sentence = "A download that cannot start now gets a signed ticket, a place and a time."
+
+    def settled(self) -> None:
+        for client in self.world.clients:
+            if not client.over:
+                self.broken(
+                    f"{client} is {client.state} since {client.plan.comes_s:.0f} s, "
+                    f"{client.body_bytes} bytes, last status {client.last_status}"
+                )
+                return
+
+    def ended(self, client: SimulatedClient) -> None:
+        if client.patient and client.state == "failed" and not self.world.excuses(client):
+            self.broken(f"{client} has failed: {client.why}")
+
+
+class LineIsUsed(Oracle):
+    """The line does not idle for long while a request is parked for its turn."""
+
+    document = "docs/policies.md"
+    sentence = "so the line stays full while one download follows another."
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._sent_bytes = 0
+        self._idle_s = 0.0
+
+    def tick(self) -> None:
+        world = self.world
+        wire = world.network.wire
+        sent, self._sent_bytes = wire.sent_bytes - self._sent_bytes, wire.sent_bytes
+        gate = world.gate
+        if gate is None or gate.closed or world.caused_since(world.schedule.now - 2.0):
+            self._idle_s = 0.0
+            return
+        waits = any(
+            one.ticket is not None
+            and (end := getattr(one.visit.request.connection, "socket", None)) is not None
+            and not end.line.lost
+            and not end.line.client_closed
+            for one in gate.parked
+        )
+        if waits and sent < _IDLE_PART * wire.rate_bytes_s and not world.somebody_stalls():
+            self._idle_s += 1.0
+        else:
+            self._idle_s = 0.0
+        if self._idle_s > IDLE_S:
+            self.broken(
+                f"for {IDLE_S:.0f} s nothing was sent, and {len(gate.parked)} requests wait"
+            )
+
+
+class RunningDownloadsMove(Oracle):
+    """A download that its client could take is not frozen: bytes come, be it a few."""
+
+    document = "docs/policies.md"
+    sentence = "shortest remaining first; started ones may pause, never silent"
+
+    #: "up to every 28 s"; a share of 6 % of a slow line may be late.
+    _SILENT_S = 90.0
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._seen: dict[object, tuple[int, float]] = {}
+
+    def tick(self) -> None:
+        world = self.world
+        now = world.schedule.now
+        if world.gate is None or world.caused_since(now - 2.0):
+            self._seen.clear()
+            return
+        for client in world.clients:
+            if client.state != "fetching":
+                continue
+            for one in client.segments:
+                exchange = one.exchange
+                if exchange is None or not exchange.is_file or exchange.over:
+                    continue
+                channel = exchange.channel
+                if channel.lost or not channel.reads or channel.client_closed:
+                    continue
+                count, since_s = self._seen.get(exchange, (-1, now))
+                if one.position != count:
+                    self._seen[exchange] = one.position, now
+                elif now - since_s > self._SILENT_S:
+                    self.broken(f"{client} has had no byte for {self._SILENT_S:.0f} s")
+                    self._seen.pop(exchange)
+
+
+class SmallFilesComeAtOnce(Oracle):
+    """A small file never waits behind a large one."""
+
+    document = "README.md"
+    sentence = "**Small things never wait behind big ones.**"
+
+    def ended(self, client: SimulatedClient) -> None:
+        world = self.world
+        if client.file != "/SMALL.txt" or client.state != "done" or client.plan.misdeed:
+            return
+        if not world.keeps_room_for_small:
+            return
+        size = client.size or 0
+        took_s = client.done_s - client.asked_s
+        # The line is shared with those that run, by the connection.
+        share_s = size * (len(world.clients) + 1) / world.network.wire.rate_bytes_s
+        bound_s = SMALL_S + 20 * world.plan.latency_s + share_s + size / client.rate_bytes_s
+        if took_s > bound_s and not world.caused_since(client.asked_s - 30.0):
+            self.broken(f"{client} needed {took_s:.1f} s for {size} bytes")
+
+
+class NothingStays(Oracle):
+    """After the last client nothing is parked, leased, counted or open."""
+
+    document = "docs/operations.md"
+    sentence = "The server recovers without an operator unless a row says otherwise."
+
+    #: Timers of a server without clients: sweeps, samples, looks at files.
+    _TIMERS = 40
+
+    def at_the_end(self) -> None:
+        world = self.world
+        gate = world.gate
+        if gate is None or world.life is None:
+            return
+        service = world.life.service
+        left = {
+            "parked": len(gate.parked),
+            "downloads": len(gate.downloads),
+            "leases": len(gate.policy.leases()),
+            "connections": len(service.connections.factory.connections),
+            "addresses": len(service.connections.factory.per_address),  # type: ignore[arg-type]
+            "sockets": len(world.network.sockets) - 1,
+            "requests in line": len(service._line.pacer.requests),
+            "timers": max(0, len(world.life.reactor.calls) - self._TIMERS),
+            "store": service.store.state.pending,
+        }
+        found = {name: count for name, count in left.items() if count}
+        if found:
+            self.broken(str(found))
+        seen = gate.snapshot()
+        if seen.large_active or seen.small_active or seen.paused:
+            self.broken(f"slots stay taken: {seen}")
+        files = sorted(world.open_files() - world.files_of_earlier_lives)
+        if len(files) > len(world.files) * 2:
+            self.broken(f"open files: {[name for _, name in files]}")
+
+
+class WaitsAreFinite(Oracle):
+    """Told times are numbers that a program can use."""
+
+    document = "PROTOCOL.md"
+    sentence = "seconds until the start in nine cases of ten"
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        for name in ("retry-after", "tidegate-wait-expected", "tidegate-wait-p90"):
+            value = fields.get(name)
+            if value is None:
+                continue
+            number = float(value)
+            if not 0 <= number < 1e6 or math.isnan(number):
+                self.broken(f"{client} is told {name}: {value}")
+        if "tidegate-place" in fields and int(fields["tidegate-place"]) < 1:
+            self.broken(f"{client} is told place {fields['tidegate-place']}")
+
+
+class RefusalsAreStated(Oracle):
+    """No answer is a fault of the server, and each refusal says when to come back."""
+
+    document = "PROTOCOL.md"
+    sentence = "whole seconds; a visit before that gains nothing"
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        if status == 500:
+            self.broken(f"{client} is answered 500")
+        if status == 503 and "retry-after" not in fields:
+            self.broken(f"{client} is answered 503 without Retry-After: {fields}")
+        if status not in (200, 206, 403, 404, 416, 500, 503):
+            self.broken(f"{client} is answered {status}")
+
+
+class UsedTicketsStayUsed(Oracle):
+    """A ticket whose every byte was delivered starts no second download."""
+
+    document = "docs/operations.md"
+    sentence = "a used ticket is not honoured again"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._used: dict[int, str] = {}
+        self._starts: dict[SimulatedClient, int] = {}
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        number = self.world.number_of(client, fields)
+        if number is None:
+            return
+        if status in (200, 206):
+            self._starts[client] = number
+            if number in self._used:
+                self.broken(f"{client} starts with ticket {number}, used by {self._used[number]}")
+
+    def ended(self, client: SimulatedClient) -> None:
+        if client.state == "done" and client in self._starts:
+            self._used[self._starts[client]] = client.name
+
+
+def all_oracles(world: World) -> list[Oracle]:
+    """One of each."""
+    return [one(world) for one in ORACLES]
+
+
+ORACLES: tuple[type[Oracle], ...] = (
+    RightBytes,
+    Framing,
+    NoFaultIsLogged,
+    SlotsAreKept,
+    NumbersBelongToOne,
+    TicketsKeepTheirNumbers,
+    PlacesGrowForACause,
+    NobodyWaitsForEver,
+    LineIsUsed,
+    RunningDownloadsMove,
+    SmallFilesComeAtOnce,
+    NothingStays,
+    WaitsAreFinite,
+    RefusalsAreStated,
+    UsedTicketsStayUsed,
+)

@@ -1,0 +1,157 @@
+"""What a seed draws: which server, which clients, which faults. A plan is plain data.
+
+Swarm testing: each seed allows a few kinds of faults and clients, so that none hides another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .programs import MANNERS, ClientPlan
+
+POLICY_NAMES = ("fair", "fair", "ticket", "ticket", "reserve", "fcfs", "adaptive")
+MISDEEDS = ("leave", "reset", "vanish", "stop reading", "half close", "drop")
+#: Kinds of faults, and what each costs a seed that has it: how many there are at most.
+FAULTS: Mapping[str, int] = {
+    "kill": 3,
+    "restart": 2,
+    "lose journal": 2,
+    "stall": 3,
+    "wall": 3,
+    "replace": 3,
+    "touch": 3,
+    "overwrite": 2,
+    "delete": 2,
+    "policy": 4,
+    "settings": 4,
+    "doors": 2,
+    "promote": 3,
+    "withdraw": 3,
+    "cancel": 3,
+    "database slow": 2,
+    "database full": 2,
+    "line": 3,
+    "cut": 5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """A fault: its kind, when, and what it draws from: a number in 0…1 and one of seconds."""
+
+    kind: str
+    at_s: float
+    pick: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorldPlan:
+    """A world before it runs."""
+
+    seed: int
+    policy: str
+    settings: Mapping[str, Any]
+    knows_line: bool
+    line_bytes_s: float
+    latency_s: float
+    buffer_bytes: int
+    #: How long the database takes for a write at most, seconds.
+    write_s: float
+    #: How often a part of a file is not in the page cache.
+    cold: float
+    files: Mapping[str, int]
+    clients: tuple[ClientPlan, ...]
+    faults: tuple[FaultPlan, ...] = field(default=())
+
+    @property
+    def last_fault_s(self) -> float:
+        """When nothing more is drawn to happen."""
+        ends = [fault.at_s + fault.for_s for fault in self.faults]
+        for one in self.clients:
+            back_s = 0.0 if math.isinf(one.back_s) else one.back_s
+            ends.append(one.comes_s + one.misdeed_s + back_s)
+        return max(ends, default=0.0)
+
+    def as_text(self) -> str:
+        """JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+
+def _sizes(rng: random.Random, line_bytes_s: float) -> dict[str, int]:
+    # A slot is held for seconds to a minute.
+    files = {"/SMALL.txt": rng.randint(200, 60_000)}
+    for number in range(rng.randint(1, 3)):
+        size = int(line_bytes_s * math.exp(rng.uniform(math.log(1.0), math.log(30.0))))
+        files[f"/big{number}.iso"] = max(300_000, min(size, 12_000_000))
+    return files
+
+
+def draw_plan(seed: int) -> WorldPlan:
+    """The world of a seed."""
+    rng = random.Random(seed)
+    line_bytes_s = math.exp(rng.uniform(math.log(1e5), math.log(2e6)))
+    slots = rng.choice([1, 1, 2, 3, 4, 8])
+    settings: dict[str, Any] = {
+        "admission.slots": slots,
+        "admission.reserve_small": rng.randint(0, max(0, slots - 1)),
+        "admission.small_below_bytes": 256_000,
+        "admission.lease_idle_s": rng.choice([2.0, 5.0, 16.0]),
+        "admission.ticket_ttl_s": rng.choice([10.0, 40.0]),
+        "admission.connections_per_lease": rng.choice([1, 2, 4]),
+        "clients_per_address": 64,
+        "drain_s": rng.choice([0.0, 5.0, 30.0]),
+    }
+    files = _sizes(rng, line_bytes_s)
+    span_s = rng.choice([5.0, 30.0, 120.0])
+    programs = rng.sample(sorted(MANNERS), rng.randint(2, 6))
+    deeds = rng.sample(MISDEEDS, rng.randint(0, 3))
+    rude = rng.choice([0.0, 0.1, 0.4]) if deeds else 0.0
+    small_too = rng.choice([0.0, 0.1, 0.3])
+    clients = []
+    big = [name for name in files if name != "/SMALL.txt"]
+    networks = rng.choice([1, 3, 200])
+    for number in range(rng.randint(3, 40)):
+        network = rng.randrange(networks)
+        misdeed = rng.choice(deeds) if rng.random() < rude else ""
+        comes_s = rng.uniform(0.5, span_s)
+        slow = rng.random() < 0.3
+        clients.append(
+            ClientPlan(
+                name=f"client-{number}",
+                program=rng.choice(programs),
+                address=f"198.{18 + network // 100}.{network % 100}.{number + 1}",
+                file="/SMALL.txt" if rng.random() < small_too else rng.choice(big),
+                comes_s=comes_s,
+                rate_bytes_s=line_bytes_s * (rng.uniform(0.05, 0.5) if slow else 10.0),
+                misdeed=misdeed,
+                misdeed_s=rng.uniform(0.0, 40.0),
+                back_s=rng.choice([5.0, 40.0, math.inf]),
+            )
+        )
+    kinds = rng.sample(sorted(FAULTS), rng.choice([0, 1, 2, 3, 5]))
+    faults = [
+        FaultPlan(kind, rng.uniform(2.0, span_s + 60.0), rng.random(), rng.choice([0.5, 4.0, 20.0]))
+        for kind in kinds
+        for _ in range(rng.randint(1, FAULTS[kind]))
+    ]
+    return WorldPlan(
+        seed=seed,
+        policy=rng.choice(POLICY_NAMES),
+        settings=settings,
+        knows_line=rng.random() < 0.6,
+        line_bytes_s=line_bytes_s,
+        latency_s=rng.choice([0.0005, 0.02, 0.15]),
+        buffer_bytes=rng.choice([32_000, 200_000, 2_000_000]),
+        write_s=rng.choice([0.002, 0.02, 0.3]),
+        cold=rng.choice([0.0, 0.0, 0.2]),
+        files=files,
+        clients=tuple(sorted(clients, key=lambda one: one.comes_s)),
+        faults=tuple(sorted(faults, key=lambda one: one.at_s)),
+    )

@@ -1,0 +1,134 @@
+"""What the modules of the server ask of the system, answered by the world while one runs.
+
+The server's own code is the installed one: only names of the system (`select.epoll`, `os.sendfile`,
+`time.time`, thread pools, secrets) stand for others in the modules that use them.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import os
+import random
+import secrets
+import select
+import struct
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from tidegate.server.app import admin_service, service, state_room
+from tidegate.server.files import digests, disk, sender
+from tidegate.server.http import factory, front, outbox
+
+from .wire import MemoryEpoll, MemoryNetwork, ServerEnd
+
+
+class KeptOrder(dict[Any, None]):
+    """A set that is walked in the order in which it was filled: the same in each run."""
+
+    def add(self, one: Any) -> None:
+        """See `set`."""
+        self[one] = None
+
+    def discard(self, one: Any) -> None:
+        """See `set`."""
+        self.pop(one, None)
+
+    def remove(self, one: Any) -> None:
+        """See `set`."""
+        del self[one]
+
+
+class _Poll:
+    """`select.poll`, as far as `front` asks whether a socket is broken."""
+
+    def __init__(self, network: Callable[[], MemoryNetwork]) -> None:
+        self._network = network
+        self._fd = -1
+
+    def register(self, fd: int, events: int) -> None:
+        self._fd = fd
+
+    def poll(self, timeout: float) -> list[tuple[int, int]]:
+        one = self._network().sockets.get(self._fd)
+        broken = select.EPOLLERR | select.EPOLLHUP
+        return [(self._fd, broken)] if one is not None and one.events() & broken else []
+
+
+class Secrets:
+    """`secrets`, drawn by the seed."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.choice = rng.choice
+        self.randbits = rng.getrandbits
+
+    def token_bytes(self, count: int = 32) -> bytes:
+        """See `secrets`."""
+        return self._rng.randbytes(count)
+
+    def token_hex(self, count: int = 32) -> str:
+        """See `secrets`."""
+        return self.token_bytes(count).hex()
+
+    def token_urlsafe(self, count: int = 32) -> str:
+        """See `secrets`."""
+        return base64.urlsafe_b64encode(self.token_bytes(count)).rstrip(b"=").decode()
+
+
+@contextlib.contextmanager
+def in_world(
+    rng: random.Random,
+    wall: Callable[[], float],
+    monotonic: Callable[[], float],
+    network: Callable[[], MemoryNetwork],
+    pool: Callable[[int, str], Any],
+) -> Iterator[None]:
+    """Have the server's modules ask the world instead of the system."""
+
+    def sendfile(out: int, file: int, offset: int, count: int) -> int:
+        end: ServerEnd = network().sockets[out]
+        return end.send(os.pread(file, min(count, end.room_for_file()), offset))
+
+    def ioctl(one: Any, request: int, argument: bytes) -> bytes:
+        if isinstance(one, ServerEnd):
+            return struct.pack("i", one.queued_bytes())
+        return fcntl.ioctl(one, request, argument)
+
+    def make_pool(least: int, most: int, name: str) -> Any:
+        return pool(most, name)
+
+    drawn = Secrets(rng)
+    epoll_names = {name: getattr(select, name) for name in dir(select) if name.startswith("EPOLL")}
+    with contextlib.ExitStack() as stack:
+
+        def put(place: Any, name: str, value: Any) -> None:
+            stack.enter_context(mock.patch.object(place, name, value))
+
+        put(time, "time", wall)
+        put(time, "monotonic", monotonic)
+        for name in ("choice", "randbits", "token_bytes", "token_hex", "token_urlsafe"):
+            put(secrets, name, getattr(drawn, name))
+        put(sender, "os", SimpleNamespace(sendfile=sendfile))
+        put(outbox, "fcntl", SimpleNamespace(ioctl=ioctl))
+        put(
+            front,
+            "select",
+            SimpleNamespace(
+                epoll=lambda: MemoryEpoll(network()), poll=lambda: _Poll(network), **epoll_names
+            ),
+        )
+        put(
+            service,
+            "random",
+            SimpleNamespace(Random=lambda: random.Random(rng.getrandbits(64))),
+        )
+        for module in (state_room, admin_service, digests, disk):
+            put(module, "ThreadPool", make_pool)
+        defaults = dict(factory.HttpFactory.__init__.__kwdefaults__ or {}, wall=wall)
+        put(factory.HttpFactory.__init__, "__kwdefaults__", defaults)
+        yield

@@ -1,0 +1,35 @@
+"""The world is the same for the same seed, its promises stand in the documents, and they hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.world.oracles import ORACLES, Oracle
+from tests.world.plan import draw_plan
+from tests.world.world import run_plan
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_the_same_seed_has_the_same_history(seed: int) -> None:
+    one, other = (run_plan(draw_plan(seed), story=True) for _ in range(2))
+    assert one.history == other.history
+    assert one.digest() == other.digest()
+    assert one.lives > 1
+    assert not one.broken_promises
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_each_oracle_holds_a_sentence_of_a_document(oracle: type[Oracle]) -> None:
+    text = re.sub(r"\s+", " ", (ROOT / oracle.document).read_text("utf-8"))
+    assert oracle.sentence
+    assert oracle.sentence in text, "the document changed: change the oracle's sentence with it"
+
+
+@pytest.mark.parametrize("seed", [3, 26])
+def test_worlds_keep_their_promises(seed: int) -> None:
+    assert run_plan(draw_plan(seed)).broken_promises == []

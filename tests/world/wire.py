@@ -1,0 +1,622 @@
+"""TCP in memory: connections with buffers and windows, over one line that all share.
+
+A server's end has the methods of a non-blocking socket. The line sends for one connection after the
+other; each has a congestion window that grows by what arrives, and a client's own line below it.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from .schedule import Schedule
+
+_FIRST_WINDOW_BYTES = 14_600
+_MOST_WINDOW_BYTES = 512 * 1024
+#: The line sends no more for one connection at a time than in this time.
+_QUANTUM_S = 0.02
+_SEGMENT_BYTES = 1460
+#: Descriptors of memory sockets begin here: no real one comes near.
+_FIRST_FD = 10_000_000
+_TCP_INFO_SHUT_AT, _TCP_INFO_BYTES = 176, 184
+
+
+class Peer(Protocol):
+    """The client's side of a connection."""
+
+    def arrived(self, data: bytes) -> None:
+        """Bytes from the server."""
+
+    def ended(self) -> None:
+        """The server has closed after all its bytes."""
+
+    def broken(self) -> None:
+        """The connection was reset, or refused."""
+
+
+class MemoryEpoll:
+    """Implements what `Front` needs of `select.epoll`; calls `wake` when there are events."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self._network = network
+        self.interest: dict[int, int] = {}
+        self._hot: dict[int, None] = {}
+        self.wake: Callable[[], None] = lambda: None
+
+    def fileno(self) -> int:
+        """No real one."""
+        return -1
+
+    def register(self, fd: int, events: int) -> None:
+        """See `select.epoll`."""
+        self.interest[fd] = events
+        self._network.sockets[fd].epoll = self
+        self.look(fd)
+
+    def modify(self, fd: int, events: int) -> None:
+        """See `select.epoll`."""
+        self.interest[fd] = events
+        self.look(fd)
+
+    def unregister(self, fd: int) -> None:
+        """See `select.epoll`."""
+        self.interest.pop(fd, None)
+        self._hot.pop(fd, None)
+
+    def look(self, fd: int) -> None:
+        """Something may have happened on a socket."""
+        if self._events(fd) and fd not in self._hot:
+            self._hot[fd] = None
+            self.wake()
+
+    def _events(self, fd: int) -> int:
+        wanted = self.interest.get(fd)
+        one = self._network.sockets.get(fd)
+        if wanted is None or one is None:
+            return 0
+        return int(one.events()) & (wanted | select.EPOLLERR | select.EPOLLHUP)
+
+    def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
+        """See `select.epoll`."""
+        if self._network.polls_left <= 0:
+            return []
+        self._network.polls_left -= 1
+        found = []
+        for fd in tuple(self._hot):
+            events = self._events(fd)
+            if events:
+                found.append((fd, events))
+            else:
+                del self._hot[fd]
+        if len(found) > 1:
+            self._network.rng.shuffle(found)
+        return found[:maxevents] if maxevents > 0 else found
+
+    @property
+    def hot(self) -> bool:
+        """Whether there may be events."""
+        return any(map(self._events, tuple(self._hot)))
+
+
+class MemoryPort:
+    """A listening socket."""
+
+    family = socket.AF_INET
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self._network = network
+        self._fd = network.add(self)
+        self.backlog: deque[ServerEnd] = deque()
+        self.epoll: MemoryEpoll | None = None
+
+    def fileno(self) -> int:
+        """See `socket.socket`."""
+        return self._fd
+
+    def getsockname(self) -> tuple[str, int]:
+        """See `socket.socket`."""
+        return "127.0.0.1", 8080
+
+    def setsockopt(self, *words: Any) -> None:
+        """See `socket.socket`."""
+
+    def setblocking(self, flag: bool) -> None:
+        """See `socket.socket`."""
+
+    def listen(self, backlog: int) -> None:
+        """See `socket.socket`."""
+        self._network.port = self
+
+    def accept(self) -> tuple[ServerEnd, tuple[str, int]]:
+        """See `socket.socket`."""
+        if not self.backlog:
+            raise BlockingIOError
+        found = self.backlog.popleft()
+        return found, (found.line.address, 40_000)
+
+    def events(self) -> int:
+        """What epoll would say."""
+        return select.EPOLLIN if self.backlog else 0
+
+    def close(self) -> None:
+        """See `socket.socket`: who waits to be accepted is reset."""
+        if self._fd in self._network.sockets:
+            del self._network.sockets[self._fd]
+            if self._network.port is self:
+                self._network.port = None
+            while self.backlog:
+                self.backlog.popleft().break_off()
+
+
+class ServerEnd:
+    """The server's socket of a connection; `line` is the connection."""
+
+    family = socket.AF_INET
+
+    def __init__(self, line: Channel) -> None:
+        self.line = line
+        self._network = line.network
+        self._fd = self._network.add(self)
+        self.epoll: MemoryEpoll | None = None
+        self._unread: deque[bytes] = deque()
+        self._peer_ended = False
+        self._reset = False
+        self._lingers = True
+        self._ended = False
+        self.closed = False
+        self._least_unsent = 1 << 30
+
+    # -- what the server calls --------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """See `socket.socket`."""
+        return -1 if self.closed else self._fd
+
+    def setblocking(self, flag: bool) -> None:
+        """See `socket.socket`."""
+
+    def setsockopt(self, level: int, name: int, value: Any) -> None:
+        """See `socket.socket`."""
+        if level == socket.SOL_SOCKET and name == socket.SO_LINGER:
+            self._lingers = struct.unpack("ii", value)[0] == 0
+        elif level == socket.IPPROTO_TCP and name == socket.TCP_NOTSENT_LOWAT:
+            self._least_unsent = max(1, int(value))
+            self.look()
+
+    def getsockopt(self, level: int, name: int, size: int = 0) -> bytes:
+        """See `socket.socket`: only how long the peer's window was shut."""
+        shut = int(self.line.shut_s() * 1e6)
+        return bytes(_TCP_INFO_SHUT_AT) + struct.pack("Q", shut)
+
+    def recv(self, most: int, flags: int = 0) -> bytes:
+        """See `socket.socket`."""
+        if self._reset:
+            raise ConnectionResetError(errno.ECONNRESET, "reset")
+        if self._unread:
+            data = self._unread.popleft()
+            if len(data) > most:
+                self._unread.appendleft(data[most:])
+                data = data[:most]
+            return data
+        if self._peer_ended:
+            return b""
+        raise BlockingIOError
+
+    def _room(self) -> int:
+        line = self.line
+        return min(
+            line.buffer_bytes - line.unsent_bytes - line.flying_bytes,
+            self._least_unsent - line.unsent_bytes,
+        )
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """See `socket.socket`."""
+        if self._reset:
+            raise ConnectionResetError(errno.ECONNRESET, "reset")
+        if self._ended or self.closed:
+            raise BrokenPipeError(errno.EPIPE, "ended")
+        room = self._room()
+        if room <= 0:
+            raise BlockingIOError
+        part = bytes(data) if len(data) <= room else bytes(data[:room])
+        self.line.push(part)
+        return len(part)
+
+    def room_for_file(self) -> int:
+        """How much `sendfile` reads: what is taken, and at least a byte, to hear of errors."""
+        return max(1, self._room())
+
+    def sendmsg(self, parts: Sequence[Any], ancillary: Any = (), flags: int = 0) -> int:
+        """See `socket.socket`."""
+        return self.send(b"".join(parts))
+
+    def queued_bytes(self) -> int:
+        """What the kernel still holds (`TIOCOUTQ`)."""
+        return self.line.unsent_bytes + self.line.flying_bytes
+
+    def shutdown(self, how: int) -> None:
+        """See `socket.socket`."""
+        if self._reset:
+            raise OSError(errno.ENOTCONN, "not connected")
+        self._end()
+
+    def close(self) -> None:
+        """See `socket.socket`."""
+        if self.closed:
+            return
+        self.closed = True
+        self._network.sockets.pop(self._fd, None)
+        if self.epoll is not None:
+            self.epoll.unregister(self._fd)
+        if self._reset:
+            return
+        if self._unread or not self._lingers:
+            self.break_off()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self.line.finish()
+
+    def break_off(self) -> None:
+        """Reset the connection."""
+        self._reset = True
+        self.line.drop()
+        self.line.tell_broken()
+
+    # -- what happens on the wire -----------------------------------------------------------
+
+    def take(self, data: bytes) -> None:
+        """Bytes from the client."""
+        if self.closed:
+            self.line.tell_broken()
+        elif not self._reset:
+            self._unread.append(data)
+            self.look()
+
+    def peer_ended(self) -> None:
+        """The client has said its last."""
+        self._peer_ended = True
+        self.look()
+
+    def was_reset(self) -> None:
+        """The client has broken it off."""
+        self._reset = True
+        self.line.drop()
+        self.look()
+
+    def look(self) -> None:
+        """Something has changed."""
+        if self.epoll is not None and not self.closed:
+            self.epoll.look(self._fd)
+
+    def events(self) -> int:
+        """What epoll would say."""
+        if self._reset:
+            return select.EPOLLIN | select.EPOLLOUT | select.EPOLLERR | select.EPOLLHUP
+        found = 0
+        if self._unread or self._peer_ended:
+            found = select.EPOLLIN
+        line = self.line
+        queued = line.unsent_bytes + line.flying_bytes
+        if 3 * queued <= 2 * line.buffer_bytes and line.unsent_bytes < self._least_unsent:
+            found |= select.EPOLLOUT
+        return found
+
+
+class Channel:
+    """One connection, as its client and the line see it.
+
+    `rate_bytes_s` is the client's own line. A client that does not `read` has a window that shuts.
+    `lost`: nothing passes any more, and neither end is told.
+    """
+
+    __slots__ = (
+        "_finishing",
+        "_gate_s",
+        "_in_ring",
+        "_said_end",
+        "_shut_from_s",
+        "_shut_s",
+        "_unread",
+        "_unread_bytes",
+        "_up_s",
+        "address",
+        "buffer_bytes",
+        "client_closed",
+        "flying_bytes",
+        "lost",
+        "network",
+        "peer",
+        "rate_bytes_s",
+        "reads",
+        "receive_bytes",
+        "server",
+        "unsent",
+        "unsent_bytes",
+        "waits_for_gate",
+        "window_bytes",
+    )
+
+    def __init__(
+        self, network: MemoryNetwork, address: str, peer: Peer, rate_bytes_s: float
+    ) -> None:
+        self.network, self.address, self.peer = network, address, peer
+        self.rate_bytes_s = rate_bytes_s
+        self.buffer_bytes = network.buffer_bytes
+        self.receive_bytes = 128 * 1024
+        self.unsent: deque[bytes] = deque()
+        self.unsent_bytes = self.flying_bytes = 0
+        self.window_bytes = _FIRST_WINDOW_BYTES
+        self.reads, self.lost, self.client_closed = True, False, False
+        self._unread: deque[bytes] = deque()
+        self._unread_bytes = 0
+        self._finishing = self._in_ring = self.waits_for_gate = self._said_end = False
+        self._gate_s = self._up_s = 0.0
+        self._shut_from_s: float | None = None
+        self._shut_s = 0.0
+        self.server: ServerEnd | None = None
+
+    # -- the client's side ------------------------------------------------------------------
+
+    def _upwards(self, call: Callable[..., Any], *words: Any) -> None:
+        """Something travels to the server, after all that went before."""
+        schedule = self.network.schedule
+        self._up_s = max(self._up_s + 1e-6, schedule.now + self.network.delay_s())
+        schedule.after(self._up_s - schedule.now, call, *words)
+
+    def open(self, data: bytes) -> None:
+        """Connect, with the first bytes."""
+        self._upwards(self._reach, data)
+
+    def _reach(self, data: bytes) -> None:
+        port = self.network.port
+        if port is None:
+            self.tell_broken()
+        elif not self.lost:
+            self.server = ServerEnd(self)
+            self.server.take(data)
+            port.backlog.append(self.server)
+            if port.epoll is not None:
+                port.epoll.look(port.fileno())
+
+    def write(self, data: bytes) -> None:
+        """More bytes to the server."""
+        self._upwards(self._write, data)
+
+    def _write(self, data: bytes) -> None:
+        if self.server is not None and not self.lost:
+            self.server.take(data)
+
+    def end(self) -> None:
+        """Say no more, but go on reading."""
+        self._upwards(self._end)
+
+    def _end(self) -> None:
+        if self.server is not None and not self.lost:
+            self.server.peer_ended()
+
+    def close(self, *, reset: bool = False) -> None:
+        """Leave; what comes later is answered by a reset."""
+        if self.client_closed:
+            return
+        self.client_closed = True
+        self._upwards(self._reset if reset or self._unread else self._end)
+
+    def _reset(self) -> None:
+        if self.server is not None and not self.lost:
+            self.server.was_reset()
+
+    def read_on(self, reads: bool) -> None:
+        """Read from now on, or not."""
+        self.reads = reads
+        if reads:
+            while self._unread and not self.client_closed:
+                self._unread_bytes -= len(self._unread[0])
+                self.peer.arrived(self._unread.popleft())
+            self._open_window()
+            self._say_end()
+            self.network.wire.wake(self)
+
+    # -- the server's side ------------------------------------------------------------------
+
+    def push(self, data: bytes) -> None:
+        """The server sends."""
+        self.unsent.append(data)
+        self.unsent_bytes += len(data)
+        self.network.wire.wake(self)
+
+    def finish(self) -> None:
+        """The server closes after what it has sent."""
+        self._finishing = True
+        self._say_end()
+
+    def _say_end(self) -> None:
+        if self._said_end or self.lost or not self._finishing:
+            return
+        if not (self.unsent_bytes or self.flying_bytes or self._unread_bytes):
+            self._said_end = True
+            self.network.schedule.after(self.network.delay_s(), self._tell_end)
+
+    def _tell_end(self) -> None:
+        if not self.client_closed:
+            self.peer.ended()
+
+    def tell_broken(self) -> None:
+        """A reset travels to the client."""
+        if not self.lost:
+            self.network.schedule.after(self.network.delay_s(), self._tell_broken)
+
+    def _tell_broken(self) -> None:
+        if not self.client_closed:
+            self.client_closed = True
+            self.peer.broken()
+
+    def drop(self) -> None:
+        """Nothing of what is unsent is sent."""
+        self.unsent.clear()
+        self.unsent_bytes = self.flying_bytes = 0
+
+    def shut_s(self) -> float:
+        """How long bytes have waited for the client's window, in all."""
+        since_s = self._shut_from_s
+        return self._shut_s + (0.0 if since_s is None else self.network.schedule.now - since_s)
+
+    def _open_window(self) -> None:
+        if self._shut_from_s is not None:
+            self._shut_s += self.network.schedule.now - self._shut_from_s
+            self._shut_from_s = None
+
+    # -- the line's side --------------------------------------------------------------------
+
+    def sendable(self) -> int:
+        """How much may go on the wire now; `gate` says when the client's own line is free."""
+        if not self.unsent_bytes:
+            return 0
+        window = self.receive_bytes - self._unread_bytes - self.flying_bytes
+        if window <= 0:
+            if self._shut_from_s is None and not self.flying_bytes:
+                self._shut_from_s = self.network.schedule.now
+            return 0
+        return min(self.unsent_bytes, window, self.window_bytes - self.flying_bytes)
+
+    def gate_in_s(self) -> float:
+        """In how many seconds the client's own line is free."""
+        return self._gate_s - self.network.schedule.now
+
+    def take(self, most: int) -> bytes:
+        """The next bytes, on their way."""
+        data = self.unsent.popleft()
+        if len(data) > most:
+            self.unsent.appendleft(data[most:])
+            data = data[:most]
+        count = len(data)
+        self.unsent_bytes -= count
+        self.flying_bytes += count
+        now = self.network.schedule.now
+        self._gate_s = max(now, self._gate_s) + count / self.rate_bytes_s
+        return data
+
+    def arrive(self, data: bytes) -> None:
+        """Bytes reach the client."""
+        if self.lost:
+            return
+        if self.client_closed:
+            if self.server is not None:
+                self._upwards(self._reset)
+            return
+        count = len(data)
+        self.flying_bytes = max(0, self.flying_bytes - count)
+        self.window_bytes = min(_MOST_WINDOW_BYTES, self.window_bytes + count)
+        if self.reads:
+            self.peer.arrived(data)
+        else:
+            self._unread.append(data)
+            self._unread_bytes += count
+        self._say_end()
+        if self.server is not None:
+            self.server.look()
+        self.network.wire.wake(self)
+
+
+class Wire:
+    """The line of the server, which carries `rate_bytes_s`."""
+
+    def __init__(
+        self, schedule: Schedule, rate_bytes_s: float, delay_s: Callable[[], float]
+    ) -> None:
+        self._schedule = schedule
+        self._delay_s = delay_s
+        self.rate_bytes_s = rate_bytes_s
+        self._ring: deque[Channel] = deque()
+        self._busy = False
+        self._arrival_s = 0.0
+        self.sent_bytes = 0
+
+    def wake(self, channel: Channel) -> None:
+        """A connection may have something to send."""
+        if channel._in_ring or channel.waits_for_gate or channel.sendable() <= 0:
+            return
+        channel._open_window()
+        wait_s = channel.gate_in_s()
+        if wait_s > 1e-6:
+            channel.waits_for_gate = True
+            self._schedule.after(wait_s, self._gate_opens, channel)
+            return
+        channel._in_ring = True
+        self._ring.append(channel)
+        if not self._busy:
+            self._next()
+
+    def _gate_opens(self, channel: Channel) -> None:
+        channel.waits_for_gate = False
+        self.wake(channel)
+
+    def _next(self) -> None:
+        while self._ring:
+            channel = self._ring.popleft()
+            channel._in_ring = False
+            count = channel.sendable()
+            if count > 0:
+                rate = min(self.rate_bytes_s, channel.rate_bytes_s * 4)
+                quantum = max(_SEGMENT_BYTES, int(rate * _QUANTUM_S))
+                data = channel.take(min(count, quantum))
+                self._busy = True
+                self._schedule.after(len(data) / self.rate_bytes_s, self._sent, channel, data)
+                return
+        self._busy = False
+
+    def _sent(self, channel: Channel, data: bytes) -> None:
+        self.sent_bytes += len(data)
+        now = self._schedule.now
+        self._arrival_s = max(self._arrival_s + 1e-7, now + self._delay_s())
+        self._schedule.after(self._arrival_s - now, channel.arrive, data)
+        self._busy = False
+        self.wake(channel)
+        if not self._busy:
+            self._next()
+
+
+class MemoryNetwork:
+    """All connections of one server. `latency_s` is one way; each trip takes a little more."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        rng: random.Random,
+        *,
+        rate_bytes_s: float,
+        latency_s: float,
+        buffer_bytes: int,
+    ) -> None:
+        self.schedule, self.rng = schedule, rng
+        self.latency_s, self.buffer_bytes = latency_s, buffer_bytes
+        self.wire = Wire(schedule, rate_bytes_s, lambda: latency_s)
+        self.port: MemoryPort | None = None
+        self.sockets: dict[int, Any] = {}
+        self.polls_left = 0
+        self._next_fd = _FIRST_FD
+
+    def delay_s(self) -> float:
+        """How long something takes to the other side."""
+        return self.latency_s * (1.0 + 0.2 * self.rng.random())
+
+    def add(self, one: Any) -> int:
+        """Give a socket its descriptor."""
+        self._next_fd += 1
+        self.sockets[self._next_fd] = one
+        return self._next_fd
+
+    def connect(self, address: str, peer: Peer, rate_bytes_s: float, data: bytes) -> Channel:
+        """A client connects and says this."""
+        channel = Channel(self, address, peer, rate_bytes_s)
+        channel.open(data)
+        return channel

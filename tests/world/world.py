@@ -1,0 +1,387 @@
+"""A world from its plan to its end, and the history of what happened in it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import math
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import OperationalError
+from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+
+from tidegate.protocol.errors import ProtocolError
+from tidegate.server.admission.gate import Gate
+from tidegate.server.files.openfile import OpenFile
+
+from .faults import FAULT_OF
+from .life import ServerLife
+from .oracles import Oracle, all_oracles
+from .plan import FaultPlan, WorldPlan
+from .programs import FileVersion, SimulatedClient
+from .schedule import Schedule, VirtualPool
+from .seams import in_world
+from .wire import MemoryNetwork
+
+#: After the last fault and the last arrival the line needs so many times what is left, and this.
+_LIVENESS_FACTOR, _LIVENESS_S = 4.0, 900.0
+#: Everything has run out so long after the last client has left.
+_AFTER_S = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPromise:
+    """What a world found: which promise, when, and how."""
+
+    promise: str
+    at_s: float
+    text: str
+
+    def __str__(self) -> str:
+        lines = self.text.strip().splitlines()
+        return f"{self.at_s:.3f} s {self.promise}: " + " … ".join(
+            dict.fromkeys((lines[0], lines[-1]))
+        )
+
+
+class World:
+    """Runs a plan. `broken_promises` is empty where all held."""
+
+    def __init__(self, plan: WorldPlan, *, story: bool = False, stop_at_first: bool = True) -> None:
+        self.plan = plan
+        self.rng = random.Random(plan.seed ^ 0x5EED)
+        self.schedule = Schedule(random.Random(plan.seed ^ 0xC10C))
+        self.network = MemoryNetwork(
+            self.schedule,
+            self.rng,
+            rate_bytes_s=plan.line_bytes_s,
+            latency_s=plan.latency_s,
+            buffer_bytes=plan.buffer_bytes,
+        )
+        self.broken_promises: list[BrokenPromise] = []
+        self.history: list[str] = []
+        self._digest = hashlib.sha256()
+        self._keeps_story = story
+        self._stops = stop_at_first
+        self.clients = [SimulatedClient(self, one) for one in plan.clients]
+        self.left = len(self.clients)
+        self._kinds = {fault.kind for fault in plan.faults}
+        self.life: ServerLife | None = None
+        self.lives = 0
+        self.policy = plan.policy
+        self.root = Path()
+        self.files: dict[str, list[FileVersion]] = {}
+        self.files_of_earlier_lives: set[tuple[str, str]] = set()
+        #: Until when the database does not work, or is slow.
+        self.database_full_until_s = self.database_slow_until_s = -math.inf
+        #: What excuses a place that grows or a line that idles: when something last happened.
+        self.causes: list[tuple[float, str]] = []
+        self._lost_s: list[float] = []
+        self._numbers: dict[str, int | None] = {}
+        self.oracles: list[Oracle] = all_oracles(self)
+
+    # -- history ----------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """A line of the history."""
+        line = f"{self.schedule.now:10.4f}  {text}"
+        self._digest.update(line.encode())
+        if self._keeps_story:
+            self.history.append(line)
+
+    def cause(self, text: str) -> None:
+        """The same, of something that excuses what follows."""
+        self.causes.append((self.schedule.now, text))
+        self.note(f"* {text}")
+
+    def caused_since(self, since_s: float) -> int:
+        """How many causes there were since then."""
+        count = 0
+        for at_s, _ in reversed(self.causes):
+            if at_s < since_s:
+                break
+            count += 1
+        return count
+
+    def lost_since(self, since_s: float) -> int:
+        """How many connections broke, or clients left before their time, since then."""
+        return sum(at_s >= since_s for at_s in self._lost_s[-200:])
+
+    @property
+    def running(self) -> bool:
+        """Whether a server runs that is not stopping."""
+        return self.life is not None and self.life.alive and not self.life.stopping
+
+    @property
+    def gate(self) -> Gate | None:
+        """The gate of the server that runs."""
+        return self.life.service.gate if self.life is not None and self.running else None
+
+    @property
+    def doubted(self) -> int:
+        """Leases beyond the slots, as some of these were doubted when they started."""
+        gate = self.gate
+        return gate.policy.pool.doubted if gate is not None else 0  # type: ignore[attr-defined]
+
+    @property
+    def keeps_room_for_small(self) -> bool:
+        """Whether small files need not wait: slots are kept for them, or the link decides."""
+        gate = self.gate
+        if gate is None:
+            return False
+        kept = gate.settings.reserve_small > 0 and gate.policy.name != "fcfs"
+        return kept or gate.snapshot().link_bound
+
+    def somebody_stalls(self) -> bool:
+        """Whether a download runs whose client is the limit."""
+        return any(
+            client.state == "fetching"
+            and (client.plan.misdeed or client.rate_bytes_s < self.network.wire.rate_bytes_s)
+            for client in self.clients
+        )
+
+    def excuses(self, client: SimulatedClient) -> bool:
+        """Whether a client may fail: its file was away, or an operator ended its wait."""
+        away = any(kind in ("delete", "withdraw", "cancel") for kind in self._kinds)
+        return away or client.last_status == 404
+
+    def number_of(self, client: SimulatedClient, fields: Mapping[str, str]) -> int | None:
+        """The number of the ticket in an answer."""
+        token = fields.get("tidegate-ticket")
+        if token is None:
+            return None
+        if token not in self._numbers:
+            found = None
+            if self.life is not None:
+                keys = self.life.service.gate.parts.keys
+                with contextlib.suppress(ProtocolError):
+                    now = self.schedule.wall()
+                    ticket = keys.read_ticket(token, client.address, client.file, now, math.inf)
+                    found = ticket.number
+            self._numbers[token] = found
+        return self._numbers[token]
+
+    def digest(self) -> str:
+        """The same for the same history."""
+        return self._digest.hexdigest()
+
+    def broken(self, promise: str, text: str) -> None:
+        """A promise is broken."""
+        self.note(f"BROKEN {promise}: {text}")
+        self.broken_promises.append(BrokenPromise(promise, self.schedule.now, text))
+
+    def _going(self) -> bool:
+        return not (self._stops and self.broken_promises)
+
+    # -- files ------------------------------------------------------------------------------
+
+    def versions(self, path: str) -> list[FileVersion]:
+        """See `programs.Witness`."""
+        return self.files.get(path, [])
+
+    def write_file(self, path: str, size: int, *, in_place: bool = False) -> None:
+        """A file gets another content."""
+        versions = self.files.setdefault(path, [])
+        content = random.Random(f"{self.plan.seed} {path} {len(versions)}").randbytes(size)
+        place = self.root / "release" / path[1:]
+        now = self.schedule.now
+        if versions:
+            versions[-1].until_s = min(versions[-1].until_s, now)
+        if in_place and place.exists():
+            with open(place, "r+b") as stream:
+                stream.write(content)
+                stream.truncate()
+        else:
+            beside = place.with_name(".new")
+            beside.write_bytes(content)
+            self.set_time(beside)
+            beside.rename(place)
+        self.set_time(place)
+        versions.append(FileVersion(content, now))
+
+    def set_time(self, place: Path) -> None:
+        """Its modification time is now, in the world."""
+        moment_ns = int(self.schedule.wall() * 1e9)
+        os.utime(place, ns=(moment_ns, moment_ns))
+
+    def open_files(self) -> set[tuple[str, str]]:
+        """Descriptors of the release, with the names that their files have."""
+        found = set()
+        release = str(self.root / "release")
+        for one in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                name = os.readlink(f"/proc/self/fd/{one}")
+                if name.startswith(release + "/"):
+                    found.add((one, name.removeprefix(release)))
+        return found
+
+    # -- the server -------------------------------------------------------------------------
+
+    def start_server(self) -> None:
+        """Begin a life."""
+        self.lives += 1
+        # A process that was killed has lost them; its objects here may last longer.
+        self.files_of_earlier_lives = self.open_files()
+        plan = self.plan
+        life = ServerLife(
+            self.schedule,
+            self.rng,
+            self.network,
+            self.root,
+            self.policy,
+            plan.line_bytes_s if plan.knows_line else None,
+            plan.settings,
+        )
+        self.life = life
+        life.start()
+        self.cause(f"server starts (life {self.lives})")
+
+    def _pool(self, most: int, name: str) -> VirtualPool:
+        pool = VirtualPool(self.schedule, self.rng, self._latency, most, name)
+        assert self.life is not None
+        self.life.pools.append(pool)
+        return pool
+
+    def _latency(self, name: str) -> tuple[float, Exception | None]:
+        rng, now = self.rng, self.schedule.now
+        took_s = rng.random() * self.plan.write_s
+        if name.startswith("store"):
+            if now < self.database_slow_until_s:
+                took_s += rng.random() * 4.0
+            if now < self.database_full_until_s and name == "store-write":
+                full = Exception("database or disk is full")
+                return took_s, OperationalError("INSERT", {}, full)
+        return took_s, None
+
+    # -- what clients see (`programs.Witness`) -----------------------------------------------
+
+    def client_heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        """See `Witness`."""
+        told = " ".join(
+            f"{name.removeprefix('tidegate-')}={fields[name]}"
+            for name in ("tidegate-place", "tidegate-wait-p90", "retry-after", "content-length")
+            if name in fields
+        )
+        self.note(f"{client} hears {status} {told}")
+        for oracle in self.oracles:
+            oracle.heard(client, status, fields)
+
+    def client_took(self, client: SimulatedClient, count: int) -> None:
+        """See `Witness`."""
+        for oracle in self._takers:
+            oracle.took(client, count)
+
+    def client_ended(self, client: SimulatedClient) -> None:
+        """See `Witness`."""
+        self.left -= 1
+        if client.state != "done":
+            self._lost_s.append(self.schedule.now)
+        self.note(f"{client} {client.state} {client.why} ({client.body_bytes} bytes)")
+        for oracle in self.oracles:
+            oracle.ended(client)
+
+    # -- the run ----------------------------------------------------------------------------
+
+    def _log(self, event: Mapping[str, Any]) -> None:
+        level = event.get("log_level")
+        if level not in (LogLevel.error, LogLevel.critical, LogLevel.warn):
+            return
+        text = formatEvent(event)  # type: ignore[arg-type]
+        if "log_failure" in event:
+            failure = event["log_failure"]
+            text += ": " + failure.getTraceback()
+        text = text.replace(str(self.root), "")
+        self.note(f"log {level.name}: {text.splitlines()[0] if text else ''}")
+        for oracle in self.oracles:
+            oracle.logged(level.name, text)
+
+    def _tick(self) -> None:
+        for oracle in self.oracles:
+            oracle.tick()
+        self.schedule.after(1.0, self._tick)
+
+    def _suffer(self, fault: FaultPlan) -> None:
+        FAULT_OF[fault.kind](self, fault)
+
+    def run(self) -> World:
+        """From the first start to the end, when all has gone and nothing may be left."""
+        place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.root = Path(tempfile.mkdtemp(prefix="world-", dir=place))
+        self._takers = [one for one in self.oracles if type(one).took is not Oracle.took]
+        (self.root / "release").mkdir()
+        collects = gc.isenabled()
+        gc.disable()
+        # What was imported is no garbage: looking at it takes as long as a small world.
+        gc.freeze()
+        observer: Any = self._log
+        globalLogPublisher.addObserver(observer)
+        rng = random.Random(self.plan.seed ^ 0xFACE)
+        at_hand, cold = OpenFile.at_hand, self.plan.cold
+
+        def maybe_at_hand(file: OpenFile, start: int, stop: int) -> bool:
+            return self.rng.random() >= cold and at_hand(file, start, stop)
+
+        if cold:
+            OpenFile.at_hand = maybe_at_hand  # type: ignore[method-assign,assignment]
+        try:
+            with in_world(
+                rng,
+                self.schedule.wall,
+                lambda: self.schedule.now,
+                lambda: self.network,
+                self._pool,
+            ):
+                self._run()
+        finally:
+            OpenFile.at_hand = at_hand  # type: ignore[method-assign]
+            globalLogPublisher.removeObserver(observer)
+            if self.life is not None and self.life.alive:
+                self.life.kill()
+            self.life = None
+            gc.collect()
+            if collects:
+                gc.enable()
+            shutil.rmtree(self.root, ignore_errors=True)
+        return self
+
+    def _run(self) -> None:
+        plan = self.plan
+        for path, size in plan.files.items():
+            self.write_file(path, size)
+        self.start_server()
+        for client in self.clients:
+            self.schedule.after(client.plan.comes_s, client.come)
+        for fault in plan.faults:
+            self.schedule.after(fault.at_s, self._suffer, fault)
+        self.schedule.after(1.0, self._tick)
+        last_s = max(plan.last_fault_s, max((one.comes_s for one in plan.clients), default=0.0))
+        total = sum(plan.files.get(one.file, 0) for one in plan.clients)
+        until_s = last_s + _LIVENESS_S + _LIVENESS_FACTOR * total / plan.line_bytes_s
+        while self._going() and self.left and self.schedule.now < until_s:
+            self.schedule.run(min(until_s, self.schedule.now + 5.0), self._going)
+        if not self._going():
+            return
+        self.schedule.run(max(self.schedule.now, last_s), self._going)
+        for oracle in self.oracles:
+            oracle.settled()
+        for client in self.clients:
+            client.give_up()
+        self.schedule.run(self.schedule.now + _AFTER_S, self._going)
+        if self._going():
+            gc.collect()
+            for oracle in self.oracles:
+                oracle.at_the_end()
+        self.note("the end")
+
+
+def run_plan(plan: WorldPlan, *, story: bool = False, stop_at_first: bool = True) -> World:
+    """Run a world to its end."""
+    return World(plan, story=story, stop_at_first=stop_at_first).run()
