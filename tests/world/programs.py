@@ -304,6 +304,9 @@ class SimulatedClient:
             segment.end = None
             self.segments = [segment]
             self.candidates = list(self.world.versions(self.file))
+        if self.etag is None:
+            # It may have waited for this answer while the file was replaced.
+            self.candidates = list(self.world.versions(self.file))
         self.etag, self.size = etag, size
         self.candidates = [one for one in self.candidates if len(one.content) == size]
         if not self.candidates:
