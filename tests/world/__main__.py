@@ -8,13 +8,16 @@ import os
 import random
 import sys
 import time
+from pathlib import Path
+
+from .past import bring_back
 
 
 def _fixed_hashes() -> None:
     """Sets are walked in the same order in each run only if Python hashes text alike."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         environ = {**os.environ, "PYTHONHASHSEED": "0"}
-        os.execve(sys.executable, [sys.executable, "-m", "tests.world", *sys.argv[1:]], environ)
+        os.execvpe(sys.orig_argv[0], sys.orig_argv, environ)
 
 
 def say(text: object) -> None:
@@ -33,18 +36,28 @@ def main() -> int:
     words.add_argument("--seeds", type=int, default=1_000_000, help="search so many worlds")
     words.add_argument("--minutes", type=float, default=math.inf, help="search for this time")
     words.add_argument("--keep-going", action="store_true", help="do not end at the first failure")
+    words.add_argument("--shrink", action="store_true", help="make a failing world smaller")
+    words.add_argument("--svg", type=Path, help="draw its timeline into this file")
+    words.add_argument("--past", help="bring this fault of the past back")
     asked = words.parse_args()
+    if asked.past is not None:
+        bring_back(asked.past)
 
     from .plan import draw_plan
+    from .story import picture, shrunk, told
     from .world import run_plan
 
     if asked.seed is not None:
-        world = run_plan(draw_plan(asked.seed), story=asked.story)
-        if asked.story:
-            say("\n".join(world.history))
-        say(f"seed {asked.seed}: history {world.digest()[:16]}")
-        for one in world.broken_promises:
-            say(one)
+        plan = draw_plan(asked.seed)
+        world = shrunk(plan) if asked.shrink else run_plan(plan, story=True)
+        if asked.svg is not None:
+            asked.svg.write_text(picture(world), "utf-8")
+        if asked.story or asked.shrink:
+            say(told(world))
+        else:
+            say(f"seed {asked.seed}: history {world.digest()[:16]}")
+            for one in world.broken_promises:
+                say(one)
         return bool(world.broken_promises)
     first = asked.first if asked.first is not None else random.SystemRandom().randrange(1 << 32)
     say(f"first seed {first}")

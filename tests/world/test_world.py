@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.world.oracles import ORACLES, Oracle
+from tests.world.past import PastFault
+from tests.world.past.faults import PAST
 from tests.world.plan import draw_plan
 from tests.world.world import run_plan
 
@@ -33,3 +35,10 @@ def test_each_oracle_holds_a_sentence_of_a_document(oracle: type[Oracle]) -> Non
 @pytest.mark.parametrize("seed", [3, 26])
 def test_worlds_keep_their_promises(seed: int) -> None:
     assert run_plan(draw_plan(seed)).broken_promises == []
+
+
+@pytest.mark.parametrize("fault", PAST, ids=lambda fault: fault.name)
+def test_each_fault_of_the_past_is_a_change_of_today_s_code(fault: PastFault) -> None:
+    path = ROOT / (fault.module.replace(".", "/") + ".py")
+    changed = fault.change(path.read_text("utf-8"))
+    compile(changed, str(path), "exec")
