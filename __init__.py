@@ -84,6 +84,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "server.app.cli.serve:serve",
         "Serve a directory, admitting downloads by policy.",
     ),
+    "gate": ("server.app.cli.gate:gate", "Decide here, and let nginx send the files."),
     "config": ("server.app.cli.config:config", "Check or show the configuration."),
     "backup": (
         "server.app.cli.backup:backup",
@@ -195,10 +196,11 @@ class LazyGroup(click.Group):
         except click.UsageError as fault:
             import difflib
 
-            close = difflib.get_close_matches(args[0], self._words(), 1)
+            close = difflib.get_close_matches(args[0], self._words(), 2)
             if not close:
                 raise
-            raise click.UsageError(f"{fault.message} Did you mean {close[0]}?", ctx) from None
+            words = " or ".join(close)
+            raise click.UsageError(f"{fault.message} Did you mean {words}?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []

@@ -11,7 +11,13 @@ from tidegate import cli
 
 
 @pytest.mark.parametrize(
-    ("words", "meant"), [(["gte"], "get"), (["sevre"], "serve"), (["mirror", "innit"], "init")]
+    ("words", "meant"),
+    [
+        (["gte"], "gate or get"),
+        (["gett"], "get"),
+        (["sevre"], "serve"),
+        (["mirror", "innit"], "init"),
+    ],
 )
 def test_a_mistyped_command_is_guessed(words: list[str], meant: str) -> None:
     told = CliRunner().invoke(cli, words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ import shutil
 import sqlite3
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,9 +23,11 @@ import pytest
 import requests
 
 import tidegate
+from bench.shared.ports import free_port
 from tests import test_e2e_loadtest_cli as loadtest_cli
 from tests import test_loadtest_sim_cli as sim_cli
 from tests.admin_browser import AdminVisit
+from tests.gate_site import GateProcess, Nginx
 from tests.installed import TIDEGATE
 from tests.running import make_release, serving, sha256, wait_for
 from tests.test_docs import DOCUMENTS, ROOT
@@ -469,6 +473,33 @@ def test_a_comparison_as_the_readme_has_it(tmp_path: Path) -> None:
     assert {"http", "ticket", "fair"} <= set(told.split())
 
 
+@pytest.mark.e2e
+def test_the_walk_from_nginx_to_a_queue_as_the_manual_has_it(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=300_000)
+    document = "docs/gate.md"
+    port = free_port()
+    # `--user` names a user that is not here.
+    words = shown(document, "tidegate gate /srv/release").replace(" --user tidegate", "")
+    places = {
+        "/srv/release": str(tmp_path / "release"),
+        "/run/tidegate": str(tmp_path),
+        "/var/lib/tidegate": str(tmp_path / "state"),
+        "127.0.0.1:8090": f"127.0.0.1:{port}",
+    }
+    outer = run(shown(document, "tidegate gate snippet nginx --http"), tmp_path)
+    inner = run(shown(document, "tidegate gate snippet nginx --root"), tmp_path, **places)
+    whole = run(shown(document, "tidegate gate snippet nginx --complete"), tmp_path, **places)
+    # What a site includes is what the whole configuration holds.
+    held = {line.strip() for line in whole.splitlines()}
+    assert {line.strip() for line in (outer + inner).splitlines()} <= held
+    for old, new in places.items():
+        words = words.replace(old, new)
+    with GateProcess(tmp_path, line=words) as gate, Nginx(tmp_path / "nginx", whole, port):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/big.iso", timeout=30) as answer:
+            assert hashlib.sha256(answer.read()).hexdigest() == digests["big.iso"]
+        assert gate.process.poll() is None
+
+
 #: Each command of the documents -> the test that executes it.
 _EXECUTED = {
     "README.md": {
@@ -483,6 +514,9 @@ _EXECUTED = {
         "tidegate config check": test_what_an_operator_looks_at_before_the_start,
         "tidegate backup": test_backup_and_restore_as_the_manual_has_it,
         "tidegate restore": test_backup_and_restore_as_the_manual_has_it,
+    },
+    "docs/gate.md": {
+        "tidegate gate": test_the_walk_from_nginx_to_a_queue_as_the_manual_has_it,
     },
     "docs/mirrors.md": {
         "tidegate mirror": test_the_walk_to_a_mirror_as_the_manual_has_it,

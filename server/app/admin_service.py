@@ -50,6 +50,7 @@ from .settings import ServerConfig
 
 if TYPE_CHECKING:
     from ..admin.app import Admin
+    from ..gate.room import GateRoom
     from ..mirror.registry import Registry
     from ..multicast.service import MulticastRoom
     from ..torrent.room import TorrentRoom
@@ -113,6 +114,7 @@ class AdminService:
         totals: Callable[[], Totals],
         multicast: MulticastRoom | None,
         torrents: TorrentRoom | None,
+        movers: GateRoom | None,
         mirrors: Registry | None,
         tls: TlsServer | None,
         key: bytes | None,
@@ -136,6 +138,7 @@ class AdminService:
             store=store,
             multicast=multicast,
             torrents=torrents,
+            movers=movers,
             faults=self.faults,
             loop_lag_s=getattr(reactor, "loop_lag_s", lambda: 0.0),
         )

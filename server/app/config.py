@@ -13,6 +13,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -89,15 +90,18 @@ class LoadedConfig:
 
 
 def load_config(
-    file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Flag]
+    file: Path | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, Flag],
+    defaults: Mapping[str, Flag] = MappingProxyType({}),
 ) -> LoadedConfig:
     """Gather all layers; `flags` maps dotted names. Without `file`, ./tidegate.toml if present.
 
-    Raises `ConfigError`.
+    `defaults` are those of the command. Raises `ConfigError`.
     """
     faults: list[str] = []
-    layers: dict[str, Any] = {}
-    origins: dict[str, str] = {}
+    layers: dict[str, Any] = {name: flag.value for name, flag in defaults.items()}
+    origins: dict[str, str] = {name: f"default of {flag.name}" for name, flag in defaults.items()}
     if file is None and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
     if file is not None:

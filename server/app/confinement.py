@@ -162,7 +162,7 @@ def writable(config: ServerConfig) -> list[Writable]:
             found.append(Writable(folder, _Right.WRITE_FILE | _Right.MAKE_REGULAR))
     found += [
         Writable(Path(place.removeprefix("unix:")).parent, _Right.MAKE_SOCKET | _Right.REMOVE_FILE)
-        for place in config.listen
+        for place in (*config.listen, *([config.gate.report] if config.gate.enabled else []))
         if place.startswith("unix:")
     ]
     # Another process computes parity over a file in memory.

@@ -472,6 +472,12 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     ]
     if service.nodes is not None:
         lines.append(f"Nodes     {len(service.nodes)} processes serve, and one has the queue")
+    if service.movers is not None:
+        lines += [f"Gate      {url}" for url in urls]
+        lines.append(f"Reports   {service.movers.place}")
+        place, root = config.listen[0], config.directory.absolute()
+        lines.append(f"Next      {_program()} gate snippet nginx --root {root} --gate {place}")
+        return lines
     lines += [f"Files     {url}/" for url in urls]
     example = _example(service)
     if example is not None:

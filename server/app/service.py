@@ -33,12 +33,14 @@ from .listeners import OpenListener, tls_server
 from .parts import InOrder, Part, ServerRoom
 from .queue_room import QueueRoom, build_waiting
 from .settings import ServerConfig
-from .sources import followers_of, multicast_sender, torrent_room
+from .sources import followers_of, gate_room, multicast_sender, torrent_room
 from .state_room import StateRoom
 
 # What a server has only where it is configured is loaded only then.
 if TYPE_CHECKING:
     from ..cluster.leader import Leader, Nodes
+    from ..files.transfer import Admission
+    from ..gate.room import GateRoom
     from ..mirror.registry import Registry
     from ..mirror.routes import MirrorOrigin
     from ..multicast.service import MulticastRoom
@@ -121,13 +123,20 @@ class Service:
             self.multicast = MulticastRoom(
                 reactor, sender, tree, gate, config.state, state.read_pool
             )
+        admission: Admission = self.multicast.switch if self.multicast is not None else gate
+        self.movers: GateRoom | None = None
+        if config.gate.enabled:
+            self.movers = gate_room(config, reactor, line.pacer, lambda: gate.settings.slots)
+            admission = self.movers.admission(
+                admission, lambda rep: tree.has(rep.path, rep.key), lambda one: self.site(one)
+            )
         self._files = files = build_files(
             config,
             reactor,
             now,
             tree=tree,
             kept=StoredDigests(state.store, now),
-            admission=self.multicast.switch if self.multicast is not None else gate,
+            admission=admission,
             visibility=gate.reception,
             pacer=line.pacer,
             pages=pages,
@@ -191,6 +200,7 @@ class Service:
             totals=self._totals,
             multicast=self.multicast,
             torrents=self.torrents,
+            movers=self.movers,
             mirrors=registry,
             tls=tls,
             key=cluster.shared.admin_key if cluster is not None else None,
@@ -231,6 +241,8 @@ class Service:
             yield Part("leader", lambda: leader.start(self._tell_ready), self._leave)
         yield from self.connections.parts()
         yield Part("waiting clients", end=self.gate.drain)
+        if self.movers is not None:
+            yield Part("movers", self.movers.start, self.movers.stop)
         if leader is None:
             yield from self.connections.listening()
         yield self._files.warmup()

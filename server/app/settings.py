@@ -16,6 +16,7 @@ from ...policies.registry import POLICIES, unknown_policy
 from ...policies.settings import PolicySettings
 from ..admission.client_programs import Manner, ToolRule
 from ..admission.rules import Rule
+from ..gate.settings import GateSettings, report_place
 from ..http.limits import HttpLimits
 from ..http.log_format import parse_format
 from ..http.proxies import ProxyHeader
@@ -346,6 +347,9 @@ class ServerConfig(_Section):
     torrent: TorrentSettings = Field(
         default_factory=TorrentSettings, description="Downloads from each other."
     )
+    gate: GateSettings = Field(
+        default_factory=GateSettings, description="Another program sends the files."
+    )
     rules: tuple[Rule, ...] = Field(
         (), max_length=10_000, description="Rules for single files and folders."
     )
@@ -431,7 +435,29 @@ class ServerConfig(_Section):
             raise ValueError("cluster names the database: leave database out")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together: give both or neither")
+        if self.gate.enabled:
+            self._agree_on_a_gate()
         return self
+
+    def _agree_on_a_gate(self) -> None:
+        if POLICIES[self.policy].link_bound:
+            usable = [name for name, policy in POLICIES.items() if not policy.link_bound]
+            raise ValueError(
+                f"a gate cannot use the policy {self.policy}, which pauses downloads: choose one "
+                f"of {', '.join(usable)}"
+            )
+        if self.worker_count() > 1 or self.cluster is not None:
+            raise ValueError("a gate is one process: leave workers and cluster out")
+        if not self.trusted_proxies:
+            raise ValueError("a gate needs trusted_proxies: the program that sends the files")
+        place = report_place(self.gate.report, self.listen[0])
+        if place == HANDED_OVER:
+            raise ValueError("gate.report is missing: unix:PATH or HOST:PORT beside `systemd:`")
+        if place.startswith("unix:"):
+            if place == "unix:":
+                raise ValueError("gate.report: unix: needs a path")
+        elif split_address(place)[1] == 0:
+            raise ValueError("gate.report needs a port: nginx must know it")
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -491,6 +517,7 @@ FIXED = (
     "proxy_protocol",
     "multicast",
     "torrent",
+    "gate",
     "mirror_publish",
     "mirror_channel",
     "mirror_prefix",

@@ -1,4 +1,4 @@
-"""Other sources of the files: multicast, followers of a mirror channel, torrents of peers."""
+"""Other ways of the files: multicast, a mover, followers of a mirror channel, torrents of peers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from ..files.site import Site
 from ..files.transfer import HasTorrent
 from ..http.clock import Reactor
 from .config import CannotStart
-from .settings import ServerConfig
+from .settings import ServerConfig, split_address
 
 if TYPE_CHECKING:
+    from ..gate.room import GateRoom
     from ..mirror.registry import MirrorDirectory, Registry
     from ..multicast.service import MulticastSender
     from ..torrent.room import TorrentRoom
@@ -80,3 +81,15 @@ def torrent_room(
         ) from fault
     store = MetainfoStore(reactor, config.state / "torrents")
     return TorrentRoom(reactor, config.torrent, site, store, has_torrent, rng, reactor.seconds)
+
+
+def gate_room(
+    config: ServerConfig, reactor: Reactor, pacer: Pacer, slots: Callable[[], int]
+) -> GateRoom:
+    """What hands bodies to a mover."""
+    from ..gate.room import GateRoom
+    from ..gate.settings import report_place, socket_path
+
+    place = report_place(config.gate.report, config.listen[0])
+    address = split_address(place) if socket_path(place) is None else ("", 0)
+    return GateRoom(reactor, config.gate, place, address, pacer, slots)

@@ -12,6 +12,7 @@ from ..store.store import Store
 from .events import FaultCount
 
 if TYPE_CHECKING:
+    from ..gate.room import GateRoom
     from ..multicast.service import MulticastRoom
     from ..torrent.room import TorrentRoom
 
@@ -70,6 +71,10 @@ class Health:
     torrent_peers: int = 0
     torrent_peers_complete: int = 0
     torrent_announces_total: int = 0
+    moved_bodies: int = 0
+    mover_reports_total: int = 0
+    mover_reports_lost_total: int = 0
+    mover_unclaimed_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class Vitals:
     store: Store
     multicast: MulticastRoom | None
     torrents: TorrentRoom | None
+    movers: GateRoom | None
     faults: FaultCount
     #: How long everything had to wait for one turn of the loop, in seconds.
     loop_lag_s: Callable[[], float] = lambda: 0.0
@@ -134,6 +140,7 @@ class Vitals:
         multicast = self.multicast.sessions.figures() if self.multicast is not None else (0, 0)
         torrents = self.torrents
         peers = torrents.census() if torrents is not None else None
+        moves = self.movers.moves if self.movers is not None else None
         return Health(
             version=self.version,
             started_s=self.started_s,
@@ -150,4 +157,8 @@ class Vitals:
             torrent_peers=peers.complete + peers.incomplete if peers is not None else 0,
             torrent_peers_complete=peers.complete if peers is not None else 0,
             torrent_announces_total=torrents.announces_total if torrents is not None else 0,
+            moved_bodies=len(moves) if moves is not None else 0,
+            mover_reports_total=moves.counts.reported if moves is not None else 0,
+            mover_reports_lost_total=moves.counts.unreported if moves is not None else 0,
+            mover_unclaimed_total=moves.counts.unclaimed if moves is not None else 0,
         )

@@ -33,7 +33,7 @@ _SSL_BY_TLS = 0x01
 _MOST_PREFACE_BYTES = 4096
 
 
-def _address(text: str) -> str | None:
+def parse_address(text: str) -> str | None:
     """A bare IP address out of `1.2.3.4`, `1.2.3.4:80`, `[::1]` or `[::1]:80`; None if none."""
     text = text.strip().strip('"')
     if len(text) > 64:
@@ -90,7 +90,7 @@ def read_preface(data: bytes) -> Preface | None:
         return Preface(None, False, end)
     if length < 2 * size + 4:
         raise BadHeader("The PROXY preface is shorter than its addresses.")
-    address = _address(str(ipaddress.ip_address(body[:size])))
+    address = parse_address(str(ipaddress.ip_address(body[:size])))
     return Preface(address, _says_tls(body[2 * size + 4 :]), end)
 
 
@@ -195,7 +195,7 @@ class TrustedProxies:
             left, _, hop = left.rpartition(b",")
             if self._header == b"forwarded":
                 hop = _pair(hop, b"for") or b""
-            address = _address(hop[-80:].decode("latin-1")) if hop else None
+            address = parse_address(hop[-80:].decode("latin-1")) if hop else None
             if address is None:
                 break
             near = address

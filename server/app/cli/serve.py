@@ -6,8 +6,9 @@ import hashlib
 import os
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
@@ -112,28 +113,42 @@ The images are random bytes; nothing in them runs.
 @click.option("--sample", is_flag=True, help="Make a small sample release if DIR is absent.")
 def serve(file: Path | None, sample: bool, **options: Any) -> None:
     """Serve DIR, admitting downloads by policy."""
-    flags = {
-        FLAGS[name][0]: Flag(value, FLAGS[name][1])
-        for name, value in options.items()
-        if value is not None and value != ()
-    }
-
-    def load() -> LoadedConfig:
-        return load_config(file, os.environ, flags)
-
-    try:
-        loaded = load()
-    except ConfigError as fault:
-        _fail(fault.faults, 2)
+    flags = flags_of(options)
+    load, loaded = load_or_fail(file, flags)
     ignored = [words for key, words in FLAGS.values() if key in flags and _of_multicast(key)]
     if ignored and not loaded.config.multicast.enabled:
-        _fail([f"{ignored[0]} has no effect without --multicast: add it, or leave this out."], 2)
+        fail([f"{ignored[0]} has no effect without --multicast: add it, or leave this out."], 2)
     if sample and not loaded.config.directory.exists():
         make_sample(loaded.config.directory)
     # The reactor's choice and everything heavy come after the usage errors.
     from ..run import run
 
-    _fail(*run(loaded, load))
+    fail(*run(loaded, load))
+
+
+def flags_of(options: Mapping[str, Any]) -> dict[str, Flag]:
+    """The options that were given, by their dotted settings."""
+    return {
+        FLAGS[name][0]: Flag(value, FLAGS[name][1])
+        for name, value in options.items()
+        if value is not None and value != ()
+    }
+
+
+def load_or_fail(
+    file: Path | None,
+    flags: Mapping[str, Flag],
+    defaults: Mapping[str, Flag] = MappingProxyType({}),
+) -> tuple[Callable[[], LoadedConfig], LoadedConfig]:
+    """How the configuration is read, now and later, and what it is now; faults end the command."""
+
+    def load() -> LoadedConfig:
+        return load_config(file, os.environ, flags, defaults)
+
+    try:
+        return load, load()
+    except ConfigError as fault:
+        fail(fault.faults, 2)
 
 
 def make_sample(directory: Path) -> None:
@@ -152,7 +167,8 @@ def _of_multicast(key: str) -> bool:
     return key.startswith("multicast.") and key != "multicast.enabled"
 
 
-def _fail(faults: list[str], status: int) -> NoReturn:
+def fail(faults: list[str], status: int) -> NoReturn:
+    """End the command with these sentences."""
     for fault in faults:
         click.echo(f"tidegate: {fault}", err=True)
     sys.exit(status)

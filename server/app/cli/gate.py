@@ -1,0 +1,111 @@
+"""`tidegate gate`: decide here, and let another program send the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ....protocol.errors import ProtocolError
+from ...gate.snippets import HTTP_PARTS, SNIPPETS, IfAbsent, terms
+from ..config import Flag
+from .serve import fail, flags_of, load_or_fail, serve
+
+#: What `tidegate serve` has as well.
+_SHARED = (
+    *("directory", "listen", "admin", "metrics_from", "policy", "slots", "reserve_small"),
+    *("small_below", "bandwidth", "state", "user", "file", "trusted_proxy", "show_hidden"),
+    *("access_log", "mirror"),
+)
+#: A gate's policy keeps its slots by admission alone: no mover can pause a download.
+_DEFAULTS = {
+    "policy": Flag("ticket", "gate"),
+    "trusted_proxies": Flag(("unix", "127.0.0.1", "::1"), "gate"),
+}
+
+
+class GateGroup(click.Group):
+    """`tidegate gate DIR` is short for `tidegate gate run DIR`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command`."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=GateGroup)
+def gate() -> None:
+    """Decide who may download, and let nginx send the files.
+
+    \b
+    tidegate gate DIR --listen unix:/run/tidegate/gate.sock
+    tidegate gate snippet nginx --root DIR --gate unix:/run/tidegate/gate.sock
+    """
+
+
+def run(file: Path | None, report: str | None, **options: Any) -> None:
+    """Run the gate for the files in DIR (`run` may be left out)."""
+    flags = {**flags_of(options), "gate.enabled": Flag(True, "gate")}
+    if report is not None:
+        flags["gate.report"] = Flag(report, "--report")
+    load, loaded = load_or_fail(file, flags, _DEFAULTS)
+    # The reactor's choice and everything heavy come after the usage errors.
+    from ..run import run as run_server
+
+    fail(*run_server(loaded, load))
+
+
+_report = click.option(
+    "--report",
+    help="Where nginx reports the end of a transfer: unix:PATH or HOST:PORT (UDP). Default: beside "
+    "the gate's address.",
+)
+_run = click.Command(
+    "run",
+    callback=run,
+    params=[*(param for param in serve.params if param.name in _SHARED)],
+    help=run.__doc__,
+)
+gate.add_command(_report(_run))
+
+
+@gate.command()
+@click.argument("mover", type=click.Choice(sorted(SNIPPETS)))
+@click.option("--root", type=click.Path(path_type=Path), help="The folder of the release.")
+@click.option("--gate", "address", help="Where the gate listens: unix:PATH or HOST:PORT.")
+@_report
+@click.option("--http", "outer", is_flag=True, help="The part for the http block.")
+@click.option("--complete", is_flag=True, help="A whole configuration; needs --listen.")
+@click.option("--listen", help="HOST:PORT at which a whole configuration listens.")
+@click.option(
+    "--if-absent",
+    type=click.Choice(["open", "closed"]),
+    default="open",
+    show_default=True,
+    help="Without the gate: files go without a queue, or clients are asked to come back.",
+)
+def snippet(
+    mover: str,
+    root: Path | None,
+    address: str | None,
+    report: str | None,
+    outer: bool,
+    complete: bool,
+    listen: str | None,
+    if_absent: IfAbsent,
+) -> None:
+    """Print what MOVER is configured with."""
+    if outer:
+        click.echo(HTTP_PARTS[mover], nl=False)
+        return
+    if root is None or address is None:
+        raise click.UsageError("Give --root DIR and --gate ADDRESS.")
+    if complete != (listen is not None):
+        raise click.UsageError("--complete and --listen HOST:PORT belong together.")
+    try:
+        of = terms(root, address, report or "", listen, if_absent)
+    except ProtocolError as fault:
+        raise click.UsageError(str(fault)) from fault
+    click.echo(SNIPPETS[mover](of), nl=False)

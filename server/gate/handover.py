@@ -1,0 +1,112 @@
+"""The seam: an admitted body is handed to the mover, where a mover asked for it.
+
+`MoverAdmission` stands before the gate of `server.admission`, which decides as always. What a mover
+cannot send stays with the start that it was given: several ranges at once, and requests that came
+by no trusted mover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..files.transfer import (
+    Admission,
+    BodyPlan,
+    Representation,
+    StartBody,
+    Transfer,
+    TransferListener,
+)
+from ..http.answers import Header
+from ..http.clock import Clock
+from ..http.request import Request
+from .movers import LEASE_FIELD, MOVER_FIELD, MOVERS, read_mover
+from .moves import MovedOn, Moves
+
+#: The mover makes these itself, of the file that it sends.
+_OF_THE_MOVER = frozenset(
+    {b"accept-ranges", b"content-length", b"content-range", b"etag", b"last-modified"}
+)
+
+
+class MoverAdmission:
+    """Implements `transfer.Admission` around `inner`.
+
+    `is_current` says whether a file is still the one that was planned; `again` answers a request
+    whose file was replaced. `rate_bytes_s` is what one body may take; None: no limit.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        inner: Admission,
+        moves: Moves,
+        is_current: Callable[[Representation], bool],
+        again: Callable[[Request], None],
+        rate_bytes_s: Callable[[], float | None],
+    ) -> None:
+        self.clock = clock
+        self.moves = moves
+        self.is_current = is_current
+        self.again = again
+        self.rate_bytes_s = rate_bytes_s
+        self._inner = inner
+        self.is_plain = inner.is_plain
+        self.admit_small = inner.admit_small
+        self.admit_again = inner.admit_again
+        self.count_again = inner.count_again
+
+    def enter(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
+    ) -> None:
+        """See `transfer.Admission`."""
+        connection = request.connection
+        where = None
+        one_range = len(plan.ranges) == 1 and b"," not in request.headers.get(b"range", b"")
+        if one_range and connection.factory.proxies.trusts(connection.peer_address):
+            where = read_mover(request.header(MOVER_FIELD))
+        if where is not None:
+            start = MoverStart(self, request, rep, plan, where)
+        self._inner.enter(request, rep, plan, start)
+
+
+class MoverStart:
+    """Starts a body at the mover; a `transfer.StartBody`.
+
+    The ticket of the download counts as used when the body has ended, not before: a body takes as
+    long as its client, and a gate that is restarted meanwhile must not cost a client its place.
+    """
+
+    __slots__ = ("_admission", "_plan", "_rep", "_request", "_where")
+
+    def __init__(
+        self,
+        admission: MoverAdmission,
+        request: Request,
+        rep: Representation,
+        plan: BodyPlan,
+        where: MovedOn,
+    ) -> None:
+        self._admission = admission
+        self._request = request
+        self._rep = rep
+        self._plan = plan
+        self._where = where
+
+    def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
+        """See `StartBody`: tell the mover to send the body."""
+        admission, request, plan = self._admission, self._request, self._plan
+        moves = admission.moves
+        target = request.path.decode("latin-1")
+        body = moves.prepare(listener, plan.body_bytes, target)
+        if not admission.is_current(self._rep):
+            # The mover sends what is there now: the request is planned anew, under its lease.
+            moves.end(body, 0, complete=False)
+            admission.clock.callLater(0, admission.again, request)
+            return body
+        moves.hand_over(body, self._where)
+        orders = MOVERS[self._where.mover](self._rep, admission.rate_bytes_s())
+        fields = [field for field in plan.headers if field[0].lower() not in _OF_THE_MOVER]
+        lease = (LEASE_FIELD, body.lease.encode("ascii"))
+        request.respond(200, (*fields, *headers, *orders, lease), b"")
+        return body

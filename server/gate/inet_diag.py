@@ -1,0 +1,216 @@
+"""What the kernel knows of TCP sockets of other processes: sock_diag(7), without privilege.
+
+It answers questions, and tells of each socket that is destroyed. The sockets must be in this
+process's network namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..http.clock import Reactor
+from ..http.proxies import parse_address
+
+#: linux/sock_diag.h and linux/inet_diag.h.
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_NLM_F_REQUEST = 1
+_NLMSG_ERROR = 2
+_INET_DIAG_INFO = 2
+#: `struct nlmsghdr`, `struct inet_diag_req_v2` before its socket, `struct inet_diag_msg` in bytes.
+_MESSAGE = struct.Struct("=IHHII")
+_REQUEST = struct.Struct("=BBBBI")
+_ANSWER_BYTES = 72
+_ATTRIBUTE = struct.Struct("=HH")
+#: Where `struct inet_diag_msg` has the state and the bytes that the peer has not acknowledged.
+_STATE = 1
+_UNACKNOWLEDGED = 60
+#: Where `struct tcp_info` has `tcpi_bytes_acked`.
+_BYTES_ACKED = 120
+#: The mover has the socket open in these: TCP_ESTABLISHED, TCP_CLOSE_WAIT (net/tcp_states.h).
+_OPEN = frozenset({1, 8})
+_ANY_STATE = 0xFFFFFFFF
+#: The groups that are told of destroyed sockets: SKNLGRP_INET_TCP_DESTROY is the first,
+#: SKNLGRP_INET6_TCP_DESTROY the third.
+_DESTROYED = 1 << 0 | 1 << 2
+#: Messages that are read in one go, below 1 ms.
+_READ_AT_ONCE = 100
+#: Of `struct inet_diag_msg`: ports and addresses.
+_ENDS = struct.Struct("!HH16s16s")
+_ENDS_AT = 4
+_MAPPED = bytes(10) + b"\xff\xff"
+_NO_COOKIE = b"\xff" * 8
+
+
+@dataclass(frozen=True, slots=True)
+class SocketName:
+    """The two ends of a connection between a client and the mover."""
+
+    client: str
+    client_port: int
+    mover: str
+    mover_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class SocketState:
+    """`acked_bytes` since the connection began; `queued_bytes` are not acknowledged yet."""
+
+    acked_bytes: int
+    queued_bytes: int
+
+
+def read_socket_name(text: str) -> SocketName | None:
+    """The name in `ADDRESS PORT ADDRESS PORT`, as the mover writes it; None for another text."""
+    words = text.split()
+    if len(words) != 4 or not (words[1].isdecimal() and words[3].isdecimal()):
+        return None
+    client, mover = parse_address(words[0]), parse_address(words[2])
+    ports = int(words[1]), int(words[3])
+    if client is None or mover is None or max(ports) > 0xFFFF:
+        return None
+    if (":" in client) != (":" in mover):
+        return None
+    return SocketName(client, ports[0], mover, ports[1])
+
+
+def question(name: SocketName) -> bytes:
+    """The message that asks for this socket."""
+    family = socket.AF_INET6 if ":" in name.client else socket.AF_INET
+    ends = b"".join(
+        socket.inet_pton(family, address).ljust(16, b"\0") for address in (name.mover, name.client)
+    )
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << _INET_DIAG_INFO - 1, 0, _ANY_STATE)
+    body += struct.pack("!HH", name.mover_port, name.client_port) + ends
+    body += struct.pack("=I", 0) + _NO_COOKIE
+    length = _MESSAGE.size + len(body)
+    return _MESSAGE.pack(length, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0) + body
+
+
+def read_answer(data: bytes) -> SocketState | None:
+    """The state in an answer of the kernel; None where the mover has the socket no longer."""
+    if len(data) < _MESSAGE.size + _ANSWER_BYTES or data[_MESSAGE.size + _STATE] not in _OPEN:
+        return None
+    return _read_state(data)
+
+
+def read_destroyed(data: bytes) -> tuple[SocketName, SocketState] | None:
+    """The socket that this message of the kernel is about, as it was last."""
+    state = _read_state(data)
+    if state is None:
+        return None
+    mover_port, client_port, mover, client = _ENDS.unpack_from(data, _MESSAGE.size + _ENDS_AT)
+    addresses = []
+    for packed in (client, mover):
+        if data[_MESSAGE.size] == socket.AF_INET:
+            addresses.append(socket.inet_ntop(socket.AF_INET, packed[:4]))
+        elif packed.startswith(_MAPPED):
+            addresses.append(socket.inet_ntop(socket.AF_INET, packed[12:]))
+        else:
+            addresses.append(socket.inet_ntop(socket.AF_INET6, packed))
+    return SocketName(addresses[0], client_port, addresses[1], mover_port), state
+
+
+def _read_state(data: bytes) -> SocketState | None:
+    if len(data) < _MESSAGE.size + _ANSWER_BYTES:
+        return None
+    length, kind, *_ = _MESSAGE.unpack_from(data)
+    at = _MESSAGE.size
+    if kind == _NLMSG_ERROR:
+        return None
+    (queued,) = struct.unpack_from("=I", data, at + _UNACKNOWLEDGED)
+    at += _ANSWER_BYTES
+    while at + _ATTRIBUTE.size <= min(length, len(data)):
+        size, name = _ATTRIBUTE.unpack_from(data, at)
+        if name == _INET_DIAG_INFO and size >= _ATTRIBUTE.size + _BYTES_ACKED + 8:
+            (acked,) = struct.unpack_from("=Q", data, at + _ATTRIBUTE.size + _BYTES_ACKED)
+            return SocketState(acked, queued)
+        if size < _ATTRIBUTE.size:
+            break
+        at += size + 3 & ~3
+    return None
+
+
+class InetDiag:
+    """Asks the kernel; Linux only. Elsewhere every socket is unknown.
+
+    `destroyed` is told of each socket that ends, of whatever program, between `start` and `close`.
+    """
+
+    def __init__(
+        self, reactor: Reactor, destroyed: Callable[[SocketName, SocketState], None]
+    ) -> None:
+        self._reactor = reactor
+        self._destroyed = destroyed
+        self._socket: socket.socket | None = None
+        self._news: socket.socket | None = None
+
+    def start(self) -> None:
+        """Begin to ask and to listen."""
+        with contextlib.suppress(OSError, AttributeError):
+            self._socket = _diag_socket(0)
+        with contextlib.suppress(OSError, AttributeError):
+            self._news = _diag_socket(_DESTROYED)
+            self._reactor.addReader(self)
+
+    def look(self, name: SocketName) -> SocketState | None:
+        """The state of a socket; None where the mover has it no longer, or never had it here."""
+        if self._socket is None:
+            return None
+        try:
+            self._socket.send(question(name))
+            # The kernel has answered within the call that asked.
+            return read_answer(self._socket.recv(4096))
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Ask and listen no more."""
+        if self._news is not None:
+            self._reactor.removeReader(self)
+            self._news.close()
+            self._news = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    # -- `IReadDescriptor` -------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """The descriptor to watch."""
+        return self._news.fileno() if self._news is not None else -1
+
+    def logPrefix(self) -> str:
+        """Its name in Twisted's log."""
+        return "destroyed sockets"
+
+    def doRead(self) -> None:
+        """Read what has come."""
+        for _ in range(_READ_AT_ONCE):
+            if self._news is None:
+                return
+            try:
+                data = self._news.recv(4096)
+            except BlockingIOError:
+                return
+            except OSError:
+                # More sockets ended than the buffer holds (ENOBUFS): the looks find them.
+                continue
+            found = read_destroyed(data)
+            if found is not None:
+                self._destroyed(*found)
+
+    def connectionLost(self, reason: object) -> None:
+        """The reactor watches it no more."""
+
+
+def _diag_socket(groups: int) -> socket.socket:
+    one = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG)
+    one.setblocking(False)
+    if groups:
+        one.bind((0, groups))
+    return one

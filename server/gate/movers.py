@@ -1,0 +1,54 @@
+"""What each mover says with a request, and what it is told to send a file.
+
+The snippet of a mover writes `MOVER_FIELD` over what its client sent:
+`NAME PROTOCOL CLIENT-ADDRESS CLIENT-PORT OWN-ADDRESS OWN-PORT`. The last four words may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..files.transfer import FileKey, Representation
+from ..http.answers import Header
+from .inet_diag import read_socket_name
+from .moves import MovedOn
+
+MOVER_FIELD = b"tidegate-mover"
+LEASE_FIELD = b"Tidegate-Lease"
+#: Under this path nginx has the release for its own use (`internal`).
+INTERNAL_PATH = "/-/moved"
+#: In these versions of HTTP a connection carries one answer at a time.
+_SEQUENTIAL = frozenset({"HTTP/1.0", "HTTP/1.1"})
+_MOST_BYTES = 200
+
+#: The fields that tell a mover to send this file, at no more than this many bytes/s (None: no
+#: limit).
+Orders = Callable[[Representation, float | None], list[Header]]
+
+
+def _accel(rep: Representation, rate_bytes_s: float | None) -> list[Header]:
+    """nginx: X-Accel-Redirect takes a percent-encoded path."""
+    target = f"{INTERNAL_PATH}{rep.url_path}".encode("ascii")
+    fields: list[Header] = [(b"X-Accel-Redirect", target)]
+    if rate_bytes_s is not None:
+        fields.append((b"X-Accel-Limit-Rate", b"%d" % max(1, int(rate_bytes_s))))
+    return fields
+
+
+MOVERS: Mapping[str, Orders] = {"nginx": _accel}
+
+
+def mover_tag(fd: int, key: FileKey) -> str:
+    """The entity tag that nginx gives to a file: seconds and size, hexadecimal."""
+    return f'"{key.mtime_ns // 1_000_000_000:x}-{key.size_bytes:x}"'
+
+
+def read_mover(field: bytes | None) -> MovedOn | None:
+    """Where a mover with this field sends a body; None if the field is none of a known mover."""
+    if field is None or len(field) > _MOST_BYTES:
+        return None
+    name, _, rest = field.decode("latin-1").partition(" ")
+    if name not in MOVERS:
+        return None
+    protocol, _, ends = rest.partition(" ")
+    return MovedOn(name, read_socket_name(ends), protocol not in _SEQUENTIAL)

@@ -1,0 +1,337 @@
+"""Bodies that a mover sends: how far they are, and how each of them ends.
+
+A mover is the program in front that has the client's socket, such as nginx. A body ends by the
+mover's report. Where the report is lost, it ends by its socket: the mover has closed it, has begun
+another answer on it, or has sent nothing for a long time. Streams of one HTTP/2 connection share
+what the connection delivers evenly, until their reports tell them apart.
+
+Law: each body ends exactly once, and none outlives its socket by more than `GONE_S` and one look.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from twisted.logger import Logger
+
+from ..files.transfer import TransferListener
+from ..http.clock import Clock, Repeat
+from .inet_diag import SocketName, SocketState
+from .reports import EndReport
+
+_log = Logger()
+#: The report of a body whose socket is gone may still be on its way.
+GONE_S = 2.0
+#: A mover that has nothing unacknowledged and sends nothing for this long has given up: nginx
+#: cuts a client that takes nothing after 60 s (`send_timeout`).
+SILENT_S = 75.0
+#: Connections are looked at in turns: each once a second.
+_TURN_S = 0.25
+_TURNS = 4
+#: A body asks the kernel no more often.
+_FRESH_S = 0.1
+#: A body that cannot be seen from here is given up when a client this slow would have it.
+_UNSEEN_BYTES_S = 10_000.0
+_SENT_WELL = frozenset({200, 206})
+
+
+@dataclass(frozen=True, slots=True)
+class MovedOn:
+    """Where a body is sent. `socket` is None if the mover does not tell it.
+
+    `multiplexed`: it carries several answers at once.
+    """
+
+    mover: str
+    socket: SocketName | None
+    multiplexed: bool
+
+
+@dataclass(slots=True)
+class MoveCounts:
+    """How bodies ended, since the start."""
+
+    reported: int = 0
+    #: The report was lost.
+    unreported: int = 0
+    #: The mover began nothing.
+    unclaimed: int = 0
+    #: Reports of no body that is under way.
+    unknown_reports: int = 0
+
+
+class MovedBody:
+    """One body that a mover sends; a `transfer.Transfer`."""
+
+    def __init__(
+        self, moves: Moves, listener: TransferListener, lease: str, total_bytes: int, target: str
+    ) -> None:
+        self._moves = moves
+        self._listener = listener
+        self.lease = lease
+        self.target = target
+        self.total_bytes = total_bytes
+        self.sent_bytes = 0
+        #: No mover says whether its client is the limit.
+        self.blocked = False
+        self.over = False
+        self.began_s = 0.0
+        self.connection: MoverConnection | None = None
+        #: Since when the mover sends another answer on the same connection.
+        self.followed_s: float | None = None
+
+    def pause(self) -> None:
+        """No mover can pause a body."""
+
+    def resume(self) -> None:
+        """See `pause`."""
+
+    def share_changed(self) -> None:
+        """A mover is told its rate once."""
+
+    def limit_unsent(self, most_bytes: int) -> None:
+        """The socket is the mover's."""
+
+    def flying_bytes(self) -> int:
+        """What counts as sent is acknowledged."""
+        return 0
+
+    def shut_s(self) -> float:
+        """Unknown."""
+        return 0.0
+
+    def abort(self, reason: str) -> None:
+        """Count it no more. No mover can be told to stop: it goes on sending."""
+        if not self.over:
+            _log.info(
+                "{target} is counted no more: {reason}. Its mover goes on sending.",
+                target=self.target,
+                reason=reason,
+            )
+            self._moves.end(self, self.sent_bytes, complete=False)
+
+    def delivered_bytes(self) -> int:
+        """See `Transfer`."""
+        if not self.over and self.connection is not None:
+            self._moves.refresh(self.connection)
+        return self.sent_bytes
+
+    def advance(self, count: int) -> int:
+        """Count delivered bytes; how many were counted. The last byte counts at the end."""
+        count = max(0, min(count, self.total_bytes - 1 - self.sent_bytes))
+        self.sent_bytes += count
+        return count
+
+    def ended(self, delivered_bytes: int, *, complete: bool) -> None:
+        """Tell the listener; for `Moves.end` alone."""
+        self.over = True
+        self.sent_bytes = delivered_bytes
+        self._listener.transfer_done(self, complete)
+
+
+@dataclass(slots=True, eq=False)
+class MoverConnection:
+    """A connection of a client to the mover, and the bodies on it, the oldest first."""
+
+    where: MovedOn
+    bodies: list[MovedBody] = field(default_factory=list)
+    #: Whether this process sees the socket.
+    seen: bool = False
+    acked_bytes: int = 0
+    queued_bytes: int = 0
+    #: What was delivered since its last body began, header included.
+    since_bytes: int = 0
+    looked_s: float = 0.0
+    #: When bytes were delivered last.
+    moved_s: float = 0.0
+    #: Since when the socket is gone.
+    gone_s: float | None = None
+
+
+class Moves:
+    """All bodies that movers send now.
+
+    `look` asks the kernel for a socket, `moved` is told of delivered bytes. `claim_s` is how long
+    a mover may take to begin.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        look: Callable[[SocketName], SocketState | None],
+        moved: Callable[[int], None],
+        rng: random.Random,
+        claim_s: float,
+    ) -> None:
+        self._clock = clock
+        self._look = look
+        self._moved = moved
+        self._rng = rng
+        self._claim_s = claim_s
+        self.counts = MoveCounts()
+        self._bodies: dict[str, MovedBody] = {}
+        #: The connections with bodies on them; by name those whose socket is known.
+        self._connections: dict[MoverConnection, None] = {}
+        self._by_name: dict[SocketName, MoverConnection] = {}
+        self._turn: list[MoverConnection] = []
+        self._repeat = Repeat(clock, _TURN_S, self._take_turn)
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._repeat.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._repeat.stop()
+
+    def prepare(self, listener: TransferListener, total_bytes: int, target: str) -> MovedBody:
+        """A body that a mover will be told to send."""
+        lease = f"{self._rng.getrandbits(128):032x}"
+        return MovedBody(self, listener, lease, total_bytes, target)
+
+    def hand_over(self, body: MovedBody, where: MovedOn) -> None:
+        """The mover is told to send this body now."""
+        now = self._clock.seconds()
+        name = where.socket
+        connection = self._by_name.get(name) if name is not None else None
+        if connection is None:
+            connection = MoverConnection(where, moved_s=now)
+            self._connections[connection] = None
+            if name is not None:
+                self._by_name[name] = connection
+                state = self._look(name)
+                if state is not None:
+                    connection.seen, connection.acked_bytes = True, state.acked_bytes
+        else:
+            self._refresh(connection, now)
+            if not where.multiplexed:
+                # It sends one answer after another: those before are over.
+                for earlier in connection.bodies:
+                    earlier.followed_s = earlier.followed_s or now
+            connection.moved_s = now
+        connection.since_bytes = 0
+        connection.bodies.append(body)
+        body.began_s, body.connection = now, connection
+        self._bodies[body.lease] = body
+
+    def receive(self, report: EndReport) -> None:
+        """A mover says that a body is over."""
+        body = self._bodies.get(report.lease)
+        if body is None:
+            self.counts.unknown_reports += 1
+            return
+        self.counts.reported += 1
+        well = report.status in _SENT_WELL
+        if not well:
+            _log.warn(
+                "The mover answered {status} for {target}: can it read the file, and is its root "
+                "the directory of this gate?",
+                status=report.status,
+                target=body.target,
+            )
+        sent = min(report.sent_bytes, body.total_bytes) if well else 0
+        self.end(body, sent, complete=well and report.whole and sent == body.total_bytes)
+
+    def end(self, body: MovedBody, delivered_bytes: int, *, complete: bool) -> None:
+        """A body is over, whatever tells so. Harmless for one that is over already."""
+        if body.over:
+            return
+        connection, body.connection = body.connection, None
+        self._bodies.pop(body.lease, None)
+        if connection is not None:
+            connection.bodies.remove(body)
+            if not connection.bodies:
+                del self._connections[connection]
+                name = connection.where.socket
+                if name is not None and self._by_name.get(name) is connection:
+                    del self._by_name[name]
+        self._moved(max(0, delivered_bytes - body.sent_bytes))
+        body.ended(delivered_bytes, complete=complete)
+
+    def refresh(self, connection: MoverConnection) -> None:
+        """Ask the kernel how far the bodies of a connection are, unless that was just asked."""
+        now = self._clock.seconds()
+        if now - connection.looked_s >= _FRESH_S:
+            self._refresh(connection, now)
+
+    def _refresh(self, connection: MoverConnection, now: float) -> None:
+        connection.looked_s = now
+        name = connection.where.socket
+        if not connection.seen or name is None:
+            return
+        state = self._look(name)
+        if state is None:
+            connection.gone_s = now if connection.gone_s is None else connection.gone_s
+        else:
+            self._count(connection, state, now)
+
+    def _count(self, connection: MoverConnection, state: SocketState, now: float) -> None:
+        fresh = state.acked_bytes - connection.acked_bytes
+        connection.queued_bytes = state.queued_bytes
+        if fresh <= 0:
+            return
+        connection.acked_bytes = state.acked_bytes
+        connection.since_bytes += fresh
+        connection.moved_s = now
+        self._moved(_spread(fresh, [one for one in connection.bodies if one.followed_s is None]))
+
+    def destroyed(self, name: SocketName, state: SocketState) -> None:
+        """A socket has ended, whatever it was for."""
+        connection = self._by_name.get(name)
+        if connection is not None and connection.gone_s is None:
+            now = self._clock.seconds()
+            self._count(connection, state, now)
+            connection.gone_s = now
+
+    def _take_turn(self) -> None:
+        """Look at some of the connections; at each of them once a second."""
+        if not self._turn:
+            self._turn = list(self._connections)
+        count = -(-len(self._connections) // _TURNS)
+        now = self._clock.seconds()
+        looked, self._turn = self._turn[:count], self._turn[count:]
+        for connection in looked:
+            self._refresh(connection, now)
+            for body in tuple(connection.bodies):
+                self._judge(body, connection, now)
+
+    def _judge(self, body: MovedBody, connection: MoverConnection, now: float) -> None:
+        """End a body whose report was lost."""
+        if body.followed_s is not None:
+            if now - body.followed_s >= GONE_S:
+                self._unreported(body, complete=True)
+        elif not connection.seen:
+            patience_s = self._claim_s + body.total_bytes / _UNSEEN_BYTES_S
+            if now - body.began_s >= patience_s:
+                self._unreported(body, complete=False)
+        elif connection.gone_s is not None:
+            if now - connection.gone_s >= GONE_S:
+                alone = len(connection.bodies) == 1
+                all_came = alone and connection.since_bytes >= body.total_bytes
+                self._unreported(body, complete=all_came)
+        elif connection.queued_bytes == 0 and now - connection.moved_s >= self._claim_s:
+            if connection.since_bytes == 0:
+                self.counts.unclaimed += 1
+                self.end(body, 0, complete=False)
+            elif now - connection.moved_s >= SILENT_S:
+                alone = len(connection.bodies) == 1
+                all_came = alone and connection.since_bytes >= body.total_bytes
+                self._unreported(body, complete=all_came)
+
+    def _unreported(self, body: MovedBody, *, complete: bool) -> None:
+        self.counts.unreported += 1
+        self.end(body, body.total_bytes if complete else body.sent_bytes, complete=complete)
+
+
+def _spread(count: int, bodies: list[MovedBody]) -> int:
+    """Count this many bytes for these bodies, evenly (max-min); how many were counted."""
+    left = count
+    by_room = sorted(bodies, key=lambda one: one.total_bytes - one.sent_bytes)
+    for at, body in enumerate(by_room):
+        left -= body.advance(left // (len(by_room) - at))
+    return count - left

@@ -1,0 +1,126 @@
+"""How a mover says that a body is over: one syslog datagram a body (RFC 3164), as of nginx."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..http.clock import Reactor
+
+#: A datagram is a line of a log: nginx sends no more than this.
+_MOST_BYTES = 4096
+#: Datagrams that are read in one go, about 1 ms: requests are answered before the rest is read.
+_READ_AT_ONCE = 100
+#: What the end of a line is, see `snippets.LOG_FORMAT`: lease, status, bytes, whether all was sent.
+_LINE = re.compile(rb"tidegate: ([0-9a-f]{32}) ([0-9]{3}) ([0-9]{1,18}) (OK)?\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class EndReport:
+    """What a mover sent of a body. `whole`: it handed all that it meant to send to the kernel."""
+
+    lease: str
+    status: int
+    sent_bytes: int
+    whole: bool
+
+
+def read_report(data: bytes) -> EndReport | None:
+    """The report in a datagram; None for another text."""
+    found = _LINE.search(data)
+    if found is None:
+        return None
+    lease, status, sent, whole = found.groups()
+    return EndReport(lease.decode("ascii"), int(status), int(sent), whole is not None)
+
+
+class ReportSocket:
+    """Receives reports at `unix:PATH` or `HOST:PORT` (UDP) and gives them to `receive`.
+
+    `path` is the file of a unix socket, `address` host and port of another one. A report of
+    another user does no harm: the identifier of a lease is a secret of 128 bits.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        receive: Callable[[EndReport], None],
+        *,
+        path: Path | None = None,
+        address: tuple[str, int] = ("", 0),
+    ) -> None:
+        self._reactor = reactor
+        self._receive = receive
+        self._path = path
+        self._address = address
+        self._socket: socket.socket | None = None
+        #: Datagrams that no report was in.
+        self.unreadable_total = 0
+
+    def open(self) -> None:
+        """Begin to receive. Raises OSError."""
+        if self._path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISSOCK(self._path.stat().st_mode):
+                    self._path.unlink()
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        else:
+            family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+            one = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            one.setblocking(False)
+            if self._path is not None:
+                one.bind(str(self._path))
+                # The mover runs as a user of its own.
+                os.chmod(self._path, 0o666)
+            else:
+                one.bind(self._address)
+        except OSError:
+            one.close()
+            raise
+        self._socket = one
+        self._reactor.addReader(self)
+
+    def close(self) -> None:
+        """Receive no more."""
+        one, self._socket = self._socket, None
+        if one is not None:
+            self._reactor.removeReader(self)
+            one.close()
+            if self._path is not None:
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+
+    # -- `IReadDescriptor` -------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """The descriptor to watch."""
+        return self._socket.fileno() if self._socket is not None else -1
+
+    def logPrefix(self) -> str:
+        """Its name in Twisted's log."""
+        return "reports of the mover"
+
+    def doRead(self) -> None:
+        """Read what has come."""
+        for _ in range(_READ_AT_ONCE):
+            if self._socket is None:
+                return
+            try:
+                data = self._socket.recv(_MOST_BYTES)
+            except OSError:
+                return
+            report = read_report(data)
+            if report is None:
+                self.unreadable_total += 1
+            else:
+                self._receive(report)
+
+    def connectionLost(self, reason: object) -> None:
+        """The reactor watches it no more."""

@@ -1,0 +1,184 @@
+"""A gate with a real nginx in front, for tests."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import shlex
+import signal
+import socket
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from bench.shared.ports import free_port
+from tests.installed import TIDEGATE
+from tests.running import wait_for
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class GateProcess:
+    """`tidegate gate` with these words, or as a document has it, for the length of a `with`."""
+
+    def __init__(self, folder: Path, *words: str, line: str = "") -> None:
+        self.folder = folder
+        self.place = f"unix:{folder / 'gate.sock'}"
+        own = ("gate", str(folder / "release"), "--listen", self.place)
+        self.words = shlex.split(line)[1:] or [*own, "--state", str(folder / "state"), *words]
+        self.admin_port = free_port()
+        self.log = folder / "gate.log"
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(TIDEGATE, *self.words, "--admin", f"127.0.0.1:{self.admin_port}"),
+                    *("--metrics-from", "127.0.0.1"),
+                ],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+            )
+        wait_for(lambda: listens(self.admin_port) or self.process.poll() is not None, 60)
+        assert self.process.poll() is None, self.log.read_text()
+
+    def __enter__(self) -> GateProcess:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        if self.process.poll() is None:
+            self.stop()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+        if number != signal.SIGKILL:
+            # A second signal: do not wait for downloads.
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+        self.process.wait(40)
+
+    def figures(self) -> dict[str, float]:
+        """The metrics without labels."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=20)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        found = re.findall(r"(?m)^tidegate_(\w+) ([-+.e0-9]+|NaN)$", text)
+        return {name: float(value) for name, value in found}
+
+    def usage(self) -> tuple[int, int]:
+        """Whole downloads and delivered bytes; the gate must have stopped."""
+        with closing(sqlite3.connect(self.folder / "state" / "tidegate.db")) as database:
+            whole, sent = database.execute(
+                "SELECT sum(complete), sum(sent_bytes) FROM usage"
+            ).fetchone()
+            return whole, sent
+
+    def snippet(self, *words: str) -> str:
+        release = str(self.folder / "release")
+        command = (TIDEGATE, "gate", "snippet", "nginx", "--root", release, "--gate", self.place)
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
+        return done.stdout
+
+
+class Nginx:
+    """A real nginx that runs a complete configuration as it was printed."""
+
+    def __init__(self, folder: Path, configuration: str, port: int) -> None:
+        self.folder = folder
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        folder.mkdir(parents=True)
+        self.file = folder / "nginx.conf"
+        self.file.write_text(configuration)
+        self.start()
+
+    def start(self) -> None:
+        # The suite may run as root, whose folders nginx's own user may not read.
+        user = "user root; " if os.geteuid() == 0 else ""
+        with (self.folder / "log").open("a") as log:
+            self.process = subprocess.Popen(
+                ["nginx", "-p", self.folder, "-c", self.file, "-g", f"{user}daemon off;"],
+                stdout=log,
+                stderr=log,
+            )
+        wait_for(lambda: listens(self.port) or self.process.poll() is not None)
+        assert self.process.poll() is None, (self.folder / "log").read_text()
+
+    def __enter__(self) -> Nginx:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        if self.process.poll() is None:
+            self.stop()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        for worker in self.workers() if number == signal.SIGKILL else ():
+            os.kill(worker, number)
+        self.process.send_signal(number)
+        self.process.wait(40)
+
+    def workers(self) -> list[int]:
+        """The processes that move bytes."""
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(word) for word in listed.split()]
+
+    def sending(self, folder: Path) -> set[tuple[int, str]]:
+        """The files of this folder that are open in nginx: one for each body that it sends."""
+        found = set()
+        for worker in self.workers():
+            with suppress(OSError):
+                for descriptor in Path(f"/proc/{worker}/fd").iterdir():
+                    with suppress(OSError):
+                        if os.readlink(descriptor).startswith(f"{folder}/"):
+                            found.add((worker, descriptor.name))
+        return found
+
+
+class Sampler:
+    """Looks ten times a second which bodies nginx sends, and keeps the most.
+
+    A body counts from its second look on: nginx reports an end before it closes the file, and
+    another of its processes may have begun the next body by then.
+    """
+
+    def __init__(self, nginx: Nginx, folder: Path) -> None:
+        self.most = 0
+        self.looks = 0
+        self._over = threading.Event()
+
+        def look() -> None:
+            before: set[tuple[int, str]] = set()
+            while not self._over.wait(0.1):
+                now = nginx.sending(folder)
+                self.most = max(self.most, len(now & before))
+                self.looks += 1
+                before = now
+
+        self._thread = threading.Thread(target=look)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+@contextmanager
+def gate_and_nginx(
+    folder: Path, *words: str, snippet: tuple[str, ...] = ()
+) -> Iterator[tuple[GateProcess, Nginx]]:
+    """Both, for the release in `folder/release`."""
+    with GateProcess(folder, *words) as gate:
+        port = free_port()
+        text = gate.snippet("--complete", "--listen", f"127.0.0.1:{port}", *snippet)
+        with Nginx(folder / "nginx", text, port) as nginx:
+            yield gate, nginx

@@ -1,0 +1,242 @@
+"""The gate with a real nginx in front: Tidegate decides, nginx sends the files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from email.message import Message
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+
+import pytest
+
+from tests import real_clients as clients
+from tests.faulty_mirrors import certificate
+from tests.gate_site import GateProcess, Nginx, Sampler, gate_and_nginx
+from tests.installed import PYTHON
+from tests.running import make_release, sha256, wait_for
+
+pytestmark = pytest.mark.e2e
+
+SIZE = 2_000_000
+#: Two slots, 1 MB/s for each of them.
+TWO = ("--slots", "2", "--reserve-small", "0", "--bandwidth", "2MB")
+ONE = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "1MB")
+PROGRAMS = {
+    "curl": ["curl", "-sSf", "-o", "OUT", "URL"],
+    # Another name, or both would be connections of one download.
+    "curl -C": ["curl", "-sSf", "-A", "resumed/1", "-C", "-", "-o", "OUT", "URL"],
+    "wget": ["wget", "-q", "-O", "OUT", "URL"],
+    "wget2": ["wget2", "-q", "-O", "OUT", "URL"],
+    "aria2": ["aria2c", "-q", "-x1", "-d", "/", "-o", "OUT", "URL"],
+    "Python": [PYTHON, "-c", "import urllib.request as u; u.urlretrieve('URL', 'OUT')"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _needs_nginx() -> None:
+    if shutil.which("nginx") is None:
+        pytest.skip("nginx is not installed")
+
+
+def fetch(nginx: Nginx, out: Path, command: list[str], name: str) -> subprocess.Popen[bytes]:
+    words = [word.replace("OUT", str(out)).replace("URL", f"{nginx.url}{name}") for word in command]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def whole(process: subprocess.Popen[bytes], out: Path, digest: str, limit_s: float = 60) -> None:
+    said = process.communicate(timeout=limit_s)[0]
+    assert process.returncode == 0, said
+    assert sha256(out) == digest
+
+
+def settled(gate: GateProcess) -> dict[str, float]:
+    """The figures once nothing is on its way."""
+    wait_for(lambda: gate.figures()["moved_bodies"] == 0)
+    seen = gate.figures()
+    assert seen["moved_bodies"] == 0
+    return seen
+
+
+def test_real_programs_are_whole_slots_are_kept_and_bytes_are_counted(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    with gate_and_nginx(tmp_path, *TWO) as (gate, nginx):
+        sampler = Sampler(nginx, tmp_path / "release")
+        running = {
+            name: fetch(nginx, tmp_path / f"{number}.out", command, "/big.iso")
+            for number, (name, command) in enumerate(PROGRAMS.items())
+        }
+        for number, process in enumerate(running.values()):
+            whole(process, tmp_path / f"{number}.out", digests["big.iso"])
+        sampler.stop()
+        seen = settled(gate)
+    assert sampler.looks > 10
+    assert sampler.most == 2
+    assert gate.usage() == (len(PROGRAMS), len(PROGRAMS) * SIZE)
+    assert seen["mover_reports_total"] == len(PROGRAMS)
+    assert seen["mover_reports_lost_total"] == 0
+
+
+def test_every_program_that_is_installed_gets_its_file(tmp_path: Path) -> None:
+    """The same names and manners as in docs/clients.md, all at once."""
+    tools = [name for name in clients.there() if name not in ("pacman", "cargo")]
+    (tmp_path / "release").mkdir()
+    clients.lay_out(tmp_path / "release", tools)
+    words = ("--slots", "4", "--reserve-small", "0", "--bandwidth", "4MB")
+    with gate_and_nginx(tmp_path, *words) as (gate, nginx):
+        with tempfile.TemporaryDirectory() as work:
+            Path(work).chmod(0o755)
+            said = clients.all_at_once(nginx.url, tools, Path(work), 100)
+            for tool in tools:
+                folder = Path(work) / clients.place_of(tool)
+                got = {out.read_bytes() for out in folder.glob("out*")}
+                assert got <= {clients.PAYLOAD}, tool
+        settled(gate)
+    for tool in tools:
+        code, text = said[tool]
+        assert clients.got_it(tool, code, len(clients.PAYLOAD)), f"{tool}: {text}"
+    assert gate.usage()[0] >= len(tools)
+
+
+def test_a_lost_report_leaks_no_slot(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    lost = ("--report", f"unix:{tmp_path}/nobody.sock")
+    with gate_and_nginx(tmp_path, *ONE, snippet=lost) as (gate, nginx):
+        for number in range(2):
+            out = tmp_path / f"{number}.out"
+            agent = [*PROGRAMS["curl"], "-A", f"curl/{number}"]
+            whole(fetch(nginx, out, agent, "/big.iso"), out, digests["big.iso"])
+        seen = settled(gate)
+    assert seen["mover_reports_total"] == 0
+    assert seen["mover_reports_lost_total"] == 2
+    assert gate.usage() == (2, 2 * SIZE)
+
+
+def test_a_client_that_leaves_gives_its_slot_back_and_resumes(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=3 * SIZE)
+    with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):
+        out = tmp_path / "out"
+        first = fetch(nginx, out, PROGRAMS["curl"], "/big.iso")
+        wait_for(lambda: out.exists() and out.stat().st_size > SIZE)
+        assert 0 < gate.figures()["sent_bytes_total"] < 3 * SIZE
+        first.kill()
+        first.communicate()
+        settled(gate)
+        assert not nginx.sending(tmp_path / "release")
+        whole(fetch(nginx, out, PROGRAMS["curl -C"], "/big.iso"), out, digests["big.iso"])
+        assert settled(gate)["mover_reports_lost_total"] == 0
+    assert gate.usage()[0] == 1
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Message
+    body: bytes
+
+
+@contextmanager
+def asked(nginx: Nginx, path: str, method: str, **fields: str) -> Iterator[HTTPResponse]:
+    with closing(HTTPConnection("127.0.0.1", nginx.port, timeout=30)) as connection:
+        named = {name.replace("_", "-"): value for name, value in fields.items()}
+        connection.request(method, path, headers=named)
+        with closing(connection.getresponse()) as answer:
+            yield answer
+
+
+def answer(nginx: Nginx, path: str, method: str = "GET", **fields: str) -> Answer:
+    with asked(nginx, path, method, **fields) as found:
+        return Answer(found.status, found.headers, found.read())
+
+
+def test_a_client_forges_neither_socket_nor_lease(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):
+        forged = {
+            "Tidegate_Mover": "nginx HTTP/3.0 203.0.113.9 9 203.0.113.1 80",
+            "Tidegate_Lease": "0" * 32,
+            "X_Forwarded_For": "203.0.113.9",
+            "X_Accel_Redirect": "/etc/passwd",
+        }
+        with asked(nginx, "/big.iso", "GET", **forged) as found:
+            assert found.status == 200
+            assert "Tidegate-Lease" not in found.headers
+            assert "X-Accel-Redirect" not in found.headers
+            # The socket is the real one: it tells what this client took, before nginx reports.
+            wait_for(lambda: gate.figures()["sent_bytes_total"] > 100_000)
+            assert gate.figures()["moved_bodies"] == 1
+            assert len(found.read()) == SIZE
+        settled(gate)
+        # What only the gate may name.
+        assert answer(nginx, "/-/moved/big.iso").status == 404
+        out = tmp_path / "out"
+        whole(fetch(nginx, out, PROGRAMS["curl"], "/big.iso"), out, digests["big.iso"])
+
+
+def test_fields_and_names_are_those_of_the_gate(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", a=SIZE)
+    os.rename(tmp_path / "release" / "a", tmp_path / "release" / 'ä b%20?#"$x.iso')
+    name = "/%C3%A4%20b%2520%3F%23%22%24x.iso"
+    with gate_and_nginx(tmp_path, *TWO) as (_gate, nginx):
+        sent = answer(nginx, name)
+        assert sent.status == 200
+        assert len(sent.body) == SIZE
+        tag = sent.headers["ETag"]
+        part = answer(nginx, name, Range="bytes=10-19", If_Range=tag)
+        assert part.status == 206
+        assert part.body == sent.body[10:20]
+        assert part.headers["Content-Range"] == f"bytes 10-19/{SIZE}"
+        parts = answer(nginx, name, Range="bytes=0-0,900000-900000")
+        assert parts.status == 206
+        assert parts.headers["Content-Type"].startswith("multipart/byteranges")
+        assert answer(nginx, name, If_None_Match=tag).status == 304
+        head = answer(nginx, name, "HEAD").headers
+        for field in ("ETag", "Last-Modified", "Content-Type", "Content-Length", "Repr-Digest"):
+            assert head[field] == sent.headers[field], field
+
+
+def test_http2_streams_of_one_connection_are_told_apart(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", one_iso=SIZE, two_iso=SIZE)
+    with gate_and_nginx(tmp_path, *TWO) as (gate, nginx):
+        key = certificate(tmp_path)
+        own = f"listen 127.0.0.1:{nginx.port}"
+        tls = f"{own} ssl http2; ssl_certificate {key}; ssl_certificate_key {key};"
+        text = nginx.file.read_text().replace(f"{own};", tls)
+        nginx.stop()
+        nginx.file.write_text(text)
+        nginx.start()
+        outs = {name: tmp_path / f"{name}.out" for name in ("one.iso", "two.iso")}
+        command = ["curl", "-sSfZk"]
+        for name, out in outs.items():
+            command += ["-o", str(out), f"https://127.0.0.1:{nginx.port}/{name}"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode == 0, said
+        for name, out in outs.items():
+            assert sha256(out) == digests[name]
+        seen = settled(gate)
+    assert seen["mover_reports_lost_total"] == 0
+    assert gate.usage() == (2, 2 * SIZE)
+
+
+@pytest.mark.parametrize("if_absent", ["open", "closed"])
+def test_without_the_gate_files_go_on_or_clients_are_told(tmp_path: Path, if_absent: str) -> None:
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    with gate_and_nginx(tmp_path, *TWO, snippet=("--if-absent", if_absent)) as (gate, nginx):
+        gate.stop()
+        found = answer(nginx, "/big.iso")
+        if if_absent == "open":
+            assert found.status == 200
+            assert len(found.body) == SIZE
+        else:
+            assert found.status == 503
+            assert found.headers["Retry-After"] == "30"
+        gate.start()
+        out = tmp_path / "out"
+        whole(fetch(nginx, out, PROGRAMS["curl"], "/big.iso"), out, digests["big.iso"])
+        assert settled(gate)["mover_reports_total"] + settled(gate)["mover_reports_lost_total"] == 1

@@ -1,0 +1,506 @@
+"""Bodies that a mover sends: each ends once, by its report or by its socket."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from twisted.internet.task import Clock
+
+from tests.fakes import Asked, FakeFactory, House
+from tidegate import cli
+from tidegate.protocol.errors import ProtocolError
+from tidegate.server.files.transfer import FileKey, Transfer
+from tidegate.server.gate.handover import MoverAdmission
+from tidegate.server.gate.inet_diag import (
+    InetDiag,
+    SocketName,
+    SocketState,
+    question,
+    read_answer,
+    read_destroyed,
+    read_socket_name,
+)
+from tidegate.server.gate.movers import mover_tag, read_mover
+from tidegate.server.gate.moves import GONE_S, SILENT_S, MovedBody, MovedOn, Moves
+from tidegate.server.gate.reports import EndReport, ReportSocket, read_report
+from tidegate.server.gate.snippets import SNIPPETS, terms
+from tidegate.server.http.proxies import TrustedProxies
+
+CLAIM_S = 15.0
+ONE = SocketName("192.0.2.1", 5000, "198.51.100.1", 443)
+
+
+class Kernel:
+    """The sockets of this machine: what their peers have acknowledged."""
+
+    def __init__(self) -> None:
+        self.sockets: dict[SocketName, SocketState] = {}
+
+    def look(self, name: SocketName) -> SocketState | None:
+        return self.sockets.get(name)
+
+    def send(self, name: SocketName, count: int) -> None:
+        state = self.sockets[name]
+        self.sockets[name] = SocketState(state.acked_bytes + count, 0)
+
+
+class Listener:
+    """Hears of the end of one body."""
+
+    share = None
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[int, bool]] = []
+
+    def may_end(self, go_on: Any) -> bool:
+        return True
+
+    def moves(self) -> None:
+        pass
+
+    def transfer_done(self, transfer: Transfer, complete: bool) -> None:
+        self.ends.append((transfer.delivered_bytes(), complete))
+
+
+class Scene:
+    """`Moves` with a clock and a kernel of its own."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.kernel = Kernel()
+        self.counted = 0
+        self.moves = Moves(self.clock, self.kernel.look, self.count, random.Random(1), CLAIM_S)
+        self.moves.start()
+
+    def count(self, count: int) -> None:
+        assert count >= 0
+        self.counted += count
+
+    def begin(
+        self, size: int, name: SocketName | None = ONE, *, multiplexed: bool = False
+    ) -> tuple[MovedBody, Listener]:
+        if name is not None:
+            self.kernel.sockets.setdefault(name, SocketState(0, 0))
+        listener = Listener()
+        body = self.moves.prepare(listener, size, "/big.iso")
+        self.moves.hand_over(body, MovedOn("nginx", name, multiplexed))
+        return body, listener
+
+    def wait(self, seconds: float) -> None:
+        for _ in range(round(seconds * 4)):
+            self.clock.advance(0.25)
+
+
+def test_a_report_ends_a_body_with_what_the_mover_sent() -> None:
+    scene = Scene()
+    body, listener = scene.begin(1000)
+    scene.moves.receive(EndReport(body.lease, 206, 1000, True))
+    assert listener.ends == [(1000, True)]
+    assert scene.counted == 1000
+    scene.moves.receive(EndReport(body.lease, 206, 1000, True))
+    assert listener.ends == [(1000, True)]
+    assert scene.moves.counts.unknown_reports == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "sent", "whole"), [(200, 400, True), (200, 1000, False), (404, 1000, True)]
+)
+def test_what_was_not_sent_whole_is_not_complete(status: int, sent: int, whole: bool) -> None:
+    scene = Scene()
+    body, listener = scene.begin(1000)
+    scene.moves.receive(EndReport(body.lease, status, sent, whole))
+    assert listener.ends == [(0 if status == 404 else sent, False)]
+
+
+def test_progress_is_read_from_the_socket_and_the_last_byte_waits_for_the_end() -> None:
+    scene = Scene()
+    body, listener = scene.begin(1000)
+    scene.kernel.send(ONE, 300)
+    scene.clock.advance(0.2)
+    assert body.delivered_bytes() == 300
+    scene.kernel.send(ONE, 5000)
+    scene.clock.advance(0.2)
+    assert body.delivered_bytes() == 999
+    assert not listener.ends
+
+
+def test_a_lost_report_ends_by_the_socket_within_five_seconds() -> None:
+    scene = Scene()
+    _, listener = scene.begin(1000)
+    scene.wait(1)
+    scene.moves.destroyed(ONE, SocketState(1300, 0))
+    del scene.kernel.sockets[ONE]
+    scene.wait(GONE_S + 1.5)
+    assert listener.ends == [(1000, True)]
+    assert scene.moves.counts.unreported == 1
+
+
+def test_a_socket_that_ends_early_leaves_an_incomplete_body() -> None:
+    scene = Scene()
+    _, listener = scene.begin(1000)
+    scene.kernel.send(ONE, 400)
+    scene.wait(1.5)
+    del scene.kernel.sockets[ONE]
+    scene.wait(GONE_S + 2)
+    assert listener.ends == [(400, False)]
+
+
+def test_the_next_answer_on_a_connection_ends_the_one_before() -> None:
+    scene = Scene()
+    _, first = scene.begin(1000)
+    scene.kernel.send(ONE, 1300)
+    _, second = scene.begin(500)
+    scene.wait(GONE_S + 1.5)
+    assert first.ends == [(1000, True)]
+    assert not second.ends
+
+
+def test_streams_of_a_connection_share_its_progress_and_reports_tell_them_apart() -> None:
+    scene = Scene()
+    short, ended = scene.begin(100, multiplexed=True)
+    long, running = scene.begin(10_000, multiplexed=True)
+    scene.kernel.send(ONE, 2000)
+    scene.clock.advance(0.2)
+    assert (short.delivered_bytes(), long.delivered_bytes()) == (99, 1901)
+    scene.moves.receive(EndReport(short.lease, 200, 100, True))
+    assert ended.ends == [(100, True)]
+    assert not running.ends
+
+
+def test_a_body_that_nobody_begins_gives_its_slot_back() -> None:
+    scene = Scene()
+    _, listener = scene.begin(1000)
+    scene.wait(CLAIM_S + 1.5)
+    assert listener.ends == [(0, False)]
+    assert scene.moves.counts.unclaimed == 1
+
+
+def test_a_slow_client_keeps_its_slot() -> None:
+    scene = Scene()
+    _, listener = scene.begin(1_000_000)
+    scene.kernel.sockets[ONE] = SocketState(500, 400_000)
+    scene.wait(SILENT_S * 2)
+    assert not listener.ends
+
+
+def test_a_mover_that_fell_silent_is_given_up() -> None:
+    scene = Scene()
+    _, listener = scene.begin(1_000_000)
+    scene.kernel.send(ONE, 500)
+    scene.wait(SILENT_S - 5)
+    assert not listener.ends
+    scene.wait(10)
+    assert listener.ends == [(500, False)]
+
+
+def test_a_socket_of_another_machine_ends_by_its_report_or_when_it_must_be_over() -> None:
+    scene = Scene()
+    body, listener = scene.begin(100_000, None)
+    scene.wait(CLAIM_S + 5)
+    assert not listener.ends
+    scene.moves.receive(EndReport(body.lease, 200, 100_000, True))
+    assert listener.ends == [(100_000, True)]
+    _, lost = scene.begin(100_000, None)
+    scene.wait(CLAIM_S + 15)
+    assert lost.ends == [(0, False)]
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Bodies, sockets and reports in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scene = Scene()
+        self.bodies: list[tuple[MovedBody, Listener]] = []
+        #: When a socket ended.
+        self.gone: dict[SocketName, float] = {}
+        self.ports = 1000
+        self.reported = 0
+
+    @rule(size=st.integers(1, 10_000), multiplexed=st.booleans(), fresh=st.booleans())
+    def begin(self, size: int, multiplexed: bool, fresh: bool) -> None:
+        alive = [
+            name for name in self.scene.kernel.sockets if (name.client_port % 2) == multiplexed
+        ]
+        if fresh or not alive:
+            self.ports += 2
+            alive = [SocketName("192.0.2.1", self.ports + multiplexed, "198.51.100.1", 443)]
+        body = self.scene.begin(size, alive[-1], multiplexed=multiplexed)
+        self.bodies.append(body)
+
+    @precondition(lambda self: self.scene.kernel.sockets)
+    @rule(data=st.data(), count=st.integers(0, 20_000))
+    def send(self, data: st.DataObject, count: int) -> None:
+        self.scene.kernel.send(data.draw(st.sampled_from(list(self.scene.kernel.sockets))), count)
+
+    @precondition(lambda self: self.scene.kernel.sockets)
+    @rule(data=st.data(), told=st.booleans())
+    def close(self, data: st.DataObject, told: bool) -> None:
+        name = data.draw(st.sampled_from(list(self.scene.kernel.sockets)))
+        state = self.scene.kernel.sockets.pop(name)
+        self.gone[name] = self.scene.clock.seconds()
+        if told:
+            self.scene.moves.destroyed(name, state)
+
+    @precondition(lambda self: self.bodies)
+    @rule(data=st.data(), part=st.floats(0, 1), whole=st.booleans())
+    def report(self, data: st.DataObject, part: float, whole: bool) -> None:
+        body, _ = data.draw(st.sampled_from(self.bodies))
+        count = int(body.total_bytes * part)
+        self.scene.moves.receive(EndReport(body.lease, 200, count, whole))
+
+    @rule(seconds=st.floats(0.25, 10))
+    def wait(self, seconds: float) -> None:
+        self.scene.wait(seconds)
+
+    @invariant()
+    def each_ends_once_and_none_outlives_its_socket(self) -> None:
+        now = self.scene.clock.seconds()
+        for body, listener in self.bodies:
+            assert len(listener.ends) == body.over
+            assert 0 <= body.sent_bytes <= body.total_bytes
+            name = body.connection.where.socket if body.connection is not None else None
+            if name in self.gone:
+                assert now <= self.gone[name] + 5
+        running = sum(not body.over for body, _ in self.bodies)
+        assert len(self.scene.moves) == running
+        assert self.scene.counted >= sum(body.sent_bytes for body, one in self.bodies if one.ends)
+
+
+TestAnyOrder = AnyOrder.TestCase
+
+
+# -- what is read ----------------------------------------------------------------------------------
+
+
+def test_a_report_of_nginx_is_read() -> None:
+    lease = "0123456789abcdef" * 2
+    line = f"<190>Nov 26 20:00:00 tidegate: {lease} 206 1048576 OK".encode()
+    assert read_report(line) == EndReport(lease, 206, 1_048_576, True)
+    assert read_report(line[:-2]) == EndReport(lease, 206, 1_048_576, False)
+    for wrong in (b"", line + b" x", line.replace(b"0123", b"0G23"), b"tidegate: - 200 1 OK"):
+        assert read_report(wrong) is None
+
+
+@given(st.binary(max_size=300))
+def test_any_datagram_is_a_report_or_none(data: bytes) -> None:
+    read_report(data)
+    read_answer(data)
+    read_destroyed(data)
+    read_mover(data)
+
+
+def test_where_a_mover_sends_is_read_from_one_field() -> None:
+    told = read_mover(b"nginx HTTP/1.1 192.0.2.1 5000 198.51.100.1 443")
+    assert told == MovedOn("nginx", ONE, False)
+    told = read_mover(b"nginx HTTP/2.0 2001:db8::1 5000 2001:db8::2 443")
+    name = SocketName("2001:db8::1", 5000, "2001:db8::2", 443)
+    assert told == MovedOn("nginx", name, True)
+    assert read_mover(b"nginx HTTP/1.1 unix: - -") == MovedOn("nginx", None, False)
+    assert read_mover(b"other HTTP/1.1") is None
+    assert read_socket_name("192.0.2.1 5000 2001:db8::2 443") is None
+    assert read_socket_name("192.0.2.1 70000 198.51.100.1 443") is None
+
+
+def test_the_kernel_tells_of_a_real_socket_to_the_byte() -> None:
+    class Watching:
+        def __init__(self) -> None:
+            self.reader: Any = None
+
+        def addReader(self, reader: Any) -> None:
+            self.reader = reader
+
+        def removeReader(self, reader: Any) -> None:
+            self.reader = None
+
+    reactor, ended = Watching(), list[tuple[SocketName, SocketState]]()
+    diag = InetDiag(reactor, lambda name, state: ended.append((name, state)))  # type: ignore[arg-type]
+    diag.start()
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            client = socket.create_connection(server.getsockname())
+            mover, _ = server.accept()
+        name = SocketName(*client.getsockname(), *mover.getsockname())
+        mover.sendall(b"x" * 100_000)
+        received = 0
+        while received < 100_000:
+            received += len(client.recv(1 << 20))
+        assert diag.look(name) == SocketState(100_000, 0)
+        mover.close()
+        client.close()
+        assert diag.look(name) is None
+        while name not in [one for one, _ in ended]:
+            reactor.reader.doRead()
+        # The end of a connection counts as one byte.
+        assert dict(ended)[name].acked_bytes in (100_000, 100_001)
+    finally:
+        diag.close()
+    assert diag.look(name) is None
+    assert reactor.reader is None
+    assert len(question(name)) == 72
+
+
+# -- the seam --------------------------------------------------------------------------------------
+
+
+class Behind:
+    """A gate whose admitted bodies are handed over."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        monkeypatch.setattr(FakeFactory, "proxies", TrustedProxies(["192.0.2.0/24"]))
+        self.house = House("ticket", slots=1, **settings)
+        self.kernel = Kernel()
+        clock = self.house.clock
+        self.moves = Moves(clock, self.kernel.look, lambda n: None, random.Random(1), CLAIM_S)
+        self.current = True
+        self.again: list[Any] = []
+        self.rate: float | None = None
+        self.house.entrance = MoverAdmission(
+            clock,
+            self.house.gate,
+            self.moves,
+            lambda rep: self.current,
+            self.again.append,
+            lambda: self.rate,
+        )
+
+    def ask(self, address: str = "192.0.2.1", **more: Any) -> Asked:
+        mover = "nginx HTTP/1.1 192.0.2.1 5000 198.51.100.1 443"
+        return self.house.ask(address, **{"tidegate_mover": mover, **more})
+
+
+def test_an_admitted_body_is_handed_over_and_its_end_frees_the_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behind = Behind(monkeypatch)
+    behind.rate = 125_000.0
+    first = behind.ask(file="/a b.iso".replace(" ", "%20"), tidegate_client="one")
+    assert not first.transfers
+    fields = first.connection.fields
+    assert fields["x-accel-redirect"] == "/-/moved/a%20b.iso"
+    assert fields["x-accel-limit-rate"] == "125000"
+    second = behind.ask(tidegate_client="two")
+    assert second.connection.status == 503
+    behind.moves.receive(EndReport(fields["tidegate-lease"], 200, 10_000_000, True))
+    behind.house.clock.advance(1)
+    third = behind.ask(tidegate_client="two", token=second.token)
+    assert "x-accel-redirect" in third.connection.fields
+
+
+def test_leases_of_movers_are_secrets_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    behind = Behind(monkeypatch)
+    leases = {behind.moves.prepare(Listener(), 1, "/").lease for _ in range(1000)}
+    assert len(leases) == 1000
+    assert {len(lease) for lease in leases} == {32}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"address": "203.0.113.9"},
+        {"tidegate_mover": "other"},
+        {"range": "bytes=0-1,5-9", "ranges": (0, 10)},
+    ],
+)
+def test_what_no_trusted_mover_can_send_is_sent_here(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    behind = Behind(monkeypatch)
+    asked = behind.ask(**more)
+    assert asked.transfers
+    assert not asked.connection.fields
+    assert len(behind.moves) == 0
+
+
+def test_a_file_that_was_replaced_meanwhile_is_planned_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behind = Behind(monkeypatch)
+    behind.current = False
+    asked = behind.ask()
+    behind.house.clock.advance(0)
+    assert behind.again == [asked.request]
+    assert asked.connection.status == 0
+    assert len(behind.moves) == 0
+
+
+def test_the_tag_is_that_of_nginx() -> None:
+    assert mover_tag(-1, FileKey(7, 0x1C9C380, 0x6B08A34A * 10**9 + 5, 9)) == '"6b08a34a-1c9c380"'
+
+
+# -- what an operator types ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["snippet", "nginx"], "Give --root DIR and --gate ADDRESS."),
+        (["snippet", "nginx", "--root", "x", "--gate", "unix:/a"], "must be an absolute path"),
+        (["snippet", "nginx", "--root", "/a$b", "--gate", "unix:/a"], "cannot have '$' in it"),
+        (["snippet", "nginx", "--root", "/a", "--gate", "unix:a"], "needs an absolute path"),
+        (["snippet", "nginx", "--root", "/a", "--gate", "localhost"], "unix:PATH or HOST:PORT"),
+        (["snippet", "nginx", "--root", "/a", "--gate", "h:0"], "unix:PATH or HOST:PORT"),
+        (["snippet", "nginx", "--root", "/a", "--gate", "a;b:80"], "unix:PATH or HOST:PORT"),
+        (["snippet", "nginx", "--root", "/a", "--gate", "h:80", "--complete"], "belong together"),
+        (["snippet", "other"], "is not 'nginx'"),
+        (["DIR", "--policy", "fair"], "a gate cannot use the policy fair, which pauses downloads"),
+        (["DIR", "--listen", "127.0.0.1:0"], "gate.report needs a port"),
+        (["DIR", "--report", "x"], "is not HOST:PORT"),
+        (["DIR", "--bandwidth", "40"], "bandwidth"),
+        (["DIR", "--workers", "2"], "No such option"),
+    ],
+)
+def test_wrong_words_are_told_in_a_sentence(words: list[str], text: str, tmp_path: Path) -> None:
+    words = [str(tmp_path) if word == "DIR" else word for word in words]
+    told = CliRunner().invoke(cli, ["gate", *words])
+    assert told.exit_code == 2, told.output
+    assert text in told.output
+    assert "Traceback" not in told.output
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1, max_size=40))
+def test_no_folder_breaks_out_of_a_configuration(name: str) -> None:
+    try:
+        of = terms(Path("/srv") / name, "unix:/run/gate.sock")
+    except ProtocolError:
+        return
+    text = SNIPPETS["nginx"](of)
+    assert f'alias "{of.root}/";' in text
+    assert not set(str(of.root)) & set("$\"'\\;{}")
+
+
+def test_a_report_socket_of_an_earlier_run_is_replaced_and_other_files_stay(tmp_path: Path) -> None:
+    class Reactor:
+        def addReader(self, reader: Any) -> None:
+            pass
+
+        def removeReader(self, reader: Any) -> None:
+            pass
+
+    path = tmp_path / "end"
+    reports: list[EndReport] = []
+    left = ReportSocket(Reactor(), reports.append, path=path)  # type: ignore[arg-type]
+    left.open()
+    one = ReportSocket(Reactor(), reports.append, path=path)  # type: ignore[arg-type]
+    one.open()
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with sender:
+        sender.sendto(b"<190>x tidegate: " + b"a" * 32 + b" 200 5 OK", str(path))
+        sender.sendto(b"noise", str(path))
+    one.doRead()
+    assert reports == [EndReport("a" * 32, 200, 5, True)]
+    assert one.unreadable_total == 1
+    one.close()
+    left.close()
+    path.write_text("mine")
+    with pytest.raises(OSError, match="in use"):
+        ReportSocket(Reactor(), reports.append, path=path).open()  # type: ignore[arg-type]
+    assert path.read_text() == "mine"
