@@ -36,12 +36,11 @@ ENVIRONMENT = dict(os.environ)
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """CPU and wall-clock seconds of a command, its output, and its peak memory."""
+    """CPU and wall-clock seconds of a command, and its output."""
 
     cpu_s: float
     wall_s: float
     output: str
-    peak_bytes: int
 
 
 class NotDone(SystemExit):
@@ -84,7 +83,7 @@ def timed(command: Sequence[object], limit_s: float = _LIMIT_S) -> RunCost:
         raise NotDone(f"{words[0]} was not done in {limit_s:.0f} s")
     if process.returncode:
         raise SystemExit(f"{' '.join(words)}:\n{output}")
-    return RunCost(used.ru_utime + used.ru_stime, wall_s, output, used.ru_maxrss * 1024)
+    return RunCost(used.ru_utime + used.ru_stime, wall_s, output)
 
 
 #: The result of `same` for equal trees.

@@ -25,9 +25,9 @@ from tidegate.protocol.packet import (
 from tidegate.protocol.session import Offer, decode_offer, encode_offer
 from tidegate.protocol.session_report import ReportAnswer, decode_report, encode_report
 from tidegate.server.multicast.carousel import Carousel
-from tidegate.server.multicast.framing import Framer
 from tidegate.server.multicast.schedule_steps import CarouselSettings, Mark
 from tidegate.server.multicast.symbols import SymbolSource
+from tidegate.server.multicast.transmitter import Framer
 
 KEY = b"k" * 32
 MARKS = MarkSigner(b"s" * 32)

@@ -13,9 +13,9 @@ from tidegate.client.multicast.paper import PaperReceiver
 from tidegate.protocol.fec import BlockLayout, FecParameters, scheme_for
 from tidegate.protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
 from tidegate.server.multicast.carousel import Carousel
-from tidegate.server.multicast.framing import PaperFramer
 from tidegate.server.multicast.schedule_steps import CarouselSettings, Mark, Run
 from tidegate.server.multicast.symbols import SymbolSource
+from tidegate.server.multicast.transmitter import PaperFramer
 
 DATA = random.Random(4).randbytes(60_000)
 FEC = FecParameters("paper", 512, 8, 8, 1)

@@ -12,10 +12,9 @@ from tests.multicast_link import MARKS, open_packet
 from tidegate.protocol.fec import BlockLayout, FecParameters, scheme_for
 from tidegate.protocol.packet import HEADER, PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES, PacketFlag
 from tidegate.server.multicast.carousel import Carousel
-from tidegate.server.multicast.framing import Framer
 from tidegate.server.multicast.schedule_steps import CarouselSettings
 from tidegate.server.multicast.symbols import ObjectChanged, SymbolSource
-from tidegate.server.multicast.transmitter import Transmitter
+from tidegate.server.multicast.transmitter import Framer, Transmitter
 
 SYMBOL = 1000
 WIRE = SYMBOL + PAYLOAD_OFFSET + WIRE_OVERHEAD_BYTES

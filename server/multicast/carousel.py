@@ -64,7 +64,8 @@ class Carousel:
         self._scheme = scheme
         self._settings = settings
         self._ready = ready
-        self._members = Receivers(settings, now)
+        #: Read-only for others: they join, report and are sent away by the carousel.
+        self.receivers = Receivers(settings, now)
         self.phase = Phase.GATHER
         self.pass_number = 0
         #: There are fewer members than `needed`: they fetch the object by unicast meanwhile.
@@ -96,25 +97,6 @@ class Carousel:
 
     # --- members -----------------------------------------------------------------------------
 
-    @property
-    def members(self) -> int:
-        """The number of receivers whose reports are expected."""
-        return len(self._members)
-
-    @property
-    def worst_loss(self) -> float:
-        """The highest loss that a receiver on time reported, up to the settings' limit."""
-        return self._members.worst_loss()
-
-    @property
-    def done_members(self) -> int:
-        """The number of receivers that reported completion."""
-        return self._members.done
-
-    def expects(self, member: str) -> bool:
-        """Whether a report of this receiver counts."""
-        return member in self._members
-
     def sent_s_ago(self, sequence: int, now: float) -> float | None:
         """The approximate age of the datagram with these low 32 bits; None if it is too old."""
         behind = (self._sequence - 1 - sequence) & 0xFFFFFFFF
@@ -141,30 +123,16 @@ class Carousel:
         if self.phase is Phase.CLOSED:
             raise ValueError("the session is closed")
         late = self.phase is not Phase.GATHER
-        self._members.join(member, now, address=address, late=late)
-        if self.waiting and self.on_time >= self._settings.needed:
+        self.receivers.join(member, now, address=address, late=late)
+        if self.waiting and self.receivers.on_time >= self._settings.needed:
             self.waiting = False
             self.starts_at = now + self._settings.lead_s
             # A mark tells the members to stop their unicast downloads.
             self._mark_at = self.wake_at = now
 
-    def is_late(self, member: str) -> bool:
-        """Whether a receiver joined after the first datagram: it does not vote on the rate."""
-        return self._members.is_late(member)
-
-    @property
-    def on_time(self) -> int:
-        """The number of receivers on time whose reports are expected."""
-        return self._members.on_time
-
-    @property
-    def punctual(self) -> Sequence[str]:
-        """The receivers on time whose reports are expected."""
-        return self._members.punctual
-
     def send_away(self, member: str, now: float) -> None:
         """Remove a receiver that was told to use unicast."""
-        self._members.send_away(member)
+        self.receivers.send_away(member)
         self._promote()
         self.wake_at = now
 
@@ -172,8 +140,8 @@ class Carousel:
         """Add a report. Returns the answer's action: continue, unicast or closed."""
         if self.phase is Phase.CLOSED:
             return "closed"
-        late = self._members.is_late(report.member)
-        action = self._members.report(report, now)
+        late = self.receivers.is_late(report.member)
+        action = self.receivers.report(report, now)
         self.wake_at = now
         if action != "continue":
             self._promote()
@@ -186,7 +154,7 @@ class Carousel:
 
     def _promote(self) -> None:
         """If no receiver on time is left, the late ones count as on time."""
-        if self._members.promote():
+        if self.receivers.promote():
             self._wants, self._late_wants = self._late_wants, NackAggregator()
             self._sent_symbols += self._late_symbols
             self._late_symbols = 0
@@ -248,7 +216,7 @@ class Carousel:
         if self.phase is Phase.GATHER and not self._may_start(now) and self.phase is Phase.GATHER:
             return self._gather(now)
         while self.phase is Phase.SEND:
-            if self._settings.repair and not self._members:
+            if self._settings.repair and not self.receivers:
                 # All receivers are done or gone.
                 self.close(now)
                 break
@@ -281,14 +249,14 @@ class Carousel:
         return Mark(self.pass_number % 256, 0)
 
     def _may_start(self, now: float) -> bool:
-        ready = self.starts_at if self.waiting else self._members.ready_at(self.starts_at)
-        if self.waiting and (now >= ready or not self._members):
+        ready = self.starts_at if self.waiting else self.receivers.ready_at(self.starts_at)
+        if self.waiting and (now >= ready or not self.receivers):
             self.close(now)
             return False
         if now < ready:
             self.wake_at = ready
             return False
-        if not self._members and self._settings.repair:
+        if not self.receivers and self._settings.repair:
             self.close(now)
             return False
         self.phase = Phase.SEND
@@ -371,9 +339,9 @@ class Carousel:
 
     def _prepare(self, block: int, k: int) -> None:
         """Start making the repair symbols that this block will probably need."""
-        loss = self._members.worst_loss()
+        loss = self.receivers.worst_loss()
         if self._predicts and (at_least(k, loss) or block >= self._layout.blocks - 2):
-            count = surely_enough(k, loss, self._members.on_time)
+            count = surely_enough(k, loss, self.receivers.on_time)
             if count:
                 self._ready(block, k, count)
 
@@ -405,11 +373,11 @@ class Carousel:
         return bool(self._wants.queue)
 
     def _predict(self, block: int, *, sure: bool) -> None:
-        loss = self._members.worst_loss()
+        loss = self.receivers.worst_loss()
         if not self._predicts or loss <= 0:
             return
         k = self._layout.k(block)
-        lacking = surely_enough(k, loss, self._members.on_time) if sure else at_least(k, loss)
+        lacking = surely_enough(k, loss, self.receivers.on_time) if sure else at_least(k, loss)
         lacking -= self._parity_end(k) - k
         if lacking > 0:
             repair = self._repair(self._wants, block)
@@ -436,9 +404,9 @@ class Carousel:
             self._rounds += 1
             self.phase = Phase.SEND
             return self._next_step(now, limit)
-        self._members.forget_silent(self._listen_since, now)
+        self.receivers.forget_silent(self._listen_since, now)
         self._promote()
-        if not self._members or not self._settings.repair or self._wants.queue:
+        if not self.receivers or not self._settings.repair or self._wants.queue:
             # Without multicast repair the marks announce the end of the pass.
             self.close(now)
             return self._close_mark(now)
@@ -452,7 +420,7 @@ class Carousel:
         return Mark(self.pass_number % 256, PacketFlag.LAST_IN_PASS)
 
     def _may_go_on(self, wants: NackAggregator) -> bool:
-        members, total = self._members, self._total_symbols
+        members, total = self.receivers, self._total_symbols
         if wants is self._late_wants:
             return self._late_symbols < total * (1 + len(members.late_addresses))
         most_symbols = total * (self._settings.most_passes_sent + len(members.addresses))

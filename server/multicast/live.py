@@ -17,11 +17,10 @@ from ..files.openfile import OpenFile
 from ..http.clock import Clock
 from ..http.proxies import prefixes_of
 from .carousel import Carousel
-from .framing import Framer, PaperFramer
 from .rate import RateControl
 from .schedule_steps import CarouselSettings, Phase
 from .symbols import Maker, ObjectChanged, SymbolSource
-from .transmitter import Sender, Transmitter
+from .transmitter import Framer, PaperFramer, Sender, Transmitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,6 @@ class SessionCounters:
     """A session's figures for metrics and the status page. `losses`: member -> last loss."""
 
     members: int = 0
-    done: int = 0
     reports: int = 0
     repaired_bytes: int = 0
     losses: dict[str, float] = field(default_factory=dict)
@@ -166,7 +164,7 @@ class LiveSession:
     def saved_bytes(self) -> int:
         """About the bytes that receivers have, less the bytes sent."""
         size, carousel = self.layout.size_bytes, self.carousel
-        had = carousel.done_members * size + carousel.on_time * carousel.front_bytes
+        had = carousel.receivers.done * size + carousel.receivers.on_time * carousel.front_bytes
         return max(0, had - self.transmitter.sent_bytes)
 
     @property
@@ -178,8 +176,8 @@ class LiveSession:
 
     def _peers_of(self, member: str) -> int:
         """How many members share the rate of reports. Late ones do not slow down those on time."""
-        late = self.carousel.is_late(member)
-        return self.carousel.members if late else self.carousel.on_time
+        receivers = self.carousel.receivers
+        return len(receivers) if receivers.is_late(member) else receivers.on_time
 
     def report_window_s(self, member: str) -> float:
         """The time over which reports about a pass are spread."""
@@ -237,7 +235,7 @@ class LiveSession:
             report_every_s=0.0
             if paper or not self._settings.repair
             else self._report_every_s(member),
-            report_joined=gathering and self.carousel.members <= _REPORTS.small_cohort,
+            report_joined=gathering and len(self.carousel.receivers) <= _REPORTS.small_cohort,
             meanwhile=self.carousel.waiting,
             silence_s=_PAPER_SILENCE_S if paper else _SILENCE_S,
         )
@@ -252,10 +250,10 @@ class LiveSession:
         """Add a report. Returns the answer. A report without a member's name changes nothing."""
         now = self._reactor.seconds()
         before = self.report_window_s(report.member)
-        if not self.carousel.expects(report.member):
+        if report.member not in self.carousel.receivers:
             return ReportAnswer("closed", before)
         self.counters.reports += 1
-        late = self.carousel.is_late(report.member)
+        late = self.carousel.receivers.is_late(report.member)
         action = self.carousel.report(report, now)
         if report.expected:
             self.counters.losses[report.member] = report.loss
@@ -265,8 +263,6 @@ class LiveSession:
         if action == "continue" and started and self.rate.is_too_fast_for(report.member, now):
             self.carousel.send_away(report.member, now)
             action = "unicast"
-        if report.state == "done":
-            self.counters.done = self.carousel.done_members
         self._adapt()
         self.transmitter.poke()
         return ReportAnswer(action, max(before, self.report_window_s(report.member)))
@@ -307,7 +303,7 @@ class LiveSession:
 
     def _count_votes(self) -> None:
         """Make the members on time the voters on the rate."""
-        counted, on_time = self.rate.members, self.carousel.punctual
+        counted, on_time = self.rate.members, self.carousel.receivers.punctual
         if counted == on_time:
             return
         here = set(on_time)

@@ -194,9 +194,9 @@ class Sessions:
                     "group": f"{session.place.group} port {session.place.port}",
                     "code": session.fec.scheme,
                     "rate": format_rate(session.transmitter.rate_bytes_s),
-                    "receivers": str(session.carousel.members),
-                    "done": str(session.counters.done),
-                    "loss": f"{100 * session.carousel.worst_loss:.1f} %",
+                    "receivers": str(len(session.carousel.receivers)),
+                    "done": str(session.carousel.receivers.done),
+                    "loss": f"{100 * session.carousel.receivers.worst_loss():.1f} %",
                     "sent": format_size(session.transmitter.sent_bytes),
                     "saved": format_size(session.saved_bytes),
                     "reports": str(session.counters.reports),
@@ -339,6 +339,6 @@ class Sessions:
             bytes=session.transmitter.sent_bytes,
             datagrams=session.transmitter.sent_datagrams,
             members=session.counters.members,
-            done=session.carousel.done_members,
+            done=session.carousel.receivers.done,
         )
         self._tell_end(session, reason)

@@ -1,4 +1,4 @@
-"""Sends what one carousel decides: a token bucket, batches, and timers.
+"""Sends what one carousel decides: datagrams, a token bucket, batches, and timers.
 
 The token bucket counts bytes on the wire: Ethernet, IP and UDP headers included. It is so small
 that a late timer cannot cause a burst which the next queue would drop.
@@ -8,18 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from twisted.logger import Logger
 
-from ...protocol.packet import WIRE_OVERHEAD_BYTES
+from ...protocol.fec import BlockLayout
+from ...protocol.marks import MarkSigner
+from ...protocol.packet import (
+    HEADER,
+    MAGIC,
+    VERSION,
+    WIRE_OVERHEAD_BYTES,
+    PacketSealer,
+    PacketType,
+)
+from ...protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
 from ..http.clock import Clock, cancel
 from .carousel import Carousel
 from .schedule_steps import Mark, Run
 from .symbols import ObjectChanged, SymbolSource
 
 _log = Logger()
+_KIND = VERSION << 4
+#: A session sends one object.
+_OBJECT = 0
 #: The interval of sends.
 _TICK_S = 0.002
 #: The size of the token bucket, in time at the session's rate; as `udp._WAITING_S`.
@@ -32,20 +45,90 @@ _STAND_EVERY_S = 0.2
 _FIRST_STAND_S = 0.02
 
 
-class Frames(Protocol):
-    """Makes the datagrams of runs and marks."""
+class Framer:
+    """Makes and numbers the datagrams of one session."""
 
-    parts: int
+    #: The pieces of a datagram: header, tag, payload.
+    parts = 3
+
+    def __init__(self, session: int, key: bytes, marks: MarkSigner) -> None:
+        self._session = session
+        self._marks = marks
+        self._sealer = PacketSealer(key)
+        self.sequence = 0
 
     def frame(
-        self, run: Run, payloads: list[bytes | memoryview], now: float
+        self, run: Run, payloads: Sequence[bytes | memoryview], now: float
     ) -> list[bytes | memoryview]:
-        """The datagrams of a run, each as `parts` pieces."""
-        ...
+        """Header, tag and payload of all datagrams in turn, for one sendmsg."""
+        sent_us = int(now * 1e6) & 0xFFFFFFFF
+        pack, tag = HEADER.pack, self._sealer.tag
+        session, k, block = self._session, run.k, run.block
+        pass_number, sequence = run.pass_number % 256, self.sequence
+        pieces: list[bytes | memoryview] = []
+        for symbol, payload in zip(run.symbols, payloads, strict=True):
+            header = pack(
+                MAGIC,
+                _KIND | PacketType.SYMBOL,
+                0,
+                session,
+                _OBJECT,
+                pass_number,
+                k,
+                block,
+                symbol,
+                sequence,
+                sent_us,
+            )
+            pieces += (header, tag(header, payload), payload)
+            sequence = (sequence + 1) & 0xFFFFFFFF
+        self.sequence = sequence
+        return pieces
 
     def mark(self, mark: Mark, now: float) -> bytes:
-        """The datagram of a mark; empty if the format has none."""
-        ...
+        """The datagram of a mark."""
+        header = HEADER.pack(
+            MAGIC,
+            _KIND | PacketType.MARK,
+            mark.flags,
+            self._session,
+            _OBJECT,
+            mark.pass_number,
+            0,
+            0,
+            0,
+            self.sequence,
+            int(now * 1e6) & 0xFFFFFFFF,
+        )
+        self.sequence = (self.sequence + 1) & 0xFFFFFFFF
+        signature = self._marks.signature(header)
+        return b"".join((header, self._sealer.tag(header, signature), signature))
+
+
+class PaperFramer:
+    """The framer of mode `paper`: three fields, no tag, no marks."""
+
+    parts = 2
+
+    def __init__(self, id_number: int, layout: BlockLayout) -> None:
+        self._id = id_number
+        self._order = PaperOrder(layout)
+
+    def frame(
+        self, run: Run, payloads: Sequence[bytes | memoryview], now: float
+    ) -> list[bytes | memoryview]:
+        """Fields and payload of all packets in turn."""
+        del now
+        total = self._order.total
+        pieces: list[bytes | memoryview] = []
+        for symbol, payload in zip(run.symbols, payloads, strict=True):
+            sequence = self._order.sequence(run.block, symbol)
+            pieces += (pack_packet(PaperHeader(self._id, sequence, total), b""), payload)
+        return pieces
+
+    def mark(self, mark: Mark, now: float) -> bytes:
+        """Empty: the paper has no marks."""
+        return b""
 
 
 class Sender(Protocol):
@@ -71,7 +154,7 @@ class Transmitter:
         reactor: Clock,
         carousel: Carousel,
         source: SymbolSource,
-        frames: Frames,
+        framer: Framer | PaperFramer,
         sender: Sender,
         datagram_bytes: int,
         rate_bytes_s: float,
@@ -83,7 +166,7 @@ class Transmitter:
         self._reactor = reactor
         self._carousel = carousel
         self._source = source
-        self._frames = frames
+        self._framer = framer
         self._sender = sender
         self._datagram_bytes = datagram_bytes
         self._wire_bytes = datagram_bytes + WIRE_OVERHEAD_BYTES + extra_overhead_bytes
@@ -186,19 +269,19 @@ class Transmitter:
             waits = self._sender.waiting_bytes() * self._wire_bytes / self._datagram_bytes
             waits_s = waits / self._line_bytes_s
             leaves = self._reactor.seconds() + waits_s
-            self._unsent = (self._frames.frame(step, payloads, leaves), 0)
+            self._unsent = (self._framer.frame(step, payloads, leaves), 0)
         return max(_TICK_S, -self._credit / self.rate_bytes_s)
 
     def _mark(self, step: Run | Mark | None, now: float) -> None:
         if isinstance(step, Mark):
-            datagram = self._frames.mark(step, now)
+            datagram = self._framer.mark(step, now)
             if datagram and self._sender.send_one(datagram):
                 self._count(1, len(datagram) + self._wire_bytes - self._datagram_bytes)
 
     def _push(self) -> bool:
         assert self._unsent is not None
         pieces, done = self._unsent
-        parts = self._frames.parts
+        parts = self._framer.parts
         rest = pieces[done * parts :] if done else pieces
         took = self._sender.send_equal(rest, parts, self._datagram_bytes)
         self._count(took, took * self._wire_bytes)
