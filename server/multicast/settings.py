@@ -19,47 +19,44 @@ class MulticastSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    enabled: bool = Field(
-        False, description="Offer multicast to clients that can; nothing is sent otherwise."
-    )
+    enabled: bool = Field(False, description="Offer multicast to clients that can receive it.")
     interface: str = Field(
         "127.0.0.1",
-        description="Address of the interface multicast leaves by; IPv6 also as ADDRESS%NAME.",
+        description="Address of the interface that sends multicast; IPv6 also as ADDRESS%NAME.",
     )
     rate: float = Field(
         95e6 / 8,
         ge=10_000,
         le=1e11,
-        description="What all sessions together put on the wire, Ethernet, IP and UDP headers "
-        "included.",
+        description="The rate of all sessions together, with Ethernet, IP and UDP headers.",
         json_schema_extra=_RATE,
     )
     threshold: int = Field(
-        3, ge=2, le=100_000, description="Wishes for one file that make it worth a session."
+        3, ge=2, le=100_000, description="Requests for one file that start a session."
     )
     window_s: float = Field(
         15.0,
         gt=0,
         le=300,
-        description="Within so long; a capable client is held for this at most.",
+        description="The window for these requests, and the longest hold of a client.",
         json_schema_extra=_SECONDS,
     )
     hold_share: float = Field(
         0.02,
         ge=0,
         le=10,
-        description="Requests are held for this share of the file's pass; then clients fetch by "
-        "unicast until enough want the file. 0 holds them for the whole window.",
+        description="Requests are held for this share of the file's transfer time. Then clients "
+        "fetch by unicast until enough want the file. 0: for the whole window.",
     )
     check_every_s: float = Field(
         0.0,
         ge=0,
         le=60,
-        description="How often cohorts are looked at (paper E: 3s); 0 is at once.",
+        description="How often cohorts are checked (paper E: 3s); 0: at once.",
         json_schema_extra=_SECONDS,
     )
     fec: Literal["auto", "raptorq", "xor", "none", "paper"] = Field(
-        "auto", description="Erasure code; auto takes the cheapest for the losses reported."
+        "auto", description="Erasure code; auto: the cheapest for the reported losses."
     )
     least_bytes: int = Field(
         64 * 1024,
@@ -70,19 +67,19 @@ class MulticastSettings(BaseModel):
     )
     groups: str = Field(
         "",
-        description="Network that groups are drawn from; empty: 232.64.0.0/10 or ff35::8000:0/98, "
-        "which source-specific networks route.",
+        description="Network of the groups; empty: 232.64.0.0/10 or ff35::8000:0/98, which "
+        "source-specific networks route.",
     )
     wifi: bool = Field(
         False,
-        description="Send out of a Wi-Fi interface, too, whose groups go at the lowest rate.",
+        description="Send on a Wi-Fi interface, too, which sends groups at its lowest rate.",
     )
-    ttl: int = Field(1, ge=0, le=255, description="How many routers a datagram may pass, plus one.")
+    ttl: int = Field(1, ge=0, le=255, description="TTL of datagrams: routers on the path, plus 1.")
     mtu: int = Field(
         1500,
         ge=LEAST_MTU,
         le=65_535,
-        description="Path MTU that datagrams must fit in; that of the interface, where it is less.",
+        description="Path MTU for datagrams; the interface's counts if it is smaller.",
     )
 
     @field_validator("groups")

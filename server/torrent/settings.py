@@ -25,9 +25,9 @@ class TorrentSettings(BaseModel):
         60.0,
         ge=5,
         le=3600,
-        description="How often a peer is to tell the tracker that it is still there.",
+        description="How often a peer announces itself to the tracker.",
         json_schema_extra={"unit": "s"},
     )
     peers: int = Field(
-        2000, ge=2, le=1_000_000, description="Peers that are remembered of one file at most."
+        2000, ge=2, le=1_000_000, description="The most peers of one file in memory."
     )
