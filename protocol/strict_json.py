@@ -13,7 +13,7 @@ from typing import Any
 
 from .errors import ProtocolError
 
-#: Bounds a list of rows: one for each block of the largest file.
+#: Bounds a list of rows: a file of 1 TiB has as many blocks.
 MAX_ROWS = 1 << 20
 
 

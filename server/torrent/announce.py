@@ -14,7 +14,7 @@ from .ring import Place
 from .swarm import Announce, Census, PeerEvent
 
 _HASH_BYTES = 20
-#: Bounds a scrape's answer. Programs ask for one or two.
+#: Bounds a scrape's answer.
 _MOST_HASHES = 16
 #: Peers for a program that names no number. BEP 3 leaves the choice to the tracker.
 _USUAL_PEERS = 30
