@@ -7,10 +7,11 @@ Browsers obey `Refresh` on the waiting page, `tidegate get` comes back with its 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -48,6 +49,22 @@ class ToolRule(BaseModel):
         description="Whether header lines may not keep it alive, only the file's bytes: under a "
         "policy that pauses downloads it gets the first of them after a few seconds (held tools).",
     )
+    redirects: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="How many redirects in a row it follows. Where header lines do not reach it "
+        "(behind a proxy) or do not help it, it is sent to the same address again, with its "
+        "ticket (held tools).",
+    )
+    redirect_s: float = Field(
+        8.0, ge=0.1, le=3600.0, description="How long nothing is sent before each redirect."
+    )
+    obeys_503: bool = Field(
+        False,
+        description="Whether it honours Retry-After: behind a proxy it gets 503 once it follows "
+        "no more redirects (held tools).",
+    )
 
     @field_validator("agent")
     @classmethod
@@ -67,12 +84,39 @@ _FEW_LINES = 80
 #: Many programs give up after 10 s without a byte, so one comes sooner.
 _IMPATIENT_S = 8.0
 
+
+def _few_lines(agent: str, **more: Any) -> ToolRule:
+    """A program whose parser takes few header lines, with what it does behind a proxy."""
+    return ToolRule(
+        agent=agent,
+        manner="hold",
+        silent_s=_IMPATIENT_S,
+        drip_s=_IMPATIENT_S,
+        drip_lines=_FEW_LINES,
+        **more,
+    )
+
+
+#: Behind a proxy, for programs without a time-out of their own below a minute: proxies have one.
+_PATIENT_S = 25.0
+
 #: The measured defaults, first match wins. Rules of the configuration come before them.
 DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     # `curl --retry` would honour Retry-After, but nothing in a request tells it from plain curl,
     # which does not; holding serves both.
     # The name may stand behind another program's, which runs curl; busybox says only `Wget`.
     # All bear a minute of silence, but not where their user told them less.
+    # aria2 gives up after a minute of silence, and follows 20 redirects.
+    ToolRule(
+        agent=r"^aria2/",
+        manner="hold",
+        silent_s=_IMPATIENT_S,
+        drip_s=_IMPATIENT_S,
+        drip_lines=_MANY_LINES,
+        counts_body=True,
+        redirects=19,
+        redirect_s=_PATIENT_S,
+    ),
     ToolRule(
         agent=r"(^| )(curl|wget|wget2|aria2|axel)(/|$)",
         manner="hold",
@@ -81,11 +125,22 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
         drip_lines=_MANY_LINES,
         counts_body=True,
     ),
-    ToolRule(agent=r"^Debian APT|^APT-|apt-|^ZYpp", manner="hold"),
+    ToolRule(agent=r"^Debian APT|^APT-|apt-", manner="hold", redirects=50, redirect_s=_PATIENT_S),
+    ToolRule(agent=r"^ZYpp", manner="hold", redirects=5, redirect_s=_PATIENT_S),
     # These count bytes of the body only: header lines do not keep them alive. They give up after
     # 30 s and try again, four times in all, and each try finds the old place.
     ToolRule(
-        agent=r"libdnf|librepo|^cargo[ /]",
+        agent=r"libdnf|librepo",
+        manner="hold",
+        silent_s=35.0,
+        drip_lines=0,
+        counts_body=True,
+        redirects=5,
+        redirect_s=_PATIENT_S,
+    ),
+    # A redirect does not renew its patience.
+    ToolRule(
+        agent=r"^cargo[ /]",
         manner="hold",
         silent_s=35.0,
         drip_lines=0,
@@ -94,7 +149,14 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     # The same after 60 s, and once only: libcurl below 30 bytes of the body a second.
     ToolRule(agent=r"^mamba/", manner="hold", silent_s=65.0, drip_lines=0, counts_body=True),
     # The same after 10 s.
-    ToolRule(agent=r"^pacman/", manner="hold", silent_s=15.0, drip_lines=0, counts_body=True),
+    ToolRule(
+        agent=r"^pacman/",
+        manner="hold",
+        silent_s=15.0,
+        drip_lines=0,
+        counts_body=True,
+        redirects=9,
+    ),
     # HttpURLConnection asks for text/html as a browser does, and cannot come back.
     ToolRule(
         agent=r"(^| )Java/[0-9]",
@@ -102,9 +164,35 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
         silent_s=_IMPATIENT_S,
         drip_s=_IMPATIENT_S,
         drip_lines=_FEW_LINES,
+        redirects=18,
+        redirect_s=_PATIENT_S,
     ),
+    # pip gives up after 15 s and tries five times more, also after a 503; others as they are told,
+    # often after 10 s.
+    _few_lines(r"^pip/", redirects=29, obeys_503=True),
+    _few_lines(r"^python-requests/", redirects=29),
+    _few_lines(r"^Python-urllib/", redirects=9),
+    _few_lines(r"^Python/[0-9.]+ aiohttp/", redirects=8),
+    # These wait five minutes for a header.
+    _few_lines(r"^npm/|^node$", redirects=18, redirect_s=_PATIENT_S),
     ToolRule(agent=r"^tidegate/", manner="come-back"),
 )
+
+
+@functools.lru_cache(maxsize=4096)
+def for_this_try(rule: ToolRule, by_proxy: bool, hop: int) -> ToolRule:
+    """How a request is kept that was redirected `hop` times.
+
+    `redirects` of the result is 0 unless its silence ends in another one.
+    """
+    reached = rule.drip_lines > 0 and not by_proxy
+    if not reached and hop < rule.redirects:
+        return rule.model_copy(update={"silent_s": rule.redirect_s, "drip_lines": 0})
+    if by_proxy and rule.obeys_503:
+        return rule.model_copy(
+            update={"silent_s": rule.redirect_s, "drip_lines": 0, "redirects": 0}
+        )
+    return rule.model_copy(update={"redirects": 0}) if rule.redirects else rule
 
 
 @dataclass(slots=True)

@@ -38,13 +38,14 @@ from ..http.cookies import read_cookie
 from ..http.request import Request
 from ..store.records import ArrivalRecord
 from .client_keys import TICKET_FIELD, visitor_cookie
-from .client_programs import ToolRule
+from .client_programs import ToolRule, for_this_try
 from .credentials import write_proof
 from .downloads import Delivery, LeasedDownload
 from .gateparts import AdmissionRequest, GateParts, GateTerms, StatusRequest
 from .identify import Identifier
 from .leases import LeaseManager, moved
 from .parked import ParkedFor, ParkedRequest, ParkedRequests
+from .redirects import redirects_of, send_on
 from .responses import Notice, clear_cookie
 from .rules import NOTHING, RuleBook
 from .small_files import admit_small
@@ -485,13 +486,26 @@ class Gate:
         """See `parked.ParkingGate`."""
         if request.over:
             return
+        self._part_with(request)
+        if limit:
+            self._let_go(request)
+
+    def redirect(self, request: ParkedRequest) -> None:
+        """See `parked.ParkingGate`."""
+        visit, ticket = request.visit, request.ticket
+        if request.over or isinstance(visit, StatusRequest):
+            return
+        self._part_with(request)
+        token = self._token(ticket, visit)[0] if ticket is not None else None
+        # The token must survive a crash, as that of every answer.
+        self.parts.journal.after_commit(lambda: send_on(visit.request, token))
+
+    def _part_with(self, request: ParkedRequest) -> None:
         ticket = request.ticket
         self.parked.remove(request)
         if ticket is not None and not self.parked.with_ticket(ticket):
             self.leases.absent(ticket)
             self.leases.settle()
-        if limit:
-            self._let_go(request)
 
     def _let_go(self, request: ParkedRequest) -> None:
         wait, visit = request.wait, request.visit
@@ -641,6 +655,8 @@ class Gate:
         crowded_out = self.parked.to_let_go(visit.job.network)
         if crowded_out is not None:
             self.left(crowded_out, True)
+        asked = visit.request
+        rule = for_this_try(rule, asked.by_proxy, redirects_of(asked.query) if asked.query else 0)
         request = ParkedRequest(self.parked, visit, rule, wait)
         self.parked.add(request)
         self._keep(request, wait, waits_for)

@@ -50,6 +50,10 @@ class ParkingGate(Protocol):
         """The client has left, or (`limit`) was kept as long as its program bears."""
         ...
 
+    def redirect(self, request: ParkedRequest) -> None:
+        """Its program bears no more silence, and follows a redirect to the same address."""
+        ...
+
 
 class ParkedRequest:
     """One request that is kept open."""
@@ -117,7 +121,10 @@ class ParkedRequest:
 
     def _trickle(self) -> None:
         if isinstance(self.visit, StatusRequest) or self._trickled >= self.rule.drip_lines:
-            self._parked.host.left(self, True)
+            if self.rule.redirects:
+                self._parked.host.redirect(self)
+            else:
+                self._parked.host.left(self, True)
             return
         # Without its next line its program would give up: a fault in one costs that line only.
         self._trickle_call = self._parked.call_later(self.rule.drip_s, self._trickle)

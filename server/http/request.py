@@ -195,6 +195,12 @@ class Request:
         return self.connection.peer_address
 
     @property
+    def by_proxy(self) -> bool:
+        """Whether a trusted proxy stands between. It passes no part of a header before the rest."""
+        connection = self.connection
+        return connection.factory.proxies.trusts(connection.peer_address)
+
+    @property
     def client_address(self) -> str:
         """Address of the client, seen through proxies that are trusted (and only those)."""
         connection = self.connection

@@ -7,14 +7,17 @@ import http.client
 import re
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bench.shared.ports import free_port
+from tests import real_clients as clients
 from tests.attacks.server import occupy, one_slot
-from tests.running import wait_for
+from tests.installed import PYTHON
+from tests.running import make_release, serving, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -95,6 +98,50 @@ def test_nobody_is_somebody_else_by_a_header(proxy: str, tmp_path: Path) -> None
             }
             assert first == {"1"}
             assert place(port, "127.0.0.3") == "2"
+
+
+#: Below 10 s, the shortest time-out that programs have of themselves.
+PATIENCE_S = "9.5"
+FETCH = (
+    "import urllib.request as u, shutil; "
+    f"shutil.copyfileobj(u.urlopen('URL', timeout={PATIENCE_S}), open('OUT', 'wb'))"
+)
+
+
+@pytest.mark.parametrize("proxy", ["nginx", "haproxy", "caddy"])
+def test_impatient_programs_wait_behind_a_proxy(proxy: str, tmp_path: Path) -> None:
+    """A proxy passes no header line: each gave up before its turn came."""
+    clients.lay_out(make_folder(tmp_path / "release"), ["pip"])
+    make_release(tmp_path / "release", big_iso=60_000_000)
+    slot = ("--policy", "ticket", "--slots", "1", "--reserve-small", "0", "--bandwidth", "400kB/s")
+    words = (*slot, "--trusted-proxy", "127.0.0.1")
+    idle = {"TIDEGATE_LEASE_IDLE_S": "1"}
+    with serving(tmp_path / "release", tmp_path / "state", *words, **idle) as server:
+        behind = int(server.url.rpartition(":")[2])
+        with proxying(proxy, tmp_path / "proxy", behind) as port:
+            origin = f"http://127.0.0.1:{port}/pip"
+            pip = clients.TOOLS["pip"].command(origin, tmp_path)
+            fetch = FETCH.replace("URL", f"{origin}/payload.wav").replace("OUT", f"{tmp_path}/out")
+            commands = [
+                [*pip, "--timeout", PATIENCE_S, "--retries", "0"],
+                [PYTHON, "-c", fetch],
+            ]
+            with occupy(server):
+                running = [
+                    subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                    for one in commands
+                ]
+                time.sleep(12)
+                assert [one.poll() for one in running] == [None, None]
+            said = [one.communicate(timeout=60)[0] for one in running]
+    assert (tmp_path / "out").read_bytes() == clients.PAYLOAD
+    # pip has its file, and finds then that it is no package.
+    assert b"not a gzip file" in said[0], said
+
+
+def make_folder(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
