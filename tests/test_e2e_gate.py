@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -240,3 +241,66 @@ def test_without_the_gate_files_go_on_or_clients_are_told(tmp_path: Path, if_abs
         out = tmp_path / "out"
         whole(fetch(nginx, out, PROGRAMS["curl"], "/big.iso"), out, digests["big.iso"])
         assert settled(gate)["mover_reports_total"] + settled(gate)["mover_reports_lost_total"] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_gate_that_is_restarted_finds_its_leases_again(tmp_path: Path, number: int) -> None:
+    digests = make_release(tmp_path / "release", big_iso=8 * SIZE)
+    with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):
+        outs = [tmp_path / "first", tmp_path / "second"]
+        first = fetch(nginx, outs[0], PROGRAMS["curl"], "/big.iso")
+        wait_for(lambda: outs[0].exists() and outs[0].stat().st_size > SIZE)
+        gate.stop(number)
+        assert first.poll() is None
+        gate.start()
+        assert gate.figures()["moved_bodies"] == 1
+        # The slot is taken: this one waits.
+        second = fetch(nginx, outs[1], [*PROGRAMS["curl"], "-A", "second/1"], "/big.iso")
+        sampler = Sampler(nginx, tmp_path / "release")
+        whole(first, outs[0], digests["big.iso"])
+        whole(second, outs[1], digests["big.iso"])
+        sampler.stop()
+        settled(gate)
+    assert sampler.most == 1
+    assert gate.usage() == (2, 16 * SIZE)
+
+
+def test_an_nginx_that_is_killed_leaks_no_slot(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=3 * SIZE)
+    with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):
+        out = tmp_path / "out"
+        first = fetch(nginx, out, PROGRAMS["curl"], "/big.iso")
+        wait_for(lambda: out.exists() and out.stat().st_size > SIZE)
+        nginx.stop(signal.SIGKILL)
+        first.communicate()
+        assert first.returncode != 0
+        assert settled(gate)["mover_reports_lost_total"] == 1
+        nginx.start()
+        whole(fetch(nginx, out, PROGRAMS["curl -C"], "/big.iso"), out, digests["big.iso"])
+
+
+def test_a_reload_of_nginx_is_not_noticed(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=3 * SIZE)
+    with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):
+        out = tmp_path / "out"
+        first = fetch(nginx, out, PROGRAMS["curl"], "/big.iso")
+        wait_for(lambda: out.exists() and out.stat().st_size > SIZE)
+        nginx.process.send_signal(signal.SIGHUP)
+        whole(first, out, digests["big.iso"])
+        assert settled(gate)["mover_reports_total"] == 1
+    assert gate.usage() == (1, 3 * SIZE)
+
+
+def test_a_file_that_is_replaced_while_its_client_waits_comes_new(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", first_iso=2 * SIZE, big_iso=SIZE)
+    fresh = make_release(tmp_path / "fresh", big_iso=SIZE + 5000)
+    with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):
+        blocker = fetch(nginx, tmp_path / "first", PROGRAMS["curl"], "/first.iso")
+        wait_for(lambda: gate.figures()["moved_bodies"] == 1)
+        waiting = fetch(nginx, tmp_path / "out", PROGRAMS["wget"], "/big.iso")
+        wait_for(lambda: gate.figures()["held_requests"] == 1)
+        os.replace(tmp_path / "fresh" / "big.iso", tmp_path / "release" / "big.iso")
+        whole(waiting, tmp_path / "out", fresh["big.iso"])
+        blocker.communicate()
+        settled(gate)
+    assert gate.usage()[0] == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from twisted.internet.task import Clock
 
-from tests.fakes import Asked, FakeFactory, House
+from tests.fakes import Asked, FakeFactory, House, representation
 from tidegate import cli
 from tidegate.protocol.errors import ProtocolError
-from tidegate.server.files.transfer import FileKey, Transfer
+from tidegate.server.files.transfer import BodyPlan, FileKey, Transfer, TransferListener
+from tidegate.server.gate.found_again import KeptBody, MovesJournal, request_of
 from tidegate.server.gate.handover import MoverAdmission
 from tidegate.server.gate.inet_diag import (
     InetDiag,
@@ -32,6 +35,7 @@ from tidegate.server.gate.movers import mover_tag, read_mover
 from tidegate.server.gate.moves import GONE_S, SILENT_S, MovedBody, MovedOn, Moves
 from tidegate.server.gate.reports import EndReport, ReportSocket, read_report
 from tidegate.server.gate.snippets import SNIPPETS, terms
+from tidegate.server.http.answers import Header
 from tidegate.server.http.proxies import TrustedProxies
 
 CLAIM_S = 15.0
@@ -504,3 +508,72 @@ def test_a_report_socket_of_an_earlier_run_is_replaced_and_other_files_stay(tmp_
     with pytest.raises(OSError, match="in use"):
         ReportSocket(Reactor(), reports.append, path=path).open()  # type: ignore[arg-type]
     assert path.read_text() == "mine"
+
+
+# -- a restart -------------------------------------------------------------------------------------
+
+
+def kept(number: int) -> KeptBody:
+    name = SocketName("192.0.2.1", number + 1, "198.51.100.1", 443)
+    return KeptBody(f"{number:032x}", "/ä.iso", "", {"range": "bytes=5-"}, name, number)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=60), st.integers(0, 200))
+def test_what_is_on_its_way_is_found_again(steps: list[tuple[bool, int]], cut: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "moves"
+        journal = MovesJournal(path)
+        assert journal.open() == []
+        live: dict[str, KeptBody] = {}
+        for begins, number in steps:
+            body = kept(number)
+            if begins and body.lease not in live:
+                journal.begin(body)
+                live[body.lease] = body
+            else:
+                journal.end(body.lease)
+                live.pop(body.lease, None)
+        journal.close()
+        assert MovesJournal(path).open() == list(live.values())
+        # What stood there is over, unless it is handed over again.
+        again = MovesJournal(path)
+        assert again.open() == []
+        again.begin(kept(1))
+        again.begin(kept(2))
+        again.close()
+        data = path.read_bytes()
+        path.write_bytes(data[: len(data) - min(cut, len(data))])
+        assert MovesJournal(path).open() in ([], [kept(1)], [kept(1), kept(2)])
+
+
+def test_a_body_that_is_found_again_has_its_slot_and_answers_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behind = Behind(monkeypatch)
+    written: list[KeptBody] = []
+    assert isinstance(behind.house.entrance, MoverAdmission)
+    behind.house.entrance.write_down = written.append
+    behind.kernel.sockets[ONE] = SocketState(700, 0)
+    behind.ask(tidegate_client="one", authorization="Basic c2VjcmV0", range="bytes=0-")
+    (body,) = written
+    assert body.acked_bytes == 700
+    assert "authorization" not in body.headers
+
+    after = Behind(monkeypatch)
+    after.kernel.sockets[ONE] = SocketState(5700, 0)
+    request = request_of(body, FakeFactory())  # type: ignore[arg-type]
+    rep = representation()
+    plan = BodyPlan(200, (), ((0, rep.size_bytes),), rep.size_bytes)
+
+    def sent_here(listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
+        pytest.fail("sent here")
+
+    after.house.entrance.enter(request, rep, plan, sent_here)
+    assert len(after.moves) == 1
+    after.house.clock.advance(1)
+    assert after.ask(tidegate_client="two").connection.status == 503
+    (download,) = after.house.gate.downloads.values()
+    assert download.taken_bytes() == 5000
+    after.moves.receive(EndReport(body.lease, 200, rep.size_bytes, True))
+    after.house.clock.advance(1)
+    assert not after.house.gate.downloads

@@ -241,8 +241,10 @@ class Service:
             yield Part("leader", lambda: leader.start(self._tell_ready), self._leave)
         yield from self.connections.parts()
         yield Part("waiting clients", end=self.gate.drain)
-        if self.movers is not None:
-            yield Part("movers", self.movers.start, self.movers.stop)
+        movers = self.movers
+        if movers is not None:
+            factory = self.connections.factory
+            yield Part("movers", lambda: movers.start(self.site, factory), movers.stop)
         if leader is None:
             yield from self.connections.listening()
         yield self._files.warmup()

@@ -92,4 +92,5 @@ def gate_room(
 
     place = report_place(config.gate.report, config.listen[0])
     address = split_address(place) if socket_path(place) is None else ("", 0)
-    return GateRoom(reactor, config.gate, place, address, pacer, slots)
+    journal = config.state / "moves"
+    return GateRoom(reactor, config.gate, place, address, pacer, slots, journal)

@@ -20,6 +20,7 @@ from ..files.transfer import (
 from ..http.answers import Header
 from ..http.clock import Clock
 from ..http.request import Request
+from .found_again import FoundConnection, KeptBody, kept_body
 from .movers import LEASE_FIELD, MOVER_FIELD, MOVERS, read_mover
 from .moves import MovedOn, Moves
 
@@ -33,7 +34,8 @@ class MoverAdmission:
     """Implements `transfer.Admission` around `inner`.
 
     `is_current` says whether a file is still the one that was planned; `again` answers a request
-    whose file was replaced. `rate_bytes_s` is what one body may take; None: no limit.
+    whose file was replaced. `rate_bytes_s` is what one body may take; None: no limit. `write_down`
+    keeps a body that can be found again after a restart.
     """
 
     def __init__(
@@ -44,12 +46,14 @@ class MoverAdmission:
         is_current: Callable[[Representation], bool],
         again: Callable[[Request], None],
         rate_bytes_s: Callable[[], float | None],
+        write_down: Callable[[KeptBody], None] = lambda body: None,
     ) -> None:
         self.clock = clock
         self.moves = moves
         self.is_current = is_current
         self.again = again
         self.rate_bytes_s = rate_bytes_s
+        self.write_down = write_down
         self._inner = inner
         self.is_plain = inner.is_plain
         self.admit_small = inner.admit_small
@@ -60,10 +64,9 @@ class MoverAdmission:
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
     ) -> None:
         """See `transfer.Admission`."""
-        connection = request.connection
         where = None
         one_range = len(plan.ranges) == 1 and b"," not in request.headers.get(b"range", b"")
-        if one_range and connection.factory.proxies.trusts(connection.peer_address):
+        if one_range and request.by_proxy:
             where = read_mover(request.header(MOVER_FIELD))
         if where is not None:
             start = MoverStart(self, request, rep, plan, where)
@@ -98,15 +101,22 @@ class MoverStart:
         admission, request, plan = self._admission, self._request, self._plan
         moves = admission.moves
         target = request.path.decode("latin-1")
-        body = moves.prepare(listener, plan.body_bytes, target)
-        if not admission.is_current(self._rep):
+        connection = request.connection
+        found = connection.body if isinstance(connection, FoundConnection) else None
+        lease = found.lease if found is not None else ""
+        body = moves.prepare(listener, plan.body_bytes, target, lease)
+        if found is None and not admission.is_current(self._rep):
             # The mover sends what is there now: the request is planned anew, under its lease.
             moves.end(body, 0, complete=False)
             admission.clock.callLater(0, admission.again, request)
             return body
-        moves.hand_over(body, self._where)
+        acked_bytes = found.acked_bytes if found is not None else None
+        acked_bytes = moves.hand_over(body, self._where, acked_bytes)
+        name = self._where.socket
+        if acked_bytes is not None and name is not None:
+            admission.write_down(kept_body(request, body.lease, name, acked_bytes))
         orders = MOVERS[self._where.mover](self._rep, admission.rate_bytes_s())
         fields = [field for field in plan.headers if field[0].lower() not in _OF_THE_MOVER]
-        lease = (LEASE_FIELD, body.lease.encode("ascii"))
-        request.respond(200, (*fields, *headers, *orders, lease), b"")
+        orders.append((LEASE_FIELD, body.lease.encode("ascii")))
+        request.respond(200, (*fields, *headers, *orders), b"")
         return body

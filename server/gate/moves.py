@@ -154,7 +154,7 @@ class Moves:
     """All bodies that movers send now.
 
     `look` asks the kernel for a socket, `moved` is told of delivered bytes. `claim_s` is how long
-    a mover may take to begin.
+    a mover may take to begin, and `ended` is told the lease of each body that is over.
     """
 
     def __init__(
@@ -164,12 +164,14 @@ class Moves:
         moved: Callable[[int], None],
         rng: random.Random,
         claim_s: float,
+        ended: Callable[[str], None] = lambda lease: None,
     ) -> None:
         self._clock = clock
         self._look = look
         self._moved = moved
         self._rng = rng
         self._claim_s = claim_s
+        self._ended = ended
         self.counts = MoveCounts()
         self._bodies: dict[str, MovedBody] = {}
         #: The connections with bodies on them; by name those whose socket is known.
@@ -189,13 +191,21 @@ class Moves:
         """Look no more."""
         self._repeat.stop()
 
-    def prepare(self, listener: TransferListener, total_bytes: int, target: str) -> MovedBody:
-        """A body that a mover will be told to send."""
-        lease = f"{self._rng.getrandbits(128):032x}"
+    def prepare(
+        self, listener: TransferListener, total_bytes: int, target: str, lease: str = ""
+    ) -> MovedBody:
+        """A body that a mover will be told to send, or sends already on this `lease`."""
+        lease = lease or f"{self._rng.getrandbits(128):032x}"
         return MovedBody(self, listener, lease, total_bytes, target)
 
-    def hand_over(self, body: MovedBody, where: MovedOn) -> None:
-        """The mover is told to send this body now."""
+    def hand_over(
+        self, body: MovedBody, where: MovedOn, acked_bytes: int | None = None
+    ) -> int | None:
+        """The mover is told to send this body now.
+
+        Its socket had `acked_bytes` before it, where the mover sends it already. Returns what it
+        has had before this body; None where nothing is known of it.
+        """
         now = self._clock.seconds()
         name = where.socket
         connection = self._by_name.get(name) if name is not None else None
@@ -206,7 +216,10 @@ class Moves:
                 self._by_name[name] = connection
                 state = self._look(name)
                 if state is not None:
-                    connection.seen, connection.acked_bytes = True, state.acked_bytes
+                    connection.seen = True
+                    connection.acked_bytes = (
+                        state.acked_bytes if acked_bytes is None else acked_bytes
+                    )
         else:
             self._refresh(connection, now)
             if not where.multiplexed:
@@ -218,6 +231,7 @@ class Moves:
         connection.bodies.append(body)
         body.began_s, body.connection = now, connection
         self._bodies[body.lease] = body
+        return connection.acked_bytes if connection.seen else None
 
     def receive(self, report: EndReport) -> None:
         """A mover says that a body is over."""
@@ -243,6 +257,7 @@ class Moves:
             return
         connection, body.connection = body.connection, None
         self._bodies.pop(body.lease, None)
+        self._ended(body.lease)
         if connection is not None:
             connection.bodies.remove(body)
             if not connection.bodies:
