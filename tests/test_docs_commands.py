@@ -494,10 +494,26 @@ def test_the_walk_from_nginx_to_a_queue_as_the_manual_has_it(tmp_path: Path) -> 
     assert {line.strip() for line in (outer + inner).splitlines()} <= held
     for old, new in places.items():
         words = words.replace(old, new)
-    with GateProcess(tmp_path, line=words) as gate, Nginx(tmp_path / "nginx", whole, port):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/big.iso", timeout=30) as answer:
-            assert hashlib.sha256(answer.read()).hexdigest() == digests["big.iso"]
+    # The example of a site, but for its port and places.
+    for name, text in (("tidegate-http.conf", outer), ("tidegate-server.conf", inner)):
+        (tmp_path / name).write_text(text)
+    other = free_port()
+    site = (ROOT / "deploy" / "gate" / "nginx.conf").read_text("utf-8")
+    site = site.replace("listen 80;", f"listen 127.0.0.1:{other};")
+    site = site.replace("include tidegate", f"include {tmp_path}/tidegate")
+    frame = whole[: whole.index("    # Tidegate, for the http block")] + site + "}\n"
+    with (
+        GateProcess(tmp_path, line=words) as gate,
+        Nginx(tmp_path / "nginx", whole, port),
+        Nginx(tmp_path / "site", frame, other),
+    ):
+        for one in (port, other):
+            with urllib.request.urlopen(f"http://127.0.0.1:{one}/big.iso", timeout=30) as answer:
+                assert hashlib.sha256(answer.read()).hexdigest() == digests["big.iso"]
         assert gate.process.poll() is None
+        line = shown(document, "tidegate gate check")
+        told = run(line, tmp_path, **{"https://download.example": f"http://127.0.0.1:{other}"})
+        assert "The end was reported" in told
 
 
 #: Each command of the documents -> the test that executes it.

@@ -19,7 +19,7 @@ import pytest
 from tests import real_clients as clients
 from tests.faulty_mirrors import certificate
 from tests.gate_site import GateProcess, Nginx, Sampler, gate_and_nginx
-from tests.installed import PYTHON
+from tests.installed import PYTHON, TIDEGATE
 from tests.running import make_release, sha256, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -304,3 +304,32 @@ def test_a_file_that_is_replaced_while_its_client_waits_comes_new(tmp_path: Path
         blocker.communicate()
         settled(gate)
     assert gate.usage()[0] == 2
+
+
+def test_a_walk_through_the_gate_says_what_is_missing(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", big_iso=3 * SIZE, small_txt=10)
+    lost = ("--report", f"unix:{tmp_path}/nobody.sock")
+    with gate_and_nginx(tmp_path, *ONE, snippet=lost) as (gate, nginx):
+
+        def walk(url: str) -> tuple[int, list[str]]:
+            command = (TIDEGATE, "gate", "check", url)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert "Traceback" not in done.stderr
+            return done.returncode, (done.stdout + done.stderr).splitlines()
+
+        status, lines = walk(f"{nginx.url}/big.iso")
+        assert (status, lines[-1].split()[0]) == (1, "missing")
+        assert "No end was reported" in lines[-1]
+        nginx.file.write_text(nginx.file.read_text().replace("nobody.sock", "gate.sock.end"))
+        nginx.process.send_signal(signal.SIGHUP)
+        # The first walk's lease idles: the second one waits for its turn.
+        wait_for(lambda: walk(f"{nginx.url}/big.iso")[0] == 0, 60)
+        status, lines = walk(f"{nginx.url}/big.iso")
+        assert status == 0, lines
+        assert lines[-1] == "ok       The end was reported."
+        assert "without a lease" in walk(f"{nginx.url}/small.txt")[1][-1]
+        assert "answered with 404" in walk(f"{nginx.url}/none.iso")[1][-1]
+        gate.stop()
+        assert "No gate answers" in walk(f"{nginx.url}/big.iso")[1][-1]
+    assert "The connection failed" in walk(f"{nginx.url}/big.iso")[1][-1]
+    assert walk("ftp://x/y")[0] == 2

@@ -18,6 +18,7 @@ from ..control.vitals import Totals
 from ..files.pages import Pages
 from ..files.stored_digests import StoredDigests
 from ..files.transfer import no_torrents
+from ..gate.check import ROUTE as GATE_ROUTE
 from ..http.clock import Reactor
 from ..store.cluster import add_node, remove_node
 from ..store.journal import reserve_numbers, write_tickets
@@ -146,6 +147,8 @@ class Service:
         )
         self.site = site = files.site
         site.add_route(PREQUEUE_ROUTE, lambda request: queue.prequeue.answer(request, now()))
+        if self.movers is not None:
+            site.add_route(GATE_ROUTE, self.movers.answer)
         status = WaitStatus(gate, lambda: gate.parts.keys, now, site.digest_of)
         site.add_route(STATUS_PREFIX, status.answer)
         if self.multicast is not None:

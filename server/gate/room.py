@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from twisted.logger import Logger
@@ -98,6 +100,12 @@ class GateRoom:
                 kept=len(kept),
                 alive=len(alive),
             )
+
+    def answer(self, request: Request) -> None:
+        """Tell how bodies have ended (`check.ROUTE`)."""
+        told = {**asdict(self.moves.counts), "moving": len(self.moves), "report": self.place}
+        fields = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]
+        request.respond(200, fields, json.dumps(told).encode())
 
     def stop(self) -> None:
         """Receive no more."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ....protocol.errors import ProtocolError
+from ....protocol.units import parse_duration
 from ...gate.snippets import HTTP_PARTS, SNIPPETS, IfAbsent, terms
 from ..config import Flag
 from .serve import fail, flags_of, load_or_fail, serve
@@ -109,3 +111,24 @@ def snippet(
     except ProtocolError as fault:
         raise click.UsageError(str(fault)) from fault
     click.echo(SNIPPETS[mover](of), nl=False)
+
+
+@gate.command()
+@click.argument("url")
+@click.option("--wait", default="10m", show_default=True, help="How long to wait for a turn.")
+@click.option("--insecure", is_flag=True, help="Believe any certificate.")
+def check(url: str, wait: str, insecure: bool) -> None:
+    """Walk through the queue, a transfer and its end report; say what is missing.
+
+    URL names a large file of the release, as clients see it.
+    """
+    from ...gate.check import check as walk
+
+    try:
+        steps = walk(url, parse_duration(wait), insecure=insecure)
+        for step in steps:
+            click.echo(f"{'ok      ' if step.good else 'missing '} {step.text}")
+            if not step.good:
+                sys.exit(1)
+    except ProtocolError as fault:
+        raise click.UsageError(str(fault)) from fault
