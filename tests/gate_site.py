@@ -60,10 +60,6 @@ class GateProcess:
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
-        if number != signal.SIGKILL:
-            # A second signal: do not wait for downloads.
-            with suppress(ProcessLookupError):
-                self.process.send_signal(number)
         self.process.wait(40)
 
     def figures(self) -> dict[str, float]:

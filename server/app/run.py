@@ -48,7 +48,7 @@ from .confinement import (
     writable,
 )
 from .log_bound import BoundedLines
-from .settings import HANDED_OVER
+from .settings import HANDED_OVER, ServerConfig
 
 if TYPE_CHECKING:
     from ...policies.settings import PolicySettings
@@ -468,7 +468,7 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     lines = [
         f"Serving   {config.directory}",
         f"Policy    {name}: {POLICIES[name].summary}",
-        *(f"          {text}" for text in _limits(name, gate.settings, config.bandwidth)),
+        *(f"          {text}" for text in _limits(name, gate.settings, config)),
     ]
     if service.nodes is not None:
         lines.append(f"Nodes     {len(service.nodes)} processes serve, and one has the queue")
@@ -485,10 +485,10 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     return lines
 
 
-def _limits(name: str, settings: PolicySettings, bandwidth: float | None) -> list[str]:
+def _limits(name: str, settings: PolicySettings, config: ServerConfig) -> list[str]:
     """What limits downloads: the line under some policies, slots under others."""
     size = format_size(settings.small_below_bytes)
-    cap = f"at most {format_rate(bandwidth)}" if bandwidth else ""
+    cap = f"at most {format_rate(config.bandwidth)}" if config.bandwidth else ""
     if POLICIES[name].link_bound:
         found = "What the line carries is found by measuring"
         texts = [f"{found}, {cap}" if cap else found]
@@ -497,7 +497,8 @@ def _limits(name: str, settings: PolicySettings, bandwidth: float | None) -> lis
     small = f", {settings.reserve_small} of them only for files below {size}" if keeps else ""
     slots = "1 slot" if settings.slots == 1 else f"{settings.slots} slots"
     texts = [f"{slots}{small}", *([f"The line: {cap}"] if cap else [])]
-    return [*texts, "Does not bound what one network takes: use fair for a public address"]
+    remedy = "" if config.gate.enabled else ": use fair for a public address"
+    return [*texts, f"Does not bound what one network takes{remedy}"]
 
 
 def _next_command(url: str, example: str) -> str:

@@ -94,6 +94,8 @@ location / {{
     # Clients wait inside their request, and small files come through here.
     proxy_buffering off;
     proxy_read_timeout 1h;
+    # The gate's own pages and refusals pass as they are.
+    proxy_intercept_errors off;
     error_page 502 504 = @tidegate_absent;
 }}
 
@@ -101,6 +103,8 @@ location / {{
 location {internal}/ {{
     internal;
     alias "{root}/";
+    # Digests and ranges are of the file as it is.
+    gzip off;
     # The end of each transfer. Add your own access_log here if you want these lines there, too.
     access_log syslog:server={report},nohostname,tag=tidegate tidegate;
     add_header X-Content-Type-Options nosniff always;

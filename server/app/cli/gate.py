@@ -24,6 +24,8 @@ _SHARED = (
 _DEFAULTS = {
     "policy": Flag("ticket", "gate"),
     "trusted_proxies": Flag(("unix", "127.0.0.1", "::1"), "gate"),
+    # nginx goes on sending, and the next gate finds what it sends.
+    "drain_s": Flag(0.0, "gate"),
 }
 
 
@@ -88,6 +90,13 @@ gate.add_command(_report(_run))
     show_default=True,
     help="Without the gate: files go without a queue, or clients are asked to come back.",
 )
+@click.option(
+    "--absent-connections",
+    type=click.IntRange(1, 65535),
+    default=200,
+    show_default=True,
+    help="How many connections get files without the gate.",
+)
 def snippet(
     mover: str,
     root: Path | None,
@@ -97,6 +106,7 @@ def snippet(
     complete: bool,
     listen: str | None,
     if_absent: IfAbsent,
+    absent_connections: int,
 ) -> None:
     """Print what MOVER is configured with."""
     if outer:
@@ -107,7 +117,7 @@ def snippet(
     if complete != (listen is not None):
         raise click.UsageError("--complete and --listen HOST:PORT belong together.")
     try:
-        of = terms(root, address, report or "", listen, if_absent)
+        of = terms(root, address, report or "", listen, if_absent, absent_connections)
     except ProtocolError as fault:
         raise click.UsageError(str(fault)) from fault
     click.echo(SNIPPETS[mover](of), nl=False)
