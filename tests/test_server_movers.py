@@ -19,6 +19,8 @@ from twisted.internet.task import Clock
 from tests.fakes import Asked, FakeFactory, House, representation
 from tidegate import cli
 from tidegate.protocol.errors import ProtocolError
+from tidegate.server.control.problems import Problem
+from tidegate.server.control.revisions import Configured, Revisions
 from tidegate.server.files.transfer import BodyPlan, FileKey, Transfer, TransferListener
 from tidegate.server.gate.found_again import KeptBody, MovesJournal, request_of
 from tidegate.server.gate.handover import MoverAdmission
@@ -37,6 +39,7 @@ from tidegate.server.gate.reports import EndReport, ReportSocket, read_report
 from tidegate.server.gate.snippets import SNIPPETS, terms
 from tidegate.server.http.answers import Header
 from tidegate.server.http.proxies import TrustedProxies
+from tidegate.server.store.records import RevisionRecord
 
 CLAIM_S = 15.0
 ONE = SocketName("192.0.2.1", 5000, "198.51.100.1", 443)
@@ -434,6 +437,18 @@ def test_a_file_that_was_replaced_meanwhile_is_planned_anew(
     assert behind.again == [asked.request]
     assert asked.connection.status == 0
     assert len(behind.moves) == 0
+
+
+def test_an_operator_cannot_choose_a_policy_that_pauses() -> None:
+    gate = House("ticket").gate
+    nothing: Any = None
+    revision = RevisionRecord(0.0, "file", "ticket", {})
+    revisions = Revisions(
+        *(gate, nothing, nothing, lambda: 0.0, revision, Configured("ticket", {})), may_pause=False
+    )
+    with pytest.raises(Problem, match="A gate cannot use fair"):
+        revisions.apply("fair", gate.settings, "anna")
+    assert gate.policy.name == "ticket"
 
 
 def test_the_tag_is_that_of_nginx() -> None:

@@ -35,7 +35,10 @@ class Configured:
 
 
 class Revisions:
-    """Applies changes of the policy and stores them; `configured` is the policy of the file."""
+    """Applies changes of the policy and stores them; `configured` is the policy of the file.
+
+    `may_pause` is false where another program sends the files, which cannot pause one.
+    """
 
     def __init__(
         self,
@@ -45,11 +48,14 @@ class Revisions:
         now: Callable[[], float],
         current: RevisionRecord,
         configured: Configured,
+        *,
+        may_pause: bool = True,
     ) -> None:
         self._gate = gate
         self._store = store
         self._events = events
         self._now = now
+        self._may_pause = may_pause
         self.current = current
         self.configured = configured
 
@@ -65,9 +71,14 @@ class Revisions:
     ) -> RevisionRecord:
         """Apply this policy; no download is dropped and no place lost. Works without a store.
 
-        Raises StaleRevision when `expected` is not the current revision's number.
+        Raises StaleRevision when `expected` is not the current revision's number, and Problem for a
+        policy that cannot be used here.
         """
         old = self.current
+        if not self._may_pause and POLICIES[policy].link_bound:
+            raise Problem(
+                409, f"A gate cannot use {policy}: it pauses downloads, and nginx cannot do that."
+            )
         if expected is not None and expected != old.number:
             raise StaleRevision
         self._gate.apply(policy, settings)
