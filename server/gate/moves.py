@@ -22,8 +22,9 @@ from .inet_diag import SocketName, SocketState
 from .reports import EndReport
 
 _log = Logger()
-#: The report of a body whose socket is gone may still be on its way.
-GONE_S = 2.0
+#: The report of a body whose socket is gone may still come: nginx finds that a client has left when
+#: it sends next, which `limit_rate` puts off. With the look once a second a slot is free after 5 s.
+GONE_S = 3.5
 #: A mover that has nothing unacknowledged and sends nothing for this long has given up: nginx
 #: cuts a client that takes nothing after 60 s (`send_timeout`).
 SILENT_S = 75.0
