@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_700, 211),
     "protocol": Size(5_800, 153),
-    "server": Size(43_500, 820),
+    "server": Size(43_900, 830),
     "client": Size(16_400, 111),
     "loadtest": Size(8_400, 146),
     "bench": Size(6_800, 181),

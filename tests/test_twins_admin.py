@@ -42,12 +42,13 @@ APART = {
     "/account/tokens": {"POST /tokens"},
     "/passes": {"POST /passes"},
     "/waiting": {"PUT /waiting-page"},
+    "/alerts": {"POST /alerts/test"},
 }
 #: What is looked at after each act.
 STATE = (
     *("/settings", "/settings/overrides", "/revisions", "/rules", "/files", "/prequeues"),
     *("/passes", "/tokens", "/users", "/blocks", "/doors", "/waiting-page", "/downloads"),
-    *("/tickets", "/events"),
+    *("/tickets", "/events", "/alerts"),
 )
 LONG = "x" * 700
 #: Each clock goes on while its server waits for the database. Moments that matter are days apart.
@@ -212,6 +213,7 @@ ACTS = (
     doors(422, closed=True, text=LONG * 10),
     doors(422, closed="ajar"),
     doors(closed=False),
+    Act("/alerts", {}, "POST", "/alerts/test"),
     words("Patience", "Line one.\nLine two."),
     words("Patience\x00", "", 422),
     words(LONG, "", 422),

@@ -160,6 +160,31 @@ def _rows(s: Steering, path: str, empty: str) -> None:
 
 
 @admin.command()
+@click.option("--test", is_flag=True, help="Send a test message to every place.")
+@steer
+def alerts(s: Steering, test: bool) -> None:
+    """List the alert rules and which of them fire."""
+    if test:
+        s.table(
+            s.api.call("POST", "/alerts/test").body,
+            "sent",
+            {"place": "place", "outcome": lambda row: row["fault"] or "sent"},
+            "Nobody is told: the setting alerts.to is empty.",
+        )
+        return
+    s.table(
+        s.api.get("/alerts"),
+        "alerts",
+        {
+            "since": ("firing_since_s", lambda at: show.moment(at) if at else "-"),
+            "rule": "summary",
+            "what to do": "advice",
+        },
+        "There are no rules.",
+    )
+
+
+@admin.command()
 @steer
 def mirrors(s: Steering) -> None:
     """List mirrors and their condition."""

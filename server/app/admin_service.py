@@ -21,6 +21,7 @@ from ..accounts.stored import OpenedAccounts, StoredAccounts, open_accounts
 from ..admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES, AdminHandler
 from ..admission.actions import QueueActions
 from ..admission.gate import Gate
+from ..control.alerting import Alerting, descriptors_part
 from ..control.blocks import BlockedNetworks
 from ..control.branding import LOGO_ROUTE, Branding
 from ..control.doors import Doors
@@ -159,6 +160,14 @@ class AdminService:
             vitals=vitals,
             history=History(reactor, now, store, vitals, popularity, arrivals, kept_s),
             events=events,
+            alerting=Alerting(
+                config.alerts,
+                reactor,
+                now,
+                self._alert_figures,
+                lambda work: in_pool(reactor, self._pool, work),
+                events,
+            ),
             revisions=Revisions(
                 gate,
                 store,
@@ -196,6 +205,7 @@ class AdminService:
         self.server.blocks.open()
         self.server.doors.put_in_force()
         self.server.history.start()
+        self.server.alerting.timer.start()
 
     def _listen(self) -> None:
         if self._config.admin != "off":
@@ -215,6 +225,13 @@ class AdminService:
             CONFIGURATION,
             "The configuration was read again.",
         )
+
+    def _alert_figures(self) -> dict[str, Any]:
+        return {
+            **self.server.vitals.figures(),
+            "mirror_states": self.server.mirror_states(),
+            "descriptors_part": descriptors_part(),
+        }
 
     def proofs(self) -> frozenset[str] | None:
         """The proofs that a request comes from an operator, see `server.accounts.proofs`.
@@ -296,6 +313,7 @@ class AdminService:
     def _end(self) -> None:
         if self._admin is not None:
             self._admin.close()
+        self.server.alerting.timer.stop()
         self.server.history.stop()
         observer: Any = self.faults
         globalLogPublisher.removeObserver(observer)

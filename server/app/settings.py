@@ -16,6 +16,7 @@ from ...policies.registry import POLICIES, unknown_policy
 from ...policies.settings import PolicySettings
 from ..admission.client_programs import Manner, ToolRule
 from ..admission.rules import Rule
+from ..control.alert_settings import AlertSettings
 from ..gate.settings import GateSettings, report_place
 from ..http.limits import HttpLimits
 from ..http.log_format import parse_format
@@ -350,6 +351,9 @@ class ServerConfig(_Section):
     gate: GateSettings = Field(
         default_factory=GateSettings, description="Another program sends the files."
     )
+    alerts: AlertSettings = Field(
+        default_factory=AlertSettings, description="Who is told when an alert rule fires."
+    )
     rules: tuple[Rule, ...] = Field(
         (), max_length=10_000, description="Rules for single files and folders."
     )
@@ -518,6 +522,7 @@ FIXED = (
     "multicast",
     "torrent",
     "gate",
+    "alerts",
     "mirror_publish",
     "mirror_channel",
     "mirror_prefix",

@@ -18,6 +18,7 @@ from ..admission.gate import Gate
 from ..admission.passes import PassBook
 from ..files.site import Site
 from ..store.store import Store
+from .alerting import Alerting
 from .blocks import BlockedNetworks
 from .branding import Branding
 from .doors import Doors
@@ -59,6 +60,7 @@ class Server:
     vitals: Vitals
     history: History
     events: EventLog
+    alerting: Alerting
     revisions: Revisions
     rules: RuleKeeper
     blocks: BlockedNetworks

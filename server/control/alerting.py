@@ -1,0 +1,120 @@
+"""Looks at the figures every few seconds and sends what the alert rules say."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from ..http.clock import Clock, Repeat
+from .alert_settings import AlertPlace, AlertSettings
+from .alerts import LOOK_S, RULES, AlertBook, AlertChange, AlertRule
+from .events import EventLog
+
+_log = Logger()
+#: A message that cannot be sent is tried again at the next looks, this often in all.
+_TRIES = 20
+_TRIAL = AlertRule(
+    "TidegateTest",
+    "warning",
+    0.0,
+    "This is a test message.",
+    "An operator asked for it. Nothing is wrong.",
+    lambda seen: False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    outlet: AlertPlace
+    change: AlertChange
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SentTest:
+    """What became of one test message; an empty `fault`: it was taken."""
+
+    place: str
+    fault: str
+
+
+class Alerting:
+    """The alerts of a running server. `off` runs blocking work on a thread."""
+
+    def __init__(
+        self,
+        settings: AlertSettings,
+        reactor: Clock,
+        now: Callable[[], float],
+        figures: Callable[[], Mapping[str, Any]],
+        off: Callable[[Callable[[], None]], Awaitable[None]],
+        events: EventLog,
+    ) -> None:
+        self._settings = settings
+        self._now = now
+        self._figures = figures
+        self._off = off
+        self._events = events
+        self._name = socket.gethostname()
+        self._pending: list[_Pending] = []
+        self.book = AlertBook(RULES)
+        self.outlets = tuple(map(AlertPlace.of, settings.to))
+        self.timer = Repeat(reactor, LOOK_S, self.look)
+
+    def look(self) -> None:
+        """Judge the figures, write changes to the log, and send them."""
+        now = self._now()
+        for change in self.book.look(now, self._figures()):
+            state = "fires" if change.firing else "is over"
+            level = "warn" if change.firing else "info"
+            self._events.add("alert", f"{change.rule.name} {state}: {change.rule.summary}", level)
+            self._pending += [_Pending(outlet, change) for outlet in self.outlets]
+        pending, self._pending = self._pending, []
+        for message in pending:
+            Deferred.fromCoroutine(self._send(message))
+
+    async def _send(self, message: _Pending) -> None:
+        fault = await self._try(message.outlet, message.change)
+        if not fault:
+            return
+        if message.tries + 1 < _TRIES:
+            self._pending.append(replace(message, tries=message.tries + 1))
+        else:
+            _log.warn(
+                "an alert could not be sent to {place}: {fault}",
+                place=message.outlet.shown,
+                fault=fault,
+            )
+
+    async def _try(self, outlet: AlertPlace, change: AlertChange) -> str:
+        """The fault; empty if the message was taken."""
+
+        def send() -> None:
+            # 2 MB of modules that a server without alerts never needs.
+            from . import alert_messages
+
+            alert_messages.send(self._settings, outlet, change, self._name)
+
+        try:
+            await self._off(send)
+        except OSError as fault:
+            return str(fault) or type(fault).__name__
+        return ""
+
+    async def test(self) -> list[SentTest]:
+        """Send a test message to every place."""
+        change = AlertChange(_TRIAL, True, self._now())
+        return [SentTest(one.shown, await self._try(one, change)) for one in self.outlets]
+
+
+def descriptors_part() -> float:
+    """The part of the file descriptors of this process that is in use."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return len(os.listdir("/proc/self/fd")) / most
