@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...protocol.batch import Header
@@ -91,6 +91,15 @@ class Published:
     stripped: tuple[str, ...]
     bared: tuple[str, ...]
     updates: tuple[tuple[Edge, GeneratedUpdate], ...]
+
+
+@dataclass(slots=True)
+class _LeftOut:
+    """The paths of a scan for `Published`."""
+
+    skipped: list[str] = field(default_factory=list)
+    stripped: list[str] = field(default_factory=list)
+    bared: list[str] = field(default_factory=list)
 
 
 def _attributes(path: str) -> list[str]:
@@ -175,17 +184,21 @@ class Publisher:
         unfinished = self._state / "unfinished"
         thorough = unfinished.exists() or self.settings.paranoid
         unfinished.touch()
-        skipped: list[str] = []
-        stripped: list[str] = []
-        bared: list[str] = []
+        left_out = _LeftOut()
         seen = Seen()
-        manifest, digest = self._scan(tree, now, seen, skipped, stripped, bared, report)
+        manifest, digest = self._scan(tree, now, seen, left_out, report)
         updates: list[tuple[Edge, GeneratedUpdate]] = []
 
         def published(number: int, *, changed: bool) -> Published:
-            left_out = tuple(skipped), tuple(stripped), tuple(bared)
             return Published(
-                number, changed, seen.files, seen.read_files, *left_out, tuple(updates)
+                number,
+                changed,
+                seen.files,
+                seen.read_files,
+                tuple(left_out.skipped),
+                tuple(left_out.stripped),
+                tuple(left_out.bared),
+                tuple(updates),
             )
 
         latest = index.latest
@@ -225,14 +238,7 @@ class Publisher:
         return self._state / f"{number}.manifest"
 
     def _scan(
-        self,
-        tree: Path,
-        now: float,
-        seen: Seen,
-        skipped: list[str],
-        stripped: list[str],
-        bared: list[str],
-        report: Progress,
+        self, tree: Path, now: float, seen: Seen, left_out: _LeftOut, report: Progress
     ) -> tuple[Path, str]:
         cache_path = self._state / "cache"
         hasher = hashlib.sha256()
@@ -246,7 +252,7 @@ class Publisher:
                 lambda line: cache_out.write(encode_cached(line)),
                 int(now * 1e9),
                 skip=lambda path: path == inside,
-                special=skipped.append,
+                special=left_out.skipped.append,
                 seen=seen,
             )
             for found in entries:
@@ -254,7 +260,7 @@ class Publisher:
                 if entry.mode & ~KEPT_MODE and entry.kind != "l":
                     entry = entry._replace(mode=entry.mode & KEPT_MODE)
                     if entry.kind == "f":
-                        stripped.append(entry.path)
+                        left_out.stripped.append(entry.path)
                 elif entry.kind == "l" and leads_out(entry.path, entry.target):
                     leading.append(entry.path)
                 if entry.kind in "fd" and (names := _attributes(f"{tree}/{entry.path}")):
@@ -263,7 +269,7 @@ class Publisher:
                         travelling = _travelling(f"{tree}/{entry.path}", names)
                         entry = entry._replace(attributes=travelling)
                     if len(travelling) < len(names):
-                        bared.append(entry.path)
+                        left_out.bared.append(entry.path)
                 line = encode_entry(entry)
                 hasher.update(line)
                 out.write(line)
@@ -316,14 +322,13 @@ class Publisher:
         header = Header(
             self.channel, start, version.version, before, version.manifest_sha256, window
         )
-        what = "snapshot" if start == 0 else "update"
         try:
-            done, name = self._write(header, old, new, self.settings.delta, what, report)
+            done, name = self._write(header, old, new, self.settings.delta, report)
         except ObjectError:
             if not start:
                 raise
             # An old content was lost. Without deltas none is needed.
-            done, name = self._write(header, old, new, False, what, report)
+            done, name = self._write(header, old, new, False, report)
         edge = Edge(start, version.version, done.length_bytes, done.window_bytes)
         final = self._repository.target_file(edge.target_path(self.channel), done.sha256)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -337,9 +342,9 @@ class Publisher:
         old: Iterable[Entry],
         new: ManifestFile,
         delta: bool,
-        what: str,
         report: Progress,
     ) -> tuple[GeneratedUpdate, Path]:
+        what = "update" if header.from_version else "snapshot"
         handle, name = tempfile.mkstemp(dir=self._state, prefix="update-")
         read = self._store.read
         with os.fdopen(handle, "wb") as out:
