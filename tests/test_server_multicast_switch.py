@@ -38,6 +38,7 @@ from tidegate.server.http.request import Request
 from tidegate.server.multicast import sessions as sessions_module
 from tidegate.server.multicast.blocks import hash_blocks
 from tidegate.server.multicast.demand import DemandDetector, DemandSettings
+from tidegate.server.multicast.live import SentContent
 from tidegate.server.multicast.routes import MulticastRoutes
 from tidegate.server.multicast.schedule import FOLDER, ScheduledSend, ScheduleWatch, write_entry
 from tidegate.server.multicast.sessions import Sessions
@@ -304,7 +305,8 @@ def test_two_files_go_out_one_after_the_other(house: House) -> None:
         file = house.tree.open([name.encode()])
         layout = house.sessions.layout(file.rep.size_bytes)
         fec = house.sessions.choose_fec([Capability(available_schemes())], layout)
-        session = house.sessions.open(name, file, fec, hash_blocks(file, layout), lead_s=0.0)
+        content = SentContent(name, file, fec, hash_blocks(file, layout))
+        session = house.sessions.open(content, lead_s=0.0)
         assert session is not None
         told(house, decode_offer(encode_offer(session.offer(float("inf"), "192.0.2.1"))))
     first, second = house.sessions.running
@@ -678,8 +680,7 @@ def test_sessions_share_the_rate(house: House) -> None:
     file = house.tree.open([b"two.bin"])
     layout = house.sessions.layout(file.rep.size_bytes)
     fec = house.sessions.choose_fec([Capability(available_schemes())], layout)
-    hashes = hash_blocks(file, layout)
-    other = house.sessions.open("two", file, fec, hashes)
+    other = house.sessions.open(SentContent("two", file, fec, hash_blocks(file, layout)))
     assert other is not None
     both = session.transmitter.rate_bytes_s + other.transmitter.rate_bytes_s
     assert round(both) == house.settings.rate

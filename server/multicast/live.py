@@ -62,6 +62,22 @@ class SessionPlace:
     family: str = "4"
 
 
+@dataclass(frozen=True, slots=True)
+class SentContent:
+    """The object of a session, its code, and the hashes of its blocks. `key`: see `object_key`."""
+
+    key: str
+    file: OpenFile
+    fec: FecParameters
+    hashes: tuple[bytes, ...]
+
+    @property
+    def layout(self) -> BlockLayout:
+        """The blocks of the object."""
+        fec = self.fec
+        return BlockLayout(self.file.rep.size_bytes, fec.symbol_bytes, fec.block_symbols)
+
+
 @dataclass(slots=True)
 class SessionCounters:
     """A session's figures for metrics and the status page. `losses`: member -> last loss."""
@@ -84,10 +100,7 @@ class LiveSession:
         self,
         reactor: Clock,
         session_id: int,
-        object_key: str,
-        file: OpenFile,
-        fec: FecParameters,
-        hashes: tuple[bytes, ...],
+        content: SentContent,
         place: SessionPlace,
         sender: Sender,
         rate: RateControl,
@@ -95,29 +108,26 @@ class LiveSession:
         ended: Callable[[LiveSession, str], None],
         *,
         charge: Callable[[int], None] = lambda size: None,
-        sha256: bytes | None = None,
         maker: Maker | None = None,
         complete: Callable[[LiveSession], None] = lambda session: None,
     ) -> None:
         self.id = session_id
-        self.object_key = object_key
-        self.fec = fec
+        self.object_key = content.key
+        self.fec = fec = content.fec
         self.place = place
         self.counters = SessionCounters()
-        self.hashes = hashes
+        self.hashes = content.hashes
         self._reactor = reactor
-        self._file = file
+        self._file = content.file
         self._key = secrets.token_bytes(32)
         self._marks = MarkSigner(secrets.token_bytes(32))
-        self._sha256 = sha256
         self._settings = settings
         self.rate = rate
         #: Member -> its networks and its declared rate. Members that left stay in it.
         self._offered: dict[str, tuple[Sequence[str], float]] = {}
         #: Address -> time of its first repair, and the bytes since.
         self._repaired: dict[str, tuple[float, int]] = {}
-        rep = file.rep
-        self.layout = BlockLayout(rep.size_bytes, fec.symbol_bytes, fec.block_symbols)
+        self.layout = content.layout
         paper = fec.scheme == "paper"
         code = FecParameters("xor", fec.symbol_bytes, fec.block_symbols, fec.block_symbols)
         scheme = scheme_for(code if paper else fec)
@@ -227,7 +237,6 @@ class LiveSession:
             report_url=f"{prefix}/report",
             ssm=self.place.ssm,
             ttl=self.place.ttl,
-            sha256=self._sha256,
             hashes=self.hashes if inline else (),
             hashes_url="" if inline else f"{prefix}/hashes",
             repair_url=f"{prefix}/repair",

@@ -32,7 +32,7 @@ from ..files.tree import IsDirectory, NotHere, Tree
 from ..http.clock import Clock, Repeat
 from .blocks import BlockHashes
 from .demand import DemandDetector
-from .live import LiveSession
+from .live import LiveSession, SentContent
 from .sessions import Sessions
 from .switch import object_key
 
@@ -223,13 +223,9 @@ class ScheduleWatch:
         fec = self._sessions.choose_fec([receiver], layout, return_channel=entry.listens)
         key = object_key(file.rep)
         session = self._sessions.open(
-            key,
-            file,
-            fec,
-            hashes,
+            SentContent(key, file, fec, hashes),
             url=f"http://localhost{file.rep.url_path}",
             lead_s=max(0.0, entry.at - self._wall()),
-            at_fixed_time=True,
             passes=entry.passes,
             repair=entry.listens,
         )

@@ -19,11 +19,10 @@ from ...protocol.paper_mode import DEFAULT_K, map_url
 from ...protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from ...protocol.session import HEADER_NAME, Capability, parse_capability
 from ...protocol.units import format_rate, format_size
-from ..files.openfile import OpenFile
 from ..http.clock import Clock, cancel
 from ..http.request import Request
 from .fec_cost import PRIOR_LOSS, choose
-from .live import LiveSession, SessionPlace
+from .live import LiveSession, SentContent, SessionPlace
 from .rate import RateControl, shares
 from .schedule_steps import CarouselSettings
 from .settings import MulticastSettings
@@ -207,33 +206,29 @@ class Sessions:
 
     def open(
         self,
-        key: str,
-        file: OpenFile,
-        fec: FecParameters,
-        hashes: tuple[bytes, ...],
+        content: SentContent,
         *,
         url: str = "",
         lead_s: float | None = None,
-        at_fixed_time: bool = False,
         passes: int = 1,
         repair: bool = True,
         needed: int = 0,
     ) -> LiveSession | None:
         """Open a session. None if the network does not allow it (the log says why).
 
-        With `needed` it first gathers that many members; None if too many sessions do.
+        It starts `lead_s` from now, or by default with its members' joins. With `needed` it first
+        gathers that many members; None if too many sessions do.
         """
         if needed and sum(session.waiting for session in self.running) >= _MOST_WAITING:
             return None
         place = self._place(url)
-        pass_s = file.rep.size_bytes / self.settings.rate
-        if lead_s is None:
-            lead_s = min(_MOST_LEAD_S, max(_LEAST_LEAD_S, _LEAD_SHARE * pass_s))
+        pass_s = content.layout.size_bytes / self.settings.rate
+        longest_lead_s = min(_MOST_LEAD_S, max(_LEAST_LEAD_S, _LEAD_SHARE * pass_s))
         settings = CarouselSettings(
-            lead_s=lead_s,
-            settle_s=float("inf") if at_fixed_time else _SETTLE_S,
+            lead_s=longest_lead_s if lead_s is None else lead_s,
+            settle_s=_SETTLE_S if lead_s is None else float("inf"),
             most_settle_s=_SETTLE_SHARE * pass_s,
-            parity=fec.parity,
+            parity=content.fec.parity,
             repair=repair and not self.paper,
             fixed_passes=passes,
             needed=needed,
@@ -249,10 +244,7 @@ class Sessions:
         session = LiveSession(
             self._reactor,
             secrets.randbits(32 if self.paper else 64),
-            key,
-            file,
-            fec,
-            hashes,
+            content,
             place,
             sender,
             RateControl(self.settings.rate),
@@ -263,7 +255,7 @@ class Sessions:
             complete=self._complete,
         )
         self._running[session.id] = session
-        self._by_key[key] = session
+        self._by_key[content.key] = session
         self._share()
         if not needed:
             self._log_start(session)

@@ -26,7 +26,7 @@ from ..http.clock import Clock, cancel
 from ..http.request import Request
 from .blocks import BlockHashes
 from .demand import DemandDetector, Gather, Hold, Join, Release, StartSession
-from .live import LiveSession
+from .live import LiveSession, SentContent
 from .sessions import Sessions
 
 _TICKET_FIELD = b"tidegate-ticket"
@@ -216,16 +216,15 @@ class MulticastSwitch:
             return None
         url = waiting[0].request.origin.decode("latin-1") + rep.url_path
         fec = self.sessions.choose_fec([held.capability for held in waiting], layout)
-        if needed:
-            session = self.sessions.open(key, file, fec, hashes, url=url, needed=needed)
-        elif self.hot.queued(key) > len(waiting):
-            # Most of the cohort waits with tickets and polls within `_POLL_S`: the pass waits for
-            # it, instead of a second pass for late receivers.
-            session = self.sessions.open(
-                key, file, fec, hashes, url=url, lead_s=_POLL_S, at_fixed_time=True
-            )
-        else:
-            session = self.sessions.open(key, file, fec, hashes, url=url)
+        # If most of the cohort waits with tickets, it polls within `_POLL_S`: the pass waits for
+        # it, instead of a second pass for late receivers.
+        mostly_queued = not needed and self.hot.queued(key) > len(waiting)
+        session = self.sessions.open(
+            SentContent(key, file, fec, hashes),
+            url=url,
+            lead_s=_POLL_S if mostly_queued else None,
+            needed=needed,
+        )
         if session is not None:
             self.hot.started(key, session.id)
         return session
