@@ -52,6 +52,8 @@ from .contract import (
 from .estimate.retry import EARLY, RetryAdvice
 from .hooks import Policy
 from .laws.aside import AsideTickets
+from .laws.crowd_law import CrowdLaw
+from .laws.law import Laws
 from .laws.slot_use import USE_S, SlotUse, was_used
 from .leases import Lease
 from .queue.table import MOST_POLLS
@@ -122,8 +124,9 @@ class HookedAdmission:
         self.policy = kind.build(self)
         self._room = Room(state, settings, self.policy)
         self._ready = ReadyList(state, settings, self.policy, self._room)
-        self._aside = AsideTickets(state, self.policy)
         self._use = SlotUse(state, settings, self.policy, self._room)
+        self._aside = AsideTickets(state, self.policy)
+        self.laws = Laws(self._use, CrowdLaw(state, self.policy, self._room), self._aside)
         #: For `progress`, which is told of each download many times a second.
         self._measured = state.capacity.measured
         #: What `Policy.spare` said as time passed last, less what has started since; whether it was
@@ -134,7 +137,7 @@ class HookedAdmission:
         by_number = type(self.policy).rank is Policy.rank
         self.queue.least_bytes = self.least_bytes
         if self.queue.set_rank(self.queue.by_number if by_number else self.policy.rank):
-            self.crowds.all_forward()
+            self.laws.order_changes()
         #: Who was sent away without a ticket last, and who before that of another network.
         self._sent_away: list[tuple[str, float]] = []
 
@@ -224,18 +227,16 @@ class HookedAdmission:
             self._look_for_room(now)
         if self._spare_slots <= 0 or self._spare_bytes_s <= 0.0:
             return False
-        shares = self._room.network_shares
-        if not shares:
+        if not self._room.network_shares:
             return True
         # What a crowd may not use shows in its slots, so these are counted at once.
-        network, slots = job.stranger_network, self.policy.large_slots()
-        return not network or not self.crowds.is_full(network, slots, shares, now)
+        return not self.laws.holds_newcomer(job.stranger_network, now)
 
     def _look_for_room(self, now: float) -> None:
         self._take_in(now)
         self._spare_known = True
         self._spare_slots, self._spare_bytes_s = 0, 0.0
-        if self.state.closed or self.pool.doubted or self._aside.asks:
+        if self.state.closed or self.pool.doubted or self._aside.holds_any:
             return
         # Without a leader others have to be shown where each download stands.
         if self.queue.next_number < ELSEWHERE:
@@ -258,7 +259,7 @@ class HookedAdmission:
         self.state.newcomers.note(now, job.size_bytes, lease.believed_bytes, 1.0)
         self.network_order.note(lease.network or job.client, job.size_bytes)
         if self._room.network_shares:
-            self._use.starts(lease, now)
+            self.laws.lease_begins(lease, now)
         return Admit(lease.id)
 
     def _take_in(self, now: float) -> None:
@@ -272,7 +273,7 @@ class HookedAdmission:
             lease.fresh = False
             self.strangers.note(lease.client, lease.network)
             if not self._room.network_shares:
-                self._use.starts(lease, now)
+                self.laws.lease_begins(lease, now)
             self.policy.starts(lease, None, now)
 
     def _give_tickets(self, now: float) -> bool:
@@ -337,8 +338,7 @@ class HookedAdmission:
         if self._room.is_small(row):
             self._ready.make_ready(row, now, first=True)
         else:
-            self._join_crowd(row, job.stranger_network, now)
-            self._aside.put_back(row, now)
+            self.laws.ticket_waits(row, now)
             self._note_newcomer(row, job, now)
             self._ready.promote(now, PROMOTIONS_PER_OFFER)
         if self._may_start(row, now):
@@ -349,24 +349,19 @@ class HookedAdmission:
 
     def _may_be_in_front(self, job: Job, now: float) -> bool:
         """Whether a newcomer with a large job would not stand back."""
-        if not self.is_large(job.size_bytes):
-            return False
-        network = job.stranger_network
-        return not network or not self._is_behind(self.queue.next_number, network, now)
+        large = self.is_large(job.size_bytes)
+        return large and not self.laws.holds_newcomer(job.stranger_network, now)
 
     def _first_of_all(self, job: Job, now: float) -> Decision:
         """A newcomer before whom nobody waits: most start at once, and never stand in a list."""
-        queue, table = self.queue, self.queue.table
+        queue = self.queue
         row = queue.issue_alone(job, self._believed_bytes(job), now)
         self._tally.tickets_issued += 1
-        if job.stranger_network:
-            table.network[row] = network = sys.intern(job.stranger_network)
-            self.crowds.add(table.number[row], queue.turn(row), network, back=False)
         self._note_newcomer(row, job, now)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
         queue.stay(row, now + self.settings.ticket_ttl_s)
-        self._aside.put_back(row, now)
+        self.laws.ticket_waits(row, now)
         self._note_counting(row, job, now)
         times = self.state.reputation.times(job.client)
         return self.advice.slowly(self._wait(row, now), times)
@@ -388,7 +383,7 @@ class HookedAdmission:
             table.subnet[row] = sys.intern(job.subnet)
         queue.resize(row, self._believed_bytes(job))
         if job.known:
-            self._leave_crowd(row)
+            self.laws.ticket_stands_alone(row)
         if job.weight > table.weight[row]:
             queue.reweigh(row, job.weight, job.priority_class)
         early = not job.present and now < table.promise_s[row] - settings.early_tolerance_s
@@ -415,7 +410,7 @@ class HookedAdmission:
 
     def _may_start(self, row: int, now: float) -> bool:
         if not self._room.is_small(row):
-            return not self._aside.holds(row, now) and self.policy.may_start(row, now)
+            return not self.laws.stands_aside(row, now) and self.policy.may_start(row, now)
         number = self.queue.table.number[row]
         return self._room.for_small(now, number)
 
@@ -425,12 +420,7 @@ class HookedAdmission:
         if free <= 0:
             return False
         table = self.queue.table
-        if self._has_wasted(table.number[row], now):
-            return False
-        makes_way = self._makes_way(row)
-        if makes_way and self._wastes(table.number[row], now):
-            return False
-        waits = makes_way or table.state[row] == WAITING
+        waits = self.laws.makes_way(row) or table.state[row] == WAITING
         if waits and not self._nobody_comes(row, now):
             return False
         entry = (table.key[row], table.number[row])
@@ -441,13 +431,13 @@ class HookedAdmission:
     def _here_before(self, entry: tuple[float, int], now: float, most: int) -> int:
         """How many clients that wait here may start before this ticket, as far as `most`."""
         before = bisect_left(self.queue.here, entry)
-        if not (self._aside.asks or self.crowds.any_unused):
+        if not self.laws.hold_any:
             return before
         rows = self.queue.table.rows
         at_once = (
             number
             for _, number in islice(self.queue.here, before)
-            if not (self._aside.holds(rows[number], now) or self._has_wasted(number, now))
+            if not self.laws.stands_aside(rows[number], now)
         )
         return sum(1 for _ in islice(at_once, most))
 
@@ -484,7 +474,7 @@ class HookedAdmission:
         if large:
             self._tally.admitted_large += 1
             lease.network = job.stranger_network
-            self._use.starts(lease, now)
+            self.laws.lease_begins(lease, now)
             if row is None:
                 lease.believed_bytes = self._believed_bytes(job)
             else:
@@ -496,13 +486,11 @@ class HookedAdmission:
         return Admit(lease.id, number)
 
     def _start_ticket(self, row: int, job: Job, now: float) -> Admit:
-        table = self.queue.table
         self._ready.presented(row)
         opens = not self._room.is_small(row) and self.policy.opens(row)
         if not opens:
             self._judge_told(row, now)
-        self.crowds.remove(table.number[row])
-        self._aside.remove(row)
+        self.laws.ticket_over(row)
         self.queue.start(row, now)
         admit = self._start(job, now, row)
         if opens:
@@ -529,83 +517,10 @@ class HookedAdmission:
         self._tally.refused += 1
         return Refuse(reason, retry_after_s)
 
-    # -- crowds ------------------------------------------------------------------------------------
-
-    def _join_crowd(self, row: int, network: str, now: float) -> None:
-        if network:
-            self.queue.table.network[row] = network = sys.intern(network)
-            number, turn = self.queue.table.number[row], self.queue.turn(row)
-            back = self._is_behind(turn, network, now)
-            self.crowds.add(number, turn, network, back=back)
-            if back:
-                self.queue.stand_back(row)
-
-    def _is_behind(self, turn: float, network: str, now: float) -> bool:
-        slots, shares = self.policy.large_slots(), self._room.network_shares
-        return self.crowds.is_behind(turn, network, slots, shares, now)
-
-    def _leave_crowd(self, row: int) -> None:
-        """This ticket has a share of its own from now on."""
-        number = self.queue.table.number[row]
-        back = self.crowds.stands_back(number)
-        self.crowds.remove(number)
-        self.queue.table.network[row] = ""
-        if back:
-            self.queue.come_forward(row)
-
-    def _call_forward(self, now: float) -> None:
-        slots, shares = self.policy.large_slots(), self._room.network_shares
-        for number in self.crowds.to_come_forward(slots, shares, now):
-            self.queue.come_forward(self.queue.table.rows[number])
-
-    def _makes_way(self, row: int) -> bool:
-        """Whether this ticket stands back, and somebody of another network is there to go first."""
-        number = self.queue.table.number[row]
-        if not (self.queue.stands_back(row) and self.crowds.stands_back(number)):
-            return False
-        return self.queue.forward() > self.crowds.tickets_in_front(number)
-
-    def _wastes(self, number: int, now: float) -> bool:
-        """Whether slots are better kept from this ticket's crowd: never while nothing runs."""
-        return self.pool.large_active > 0 and self.crowds.wastes(number, now)
-
-    def _has_wasted(self, number: int, now: float) -> bool:
-        """Whether this ticket's crowd holds all the slots that those it does not use leave it.
-
-        Also while nobody else waits: who comes then would find all slots in such hands.
-        """
-        return self.crowds.holds_too_many(
-            number, self.policy.large_slots(), self._room.network_shares, now
-        )
-
-    def _turn(self, row: int, now: float) -> int:
-        """How many start before this ticket, plus one: its place, and crowds at their own pace.
-
-        A crowd that has all its part starts in that many slots: those of it that stand back come
-        between the others, and the others, later ones too, between them.
-        """
-        queue, crowds = self.queue, self.crowds
-        place = queue.place(row)
-        if not crowds.backed or (queue.stands_back(row) and not self._makes_way(row)):
-            return place
-        slots = self.policy.large_slots()
-        part = crowds.most_in_front(slots, self._room.network_shares)
-        if not queue.stands_back(row):
-            rest = max(1, slots - part * crowds.backed)
-            return place + min(queue.back_before(row), place * (slots - rest) // rest)
-        number = queue.table.number[row]
-        in_front, before = crowds.before(number)
-        behind = math.ceil(max(1, in_front + before + 1 - part) * slots / part)
-        to_come = self.state.newcomers.rate(now) * self.estimator.raw_s(behind, now)
-        return max(queue.place_forward(row) + before, min(place + int(to_come), behind))
-
     def _gives_way(self, job: Job, now: float) -> bool:
         """Without tickets: whether a full crowd would take a slot that others have asked for."""
         network = job.stranger_network
-        if not network:
-            return False
-        slots, shares = self.policy.large_slots(), self._room.network_shares
-        if not self.crowds.is_full(network, slots, shares, now):
+        if not self.laws.holds_newcomer(network, now):
             return False
         since_s = now - _ASKED_AGAIN * self.policy.retry_s()
         return any(other != network and at_s > since_s for other, at_s in self._sent_away)
@@ -635,7 +550,7 @@ class HookedAdmission:
         held.rate_bytes_s = rate_bytes_s
         if held.large:
             self._measured(held, rate_bytes_s, held_back, reads_bytes_s)
-            self._use.measured(held, now)
+            self.laws.lease_measured(held, now)
 
     def _took(self, lease: Lease, remaining_bytes: int) -> None:
         taken = lease.remaining_bytes - remaining_bytes
@@ -679,7 +594,7 @@ class HookedAdmission:
         if lease.fresh:
             self._close_fresh(lease, now, done)
             return
-        self._use.ends(lease, now, used=done or was_used(lease))
+        self.laws.lease_ends(lease, now, used=done or was_used(lease))
         self.pool.close(lease)
         self._untold.discard(lease.id)
         self._tally.completed += done
@@ -706,7 +621,7 @@ class HookedAdmission:
     def _close_fresh(self, lease: Lease, now: float, done: bool) -> None:
         """It is over before the policy heard of it."""
         if self._room.network_shares:
-            self._use.ends(lease, now, used=done or was_used(lease))
+            self.laws.lease_ends(lease, now, used=done or was_used(lease))
         del self.pool.fresh[lease.id]
         self.pool.close(lease)
         self._spare_slots += 1
@@ -739,8 +654,8 @@ class HookedAdmission:
         if self._room.is_small(row):
             self._ready.make_ready(row, now, first=True)
             return
-        self._join_crowd(row, lease.network, now)
-        self._aside.put_back(row, now)
+        table.network[row] = sys.intern(lease.network)
+        self.laws.ticket_waits(row, now)
         self.policy.comes_back(row, now)
         forward = queue.forward_ready()
         if forward and (table.key[row], table.number[row]) < queue.ready[forward - 1]:
@@ -755,7 +670,7 @@ class HookedAdmission:
                 if not self.state.reputation.times(lease.client):
                     self.estimator.no_shows.learn(False)
                 self.state.reputation.idled(lease.client)
-                self._use.idled(lease, now)
+                self.laws.lease_idled(lease, now)
             self._close(lease, now, False, idled=True)
         return tuple(lease.id for lease in idled)
 
@@ -800,9 +715,7 @@ class HookedAdmission:
         self._spare_known = False
         idled = self._end_idle(now)
         expired = self._expire(now)
-        self._use.advance(now)
-        self._call_forward(now)
-        self._aside.advance(now)
+        self.laws.time_passes(now)
         self._ready.advance(now)
         goes_on = self._ready.promote(now, MOST_PER_TICK)
         pause, resume = self.policy.preempt(now)
@@ -823,7 +736,7 @@ class HookedAdmission:
         for due_s in (self.pool.next_idle(), queue.next_deadline()):
             # What has been due is more than is done in one go.
             wakes.append(now + YIELD_S if due_s is not None and due_s <= now else due_s)
-        wakes.append(self._use.wake_s(now))
+        wakes.append(self.laws.wake_s(now))
         if held_for_due:
             wakes.append(now + DUE_S)
         if goes_on:
@@ -858,8 +771,7 @@ class HookedAdmission:
     def _end_ticket(self, row: int, state: TicketState, now: float) -> None:
         if not self._room.is_small(row):
             self.policy.leaves(row, now)
-        self.crowds.remove(self.queue.table.number[row])
-        self._aside.remove(row)
+        self.laws.ticket_over(row)
         self.queue.end(row, state, now)
 
     def _call_small(self, now: float) -> tuple[int, ...]:
@@ -880,13 +792,13 @@ class HookedAdmission:
         The start of one may be what the next one of its subnet stands aside for.
         """
         call, held_for_due = self.policy.call(now)
-        if not call or not self._aside.asks:
+        if not call or not self._aside.holds_any:
             return call, held_for_due
         table = self.queue.table
         by_subnet: dict[str, int] = {}
         for number in call:
             row = table.rows[number]
-            if not self._aside.holds(row, now):
+            if not self.laws.stands_aside(row, now):
                 by_subnet.setdefault(table.subnet[row], number)
         return tuple(by_subnet.values()), held_for_due
 
@@ -901,17 +813,12 @@ class HookedAdmission:
             if len(call) >= free:
                 break
             row = table.rows[entry[1]]
-            if self._room.is_small(row) or self._aside.holds(row, now):
+            if self._room.is_small(row) or self.laws.stands_aside(row, now):
                 continue
             if self._are_due_before(entry, now, free - len(call)):
                 return tuple(call), True
-            if self._has_wasted(entry[1], now):
-                continue
-            if self._makes_way(table.rows[entry[1]]):
-                if self._wastes(entry[1], now):
-                    continue
-                if not self._stood_idle(now):
-                    return tuple(call), True
+            if self.laws.makes_way(row) and not self._stood_idle(now):
+                return tuple(call), True
             call.append(entry[1])
         return tuple(call), False
 
@@ -933,7 +840,7 @@ class HookedAdmission:
                 continue
             if (table.key[row], table.number[row]) >= entry or self._room.is_small(row):
                 continue
-            if not self._aside.holds(row, now):
+            if not self.laws.stands_aside(row, now):
                 count -= 1
                 if count <= 0:
                     return True
@@ -949,11 +856,12 @@ class HookedAdmission:
         told = self.policy.forecast(row, now)
         if told is None:
             self._lay_out(now, _OLD_S)
-            wait_s = self.estimator.raw_s(self._turn(row, now), now)
+            place = self.laws.turn(row, self.queue.place(row), now)
+            wait_s = self.estimator.raw_s(place, now)
             told = Forecast(wait_s / (1.0 - self._overtaking(row, now)))
-        if self._aside.asks:
+        if self._aside.holds_any:
             service_s = self.estimator.service_s(self.queue.table.remaining[row])
-            wait_s = max(told.wait_s, self._aside.least_wait_s(row, service_s))
+            wait_s = max(told.wait_s, self.laws.least_wait_s(row, service_s))
             told = told._replace(wait_s=wait_s)
         return self._sane(told)
 
@@ -1095,14 +1003,13 @@ class HookedAdmission:
     def _ahead(self, now: float) -> Iterator[tuple[float, float]]:
         """Bytes of all tickets in the order of turn, and how likely their owners still come."""
         queue, table, reputation = self.queue, self.queue.table, self.state.reputation
-        crowds = self.crowds
-        shows = self.estimator.no_shows.shows
+        shows, asks = self.estimator.no_shows.shows, self.laws.hold_any
         late_s = now - self.advice.unpunctual_s()
         for number in queue.in_order():
             row = table.rows[number]
-            there = 1.0
-            if reputation.times(table.client[row]) or crowds.wastes(number, now):
-                # It will hardly use the slot.
+            there = self.laws.weighs(row, now) if asks else 1.0
+            if reputation.times(table.client[row]):
+                # It will rarely use the slot.
                 there = 0.0
             elif not table.present[row]:
                 # One from an earlier run was told its return there.
@@ -1160,7 +1067,7 @@ class HookedAdmission:
         if row is None:
             return False
         table = self.queue.table
-        self._leave_crowd(row)
+        self.laws.ticket_stands_alone(row)
         if table.state[row] == READY:
             self.queue.set_key(row, -math.inf)
         else:
@@ -1230,8 +1137,7 @@ class HookedAdmission:
         for one in rows:
             at = queue.table.rows.get(one.number)
             if at is not None:
-                back, turn = queue.stands_back(at), queue.turn(at)
-                self.crowds.restore(one.number, turn, queue.table.network[at], back=back)
+                self.laws.ticket_restored(at)
         queue.next_number = max(queue.next_number, next_number)
 
     def _make_room(self, ticket: TicketRow, now: float) -> None:

@@ -45,9 +45,10 @@ LAWS: Mapping[str, str] = MappingProxyType(
         "is paused. Where the line becomes unknown, it must resume everything.",
         "a start lost on the way is given back once": "Do not change `admission.queue`.",
         "clients wait at one line": "Do not change `admission.queue`.",
-        "crowds are counted": "Do not change `admission.state`: a law of the kernel is broken.",
     }
 )
+#: What the author of a policy does where a law of the kernel is broken (`policies.laws`).
+THE_KERNELS = "Do not change what you are given: a law of the kernel is broken."
 #: More wishes to be woken than a policy has in 30 s.
 WAKES = 10_000
 #: A paused download goes on within this time on an idle line, seconds.
@@ -415,7 +416,8 @@ class Laws(RuleBasedStateMachine):
                 answer = self.policy.offer(job, self.now, ticket)
                 if isinstance(answer, Wait) and isinstance(self.policy, HookedAdmission):
                     # One of its network, called just before, has what slots the network wasted.
-                    wastes = self.policy.crowds.wastes(ticket, self.now)
+                    row = self.policy.row(ticket)
+                    wastes = row is not None and not self.policy.laws.weighs(row, self.now)
                     require("who is called may start", wastes, left)
                     continue
                 require("who is called may start", isinstance(answer, Admit), left)
@@ -500,22 +502,11 @@ class Laws(RuleBasedStateMachine):
         require(law, not any(map(queue.line_of, away)), "an absent one comes back to any")
 
     @invariant()
-    def crowds_are_counted(self) -> None:
+    def the_laws_keep_their_books(self) -> None:
         assert isinstance(self.policy, HookedAdmission)
-        crowds, queue, pool = self.policy.crowds, self.policy.queue, self.policy.pool
-        rows = [queue.table.rows[row.number] for row in self.policy.tickets()]
-        for row in rows:
-            back = crowds.stands_back(queue.table.number[row])
-            of = crowds.of(queue.table.number[row])
-            require("crowds are counted", not back or of == CROWD[-1])
-        numbers = [queue.table.number[row] for row in rows]
-        tickets = sum(
-            crowds.of(number) is not None and not crowds.stands_back(number) for number in numbers
-        )
-        slots = sum(
-            lease.network == CROWD[-1] and not lease.slotless for lease in pool.leases.values()
-        )
-        require("crowds are counted", crowds.in_front(CROWD[-1]) == tickets + slots)
+        for law in self.policy.laws.all:
+            for fault in law.faults():
+                raise LawBroken(f"broken: {law.keeps} ({fault}). {THE_KERNELS}")
 
 
 def check_laws(name: str, *, switches: bool = False, examples: int = 30) -> None:

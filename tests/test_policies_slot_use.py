@@ -45,7 +45,7 @@ class Slots:
         self.asked += 1
         lease = self.state.pool.open(Job(f"c{self.asked}", "file", BIG, BIG), self.now, None, True)
         lease.network = network
-        self.use.starts(lease, self.now)
+        self.use.lease_begins(lease, self.now)
         return lease
 
     def comes(self) -> None:
@@ -65,8 +65,8 @@ class Slots:
             self.now += 0.25
             lease.took(max(0, lease.remaining_bytes - int(rate_bytes_s / 4)))
             lease.rate_bytes_s = rate_bytes_s
-            self.use.measured(lease, self.now)
-            self.use.advance(self.now)
+            self.use.lease_measured(lease, self.now)
+            self.use.time_passes(self.now)
 
     def is_held_against(self, network: str) -> bool:
         """Whether a ticket of this network waits longer for slots that it lost."""
@@ -78,7 +78,7 @@ class Slots:
             crowds.remove(number)
 
     def ends(self, lease: Lease) -> None:
-        self.use.ends(lease, self.now, used=was_used(lease))
+        self.use.lease_ends(lease, self.now, used=was_used(lease))
         self.state.pool.close(lease)
 
 
@@ -130,7 +130,7 @@ def test_one_without_a_slot_that_takes_a_share_pauses_ten_seconds_at_a_stretch()
     assert slots.use.wake_s(slots.now) == pytest.approx(slots.now, abs=10.0)
     assert slots.use.pauses(slots.now + 9.9) == ((), ())
     assert slots.use.pauses(slots.now + 10.0) == ((), (lease.id,))
-    slots.use.idled(others[0], slots.now)
+    slots.use.lease_idled(others[0], slots.now)
 
 
 def test_a_crowd_gives_up_lent_slots_and_those_that_end_forgive_no_lost_one() -> None:
@@ -138,7 +138,7 @@ def test_a_crowd_gives_up_lent_slots_and_those_that_end_forgive_no_lost_one() ->
     leases = [slots.starts("a") for _ in range(SLOTS)]
     for _ in range(2):
         slots.comes()
-    slots.use.advance(slots.now)
+    slots.use.time_passes(slots.now)
     assert [lease.lent for lease in leases] == [False, False, True, True]
     slots.run(leases[0], 12.0, 0.0)
     assert leases[0].slotless
@@ -154,7 +154,7 @@ def test_a_lent_slot_comes_back_once_nobody_else_waits() -> None:
     slots = Slots(network_shares=16)
     leases = [slots.starts("a") for _ in range(SLOTS)]
     slots.comes()
-    slots.use.advance(slots.now)
+    slots.use.time_passes(slots.now)
     slots.run(leases[0], 12.0, 0.0)
     slots.use.pauses(slots.now)
     assert leases[3].paused
@@ -207,13 +207,13 @@ class Life(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.leases))
         self.leases.remove(lease)
         if idle and not was_used(lease):
-            self.slots.use.idled(lease, self.slots.now)
+            self.slots.use.lease_idled(lease, self.slots.now)
         self.slots.ends(lease)
 
     @rule()
     def another_policy_takes_over(self) -> None:
         self.slots.switch()
-        self.slots.use.advance(self.slots.now)
+        self.slots.use.time_passes(self.slots.now)
 
     @invariant()
     def counts_are_those_of_the_leases(self) -> None:
@@ -234,7 +234,7 @@ class Life(RuleBasedStateMachine):
     def teardown(self) -> None:
         for lease in self.leases:
             self.slots.ends(lease)
-        self.slots.use.advance(self.slots.now)
+        self.slots.use.time_passes(self.slots.now)
         pool = self.slots.state.pool
         assert (pool.slots_used, pool.doubted, len(pool.slotless)) == (0, 0, 0)
         assert all(self.slots.state.crowds.in_front(network) == 0 for network in "abc")

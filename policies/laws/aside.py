@@ -8,11 +8,13 @@ again about the first ready tickets and about the first of each subnet that stan
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from itertools import islice
 
 from ..hooks import Policy
 from ..queue.tickets import TicketQueue
 from ..state import AdmissionState
+from .law import Law
 
 #: Ready tickets and subnets that are asked about at once: about 0.1 ms.
 LOOKS = 64
@@ -21,16 +23,16 @@ LOOKS = 64
 LOOKS_PER_SUBNET = 8
 
 
-class AsideTickets:
+class AsideTickets(Law):
     """The tickets that stand aside for one policy, by subnet and in the order of their numbers."""
 
-    __slots__ = ("_by_subnet", "_policy", "_state", "_subnet_of", "asks")
+    keeps = "tickets that stand aside are behind"
 
     def __init__(self, state: AdmissionState, policy: Policy) -> None:
         self._state = state
         self._policy = policy
         #: Whether the policy has such a rule. Without one nothing here costs anything.
-        self.asks = type(policy).stands_aside is not Policy.stands_aside
+        self._asks = type(policy).stands_aside is not Policy.stands_aside
         self._by_subnet: dict[str, list[tuple[float, int]]] = {}
         self._subnet_of: dict[int, str] = {}
         queue = state.queue
@@ -40,21 +42,28 @@ class AsideTickets:
                 if not state.crowds.stands_back(number):
                     self._come_forward(queue, number)
 
-    def holds(self, row: int, now: float) -> bool:
-        """Whether this ticket of a large job may not start now, although a slot is free."""
-        return self.asks and self._policy.stands_aside(row, now)
+    @property
+    def holds_any(self) -> bool:
+        """Whether the policy has such a rule."""
+        return self._asks
 
-    def put_back(self, row: int, now: float) -> None:
+    def stands_aside(self, row: int, now: float) -> bool:
+        """As the policy says."""
+        return self._asks and self._policy.stands_aside(row, now)
+
+    def ticket_waits(self, row: int, now: float) -> None:
         """Move a waiting ticket behind all others if it stands aside."""
         queue = self._state.queue
-        if queue.stands_back(row) or queue.goes_first(row) or not self.holds(row, now):
+        if not self._asks or queue.stands_back(row) or queue.goes_first(row):
+            return
+        if not self._policy.stands_aside(row, now):
             return
         queue.stand_back(row)
         number, subnet = queue.table.number[row], queue.table.subnet[row]
         self._subnet_of[number] = subnet
         insort(self._by_subnet.setdefault(subnet, []), (queue.turn(row), number))
 
-    def remove(self, row: int) -> None:
+    def ticket_over(self, row: int) -> None:
         """The ticket has started, is over, or stands aside no longer."""
         queue = self._state.queue
         number = queue.table.number[row]
@@ -65,18 +74,18 @@ class AsideTickets:
             if not entries:
                 del self._by_subnet[subnet]
 
-    def advance(self, now: float) -> None:
+    def time_passes(self, now: float) -> None:
         """Ask about the tickets that may start soon, and about the first that stand aside."""
-        if not self.asks:
+        if not self._asks:
             return
         queue = self._state.queue
         rows = queue.table.rows
         for _, number in queue.ready[: min(queue.forward_ready(), LOOKS)]:
-            self.put_back(rows[number], now)
+            self.ticket_waits(rows[number], now)
         for subnet in list(islice(self._by_subnet, LOOKS)):
             for _, number in self._by_subnet[subnet][:LOOKS_PER_SUBNET]:
                 if not self._policy.stands_aside(rows[number], now):
-                    self.remove(rows[number])
+                    self.ticket_over(rows[number])
                     if not self._state.crowds.stands_back(number):
                         self._come_forward(queue, number)
                     break
@@ -94,6 +103,18 @@ class AsideTickets:
         leases = self._state.pool.leases.values()
         running = sum(lease.large and lease.subnet == subnet for lease in leases)
         return (before + 0.5) * service_s / max(1, running)
+
+    def faults(self) -> Iterator[str]:
+        """Each of these waits, behind those that do not stand back."""
+        queue = self._state.queue
+        for subnet, entries in self._by_subnet.items():
+            for turn, number in entries:
+                row = queue.table.rows.get(number)
+                kept = row is not None and queue.stands_back(row) and queue.turn(row) == turn
+                if not kept or self._subnet_of[number] != subnet:
+                    yield f"ticket {number} of {subnet}"
+        if len(self._subnet_of) != sum(map(len, self._by_subnet.values())):
+            yield "the count"
 
     @staticmethod
     def _come_forward(queue: TicketQueue, number: int) -> None:

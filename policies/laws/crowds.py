@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 #: A crowd has `network_shares` parts of the slots, and all other clients have as many as this.
@@ -142,6 +142,10 @@ class Crowds:
 
     def _turn_of(self, number: int) -> tuple[float, int]:
         return self._turns.get(number, number), number
+
+    def networks(self) -> Iterable[str]:
+        """Those that have anything in front."""
+        return self._in_front.keys()
 
     def in_front(self, network: str) -> int:
         """Tickets in front and slots of one crowd."""

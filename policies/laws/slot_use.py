@@ -15,12 +15,14 @@ at a stretch. The order of starts is in `policies.admission`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from ..hooks import Policy
 from ..leases import Lease
 from ..room import Room
 from ..settings import PolicySettings
 from ..state import AdmissionState
+from .law import Law
 
 #: A download that took this much, or a tenth of what it wanted, has been used.
 _TAKEN_BYTES = 1 << 20
@@ -42,8 +44,10 @@ def was_used(lease: Lease) -> bool:
     return taken >= min(_TAKEN_BYTES, lease.started_bytes // 10)
 
 
-class SlotUse:
+class SlotUse(Law):
     """Who uses the slot that it holds."""
+
+    keeps = "slots are used or lost"
 
     def __init__(
         self, state: AdmissionState, settings: PolicySettings, policy: Policy, room: Room
@@ -69,7 +73,7 @@ class SlotUse:
 
     # -- the life of a large lease -----------------------------------------------------------------
 
-    def starts(self, lease: Lease, now: float) -> None:
+    def lease_begins(self, lease: Lease, now: float) -> None:
         """It has a slot, and its network is known."""
         self._unseen[lease.id] = 0
         self._crowds.takes_slot(lease.network)
@@ -77,7 +81,7 @@ class SlotUse:
             self._on_trial.add(lease.id)
             self._doubt(now)
 
-    def measured(self, lease: Lease, now: float) -> None:
+    def lease_measured(self, lease: Lease, now: float) -> None:
         """Look at its first use, sooner than at others': nothing was lost on the way.
 
         One that takes its part by now only started slowly, over a long path. Where the link
@@ -100,12 +104,12 @@ class SlotUse:
             if looked_at:
                 self._take_slot(lease, now)
 
-    def idled(self, lease: Lease, now: float) -> None:
+    def lease_idled(self, lease: Lease, now: float) -> None:
         """It ran out without a connection before it was used."""
         self._crowds.wastes_slot(lease.network, now)
         self._owe(lease.network)
 
-    def ends(self, lease: Lease, now: float, *, used: bool) -> None:
+    def lease_ends(self, lease: Lease, now: float, *, used: bool) -> None:
         """It is over; before the pool forgets it. Small ones are told, too."""
         if not lease.slotless:
             self._crowds.leaves_slot(lease.network)
@@ -116,7 +120,7 @@ class SlotUse:
 
     # -- as time passes ----------------------------------------------------------------------------
 
-    def advance(self, now: float) -> None:
+    def time_passes(self, now: float) -> None:
         """Take slots that are not used, or only lent, from those that have them."""
         self._look(now)
         self._give_back_lent(now)
@@ -159,6 +163,17 @@ class SlotUse:
                 pause.append(lease.id)
         self._inherited, self._to_pause = [], []
         return tuple(pause), tuple(resume)
+
+    def faults(self) -> Iterator[str]:
+        """Leases without a slot are large; those on trial run, and have a slot."""
+        for lease in self._pool.slotless.values():
+            if not lease.large or not lease.slotless:
+                yield f"lease {lease.id} has a slot"
+        held = self._pool.leases.keys() - self._pool.slotless.keys()
+        if not self._on_trial <= held:
+            yield f"on trial without a slot: {sorted(self._on_trial - held)}"
+        if not 0 <= self._pool.doubted <= len(self._on_trial):
+            yield f"{self._pool.doubted} of {len(self._on_trial)} on trial are doubted"
 
     def least_rate_bytes_s(self) -> float:
         """What a download must take to hold a slot while others wait.
