@@ -5,30 +5,41 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from .contract import LineSeen
 from .leases import Lease
 
-_MEMORY = 0.05
-#: How many clients' speeds are remembered from their last large download.
-_REMEMBERED = 20_000
-#: A transfer that was held back is taken to be able to go this much faster than it went (beyond
-#: any overbooking, or more and more would share less and less), until it is seen not to.
-_PROBE = 1.25
-#: A download at this part of its believed best, held back by nothing but the server, may well be
-#: faster.
-_ALL = 0.97
-#: A client that falls short of its highest rate is believed to have slowed down only by this part
-#: of the difference each time it is looked at: a rate that dips comes back.
-_SLOWER = 0.1
-#: A client that takes less than this part of an equal share is believed to take no more. Idle
-#: readers would otherwise be paused as if they were fast, in the places of others.
-_HARDLY = 1.0 / 8.0
-#: The least speed in bytes a second that such a client is believed to have.
-_LEAST_BYTES_S = 100.0
-#: A client whose program was seen to read so much is believed to read more by this part of the
-#: difference only: what its kernel takes after a pause comes faster.
-_READS_MORE = 0.1
+
+@dataclass(frozen=True, slots=True)
+class CapacityTuning:
+    """How the speeds of clients are believed. What the first ones bring: `make laws`."""
+
+    #: A transfer that was held back is taken to be able to go this much faster than it went (beyond
+    #: any overbooking, or more and more would share less and less), until it is seen not to.
+    may_be_faster: float = 1.25
+    #: A client that falls short of its highest rate is believed to have slowed down by this part of
+    #: the difference at each look: a rate that dips comes back.
+    slower_part: float = 0.1
+    #: A client that takes less than this part of an equal share is believed to take no more. Idle
+    #: readers would otherwise be paused as if they were fast, in the places of others.
+    idle_part: float = 1.0 / 8.0
+    #: The least speed that such a client is believed to have, bytes/s.
+    least_bytes_s: float = 100.0
+    #: A download at this part of its believed best, held back by the server alone, may be faster.
+    near_best: float = 0.97
+    #: A client whose program was seen to read is believed to read more by this part of the
+    #: difference: what its kernel takes after a pause comes faster.
+    reads_more: float = 0.1
+    #: The latest client counts for this part of the mean of clients.
+    memory: float = 0.05
+    #: Clients whose speed is remembered from their last large download: about 3 MB.
+    remembered: int = 20_000
+    #: A client is taken for this fast before any was seen, bytes/s. Not sensitive: it is learnt.
+    first_client_bytes_s: float = 250_000.0
+
+
+CAPACITY = CapacityTuning()
 
 
 class _LineDemand:
@@ -42,7 +53,7 @@ class _LineDemand:
 
 
 def _boosted(boost: float, goodput_bytes_s: float, rate_bytes_s: float, *, enough: bool) -> float:
-    """The correction of a line's demand from now on; `enough`: it is full or nobody wants more."""
+    """The correction of a line's demand from now on; `enough`: it is full, or no more is wanted."""
     if enough:
         return max(1.0, boost * 0.9)
     return min(8.0, boost * 1.1) if goodput_bytes_s < 0.97 * rate_bytes_s else boost
@@ -54,7 +65,7 @@ class Capacity:
     Feed it with `observe` (what the line is found to carry), `measured` and `learn` (what clients
     take); ask it for `rate_bytes_s`, `demand_bytes_s`, `speed` of a client, and whether the line
     is `full`. What the line carries is `known` once it was found: a configured bound tells it only
-    where nobody looks. `demand` is how much own speed of clients should be running to fill the
+    where no finder looks. `demand` is how much own speed of clients should be running to fill the
     line: the capacity, times the configured overbooking, times a correction that grows while the
     line idles although more was wanted (clients slower than they seemed), and falls back when it
     is full.
@@ -67,7 +78,7 @@ class Capacity:
         "_boost",
         "_client_log",
         "_clients",
-        "_hardly_bytes_s",
+        "_idle_bytes_s",
         "_looks",
         "_overbook",
         "_speeds",
@@ -87,11 +98,11 @@ class Capacity:
         self._overbook = 1.0
         #: By name; empty where there is one line.
         self.lines: dict[str, _LineDemand] = {}
-        self._client_log = math.log(250_000.0)
+        self._client_log = math.log(CAPACITY.first_client_bytes_s)
         #: What a client is taken to be able to take before it was measured (geometric mean).
         self.typical_client_bytes_s = math.exp(self._client_log)
         self._clients = self._looks = 0
-        self._hardly_bytes_s = 0.0
+        self._idle_bytes_s = 0.0
         #: Below 0: the client takes at least that.
         self._speeds: OrderedDict[str, float] = OrderedDict()
 
@@ -111,13 +122,13 @@ class Capacity:
         line_bytes_s: float | None,
         downloads: int = 0,
     ) -> None:
-        """What left lately, whether the line was full, whether somebody was kept waiting.
+        """What left lately, whether the line was full, whether a client was kept waiting.
 
         `line_bytes_s` is what the line was found to carry; infinite while that is not known, None
-        if nobody looks.
+        if no finder looks.
         """
         self.full = link_busy
-        self._hardly_bytes_s = _HARDLY * goodput_bytes_s / max(1, downloads)
+        self._idle_bytes_s = CAPACITY.idle_part * goodput_bytes_s / max(1, downloads)
         bound = math.inf if self.configured is None else self.configured
         found = bound if line_bytes_s is None else line_bytes_s
         self.known = math.isfinite(found)
@@ -126,7 +137,7 @@ class Capacity:
         self._boost = _boosted(self._boost, goodput_bytes_s, self.rate_bytes_s, enough=enough)
 
     def observe_lines(self, lines: Mapping[str, LineSeen], wanted: Collection[str]) -> None:
-        """What left lately on each of several lines; somebody is kept waiting at those `wanted`."""
+        """What left lately on each of several lines; clients are kept waiting at those `wanted`."""
         for name in self.lines.keys() - lines.keys():
             del self.lines[name]
         for name, seen in lines.items():
@@ -187,14 +198,14 @@ class Capacity:
         """
         unmeasured = rate_bytes_s <= 0.0 and lease.cap_bytes_s == math.inf
         if unmeasured and held_back is None and not self.known:
-            # Its share of a line that nobody knows would soon be taken for its speed.
+            # Its share of an unknown line would soon be taken for its speed.
             return
-        hardly = held_back is not True and rate_bytes_s < self._hardly_bytes_s
-        if hardly:
+        idle = held_back is not True and rate_bytes_s < self._idle_bytes_s
+        if idle:
             # Else idle readers would be paused as if they were fast, in the places of others.
-            lease.cap_bytes_s = max(_LEAST_BYTES_S, rate_bytes_s)
+            lease.cap_bytes_s = max(CAPACITY.least_bytes_s, rate_bytes_s)
             lease.cap_is_floor = False
-        if hardly or rate_bytes_s <= 0.0:
+        if idle or rate_bytes_s <= 0.0:
             return
         known = lease.cap_bytes_s < math.inf
         if reads_bytes_s > 0.0:
@@ -202,43 +213,45 @@ class Capacity:
             return
         if lease.reads:
             more = max(0.0, rate_bytes_s - lease.cap_bytes_s)
-            lease.cap_bytes_s += _READS_MORE * more
+            lease.cap_bytes_s += CAPACITY.reads_more * more
             return
         if held_back is not False:
             if known and not lease.cap_is_floor:
-                if held_back is None or rate_bytes_s < _ALL * lease.cap_bytes_s:
+                if held_back is None or rate_bytes_s < CAPACITY.near_best * lease.cap_bytes_s:
                     lease.cap_bytes_s = max(lease.cap_bytes_s, rate_bytes_s)
                     return
                 lease.cap_is_floor = True
             typical = self.typical_client_bytes_s
-            if held_back is None and not known and _PROBE * rate_bytes_s < typical:
+            if held_back is None and not known and CAPACITY.may_be_faster * rate_bytes_s < typical:
                 # It may be slow by itself, which is seen at a later look: its probe goes on.
                 return
             floor = lease.cap_bytes_s if known else typical
-            lease.cap_bytes_s = max(floor, _PROBE * self._overbook * rate_bytes_s)
+            lease.cap_bytes_s = max(floor, CAPACITY.may_be_faster * self._overbook * rate_bytes_s)
             lease.cap_is_floor = True
             return
         if not self._clients:
             # Before any is over, the first looks tell more than nothing.
             self._looks += 1
-            self._seems(rate_bytes_s, max(_MEMORY, 1.0 / self._looks))
+            self._seems(rate_bytes_s, max(CAPACITY.memory, 1.0 / self._looks))
         if known and not lease.cap_is_floor and rate_bytes_s < lease.cap_bytes_s:
-            rate_bytes_s = lease.cap_bytes_s + _SLOWER * (rate_bytes_s - lease.cap_bytes_s)
+            rate_bytes_s = lease.cap_bytes_s + CAPACITY.slower_part * (
+                rate_bytes_s - lease.cap_bytes_s
+            )
         lease.cap_bytes_s = rate_bytes_s
         lease.cap_is_floor = False
 
     def learn(self, lease: Lease) -> None:
         """The lease is over: what its client could take tells of those to come."""
-        # Those that took hardly anything tell nothing: they would make everybody look slow.
-        if self._hardly_bytes_s < lease.cap_bytes_s < math.inf:
+        # Idle clients tell nothing: they would make all look slow.
+        if self._idle_bytes_s < lease.cap_bytes_s < math.inf:
             # Of a client that was held back is known only that it is not slower.
             if not lease.cap_is_floor or lease.cap_bytes_s > self.typical_client_bytes_s:
                 self._clients += 1
-                self._seems(lease.cap_bytes_s, max(_MEMORY, 1.0 / self._clients))
+                self._seems(lease.cap_bytes_s, max(CAPACITY.memory, 1.0 / self._clients))
             known = lease.cap_bytes_s
             self._speeds[lease.client] = -known if lease.cap_is_floor else known
             self._speeds.move_to_end(lease.client)
-            if len(self._speeds) > _REMEMBERED:
+            if len(self._speeds) > CAPACITY.remembered:
                 self._speeds.popitem(last=False)
 
     def remember(self, lease: Lease) -> None:

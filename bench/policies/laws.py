@@ -93,9 +93,15 @@ LAWS: Mapping[str, Sequence[Patch]] = {
     "network order": ((NetworkOrder, "least_bytes", _always(0.0)),),
     "network shares in the virtual link": ((VirtualSharing, "add", _add_without_network),),
     "demand boost": ((capacity, "_boosted", _always(1.0)),),
-    "a held-back client may be faster": ((capacity, "_PROBE", 1.0),),
-    "slower is believed slowly": ((capacity, "_SLOWER", 1.0),),
-    "hardly anything": ((capacity, "_HARDLY", 0.0),),
+    "a held-back client may be faster": (
+        (capacity, "CAPACITY", replace(capacity.CAPACITY, may_be_faster=1.0)),
+    ),
+    "slower is believed slowly": (
+        (capacity, "CAPACITY", replace(capacity.CAPACITY, slower_part=1.0)),
+    ),
+    "idle clients are believed idle": (
+        (capacity, "CAPACITY", replace(capacity.CAPACITY, idle_part=0.0)),
+    ),
 }
 
 
