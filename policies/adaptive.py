@@ -1,8 +1,8 @@
 """Adaptive: the policy that measures best for the conditions, chosen anew when settings change.
 
-At present that is Fair: while the line has room it admits everybody like a plain server, small jobs
-keep their reserve, and tickets are given only to those who must wait. `Snapshot.mode` says what
-runs; why, and where the comparison is still to be repeated, `docs/decisions/policies.md`.
+At present that is Fair: while the line has room it admits all clients like a plain server, small
+jobs keep their reserve, and only clients that must wait get tickets. `Snapshot.mode` says what
+runs; docs/decisions/policies.md says why.
 """
 
 from __future__ import annotations

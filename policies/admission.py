@@ -12,10 +12,10 @@ The kernel does the rest:
 - A visit before the promised return is counted, moves that return, and starts nothing but what
   would take an idle slot.
 - A ticket whose lease idled out before its client had a byte is given back once, with its number.
-- While nobody waits, a download for which there is room starts at once. Its lease is *fresh*: the
-  policy hears of it as time passes, unless it is over by then. It gets a ticket, which keeps its
-  place over a crash, once another client has to wait.
-- While others wait, a download that takes hardly any of its slot's share goes on without one
+- While no client waits, a download for which there is room starts at once. Its lease is *fresh*:
+  the policy is told of it as time passes, unless it is over by then. It gets a ticket, which keeps
+  its place over a crash, once another client has to wait.
+- While others wait, a download that takes too little of its slot's share goes on without one
   (`policies.laws.slot_use`).
 
 A policy that gives no tickets serves those that it took over first.
@@ -65,9 +65,9 @@ from .state import AdmissionState
 
 #: A client that reconnects at once, for ranges or after a broken line, keeps its slot anyway.
 _SHORTEST_IDLE = 0.25
-#: Those who ask again and again before they were told to get an idle slot only if nobody else is
-#: due within so long: else asking often would pay.
-_SOON_S = 5.0
+#: An early poller gets an idle slot only if no other client is due within this time, seconds.
+#: Otherwise early polling would pay.
+EARLY_POLL_GUARD_S = 5.0
 _MOST_DUE = 200
 #: A client that polls leaves a slot to earlier tickets that are due within this part of the time
 #: for which a download holds a slot. Otherwise the order would be that of visits.
@@ -85,8 +85,8 @@ MOST_PER_TICK = 100
 PROMOTIONS_PER_OFFER = 2
 #: Requests are answered for this long between two parts of a long task, seconds.
 YIELD_S = 0.02
-#: A client sent away without a ticket is taken to want a slot for so many times its return.
-_ASKED_AGAIN = 1.5
+#: A client without a ticket counts as waiting for this many times its Retry-After.
+INTEREST_FACTOR = 1.5
 #: No wait longer than this many times `retry_max_s` is ever told.
 LONGEST = 20.0
 
@@ -129,8 +129,8 @@ class HookedAdmission:
         self.laws = Laws(self._use, CrowdLaw(state, self.policy, self._room), self._aside)
         #: For `progress`, which is told of each download many times a second.
         self._measured = state.capacity.measured
-        #: What `Policy.spare` said as time passed last, less what has started since; whether it was
-        #: asked since then.
+        #: What `Policy.spare` answered as time passed last, less what has started since; whether
+        #: it was asked since then.
         self._spare_slots, self._spare_bytes_s = 0, 0.0
         self._spare_known = False
         # What `build` chose may have an order of its own.
@@ -173,20 +173,20 @@ class HookedAdmission:
             return True
         return False
 
-    def admit_brief(self, now: float) -> bool:
-        """See `AdmissionPolicy.admit_brief`."""
-        if not self.has_brief_room(now):
+    def admit_single_write(self, now: float) -> bool:
+        """See `AdmissionPolicy.admit_single_write`."""
+        if not self.can_admit_single_write(now):
             return False
         self._tally.admitted_large += 1
         self._tally.completed += 1
         return True
 
-    def has_brief_room(self, now: float) -> bool:
-        """See `AdmissionPolicy.has_brief_room`."""
+    def can_admit_single_write(self, now: float) -> bool:
+        """See `AdmissionPolicy.can_admit_single_write`."""
         if len(self.queue) or self._room.large_free() <= 0:
             return False
-        # Without tickets those who were sent away wait, too, although nobody counts them.
-        since_s = now - _ASKED_AGAIN * self.policy.retry_s()
+        # Without tickets, clients that were sent away wait, too, although they are not counted.
+        since_s = now - INTEREST_FACTOR * self.policy.retry_s()
         return not any(at_s > since_s for _, at_s in self._sent_away)
 
     def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
@@ -197,7 +197,7 @@ class HookedAdmission:
             return self._join(lease, job, now)
         if ticket is None and self._finds_room(job, now):
             return self._start_at_once(job, now)
-        self._take_in(now)
+        self._report_immediate_starts(now)
         self.strangers.note(job.client, job.stranger_network)
         row = self.queue.find(job.client, job.file) if len(self.queue) else None
         if row is not None:
@@ -233,7 +233,7 @@ class HookedAdmission:
         return not self.laws.holds_newcomer(job.stranger_network, now)
 
     def _look_for_room(self, now: float) -> None:
-        self._take_in(now)
+        self._report_immediate_starts(now)
         self._spare_known = True
         self._spare_slots, self._spare_bytes_s = 0, 0.0
         if self.state.closed or self.pool.doubted or self._aside.holds_any:
@@ -262,8 +262,8 @@ class HookedAdmission:
             self.laws.lease_begins(lease, now)
         return Admit(lease.id)
 
-    def _take_in(self, now: float) -> None:
-        """Tell the policy of those that began at once."""
+    def _report_immediate_starts(self, now: float) -> None:
+        """Tell the policy about downloads that started without a ticket."""
         fresh = self.pool.fresh
         if not fresh:
             return
@@ -277,7 +277,7 @@ class HookedAdmission:
             self.policy.starts(lease, None, now)
 
     def _give_tickets(self, now: float) -> bool:
-        """Somebody waits: downloads that began without a ticket get theirs; whether more do."""
+        """A client waits, so downloads that began without a ticket get one; whether more follow."""
         without = self.pool.without_ticket
         for number in list(islice(without, MOST_PER_TICK)):
             lease = without.pop(number)
@@ -353,7 +353,7 @@ class HookedAdmission:
         return large and not self.laws.holds_newcomer(job.stranger_network, now)
 
     def _first_of_all(self, job: Job, now: float) -> Decision:
-        """A newcomer before whom nobody waits: most start at once, and never stand in a list."""
+        """A newcomer while no client waits: most start at once, and never stand in a list."""
         queue = self.queue
         row = queue.issue_alone(job, self._believed_bytes(job), now)
         self._tally.tickets_issued += 1
@@ -458,11 +458,11 @@ class HookedAdmission:
         return idle_since_s is not None and now - idle_since_s >= DUE_S
 
     def _forsaken(self, row: int, now: float) -> bool:
-        """Whether a slot has stood idle, and nobody else is about to come for it."""
+        """Whether a slot has stood idle, and no other client is about to come for it."""
         if not self._stood_idle(now):
             return False
         ttl_s = self.settings.ticket_ttl_s
-        due = self.queue.running_out(now + ttl_s - DUE_S, now + ttl_s + _SOON_S)
+        due = self.queue.running_out(now + ttl_s - DUE_S, now + ttl_s + EARLY_POLL_GUARD_S)
         return all(other == row for other in islice(due, 2))
 
     def _start(self, job: Job, now: float, row: int | None) -> Admit:
@@ -522,7 +522,7 @@ class HookedAdmission:
         network = job.stranger_network
         if not self.laws.holds_newcomer(network, now):
             return False
-        since_s = now - _ASKED_AGAIN * self.policy.retry_s()
+        since_s = now - INTEREST_FACTOR * self.policy.retry_s()
         return any(other != network and at_s > since_s for other, at_s in self._sent_away)
 
     def _send_away(self, job: Job, now: float) -> Wait:
@@ -545,7 +545,7 @@ class HookedAdmission:
         """See `AdmissionPolicy.progress`."""
         held = self.pool.leases[lease]
         if held.fresh:
-            self._take_in(now)
+            self._report_immediate_starts(now)
         self._took(held, remaining_bytes)
         held.rate_bytes_s = rate_bytes_s
         if held.large:
@@ -569,7 +569,7 @@ class HookedAdmission:
     def _kept_s(self, held: Lease, now: float) -> float:
         """How long the slot stays with a download that has lost its last connection.
 
-        One that has hardly taken anything keeps it no longer than it used it, all times without a
+        One that has taken nearly nothing keeps it no longer than it used it, all times without a
         connection together, so that asking and hanging up at once, even again and again, holds
         little up; and each time that such a slot ran out, the next is kept half as long. A small
         download is sooner begun anew than resumed: its slot is not kept.
@@ -687,7 +687,7 @@ class HookedAdmission:
         lines: Mapping[str, LineSeen] = ONE_LINE,
     ) -> None:
         """See `AdmissionPolicy.observe`."""
-        self._take_in(now)
+        self._report_immediate_starts(now)
         self.network_order.earn(goodput_bytes_s, len(self.pool) + len(self.queue), now)
         wanted = bool(self.queue.here) or self.pool.paused > 0
         running = self.pool.large_active
@@ -711,7 +711,7 @@ class HookedAdmission:
         if self._advanced_s is not None:
             self.estimator.waited(len(queue) * max(0.0, now - self._advanced_s))
         self._advanced_s = now
-        self._take_in(now)
+        self._report_immediate_starts(now)
         self._spare_known = False
         idled = self._end_idle(now)
         expired = self._expire(now)
@@ -729,7 +729,7 @@ class HookedAdmission:
             if queue.table.state[queue.table.rows[number]] == WAITING:
                 self._ready.make_ready(queue.table.rows[number], now)
         if len(queue):
-            # Here, as time passes, so that hardly any offer has to pay for it.
+            # Here, as time passes, so that few offers have to pay for it.
             self._lay_out(now, needed=not self._ready.link_decides)
             goes_on |= self._give_tickets(now)
         wakes = [self.policy.wake_s(now)]
@@ -825,10 +825,10 @@ class HookedAdmission:
     def _are_due_before(
         self, entry: tuple[float, int], now: float, count: int, soon_s: float = DUE_S
     ) -> bool:
-        """Whether so many absent ready tickets before this one, of large jobs, are due just now.
+        """Whether `count` absent ready tickets before this one, of large jobs, are due just now.
 
         Those who came back before count from `soon_s` before theirs: they are likely to come again.
-        Looks at no more than a few hundred: when so many are due at once, the first of them that
+        Looks at no more than a few hundred: when more are due at once, the first of them that
         come take all the slots anyway.
         """
         queue, table, ttl_s = self.queue, self.queue.table, self.settings.ticket_ttl_s
@@ -915,8 +915,8 @@ class HookedAdmission:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
         elif 0.0 <= table.bound[row] < now - table.issued_s[row]:
-            said_s, kept = table.expected[row], self._keeps_word(small)
-            self.estimator.broken(table.away[row], said_s, now, small=small, kept=kept)
+            told_s, kept = table.expected[row], self._keeps_word(small)
+            self.estimator.broken(table.away[row], told_s, now, small=small, kept=kept)
             table.bound[row] = -1.0
         if not table.present[row]:
             retry += advice.penalty_s(table.early[row])
@@ -932,9 +932,8 @@ class HookedAdmission:
     def _slot_s(self, row: int, told: Forecast, small: bool) -> float:
         """When a slot is likely to be there for a client that waits elsewhere.
 
-        What came of waits is learnt of those told first. The rest of a large one's is not among
-        them: those near their turn would be sent away by what short waits were when nobody waited
-        long, come late, and prove it right.
+        What came of waits corrects first returns alone. Clients near their turn would be sent away
+        by what short waits were when no client waited long, come late, and prove it right.
         """
         table = self.queue.table
         if small or table.polls[row] <= table.early[row]:

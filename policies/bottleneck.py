@@ -119,8 +119,8 @@ class LineOrders:
 
     `cap_bytes_s` is for the pacer (None: none), `line_bytes_s` what the line is taken to carry for
     downloads (infinite: unknown), `hold` the leases that must send nothing just now. `clear` says
-    that the line limits nobody beyond the cap; then `limited` has those who take all that their own
-    lines carry.
+    that the line limits no client beyond the cap; then `limited` has those that take all that their
+    own lines carry.
     """
 
     cap_bytes_s: float | None = None
@@ -178,7 +178,7 @@ class Bottleneck:
     """Finds and follows one line. Feed it every quarter of a second or so; jitter does no harm.
 
     `ceiling_bytes_s` is the operator's bound: the cap is never above it. It tells nothing of the
-    line until so much has arrived while it held somebody back.
+    line until this much has arrived while it held a client back.
     """
 
     __slots__ = (
@@ -212,10 +212,10 @@ class Bottleneck:
         self._sure = math.inf
         self._next_trim_s = -math.inf
         self._looks: deque[_LineLook] = deque()
-        #: Of the ticks within the window, which had somebody held back by the cap.
+        #: Of the ticks within the window, which had a client held back by the cap.
         self._held: deque[tuple[float, bool]] = deque()
         self._stuck_since_s = math.inf
-        #: Lease -> since when it has been stuck although the line limited nobody.
+        #: Lease -> since when it has been stuck although the line limited no client.
         self._stuck: dict[int, float] = {}
         self._murky_until_s = -math.inf
         self._trial: _LevelTrial | None = None
@@ -246,7 +246,7 @@ class Bottleneck:
     ) -> LineOrders:
         """One tick: all that was acknowledged since the start, what is under way, the running.
 
-        `held_back`: the cap keeps somebody who could send waiting. `samples` has every running
+        `held_back`: the cap keeps a transfer that could send waiting. `samples` has every running
         download, those of the last `LineOrders.hold` too, but none that the policy paused.
         """
         acked = {sample.lease: sample.acked_bytes for sample in samples}
@@ -284,7 +284,7 @@ class Bottleneck:
 
     @property
     def _clear(self) -> bool:
-        """Whether the line limits nobody beyond the cap, nor has done so a moment ago."""
+        """Whether the line limits no client beyond the cap, nor has done so a moment ago."""
         now = self._looks[-1].now
         if self._stuck_since_s < math.inf or self._trial is not None or now < self._murky_until_s:
             return False
@@ -334,7 +334,7 @@ class Bottleneck:
         return None
 
     def _rates(self, seconds: float) -> tuple[float, Mapping[int, float]]:
-        """Goodput, and by lease for those who ran all the time, over the last so many seconds."""
+        """Goodput, and by lease for those who ran all the time, over the last seconds."""
         latest = self._looks[-1]
         before = self._since(seconds) or self._looks[0]
         passed = latest.now - before.now
@@ -392,7 +392,7 @@ class Bottleneck:
         return ceiling is not None and math.inf > FINDER.cap_part * self._line >= 0.999 * ceiling
 
     def _reach_ceiling(self, now: float) -> None:
-        """While the ceiling holds somebody back, and all of it arrives, the line carries it."""
+        """While the ceiling holds a client back, and all of it arrives, the line carries it."""
         ceiling = self.ceiling_bytes_s
         if ceiling is None or self._bounded or self._held_part() < 0.5:
             return
@@ -589,7 +589,7 @@ class Bottleneck:
             self._probe = _Probe(now, 1.0, 0, FINDER.fall_drain_part, found=True, fell=fell)
 
     def _not_full(self, goodput_bytes_s: float, count: int, now: float) -> None:
-        """Each client is limited by itself. A cap that stood has been wrong if it held anybody."""
+        """Each client is limited by itself. A cap that held any was wrong."""
         self._trial = None
         if not self._bounded and goodput_bytes_s >= 0.9 * FINDER.cap_part * self._line:
             self._line = math.inf
@@ -692,7 +692,7 @@ def _stood_still(evidence: Sequence[tuple[float, float, float, float]], level: f
 
 
 def _telling(samples: Sequence[Sample], rates: Mapping[int, float]) -> list[Sample]:
-    """Those that tell something of the line: who takes hardly anything is stuck by itself.
+    """Those that tell something of the line: one that takes nearly nothing is stuck by itself.
 
     Else a few readers that stand still could make a line look full that has room.
     """

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 
-# Not frozen, which would make each four times as dear; nobody changes one.
+# Not frozen, which would make each four times as dear; no code changes one.
 @dataclass(slots=True, unsafe_hash=True)
 class Job:
     """One client's wish for one representation.
@@ -34,7 +34,7 @@ class Job:
     `client` and `file` are opaque keys; the pair names the download, so a second offer of the
     same pair is the same job. `size_bytes` is the whole representation and decides small or
     large; `remaining_bytes` is what this client still wants of it (less after a resume).
-    `rate_bytes_s` is what the client can take, `inf` where nobody knows. `present` says that the
+    `rate_bytes_s` is what the client can take, `inf` where that is unknown. `present` says that the
     client waits inside its request and can start the instant it is called.
 
     `network` holds the address prefixes that enclose the client, narrow to wide (IPv4 /32 and /24;
@@ -184,8 +184,8 @@ class Advance:
 
     `behind`/`ahead`: leases that get only what others leave of the line from now on, or their share
     again. `pause`/`resume`: leases whose senders must stop or go on. `idled_out`: leases that ended
-    because nobody used them. `expired`: tickets that left the queue unclaimed. `call`: tickets of
-    clients that are present and may start now, best first: offer each again at once (or
+    unused. `expired`: tickets that left the queue unclaimed. `call`: tickets of clients that are
+    present and may start now, best first: offer each again at once (or
     `withdraw` it if its client has left). `wake_at`: the latest time for the next call.
     """
 
@@ -204,8 +204,8 @@ class Snapshot:
     """The state of admission at a glance. Totals count since the policy was built.
 
     Where a policy is `link_bound` the link decides how many downloads run; `slots` then is only a
-    limit for safety that nobody comes near. `slotless` downloads go on without a slot, as they
-    take hardly any of its share while others wait. `mode` is the policy that decides.
+    limit for safety that is far away. `slotless` downloads go on without a slot, as they
+    take too little of its share while others wait. `mode` is the policy that decides.
     """
 
     policy: str
@@ -283,7 +283,7 @@ ONE_LINE: Mapping[str, LineSeen] = MappingProxyType({})
 
 
 class PolicyView(Protocol):
-    """What everybody may ask of a policy; none of it changes anything."""
+    """What any caller may ask of a policy; none of it changes anything."""
 
     name: str
 
@@ -340,24 +340,24 @@ class AdmissionPolicy(PolicyView, Protocol):
         ...
 
     def close(self, closed: bool) -> None:
-        """Let nobody start (True) until told otherwise; running downloads go on, places count.
+        """Let no download start (True) until told otherwise; running downloads go on, places count.
 
         It outlives a switch of policy. Follow it with `advance`.
         """
         ...
 
-    def admit_brief(self, now: float) -> bool:
+    def admit_single_write(self, now: float) -> bool:
         """Whether a large job that ends within this very instant may go; counts it if so.
 
         For bodies that leave in one write, like `admit_small`: yes only while there is room for
-        them, see `has_brief_room`. False means: `offer` it.
+        them, see `can_admit_single_write`. False means: `offer` it.
         """
         ...
 
-    def has_brief_room(self, now: float) -> bool:
-        """Whether a slot for large jobs is free and nobody waits who could be overtaken.
+    def can_admit_single_write(self, now: float) -> bool:
+        """Whether a slot for large jobs is free and no client waits that could be overtaken.
 
-        Somebody who was told to come back waits, with a ticket or without.
+        A client that was told to come back waits, with a ticket or without.
         """
         ...
 
@@ -420,11 +420,11 @@ class AdmissionPolicy(PolicyView, Protocol):
         line_bytes_s: float | None = None,
         lines: Mapping[str, LineSeen] = ONE_LINE,
     ) -> None:
-        """What left the server lately in all, and whether its cap held anybody back.
+        """What left the server lately in all, and whether its cap held a client back.
 
         `line_bytes_s` is what its line was found to carry; infinite while that is not known, None
-        if nobody looks: then it carries what is configured. `lines` are those that this is the sum
-        of, by `Job.line`; empty where there is one.
+        if no finder looks: then it carries what is configured. `lines` are those that this is the
+        sum of, by `Job.line`; empty where there is one.
         """
         ...
 

@@ -2,8 +2,8 @@
 
 Offer or end something, then `settle`: time passes in the policy, senders pause and resume,
 parked clients are called, and that again until nothing follows from it. The policy decides, the
-driver calls in the right order, the hands (server or simulator) act. Nobody else calls a policy;
-everybody may look at it (`PolicyDriver.view`).
+driver calls in the right order, the hands (server or simulator) act. No other module calls a
+policy; any may look at it (`PolicyDriver.view`).
 
 A parked request waits inside its request, with a ticket. Several requests of one client for one
 file share the ticket, so the driver keeps two laws that a policy cannot know of: while one of them
@@ -49,7 +49,7 @@ class Hands(Protocol):
         ...
 
     def idled_out(self, lease: int, now: float) -> None:
-        """The lease is no more; nobody used it."""
+        """The lease is over; no client used it."""
         ...
 
     def expired(self, ticket: int, now: float) -> None:
@@ -96,20 +96,20 @@ class PolicyDriver:
         """Whether a job that ends within this instant may go; see `AdmissionPolicy`."""
         return self._policy.admit_small(now)
 
-    def admit_brief(self, now: float) -> bool:
+    def admit_single_write(self, now: float) -> bool:
         """The same for a large job that ends within this instant; see `AdmissionPolicy`."""
-        return self._policy.admit_brief(now)
+        return self._policy.admit_single_write(now)
 
-    def has_brief_room(self, now: float) -> bool:
-        """Whether `admit_brief` would say yes."""
-        return self._policy.has_brief_room(now)
+    def can_admit_single_write(self, now: float) -> bool:
+        """Whether `admit_single_write` would say yes."""
+        return self._policy.can_admit_single_write(now)
 
     def ticket_of(self, lease: int) -> int | None:
         """The ticket of a running download; None while it has none."""
         return self._policy.ticket_of(lease)
 
     def close(self, closed: bool) -> None:
-        """Let nobody start, or again somebody. Then `settle`."""
+        """Let no download start, or let them start again. Then `settle`."""
         self._policy.close(closed)
         self._changed = True
 

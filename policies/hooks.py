@@ -127,10 +127,10 @@ class Policy:
         return False
 
     def spare(self, now: float) -> tuple[int, float]:
-        """How many more large jobs of whatever size would start now, and keep nobody waiting.
+        """How many more large jobs of whatever size would start now, and keep no client waiting.
 
-        And how many bytes per second of the line these may take together. So many start without a
-        ticket while nobody waits, and the policy hears of them as time passes (`starts`), unless
+        And how many bytes per second of the line these may take together. They start without a
+        ticket while no client waits, and the policy hears of them as time passes (`starts`), unless
         they are over by then. (0, 0.0): each is to be asked for.
         """
         return 0, 0.0

@@ -71,7 +71,7 @@ class Lease:
         #: Where it ends in its client's virtual share, see `policies.virtual_sharing`.
         self.mark = math.inf
         self.slotless = False
-        #: Its slot went to somebody else although it was used, see `policies.laws.crowds`.
+        #: Its slot went to another client although it was used, see `policies.laws.crowds`.
         self.lent = False
         #: The network as a part of whose crowd it counts (`policies.laws.crowds`); empty: none.
         self.network = ""
@@ -273,7 +273,7 @@ class LeasePool:
             self.without_ticket.pop(lease.id, None)
 
     def idled_out(self, now: float, most: int) -> list[Lease]:
-        """Leases that nobody has used for too long by now, no more; they stay open until closed."""
+        """At most `most` leases that were unused for too long; they stay open until closed."""
         out: list[Lease] = []
         while self._idle and self._idle[0][0] <= now and len(out) < most:
             deadline, number = heapq.heappop(self._idle)

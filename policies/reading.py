@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: What arrived over the first of these is needed before anything is told, and no more than the
-#: second counts, seconds.
-_LEAST_S, _MOST_S = 0.2, 4.0
+#: A pace is told once bytes have arrived for this long, seconds.
+_LEAST_S = 0.2
+#: Bytes that arrived longer ago do not count, seconds.
+_MOST_S = 4.0
 
 
 class ReadingPace:
@@ -102,6 +103,6 @@ class RunningRate:
 
         Where it cannot be told who limits the client (None), only a lower bound is learnt, and
         nothing corrects it while the client is paused. So what its kernel took ahead does not
-        count. Under a cap that the line is known to carry it does: a share hardly fills a kernel.
+        count. Under a cap that the line is known to carry it does: a share rarely fills a kernel.
         """
         return self.bytes_s - self._ahead_bytes_s if held_back is None else self.bytes_s

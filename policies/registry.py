@@ -109,7 +109,7 @@ def make_policy(
     """Build the policy called `name`; it takes over all leases and tickets of `previous`.
 
     `previous` must not be used afterwards. No download is dropped and no ticket is lost: a policy
-    that gives no tickets serves those it took over before anybody else. Call `advance` at once.
+    that gives no tickets serves those it took over before all others. Call `advance` at once.
     Raises KeyError with the known names for an unknown one.
     """
     if name not in POLICIES:

@@ -1,4 +1,4 @@
-"""Reserve: large jobs never take the last slots, so small ones hardly ever wait (paper A).
+"""Reserve: large jobs never take the last slots, so small ones rarely wait (paper A).
 
 No places are kept among large jobs; they are told when to try again.
 """

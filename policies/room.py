@@ -31,7 +31,7 @@ class Room:
         return self._queue.table.size[row] < self.small_below_bytes
 
     def free(self) -> int:
-        """Slots that nobody holds and a job may take; none while the doors are closed."""
+        """Free slots that a job may take; none while the doors are closed."""
         return 0 if self._state.closed else self._policy.slots() - self._pool.slots_used
 
     def large_free(self) -> int:
@@ -64,7 +64,7 @@ class Room:
         """Slots that small jobs with tickets below `before` take now, or in the mean just now.
 
         One that waits here takes its slot at once. Those who are due come one by one, and hold
-        theirs for a moment each: a slot kept for every one of them would be kept for nobody.
+        theirs for a moment each: most slots kept for each of them would stay empty.
         """
         table = self._queue.table
         here = due = 0

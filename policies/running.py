@@ -77,7 +77,7 @@ class Running:
         self._lines: set[str] = set()
         #: How many of them have been looked at since `some` began anew.
         self._looked_at = 0
-        #: Whether there are keys that nobody has set. There is no order until `reorder`.
+        #: Whether there are keys that are not set. There is no order until `reorder`.
         self.stale = True
         #: Whether anything has changed since the last decision on who runs.
         self.changed = True

@@ -362,7 +362,7 @@ class PolicySettings(BaseModel):
         return self
 
     def of_machines(self, count: int) -> PolicySettings:
-        """What so many machines have together: slots and line are each one's own."""
+        """What `count` machines have together: each has slots and a line of its own."""
         if count == 1:
             return self
         line = self.bandwidth_bytes_s

@@ -1,10 +1,10 @@
 """Which clients count with their network in the sharing of the line.
 
 Invented names cost nothing, nor do the addresses of one's own network. So clients that nothing is
-known of have a few shares of the line together with their whole network, and everybody
-of whom there is evidence (an old cookie, places claimed in time, finished downloads) has a share of
-its own. It is the share that the guard of Fair counts by, not the place in the queue: a network of
-strangers may be late by what it asks, but makes nobody else late.
+known of have a few shares of the line together with their whole network, and each client
+with evidence (an old cookie, places claimed in time, finished downloads) has a share of its own.
+The guard of Fair counts by that share; the place in the queue does not: a network of strangers may
+be late by what it asks, but makes no other client late.
 """
 
 from __future__ import annotations

@@ -46,5 +46,5 @@ class AdmissionState:
     crowds: Crowds = field(default_factory=Crowds)
     network_order: NetworkOrder = field(default_factory=NetworkOrder)
     first_uses: FirstUses = field(default_factory=FirstUses)
-    #: Nobody starts; what runs may finish, new requests are queued.
+    #: No download starts; what runs may finish, new requests are queued.
     closed: bool = False

@@ -116,7 +116,7 @@ class Laws(RuleBasedStateMachine):
 
     @initialize(configured=st.booleans())
     def the_line(self, configured: bool) -> None:
-        """An operator says what the line carries, or nobody does."""
+        """An operator says what the line carries, or not."""
         if not configured:
             self.settings = PolicySettings(**{**SETTINGS, "bandwidth_bytes_s": None})
             self.policy = make_policy(self.start_with, self.settings, random.Random(5))
@@ -223,7 +223,7 @@ class Laws(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 99), times=st.integers(1, 3))
     def lose_a_start(self, pick: int, times: int) -> None:
-        """Everybody asks, and one of those who must wait loses its start, or several in a row."""
+        """All clients ask, and one of those who must wait loses its start, or several in a row."""
         size = SIZES["disk"]
         for client in CLIENTS:
             self.offer(Job(client, "disk", size, size, network=NETWORKS[client]))
@@ -285,7 +285,7 @@ class Laws(RuleBasedStateMachine):
 
     @rule(line_bytes_s=st.sampled_from([math.inf, 1e6]))
     def the_line_fills_and_empties(self, line_bytes_s: float) -> None:
-        """Everybody asks for a long download, all that run fill the line, and then nothing leaves.
+        """All clients ask for a long download, all that run fill the line, and then nothing leaves.
 
         A policy that pauses does so here.
         """

@@ -35,13 +35,13 @@ def test_fcfs_gives_every_slot_to_those_who_ask_and_tells_the_rest_to_try_again(
 @pytest.mark.parametrize("name", ["fcfs", "reserve"])
 def test_no_brief_body_overtakes_those_who_were_sent_away(name: str) -> None:
     policy = make(name, slots=1, reserve_small=0, busy_retry_s=10.0)
-    assert policy.has_brief_room(0.0)
+    assert policy.can_admit_single_write(0.0)
     first = policy.offer(job("a", LARGE), 0.0)
     assert isinstance(first, Admit)
     assert isinstance(policy.offer(job("b", LARGE), 1.0), Wait)
     policy.release(first.lease, 2.0, True)
-    assert not policy.admit_brief(2.0)
-    assert policy.admit_brief(20.0)  # "b" did not come back
+    assert not policy.admit_single_write(2.0)
+    assert policy.admit_single_write(20.0)  # "b" did not come back
 
 
 def test_reserve_keeps_the_last_slots_for_small_jobs() -> None:

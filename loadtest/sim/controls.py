@@ -44,13 +44,13 @@ class ProcessorSharing:
     def close(self, closed: bool) -> None:
         """Never."""
 
-    def admit_brief(self, now: float) -> bool:
+    def admit_single_write(self, now: float) -> bool:
         """Always."""
         self._large += 1
         self._completed += 1
         return True
 
-    def has_brief_room(self, now: float) -> bool:
+    def can_admit_single_write(self, now: float) -> bool:
         """Always."""
         return True
 

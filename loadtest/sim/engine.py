@@ -413,7 +413,7 @@ class Engine:
             return False
         if file.size_bytes < self.workload.small_below_bytes:
             return self._driver.admit_small(self.now)
-        return ticket is None and self._driver.admit_brief(self.now)
+        return ticket is None and self._driver.admit_single_write(self.now)
 
     def _carry(self, client: SimClient) -> None:
         assert client.flow is not None

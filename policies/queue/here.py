@@ -45,7 +45,7 @@ class LinesHere:
             del self._by_line[line]
 
     def fill(self, entries: Iterable[_Entry]) -> None:
-        """These wait, in their order, and nobody else."""
+        """These wait, in their order, and no others."""
         self._by_line.clear()
         for entry in entries:
             self._by_line.setdefault(self.line_of(entry[1]), []).append(entry)

@@ -210,7 +210,7 @@ class TicketTable:
         return row
 
     def reserve(self, count: int) -> None:
-        """Let at least so many rows be free."""
+        """Let at least `count` rows be free."""
         missing = count - len(self._free)
         if missing <= 0:
             return

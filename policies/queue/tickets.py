@@ -56,7 +56,7 @@ class TicketQueue:
         self.ready: list[tuple[float, int]] = []
         self.here: list[tuple[float, int]] = []
         self._lines = LinesHere()
-        #: Those that are ready with what they want, bytes; None until somebody asks.
+        #: Those that are ready with what they want, bytes; None until they are asked for.
         self._ready_left: RankedList | None = None
         self.next_number = 1
         #: The row of a ticket that is in no list yet, see `issue_alone`.
@@ -262,7 +262,7 @@ class TicketQueue:
         return row
 
     def issue_alone(self, job: Job, remaining_bytes: int, now: float) -> int:
-        """The same while nobody waits: its turn has come, and it is in no list yet.
+        """The same while no client waits: its turn has come, and it is in no list yet.
 
         `start` it or `stay` follows at once.
         """
@@ -524,7 +524,7 @@ class TicketQueue:
         table.drop(table.number[row])
 
     def overdue(self, now: float, most: int) -> list[int]:
-        """Rows of ready tickets that nobody claimed in time, no more; they stay until ended."""
+        """Rows of `most` ready tickets that were not claimed in time; they stay until ended."""
         return [self.table.rows[number] for number in self._deadlines.take_due(now, most)]
 
     def next_deadline(self) -> float | None:

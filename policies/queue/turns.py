@@ -14,8 +14,9 @@ from bisect import bisect_right
 
 from ..contract import ELSEWHERE
 
-#: Numbers that were given within so long are remembered together, seconds; and so many such steps.
+#: Numbers that were given within this time are remembered together, seconds.
 _STEP_S = 0.25
+#: Such steps that are remembered: 3 MB.
 _MOST = 200_000
 
 

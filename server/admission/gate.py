@@ -248,7 +248,7 @@ class Gate:
         # Part by part a large file would go past its turn, where anybody has to wait for one.
         if body_bytes < rep.size_bytes and not leases.has_room_for_parts(rep.url_path):
             return False
-        return leases.admit_brief(self.now())
+        return leases.admit_single_write(self.now())
 
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """See `transfer.Admission`; a part is no download."""
@@ -260,7 +260,7 @@ class Gate:
         seen = self.policy.snapshot(self.now())
         active = seen.small_active + seen.large_active
         free = not self.draining and active < seen.slots
-        brief = free and self.leases.has_brief_room(self.now())
+        brief = free and self.leases.can_admit_single_write(self.now())
         own = self.settings.slots - self.settings.reserve_small
         blocked = self.reception.blocked.networks()
         return SmallTerms(self._small_below, free, brief, blocked, own)

@@ -95,8 +95,8 @@ class LeaseManager:
         self.closed = False
         #: Bound once: it is asked for each small file.
         self.admit_small = self._driver.admit_small
-        self.admit_brief = self._driver.admit_brief
-        self.has_brief_room = self._driver.has_brief_room
+        self.admit_single_write = self._driver.admit_single_write
+        self.can_admit_single_write = self._driver.can_admit_single_write
         self._parked = parked
         #: Downloads with a connection less than at the last settling.
         self._ended: set[tuple[str, str]] = set()
