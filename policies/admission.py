@@ -54,7 +54,7 @@ from .hooks import Policy
 from .laws.aside import AsideTickets
 from .laws.crowd_law import CrowdLaw
 from .laws.law import Laws
-from .laws.slot_use import USE_S, SlotUse, was_used
+from .laws.slot_use import SLOT_USE, SlotUse, was_used
 from .leases import Lease
 from .queue.table import MOST_POLLS
 from .queue.tickets import READY, WAITING
@@ -995,7 +995,7 @@ class HookedAdmission:
                 len(self.queue),
                 line.total_bytes / len(line) if len(line) else None,
                 self._use.least_rate_bytes_s(),
-                2.0 * USE_S if self.settings.slot_use_fraction > 0.0 else math.inf,
+                2.0 * SLOT_USE.look_s if self.settings.slot_use_fraction > 0.0 else math.inf,
                 self.capacity.rate_bytes_s,
             )
 

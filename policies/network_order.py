@@ -1,9 +1,9 @@
 """How the order of turn counts the downloads of a network that had more than its share.
 
 Shortest first favours short downloads, so an attacker who fetches short files again and again would
-always be first. A network of strangers may take `BURST_MEANS` mean downloads at once, and `SHARES`
+always be first. A network of strangers may take `burst_means` mean downloads at once, and `shares`
 shares of what the line carries from then on. A network that takes more has no
-advantage from short downloads any more: each counts as `LEAST_MEANS` mean downloads, or as the
+advantage from short downloads any more: each counts as `least_means` mean downloads, or as the
 network's excess where that is less. Its long downloads count as what they are, so a crowd behind
 one address loses little.
 
@@ -13,23 +13,32 @@ What each constant brings is measured in docs/decisions/policies.md ("Networks b
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from .network_shares import NetworkShares, enclosing
 
-#: Shares of a network before its short downloads count as longer. With 12 one IPv4 costs two and a
-#: half times as much as with 4.
-SHARES = 4.0
-#: And this many mean downloads before that. With 4 a company of 20 behind one address is 28 % later
-#: than 20 others beside it; with 12 short files of one IPv4 cost 0.8 of a calm session, not 0.55.
-BURST_MEANS = 8.0
-#: Downloads of a network beyond its share count as this many mean ones at least. With 1 half of the
-#: crowd would still be longer; with 2 a crowd of 500 behind one address is 10 % later, not 5 %.
-LEAST_MEANS = 1.5
-#: No excess is larger than this many mean downloads: a network that had the line for itself all
-#: night is within its share again soon after others have come.
-MOST_EXCESS_MEANS = 2.0 * BURST_MEANS
-#: Networks of which the mean download is remembered. Not sensitive: a mean over any crowd will do.
-_REMEMBERED = 1000
+
+@dataclass(frozen=True, slots=True)
+class NetworkOrderTuning:
+    """A mean is the mean download of all networks."""
+
+    #: Shares of a network before its short downloads count as longer. With 12 one IPv4 costs two
+    #: and a half times as much as with 4.
+    shares: float = 4.0
+    #: And this many means before that. With 4 a company of 20 behind one address is 28 % later than
+    #: 20 others beside it; with 12 short files of one IPv4 cost 0.8 of a calm session, not 0.55.
+    burst_means: float = 8.0
+    #: Downloads of a network beyond its share count as this many means at least. With 1 half of the
+    #: crowd would still be longer; with 2 a crowd of 500 behind one address is 10 % later, not 5 %.
+    least_means: float = 1.5
+    #: No excess is larger than this many means: a network that had the line for itself all night is
+    #: within its share again soon after others have come.
+    most_excess_means: float = 16.0
+    #: Networks of which the mean is remembered. Not sensitive: a mean over any crowd will do.
+    remembered: int = 1_000
+
+
+ORDER = NetworkOrderTuning()
 
 
 class MeanDownload:
@@ -49,7 +58,7 @@ class MeanDownload:
         mean += (size_bytes - mean) / (count + 1)
         self._of[network] = mean, count + 1
         self._sum_bytes += mean
-        if len(self._of) > _REMEMBERED:
+        if len(self._of) > ORDER.remembered:
             self._sum_bytes -= self._of.popitem(last=False)[1][0]
 
     @property
@@ -74,14 +83,14 @@ class NetworkOrder:
 
     def took(self, network: str, count: int) -> None:
         """Strangers of this network were given `count` bytes."""
-        most = MOST_EXCESS_MEANS * self._mean.size_bytes
+        most = ORDER.most_excess_means * self._mean.size_bytes
         self._shares.charge(enclosing(network), count, most)
 
     def earn(self, goodput_bytes_s: float, present: int, now: float) -> None:
         """What leaves just now, for `present` downloads that run or wait."""
         if self._earned_s is not None:
             earned = goodput_bytes_s * max(0.0, now - self._earned_s)
-            self._shares.earn(earned * SHARES / (present + SHARES))
+            self._shares.earn(earned * ORDER.shares / (present + ORDER.shares))
         self._earned_s = now
 
     def least_bytes(self, network: str) -> float:
@@ -92,4 +101,4 @@ class NetworkOrder:
         if excess <= 0.0:
             return 0.0
         mean = self._mean.size_bytes
-        return min(LEAST_MEANS * mean, max(0.0, excess - BURST_MEANS * mean))
+        return min(ORDER.least_means * mean, max(0.0, excess - ORDER.burst_means * mean))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.policies import network_shares
-from tidegate.policies.network_order import LEAST_MEANS, MeanDownload, NetworkOrder
+from tidegate.policies.network_order import ORDER, MeanDownload, NetworkOrder
 from tidegate.policies.network_shares import WIDE_SHARES, NetworkShares, enclosing
 
 PATHS = [
@@ -100,7 +100,7 @@ def test_short_downloads_of_a_network_beyond_its_share_count_as_long_ones() -> N
     order = crowd()
     for _ in range(1000):
         order.took("10.1.0.0/24", 100_000)
-    assert order.least_bytes("10.1.0.0/24") == LEAST_MEANS * 1_000_000
+    assert order.least_bytes("10.1.0.0/24") == ORDER.least_means * 1_000_000
     assert order.least_bytes("10.2.0.0/24") == 0.0
 
 

@@ -27,16 +27,26 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 
-#: A crowd has `network_shares` parts of the slots, and all other clients have as many as this.
-_BESIDE = 16
-#: Crowds that are looked at in one go for tickets that may come forward.
-_LOOKED_AT = 64
-#: A slot that ran out unused counts against its network for about this long, seconds.
-_MEMORY_S = 60.0
-#: Networks with unused slots that are remembered: about 1 MB.
-_REMEMBERED = 10_000
+
+@dataclass(frozen=True, slots=True)
+class CrowdTuning:
+    """Parts, and bounds of memory and of one step."""
+
+    #: A crowd has `network_shares` parts of the slots, and all other clients as many as this: half
+    #: by default, as honest people behind one address are half of all clients at times.
+    beside: int = 16
+    #: Crowds that are looked at in one go for tickets that may come forward: about 0.1 ms.
+    most_at_once: int = 64
+    #: A slot that ran out unused counts against its network for about this long, seconds.
+    memory_s: float = 60.0
+    #: Networks with unused slots that are remembered: about 1 MB.
+    remembered: int = 10_000
+
+
+CROWDS = CrowdTuning()
 
 
 class Crowds:
@@ -82,7 +92,7 @@ class Crowds:
         """What one crowd may have in front of the slots; all of them if `shares` is 0."""
         if not shares:
             return slots
-        part = slots * shares / (shares + _BESIDE)
+        part = slots * shares / (shares + CROWDS.beside)
         return max(1, int(part / max(1, len(self._back))))
 
     def is_full(self, network: str, slots: int, shares: int, now: float) -> bool:
@@ -180,13 +190,13 @@ class Crowds:
         out: list[int] = []
         if not self._back:
             return out
-        for network in list(islice(self._back, _LOOKED_AT)):
+        for network in list(islice(self._back, CROWDS.most_at_once)):
             while network in self._back and not self.is_full(network, slots, shares, now):
                 number = self._back[network][0][1]
                 self._drop_back(number, network)
                 self._front(number, network)
                 out.append(number)
-            if network in self._back and len(self._back) > _LOOKED_AT:
+            if network in self._back and len(self._back) > CROWDS.most_at_once:
                 # The next ones have their turn to be looked at.
                 self._back[network] = self._back.pop(network)
         return out
@@ -260,7 +270,7 @@ class Crowds:
         if network:
             self._wasted[network] = self._wasted_lately(network, now) + 1.0, now
             self._wasted.move_to_end(network)
-            if len(self._wasted) > _REMEMBERED:
+            if len(self._wasted) > CROWDS.remembered:
                 self._wasted.popitem(last=False)
 
     def owe(self, network: str, may_stand_back: Callable[[int], bool]) -> list[int]:
@@ -307,7 +317,7 @@ class Crowds:
 
     def _wasted_lately(self, network: str, now: float) -> float:
         times, noted_s = self._wasted.get(network, (0.0, now))
-        return times * math.exp((noted_s - now) / _MEMORY_S)
+        return times * math.exp((noted_s - now) / CROWDS.memory_s)
 
     @staticmethod
     def _less(counts: Counter[str], network: str) -> None:

@@ -11,13 +11,22 @@ idlers there are, the more of them are tried at once, and the sooner all are kno
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-#: Half of what is remembered is forgotten in this time, seconds.
-_HALF_S = 20.0
-#: Clients that are imagined to have used their slot: one idler changes nothing.
-_PRIOR = 1.0
-#: One on trial counts as this part of a slot at least.
-_LEAST = 1.0 / 32.0
+
+@dataclass(frozen=True, slots=True)
+class FirstUseTuning:
+    """How the latest strangers tell of the next ones."""
+
+    #: Half of what is remembered is forgotten in this time, seconds.
+    half_s: float = 20.0
+    #: Clients that are imagined to have used their slot: one idler changes nothing.
+    prior: float = 1.0
+    #: One on trial counts as this part of a slot at least.
+    least: float = 1.0 / 32.0
+
+
+FIRST_USE = FirstUseTuning()
 
 
 class FirstUses:
@@ -41,9 +50,9 @@ class FirstUses:
         wasted = self._wasted * self._fading(now)
         if wasted < 1.0:
             return 0
-        used = self._used * self._fading(now) + _PRIOR
-        counts = max(_LEAST, used / (used + wasted))
+        used = self._used * self._fading(now) + FIRST_USE.prior
+        counts = max(FIRST_USE.least, used / (used + wasted))
         return on_trial - math.ceil(on_trial * counts - 0.5)
 
     def _fading(self, now: float) -> float:
-        return math.exp2(-max(0.0, now - self._noted_s) / _HALF_S)
+        return math.exp2(-max(0.0, now - self._noted_s) / FIRST_USE.half_s)

@@ -2,7 +2,7 @@
 
 A download loses its slot in one of three ways, and goes on without one:
 
-- It took less than `least_rate_bytes_s` for a whole look (`USE_S`).
+- It took less than `least_rate_bytes_s` for a whole look (`look_s`).
 - It never took any since it started, which shows sooner; slots of strangers that are not yet
   looked at are *on trial* and count as far as those before them were used
   (`policies.laws.first_use`).
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ..hooks import Policy
 from ..leases import Lease
@@ -24,24 +25,32 @@ from ..settings import PolicySettings
 from ..state import AdmissionState
 from .law import Law
 
-#: A download that took this much, or a tenth of what it wanted, has been used.
-_TAKEN_BYTES = 1 << 20
-#: How often the use that leases make of their slots is looked at, seconds.
-USE_S = 10.0
-#: One that has not taken its part since it started shows that in this time, seconds.
-_FIRST_USE_S = 3.0
-#: And was measured so often meanwhile: it is not the server that stood still.
-_FIRST_LOOKS = 6
-#: How long a download without a slot pauses at a stretch, seconds.
-_MOST_PAUSE_S = 10.0
-#: Slower than any modem: a reader that takes less stands still, bytes a second.
-_LEAST_BYTES_S = 2_000.0
+
+@dataclass(frozen=True, slots=True)
+class SlotUseTuning:
+    """Times are seconds."""
+
+    #: A download that took this much, or a tenth of what it wanted, has been used.
+    used_bytes: int = 1 << 20
+    #: How often the use that leases make of their slots is looked at.
+    look_s: float = 10.0
+    #: One that has not taken its part since it started shows that in this time ...
+    first_look_s: float = 3.0
+    #: ... and was measured this often meanwhile: it is not the server that stood still.
+    first_looks: int = 6
+    #: How long a download without a slot pauses at a stretch.
+    longest_pause_s: float = 10.0
+    #: Slower than any modem: a reader that takes less stands still, bytes/s.
+    least_bytes_s: float = 2_000.0
+
+
+SLOT_USE = SlotUseTuning()
 
 
 def was_used(lease: Lease) -> bool:
     """Whether the download took enough to be believed."""
     taken = lease.started_bytes - lease.remaining_bytes
-    return taken >= min(_TAKEN_BYTES, lease.started_bytes // 10)
+    return taken >= min(SLOT_USE.used_bytes, lease.started_bytes // 10)
 
 
 class SlotUse(Law):
@@ -91,7 +100,7 @@ class SlotUse(Law):
             return
         passed_s = now - lease.started_s
         self._unseen[lease.id] += 1
-        if passed_s < _FIRST_USE_S:
+        if passed_s < SLOT_USE.first_look_s:
             return
         taken = lease.started_bytes - lease.remaining_bytes
         looked_at = lease.connections and not lease.paused and not lease.slotless
@@ -99,7 +108,7 @@ class SlotUse(Law):
         if taken >= least_bytes_s * passed_s or lease.rate_bytes_s >= least_bytes_s:
             self._tried(lease, now, used=True)
             self._unseen.pop(lease.id, None)
-        elif len(self._queue) and self._unseen[lease.id] >= _FIRST_LOOKS:
+        elif len(self._queue) and self._unseen[lease.id] >= SLOT_USE.first_looks:
             del self._unseen[lease.id]
             if looked_at:
                 self._take_slot(lease, now)
@@ -133,18 +142,18 @@ class SlotUse(Law):
         wakes = []
         if self._pool.slotless and not self._policy.link_bound:
             paused = (lease.stopped_s for lease in self._pool.slotless.values() if lease.paused)
-            wakes.append(min(paused, default=math.inf) + _MOST_PAUSE_S)
+            wakes.append(min(paused, default=math.inf) + SLOT_USE.longest_pause_s)
         if self._queue.here and self._pool.leases:
-            wakes.append(self._looked_s + USE_S)
+            wakes.append(self._looked_s + SLOT_USE.look_s)
             if self._crowds.beyond(self._policy.large_slots(), self._room.network_shares):
-                wakes.append(max(now, self._shared_s) + _FIRST_USE_S)
+                wakes.append(max(now, self._shared_s) + SLOT_USE.first_look_s)
         first_s = min(wakes, default=math.inf)
         return None if first_s == math.inf else first_s
 
     def pauses(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Leases without a slot that would take a share pause until one is free, and go on.
 
-        Not longer than `_MOST_PAUSE_S` at a stretch. Pauses that another policy left behind end.
+        Not longer than `longest_pause_s` at a stretch. Pauses that another policy left behind end.
         """
         resume = []
         for lease in (*self._inherited, *self._pool.slotless.values()):
@@ -153,7 +162,7 @@ class SlotUse(Law):
             free = lease.slotless and self._room.large_unused() > 0 and self._may_regain(lease, now)
             if free:
                 self._give_slot(lease)
-            if free or not lease.slotless or now >= lease.stopped_s + _MOST_PAUSE_S:
+            if free or not lease.slotless or now >= lease.stopped_s + SLOT_USE.longest_pause_s:
                 self._pool.resume(lease)
                 resume.append(lease.id)
         pause = []
@@ -184,11 +193,13 @@ class SlotUse(Law):
         part = self._settings.slot_use_fraction
         if math.isfinite(self._capacity.rate_bytes_s):
             return part * self._capacity.rate_bytes_s / max(1, self._pool.slots_used)
-        return max(part * self._capacity.typical_client_bytes_s, _LEAST_BYTES_S if part else 0.0)
+        return max(
+            part * self._capacity.typical_client_bytes_s, SLOT_USE.least_bytes_s if part else 0.0
+        )
 
     def _look(self, now: float) -> None:
         passed_s = now - self._looked_s
-        if passed_s < USE_S:
+        if passed_s < SLOT_USE.look_s:
             return
         least = self.least_rate_bytes_s() * passed_s
         pool, waited_for = self._pool, len(self._queue) > 0
@@ -213,7 +224,7 @@ class SlotUse(Law):
 
         Those downloads go on as others without a slot do.
         """
-        if now - self._shared_s < _FIRST_USE_S or not len(self._queue):
+        if now - self._shared_s < SLOT_USE.first_look_s or not len(self._queue):
             return
         if self._room.large_free() > 0:
             return
