@@ -106,7 +106,10 @@ class Running:
 
     def speed_of(self, client: str) -> float:
         """What a client takes with all that it fetches at once, bytes/s."""
-        return sum([lease.speed_bytes_s for lease in self._by_client.get(client, ())])
+        leases = self._by_client.get(client, ())
+        if len(leases) == 1:
+            return leases[0].speed_bytes_s
+        return sum([lease.speed_bytes_s for lease in leases])
 
     def add(self, lease: Lease) -> None:
         """A lease has begun; its key and its speed are known unless this is stale."""
