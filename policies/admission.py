@@ -53,7 +53,7 @@ from .estimate.retry import EARLY, RetryAdvice
 from .hooks import Policy
 from .laws.aside import AsideTickets
 from .laws.crowd_law import CrowdLaw
-from .laws.law import Laws
+from .laws.law import AllLaws
 from .laws.slot_use import SLOT_USE, SlotUse, was_used
 from .leases import Lease
 from .queue.table import MOST_POLLS
@@ -126,7 +126,7 @@ class HookedAdmission:
         self._ready = ReadyList(state, settings, self.policy, self._room)
         self._use = SlotUse(state, settings, self.policy, self._room)
         self._aside = AsideTickets(state, self.policy)
-        self.laws = Laws(self._use, CrowdLaw(state, self.policy, self._room), self._aside)
+        self.laws = AllLaws(self._use, CrowdLaw(state, self.policy, self._room), self._aside)
         #: For `progress`, which is told of each download many times a second.
         self._measured = state.capacity.measured
         #: What `Policy.spare` answered as time passed last, less what has started since; whether

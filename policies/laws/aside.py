@@ -105,13 +105,14 @@ class AsideTickets(Law):
         return (before + 0.5) * service_s / max(1, running)
 
     def faults(self) -> Iterator[str]:
-        """Each of these waits, behind those that do not stand back."""
+        """Each of these waits, behind those that do not stand back, unless it was promoted."""
         queue = self._state.queue
         for subnet, entries in self._by_subnet.items():
             for turn, number in entries:
                 row = queue.table.rows.get(number)
-                kept = row is not None and queue.stands_back(row) and queue.turn(row) == turn
-                if not kept or self._subnet_of[number] != subnet:
+                if row is None or queue.turn(row) != turn or self._subnet_of[number] != subnet:
+                    yield f"ticket {number} of {subnet} is over"
+                elif not (queue.stands_back(row) or queue.goes_first(row)):
                     yield f"ticket {number} of {subnet}"
         if len(self._subnet_of) != sum(map(len, self._by_subnet.values())):
             yield "the count"

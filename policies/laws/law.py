@@ -103,7 +103,7 @@ class Law:
         """Another policy has ordered the queue anew; no ticket stands back in it."""
 
 
-class Laws(Law):
+class AllLaws(Law):
     """All laws of one kernel as one: a question or an event goes to those that override it."""
 
     def __init__(self, *laws: Law) -> None:
