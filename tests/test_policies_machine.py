@@ -28,7 +28,7 @@ def test_who_had_a_turn_before_a_restart_does_not_stand_back_for_the_crowd() -> 
     case.ask(client="c0", file="archive", part=1.0, present=False, weight=4.0)
     case.crash()
     case.lose_a_start(pick=1, times=2)
-    case.crowds_are_counted()
+    case.the_laws_keep_their_books()
     assert next(row.number for row in case.policy.tickets()) == 1
 
 

@@ -164,6 +164,19 @@ def test_a_lent_slot_comes_back_once_nobody_else_waits() -> None:
     assert slots.is_held_against("a"), "the other one used nothing"
 
 
+def test_a_look_takes_place_when_it_was_to_although_times_are_rounded() -> None:
+    """It was due at the same time again and again: the server did nothing else."""
+    slots = Slots(network_shares=0)
+    slots.now = 1017.1309433132448
+    slots.starts()
+    slots.comes()
+    slots.use.time_passes(slots.now)
+    wake_s = slots.use.wake_s(slots.now)
+    assert wake_s is not None
+    slots.use.time_passes(wake_s)
+    assert (slots.use.wake_s(wake_s) or 0.0) > wake_s
+
+
 class Life(RuleBasedStateMachine):
     """Leases of three crowds and of known clients, with others that come and go."""
 

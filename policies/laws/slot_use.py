@@ -198,9 +198,10 @@ class SlotUse(Law):
         )
 
     def _look(self, now: float) -> None:
-        passed_s = now - self._looked_s
-        if passed_s < SLOT_USE.look_s:
+        # As `wake_s` adds it: else rounding may let time stand still.
+        if now < self._looked_s + SLOT_USE.look_s:
             return
+        passed_s = now - self._looked_s
         least = self.least_rate_bytes_s() * passed_s
         pool, waited_for = self._pool, len(self._queue) > 0
         for lease in pool.leases.values():
@@ -224,7 +225,7 @@ class SlotUse(Law):
 
         Those downloads go on as others without a slot do.
         """
-        if now - self._shared_s < SLOT_USE.first_look_s or not len(self._queue):
+        if now < self._shared_s + SLOT_USE.first_look_s or not len(self._queue):
             return
         if self._room.large_free() > 0:
             return
