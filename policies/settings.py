@@ -181,8 +181,8 @@ class PolicySettings(BaseModel):
         20.0,
         ge=0.0,
         le=86_400.0,
-        description="How long a download that lost its connection keeps its slot for a resume; one "
-        "that had taken hardly anything: as long as it ran, at least a quarter of this.",
+        description="How long a download that lost its connection keeps its slot for a resume. One "
+        "that had taken nearly nothing keeps it as long as it ran, and at least a quarter of this.",
         json_schema_extra=_about("s"),
     )
     slot_use_fraction: float = Field(
@@ -190,18 +190,18 @@ class PolicySettings(BaseModel):
         ge=0.0,
         le=1.0,
         description="While others wait, a download must take this part of its slot's share of the "
-        "link (of what a typical client takes, while the link is unknown); one that takes less "
-        "goes on, but its slot goes to the next. 0: never.",
+        "link, or of what a typical client takes while the link is unknown. A download that takes "
+        "less goes on, but its slot goes to the next. 0: never.",
         json_schema_extra=_about("fraction"),
     )
     network_shares: int = Field(
         16,
         ge=0,
         le=1_000_000,
-        description="So many shares of the line those clients of one network (IPv4 /24, IPv6 /48) "
-        "have in all of whom nothing is known yet; who is known has one of its own. Where slots "
-        "decide, they have so many parts of the slots beside 16 of all others, while others wait: "
-        "half. 0: no limit.",
+        description="How many shares of the line new clients of one network (IPv4 /24, IPv6 /48) "
+        "have together. Clients that have downloaded before have their own share. Where slots "
+        "decide, new clients of one network have this many parts of the slots while others wait, "
+        "and all other clients have 16. 0: no limit.",
         json_schema_extra=_about("count"),
     )
     busy_retry_s: float = Field(
