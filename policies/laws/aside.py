@@ -60,8 +60,10 @@ class AsideTickets(Law):
             return
         queue.stand_back(row)
         number, subnet = queue.table.number[row], queue.table.subnet[row]
-        self._subnet_of[number] = subnet
-        insort(self._by_subnet.setdefault(subnet, []), (queue.turn(row), number))
+        if number not in self._subnet_of:
+            # Else its crowd has let it come forward meanwhile.
+            self._subnet_of[number] = subnet
+            insort(self._by_subnet.setdefault(subnet, []), (queue.turn(row), number))
 
     def ticket_over(self, row: int) -> None:
         """The ticket has started, is over, or stands aside no longer."""
