@@ -431,7 +431,7 @@ class HookedAdmission:
     def _here_before(self, entry: tuple[float, int], now: float, most: int) -> int:
         """How many clients that wait here may start before this ticket, as far as `most`."""
         before = bisect_left(self.queue.here, entry)
-        if not self.laws.hold_any:
+        if not self.laws.holds_any:
             return before
         rows = self.queue.table.rows
         at_once = (
@@ -1002,7 +1002,7 @@ class HookedAdmission:
     def _ahead(self, now: float) -> Iterator[tuple[float, float]]:
         """Bytes of all tickets in the order of turn, and how likely their owners still come."""
         queue, table, reputation = self.queue, self.queue.table, self.state.reputation
-        shows, asks = self.estimator.no_shows.shows, self.laws.hold_any
+        shows, asks = self.estimator.no_shows.shows, self.laws.holds_any
         late_s = now - self.advice.unpunctual_s()
         for number in queue.in_order():
             row = table.rows[number]

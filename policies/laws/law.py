@@ -117,7 +117,7 @@ class AllLaws(Law):
             setattr(self, event, _telling(self._of[event]))
 
     @property
-    def hold_any(self) -> bool:
+    def holds_any(self) -> bool:
         """Whether any ticket may stand aside now: else not each of a line need be asked about."""
         return any(law.holds_any for law in self.all)
 
