@@ -36,6 +36,8 @@ class ProgramManner:
     parts: int = 1
     #: Counts bytes of the body, not header lines: dnf, `curl --speed-limit`.
     counts_body: bool = False
+    #: Redirects that it follows in a row.
+    redirects: int = 0
 
 
 _PATIENT = 1_000
@@ -44,9 +46,11 @@ MANNERS: Mapping[str, ProgramManner] = {
     "curl": ProgramManner("curl/7.88.1", math.inf, 1, resumes=False),
     "curl-retry": ProgramManner("curl/7.88.1", math.inf, _PATIENT, 1.0, True),
     "wget": ProgramManner("Wget/1.21.3", 900.0, 20, 2.0),
-    "apt": ProgramManner("Debian APT-HTTP/1.3 (2.6.1)", 30.0, 4, 1.0, True),
-    "pip": ProgramManner("pip/23.2 {}", 15.0, 6, 0.5, True, resumes=False),
-    "dnf": ProgramManner("libdnf (Fedora Linux 39)", 30.0, 4, 0.1, True, counts_body=True),
+    "apt": ProgramManner("Debian APT-HTTP/1.3 (2.6.1)", 30.0, 4, 1.0, True, redirects=60),
+    "pip": ProgramManner("pip/23.2 {}", 15.0, 6, 0.5, True, resumes=False, redirects=30),
+    "dnf": ProgramManner(
+        "libdnf (Fedora Linux 39)", 30.0, 4, 0.1, True, counts_body=True, redirects=6
+    ),
     "aria2": ProgramManner("aria2/1.36.0", 60.0, 5, 1.0, parts=4),
     "browser": ProgramManner("Mozilla/5.0 (X11) Firefox/115.0", 300.0, 3, 5.0, True, browses=True),
     "java": ProgramManner("Java/17.0.9", math.inf, 1, resumes=False),
@@ -193,6 +197,9 @@ class SimulatedClient:
         self.state = "coming"
         self.why = ""
         self.tries_left = self.manner.tries
+        #: Where it was redirected to.
+        self.target = self.file
+        self.redirects_left = self.manner.redirects
         self.ticket: str | None = None
         self.cookies: dict[str, str] = {}
         self.etag: str | None = None
@@ -242,7 +249,7 @@ class SimulatedClient:
             return
         manner = self.manner
         lines = [
-            f"GET {self.file} HTTP/1.1",
+            f"GET {self.target} HTTP/1.1",
             "Host: files.example",
             f"User-Agent: {manner.agent}",
             "Accept: text/html,*/*;q=0.5" if manner.browses else "Accept: */*",
@@ -390,6 +397,12 @@ class SimulatedClient:
             else:
                 self._again(segment, float(wait), "503")
             return
+        if status == 302 and self.redirects_left > 0:
+            self.redirects_left -= 1
+            self.target = fields["location"]
+            self.state = "waiting"
+            self._later(0.05, segment)
+            return
         if status == 403 and self.ticket is not None and self.manner.speaks_tickets:
             self.ticket = None
             self._again(segment, self.manner.retry_s, "403")
@@ -404,6 +417,8 @@ class SimulatedClient:
         self._end("failed", f"status {status}")
 
     def _again(self, segment: Segment, delay_s: float, why: str) -> None:
+        # Another try asks for the first address, and follows as many redirects.
+        self.target, self.redirects_left = self.file, self.manner.redirects
         self.tries_left -= 1
         if self.tries_left <= 0:
             self._end("failed", why)
