@@ -38,6 +38,8 @@ PROGRAMS = {
     "Python": [PYTHON, "-c", "import urllib.request as u; u.urlretrieve('URL', 'OUT')"],
 }
 
+RESUME = ["curl", "-sSf", "-C", "-", "-o", "OUT", "URL"]
+
 
 @pytest.fixture(autouse=True)
 def _needs_nginx() -> None:
@@ -129,7 +131,7 @@ def test_a_client_that_leaves_gives_its_slot_back_and_resumes(tmp_path: Path) ->
         first.communicate()
         settled(gate)
         assert not nginx.sending(tmp_path / "release")
-        whole(fetch(nginx, out, PROGRAMS["curl -C"], "/big.iso"), out, digests["big.iso"])
+        whole(fetch(nginx, out, RESUME, "/big.iso"), out, digests["big.iso"])
         settled(gate)
     assert gate.usage()[0] == 1
 
@@ -276,7 +278,7 @@ def test_an_nginx_that_is_killed_leaks_no_slot(tmp_path: Path) -> None:
         assert first.returncode != 0
         assert settled(gate)["mover_reports_lost_total"] == 1
         nginx.start()
-        whole(fetch(nginx, out, PROGRAMS["curl -C"], "/big.iso"), out, digests["big.iso"])
+        whole(fetch(nginx, out, RESUME, "/big.iso"), out, digests["big.iso"])
 
 
 def test_a_reload_of_nginx_is_not_noticed(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from ..files.pacer import Pacer
 from ..files.pages import Pages
 from ..files.site import Site
 from ..files.tree import Tree
-from ..gate.movers import mover_tag
 from ..http.clock import Reactor
 from .config import CannotStart, LoadedConfig
 from .parts import Part
@@ -88,6 +87,8 @@ def open_tree(config: ServerConfig) -> Tree:
     try:
         tag_of = local_tag if config.cluster is None else shared_tag
         if config.gate.enabled:
+            from ..gate.movers import mover_tag
+
             # The mover's own, for a client that asks it for one part and this server for another.
             tag_of = mover_tag
         return Tree(str(config.directory), show_hidden=config.show_hidden, tag_of=tag_of)

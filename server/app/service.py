@@ -18,7 +18,7 @@ from ..control.vitals import Totals
 from ..files.pages import Pages
 from ..files.stored_digests import StoredDigests
 from ..files.transfer import no_torrents
-from ..gate.check import ROUTE as GATE_ROUTE
+from ..gate.settings import ROUTE as GATE_ROUTE
 from ..http.clock import Reactor
 from ..store.cluster import add_node, remove_node
 from ..store.journal import reserve_numbers, write_tickets

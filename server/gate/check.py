@@ -13,9 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...protocol.errors import ProtocolError
+from .settings import ROUTE
 
-#: Where a gate tells how bodies have ended.
-ROUTE = "/-/gate"
 _PART_BYTES = 1 << 20
 _TIMEOUT_S = 60.0
 #: A report that is not there by then is lost; the socket's end is known by then, too.

@@ -102,7 +102,7 @@ class GateRoom:
             )
 
     def answer(self, request: Request) -> None:
-        """Tell how bodies have ended (`check.ROUTE`)."""
+        """Tell how bodies have ended (`settings.ROUTE`)."""
         told = {**asdict(self.moves.counts), "moving": len(self.moves), "report": self.place}
         fields = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]
         request.respond(200, fields, json.dumps(told).encode())

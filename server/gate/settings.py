@@ -6,6 +6,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+#: Where a gate tells how bodies have ended.
+ROUTE = "/-/gate"
+
 
 class GateSettings(BaseModel):
     """Whether a program in front sends the files, and how it says that it has."""
