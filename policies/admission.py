@@ -959,7 +959,7 @@ class HookedAdmission:
 
     def _place(self, row: int) -> int | None:
         if self._room.is_small(row):
-            return self.queue.place(row)
+            return self.queue.shown_place(row)
         return self.policy.place(row)
 
     def _wait_on(self, row: int, now: float) -> Wait:

@@ -157,7 +157,7 @@ class Policy:
 
     def place(self, row: int) -> int | None:
         """The place that the client of a large job is shown; by default the order of turn."""
-        return self.admission.queue.place(row)
+        return self.admission.queue.shown_place(row)
 
     def next_forecast(self, now: float) -> Forecast | None:
         """The same for a ticket that would be issued now."""

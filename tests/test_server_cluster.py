@@ -34,6 +34,7 @@ from tidegate.server.accounts.proofs import shows_one_of
 from tidegate.server.admission.actions import QueueActions
 from tidegate.server.admission.rules import Rule
 from tidegate.server.app.health import Unled, add_node_routes, answer_unled
+from tidegate.server.cluster.leader import GATHER_S
 from tidegate.server.cluster.link import Link
 from tidegate.server.cluster.node import PATIENCE_S, TICK_S, RemoteAdmission, RemoteDigests
 from tidegate.server.http.request import Request
@@ -130,6 +131,29 @@ def test_an_upgrade_of_the_leader_and_back_keeps_places_and_bodies(*, back: bool
         for n, one in zip(range(3, 9), waiting, strict=True)
     ]
     assert [int(one.connection.fields["tidegate-place"]) for one in again] == places
+
+
+def test_no_place_grows_when_the_leader_is_lost_with_its_machine() -> None:
+    house = FleetHouse("ticket", machines=True, count=3, slots=2, network_shares=0)
+    running = [house.ask_at(n % 3, f"192.{n}.2.1") for n in range(6)]
+    assert all(one.started for one in running)
+    waiting = [house.ask_at(n % 3, f"193.{n}.2.1") for n in range(8)]
+    told = [int(one.connection.fields["tidegate-place"]) for one in waiting]
+    assert told == list(range(1, 9))
+    house.wait(1)
+    _new_leader(house, join_all=False)
+    house.links = [join(house.clock, house.leader, node) for node in house.fleet[1:]]
+    house.wait(GATHER_S + 0.5)
+
+    # The last ones ask first: nobody before them has started by then.
+    for place in range(8, 0, -1):
+        index = place - 1
+        again = house.ask_at(1 + index % 2, f"193.{index}.2.1", token=waiting[index].token)
+        assert again.started or int(again.connection.fields["tidegate-place"]) <= place
+    # The downloads that broke off with the machine go first once their clients are back.
+    broken = running[0]
+    back = house.ask_at(1, "192.0.2.1", token=broken.token)
+    assert back.started or back.connection.fields["tidegate-place"] == "1"
 
 
 def test_what_ran_under_an_earlier_leader_runs_on_under_the_next() -> None:

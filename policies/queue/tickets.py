@@ -59,6 +59,8 @@ class TicketQueue:
         #: Those that are ready with what they want, bytes; None until they are asked for.
         self._ready_left: RankedList | None = None
         self.next_number = 1
+        #: Tickets of downloads that ended with their server; their clients have not asked since.
+        self._returned: set[int] = set()
         #: The row of a ticket that is in no list yet, see `issue_alone`.
         self._alone: int | None = None
         self._times_of_issue = IssueTimes()
@@ -218,6 +220,17 @@ class TicketQueue:
         ready = len(self.ready) if back else self.forward_ready()
         return ready + self.line.rank(*entry) + 1
 
+    def shown_place(self, row: int) -> int:
+        """`place` without the returned tickets that no client has asked with since the restore.
+
+        They count once their clients ask. Otherwise the loss of a server would raise all places.
+        """
+        place = self.place(row)
+        if self._returned:
+            entry = (self.table.key[row], self.table.number[row])
+            place -= sum((-math.inf, number) < entry for number in self._returned)
+        return place
+
     def in_order(self, start: int = 0) -> Iterator[int]:
         """Numbers of all waiting and ready tickets in the order of turn, without the first `start`.
 
@@ -364,6 +377,8 @@ class TicketQueue:
             turn = turns.taken_up(number, issued_s)
             key = rank(Ranked(turn, size, left, weight, issued_s))
             first = state is TicketState.STARTED or not is_large(size)
+            if state is TicketState.STARTED:
+                self._returned.add(number)
             if back and network and not first:
                 key += BACK
             if first or state is TicketState.READY:
@@ -426,8 +441,9 @@ class TicketQueue:
         self._deadlines.set(self.table.number[row], deadline_s)
 
     def set_present(self, row: int, present: bool) -> None:
-        """Whether the owner waits at the door."""
+        """Whether the owner, who asks now or has left, waits at the door."""
         table = self.table
+        self._returned.discard(table.number[row])
         if bool(table.present[row]) == present:
             return
         table.present[row] = present
@@ -555,6 +571,7 @@ class TicketQueue:
     def _take(self, row: int) -> None:
         table = self.table
         key, number = table.key[row], table.number[row]
+        self._returned.discard(number)
         if table.state[row] == READY:
             del self.ready[bisect_left(self.ready, (key, number))]
             if self._ready_left is not None:
