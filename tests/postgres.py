@@ -63,6 +63,16 @@ class Postgres:
         self._command += ["-c", f"listen_addresses={address}", "-F"]
         self._server: subprocess.Popen[bytes] | None = None
 
+    def use_certificate(self, pem: Path) -> None:
+        """Speak TLS with the certificate and key in this file, from the next start on."""
+        own = self._folder / "data" / "server.pem"
+        shutil.copyfile(pem, own)
+        own.chmod(0o600)
+        if os.geteuid() == 0:
+            shutil.chown(own, "postgres", "postgres")
+        self._command += ["-c", "ssl=on"]
+        self._command += ["-c", f"ssl_cert_file={own}", "-c", f"ssl_key_file={own}"]
+
     @property
     def url(self) -> str:
         """Where it is reached: at its address, if it has one."""

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, inspect, text
 
-from tests.postgres import postgres_running
+from tests.faulty_mirrors import certificate
+from tests.postgres import NoPostgres, Postgres, postgres_running
 from tests.running import make_release, serving, wait_for
 from tests.test_e2e_crash import ARGS, ENVIRON, ask
 from tidegate.policies.contract import TicketRow, TicketState
@@ -254,3 +256,39 @@ def test_a_leaders_long_reading_is_not_taken_for_a_stopped_process(url: str) -> 
             assert limit == "3s"
     finally:
         database.close()
+
+
+def test_a_database_is_verified_where_its_url_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("PGPORT", str(port))
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for folder in (mine, other):
+        folder.mkdir()
+        certificate(folder)
+    try:
+        server = Postgres(address="127.0.0.1")
+    except NoPostgres as fault:
+        pytest.skip(str(fault))
+    try:
+        server.use_certificate(mine / "certificate.pem")
+        server.start()
+        base = f"postgresql://tide@localhost:{port}/postgres?sslmode=verify-full&sslrootcert="
+        good = Database(f"{base}{mine / 'certificate.pem'}")
+        with good.begin() as connection:
+            assert connection.scalar(text("SELECT ssl FROM pg_stat_ssl WHERE pid=pg_backend_pid()"))
+        good.close()
+        false = Database(f"{base}{other / 'certificate.pem'}")
+        with pytest.raises(StoreUnavailable, match="certificate verify failed"), false.begin():
+            pass
+        false.close()
+        # Its certificate is for another name.
+        named = Database(f"{base}{mine / 'certificate.pem'}".replace("localhost", "127.0.0.1"))
+        with pytest.raises(StoreUnavailable, match="does not match host name"), named.begin():
+            pass
+        named.close()
+    finally:
+        server.remove()

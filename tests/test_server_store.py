@@ -28,7 +28,14 @@ from tidegate.policies.contract import TicketRow, TicketState
 from tidegate.server.store import database as store_database
 from tidegate.server.store import history
 from tidegate.server.store import queries as ledger
-from tidegate.server.store.database import FITS, MIGRATIONS, Database, StoreUnavailable, sqlite_url
+from tidegate.server.store.database import (
+    FITS,
+    MIGRATIONS,
+    Database,
+    StoreUnavailable,
+    sqlite_url,
+    unverified_host,
+)
 from tidegate.server.store.journal import (
     forget_tickets,
     read_journal,
@@ -889,3 +896,27 @@ def test_records_come_back_as_they_were_written(database: Database) -> None:
         assert ledger.revoke_pass(connection, "s1")
         assert not ledger.revoke_pass(connection, "nobody")
         assert ledger.read_passes(connection)[0].revoked
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("sqlite:////var/lib/tidegate/tidegate.db", None),
+        ("postgresql://tide@/tide?host=/run/postgresql", None),
+        ("postgresql:///tide", None),
+        ("postgresql://tide@localhost/tide", None),
+        ("postgresql://tide@[::1]:5433/tide", None),
+        ("postgresql://tide@db.example/tide", "db.example"),
+        ("postgresql://tide@192.0.2.1/tide?sslmode=require", "192.0.2.1"),
+        ("postgresql://tide@/tide?host=localhost,db.example", "db.example"),
+        ("postgresql://tide@db.example/tide?sslmode=verify-ca", "db.example"),
+        ("postgresql+psycopg://tide@db.example/tide?sslmode=verify-full", None),
+    ],
+)
+def test_a_remote_database_without_a_verified_certificate_is_found(
+    url: str, host: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+    assert unverified_host(url) == host
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    assert unverified_host(url) is None or "sslmode" in url

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from twisted.logger import Logger
+
 from ...protocol.disk.durable import write_whole
 from ..admission.number_allocator import BLOCK
 from ..control.revisions import Configured, usable
 from ..store.cluster import Fenced
-from ..store.database import Database, StoreUnavailable, sqlite_url
+from ..store.database import Database, StoreUnavailable, sqlite_url, unverified_host
 from ..store.journal import JournalState, read_journal, reserve_numbers
 from ..store.queries import add_revision, read_passes, read_revisions
 from ..store.records import PassRecord, RevisionRecord
@@ -22,6 +24,7 @@ from .settings import ServerConfig
 if TYPE_CHECKING:
     pass
 
+_log = Logger()
 #: Author of revisions that come from the configuration.
 CONFIGURATION = "configuration"
 _MARK = "ticket-numbers"
@@ -50,6 +53,7 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
             database = Database(url)
             database.claim()
             database.migrate()
+            warn_unverified(url)
         else:
             database, url = shared, config.cluster or url
         with database.begin() as session:
@@ -82,6 +86,18 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
         named = without_password(url)
         raise CannotStart(f"The database {named} cannot be used: {text}. {remedy}.") from fault
     return Memory(database, journal, revision, passes)
+
+
+def warn_unverified(url: str) -> None:
+    """Log a warning if the database is remote and its certificate is not verified."""
+    host = unverified_host(url)
+    if host is not None:
+        _log.warn(
+            "The certificate of the database at {host} is not verified: an attacker on the way "
+            "can read the keys of this server or play the database. Add "
+            "?sslmode=verify-full&sslrootcert=FILE to its URL.",
+            host=host,
+        )
 
 
 def revision_in_force(

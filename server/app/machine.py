@@ -31,6 +31,7 @@ from ..http.request import Request
 from ..store.cluster import read_nodes
 from ..store.database import Database, StoreUnavailable, address_towards
 from .admin_service import AdminConnections
+from .bootstrap import warn_unverified
 from .config import CannotStart, LoadedConfig
 from .fleet import ClusterSeat, FleetPlan
 from .health import Unled, answer_unled
@@ -105,6 +106,7 @@ class Machine:
         try:
             self._database.claim()
             self._database.migrate()
+            warn_unverified(config.cluster)
             self._shared = self._open_shared()
         except StoreUnavailable as fault:
             raise CannotStart(

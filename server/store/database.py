@@ -6,6 +6,7 @@ All methods block: call them while the server starts, or on the store's threads.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import socket
 import time
@@ -146,6 +147,31 @@ def address_towards(url: str) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"
+
+
+def unverified_host(url: str) -> str | None:
+    """The host of a remote database whose certificate is not verified; None if there is none.
+
+    Without `sslmode=verify-full` an attacker on the way can read all keys or play the database.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return None
+    mode = parsed.query.get("sslmode") or os.environ.get("PGSSLMODE")
+    if mode == "verify-full":
+        return None
+    told = parsed.query.get("host") or parsed.host or ""
+    hosts = told.split(",") if isinstance(told, str) else told
+    # A host that begins with a slash is the folder of a local socket.
+    remote = (one for one in hosts if one and not one.startswith("/") and not _is_loopback(one))
+    return next(remote, None)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Database:
