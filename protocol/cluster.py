@@ -264,10 +264,10 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
     judge_all: bool = False
     #: The blocked networks, whose requests the leader judges.
     blocked: tuple[str, ...] = ()
-    #: How many large downloads this node may run while there is no leader.
+    #: Always 0. Older nodes read it: how many large downloads they may run without a leader.
     alone: int = 0
-    #: What the node then decides with: the keys of tickets, newest first (name and derived secret),
-    #: and the policy with its settings as JSON. Empty from an older leader.
+    #: What a node issues tickets with while there is no leader: the keys of tickets, newest first
+    #: (name and derived secret), the policy, and its settings as JSON. Empty from an older leader.
     keys: tuple[tuple[str, bytes], ...] = ()
     policy: str = ""
     settings: bytes = b""

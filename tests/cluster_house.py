@@ -24,12 +24,11 @@ from tidegate.protocol.cluster import (
 from tidegate.protocol.manifest import FileDigests
 from tidegate.protocol.ticket import KeyRing
 from tidegate.server.admission.gate import Gate, QueueTerms, SmallTerms
-from tidegate.server.admission.line import Line
 from tidegate.server.admission.number_allocator import Numbers
 from tidegate.server.admission.passes import PassBook
 from tidegate.server.admission.responses import RetryResponder
 from tidegate.server.app.fleet import encode_rules
-from tidegate.server.cluster.alone import NoJournal
+from tidegate.server.cluster.degraded import NoJournal
 from tidegate.server.cluster.leader import Leader, Nodes, machine_of
 from tidegate.server.cluster.line import FleetLine
 from tidegate.server.cluster.link import Link
@@ -250,10 +249,8 @@ class FleetHouse(House):
         self.lead()
         self._turn = 0
 
-    def _make_gate(
-        self, terms: Terms, line: Line, policy: str, settings: PolicySettings, first: int
-    ) -> Gate:
-        """What decides at a node while nobody leads: all that it knows is what it was told."""
+    def _make_gate(self, terms: Terms, settings: PolicySettings, first: int) -> Gate:
+        """What issues tickets at a node while nobody leads: it knows only what it was told."""
         own = House()
         keys = KeyRing.from_derived(terms.keys)
         parts = replace(
@@ -266,9 +263,9 @@ class FleetHouse(House):
             numbers=Numbers(first, (), lambda below: None),
             passes=PassBook(keys, lambda record: None, judges=False),
             waiting=RetryResponder(Pages(), tells_places=False),
-            line=line,
+            line=FleetLine(Nodes(), settings.bandwidth_bytes_s),
         )
-        return Gate(parts, policy, settings)
+        return Gate(parts, terms.policy, settings)
 
     def _leave(self, index: int) -> None:
         self.left(index)

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import itertools
 import math
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -300,7 +298,6 @@ _AUDIT = (
     "CREATE TRIGGER audit AFTER INSERT OR UPDATE ON tickets "
     "FOR EACH STATEMENT EXECUTE FUNCTION audit_write()",
 )
-_STAMPED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+0000 ")
 #: A cut-off machine's bodies are its own affair until it is back for so long.
 _BACK_S = LEASE_IDLE_S + _LEASE_S + GATHER_S
 _FINISH_S = 400.0
@@ -320,8 +317,6 @@ class Harm:
     notes: list[str] = field(default_factory=list)
     at_s: list[float] = field(default_factory=list)
     apart: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
-    #: The times in which the node of a machine surely led itself.
-    alone: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     async def go_on(self, until_s: float) -> None:
         """Do harm, one thing after the other."""
@@ -406,15 +401,6 @@ class Harm:
             began_s = spans.pop()[0]
         spans.append((began_s, time.monotonic() + _BACK_S))
 
-    def led_themselves(self, logs: Sequence[str]) -> None:
-        """By its log, when each machine's node led itself: that was apart, too."""
-        for index, log in enumerate(logs):
-            for began_s, sure_s, ended_s in alone_by(log, time.time() - time.monotonic()):
-                self.alone.setdefault(index, []).append((began_s + 1.0, sure_s))
-                spans = self.apart.setdefault(index, [])
-                spans.append((began_s, ended_s + _BACK_S))
-                self.apart[index] = merged(spans)
-
     def _nodes(self, victim: BenchMachine) -> list[int]:
         found = [pid for pid in victim.pids()[1:] if pid != victim.leader_pid()]
         if not found:
@@ -435,50 +421,6 @@ class Harm:
         for pid in stopped:
             with _GONE:
                 os.kill(pid, signal.SIGCONT)
-
-
-def alone_by(log: str, ahead_s: float) -> Iterator[tuple[float, float, float]]:
-    """When a machine's only node led itself by its log, on a clock that is so far behind Unix time.
-
-    When it began, until when it surely did, and when at last it was over. The log has whole
-    seconds; one that was killed meanwhile led itself no more.
-    """
-    began_s: float | None = None
-    sure_s = 0.0
-    killed = False
-    for line in log.splitlines():
-        if began_s is not None and line.startswith("tidegate: node-0 "):
-            # The parent's lines have no time: it was after the last one, and before the next one,
-            # that has. The node that follows may have a leader long before that.
-            killed = True
-        if not _STAMPED.match(line):
-            continue
-        at_s = _unix(line[:24]) - ahead_s
-        if not killed:
-            sure_s = at_s
-        if began_s is not None and (killed or line.endswith("gives its queue back.")):
-            yield began_s, sure_s, at_s + 1.0
-            began_s = None
-        killed = False
-        if line.endswith("goes on with a queue of its own."):
-            began_s = sure_s = at_s
-    if began_s is not None:
-        yield began_s, sure_s if killed else math.inf, math.inf
-
-
-def _unix(stamp: str) -> float:
-    return datetime.datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-
-
-def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The same times as spans in order that do not overlap."""
-    found: list[tuple[float, float]] = []
-    for began_s, ended_s in sorted(spans):
-        if found and began_s <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], ended_s)
-        else:
-            found.append((began_s, ended_s))
-    return found
 
 
 async def _torment(
@@ -558,25 +500,11 @@ def _lost(history: CrowdHistory, written: Written) -> set[int]:
 
 
 def _taken_up_since(history: CrowdHistory, told_s: float) -> int:
-    """Tickets of nodes that led themselves, for which nobody was told a place before this time.
+    """Tickets issued without a leader, for which nobody was told a place before this time.
 
     Each has a place by its time of issue once a leader knows it: before others, maybe.
     """
     return sum(n >= ELSEWHERE and history.placed.get(n, math.inf) > told_s for n in history.owners)
-
-
-def _above_alone_s(history: CrowdHistory, harm: Harm, own: int) -> float:
-    """For how long more bodies than its `own` slots had begun at a machine that led itself."""
-    longest_s = 0.0
-    for server, spans in harm.alone.items():
-        for began_s, ended_s in spans:
-            here = [
-                one
-                for one in history.bodies
-                if one.server == server and began_s <= one.began_s < ended_s
-            ]
-            longest_s = max(longest_s, longest_above(here, own))
-    return longest_s
 
 
 def judge(
@@ -584,7 +512,6 @@ def judge(
 ) -> list[str]:
     """What was broken of the promises."""
     together = outside(history.bodies, harm.apart)
-    alone_s = _above_alone_s(history, harm, slots // len(harm.fleet))
     above_s = longest_above(together, slots)
     lost = _lost(history, written)
     counts = {
@@ -610,8 +537,6 @@ def judge(
     found = [sentence.format(count) for sentence, count in counts.items() if count]
     if above_s > _BACK_S:
         found.append(f"more bodies than slots for {above_s:.1f} s")
-    if alone_s > _BACK_S:
-        found.append(f"more bodies than its own slots at a machine alone for {alone_s:.1f} s")
     if not history.whole:
         found.append("nobody got a file")
     if not harm.done:
@@ -666,7 +591,6 @@ def main(
         history, newcomers = asyncio.run(_torment(harm, body, seconds, clients, seed, slots))
         written = _written(database, {one.folder.name: one.name for one in fleet})
         logs = [one.log for one in fleet]
-        harm.led_themselves(logs)
         log = "\n".join(
             f"-- {one.folder.name}\n{text}" for one, text in zip(fleet, logs, strict=True)
         )

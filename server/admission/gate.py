@@ -87,8 +87,6 @@ class SmallTerms:
     brief: bool
     #: The networks whose requests are to be judged here: the operator has blocked them.
     blocked: tuple[str, ...] = ()
-    #: The slots for large downloads that each machine has.
-    large_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +259,8 @@ class Gate:
         active = seen.small_active + seen.large_active
         free = not self.draining and active < seen.slots
         brief = free and self.leases.can_admit_single_write(self.now())
-        own = self.settings.slots - self.settings.reserve_small
         blocked = self.reception.blocked.networks()
-        return SmallTerms(self._small_below, free, brief, blocked, own)
+        return SmallTerms(self._small_below, free, brief, blocked)
 
     def queue_terms(self) -> QueueTerms:
         """The keys of tickets, the policy, and its settings as JSON."""
@@ -518,13 +515,20 @@ class Gate:
         else:
             self._ask_back(visit, wait)
 
-    def proofs(self) -> list[tuple[Request, str]]:
-        """The tokens of those who wait inside their requests, for a gate that takes them over."""
-        return [
-            (one.visit.request, self._token(one.ticket, one.visit)[0])
-            for one in self.parked
-            if one.ticket is not None and isinstance(one.visit, AdmissionRequest)
-        ]
+    def release(self) -> list[tuple[AdmissionRequest, str | None]]:
+        """Let go of all parked requests without an answer, each with its token.
+
+        Another gate takes them over. Status requests are answered as things are.
+        """
+        released: list[tuple[AdmissionRequest, str | None]] = []
+        for one in self.parked:
+            self.parked.remove(one)
+            if isinstance(one.visit, AdmissionRequest):
+                token = None if one.ticket is None else self._token(one.ticket, one.visit)[0]
+                released.append((one.visit, token))
+            else:
+                one.visit.tell()
+        return released
 
     def waits(self, client: str, file: str) -> bool:
         """See `leases.Parked`."""

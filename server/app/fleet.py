@@ -154,7 +154,7 @@ def _fault(nodes: Nodes, plan: FleetPlan, now: float) -> str:
         named = ", ".join(away[:3]) + (" and others" if len(away) > 3 else "")
         found.append(f"{named} {'is' if len(away) == 1 else 'are'} away.")
         if plan.cluster is not None:
-            found.append("A node that still runs starts downloads on its own slots.")
+            found.append("A node that still runs continues its downloads and starts no new ones.")
     if plan.cluster is not None and not plan.cluster.sure():
         found.append("The database does not answer: no machine could replace this leader.")
     return " ".join(found)

@@ -18,7 +18,7 @@ LIVE = "/-/live"
 READY = "/-/ready"
 _NO_STORE = (b"Cache-Control", b"no-store")
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
-#: The same as in `server.cluster.alone`, which is not loaded here.
+#: The same as in `server.cluster.degraded`, which is not loaded here.
 _NO_LEADER_RETRY = b"2"
 UNMET = "This process has met no leader since its start, and starts no large downloads as yet."
 _STOPPING = "The server is being stopped or restarted."
@@ -42,8 +42,8 @@ def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[
     """The same at a node, which asks its leader.
 
     A node is not ready before it has met a leader. If the leader is lost later, the node stays
-    ready and names the fault: running downloads and small files continue, and large files wait for
-    the next leader or start on the node's own slots.
+    ready and names the fault: running downloads and small files continue, and new large downloads
+    wait for the next leader.
     """
 
     def ready(request: Request) -> None:

@@ -18,10 +18,11 @@ from ...protocol.errors import ProtocolError
 from ...protocol.ticket import KeyRing
 from ..admission.gate import Gate
 from ..admission.gateparts import GateParts
-from ..admission.line import Line
 from ..admission.number_allocator import Numbers
 from ..admission.passes import PassBook
-from ..cluster.alone import NoJournal
+from ..cluster.degraded import NoJournal
+from ..cluster.leader import Nodes
+from ..cluster.line import FleetLine
 from ..cluster.link import LinkFactory, Redial
 from ..cluster.node import RemoteAdmission, RemoteDigests
 from ..files.pacer import Pacer
@@ -34,7 +35,7 @@ from .connections import SharedPort, build_connections
 from .files_room import build_files, open_tree, private_paths
 from .fleet import FleetPlan
 from .health import add_node_routes
-from .listeners import OpenListener, tls_server, trusted_proxies, url_of
+from .listeners import OpenListener, tls_server, url_of
 from .meeting import MeetingEndpoint
 from .parts import InOrder, Part
 from .queue_room import build_waiting, common_parts, reload_waiting_pages
@@ -94,7 +95,6 @@ class NodeService:
             epoch=epoch,
             sharing=len(fleet.names),
             make_gate=self._make_gate,
-            proxies=trusted_proxies(config),
             answers=answers,
         )
         pages = Pages()
@@ -196,10 +196,8 @@ class NodeService:
             self.log.failure("a request handler failed", client=request.client_address)
             request.refuse(500, "internal-error", "The server failed; this was logged.")
 
-    def _make_gate(
-        self, terms: Terms, line: Line, policy: str, settings: PolicySettings, first: int
-    ) -> Gate:
-        """The gate that decides here without a leader (`cluster.alone`)."""
+    def _make_gate(self, terms: Terms, settings: PolicySettings, first: int) -> Gate:
+        """The gate that issues tickets here without a leader (`cluster.degraded`)."""
         keys = KeyRing.from_derived(terms.keys)
         parts = GateParts(
             **common_parts(self.config, self._reactor, time.time, random.Random()),
@@ -208,8 +206,8 @@ class NodeService:
             numbers=Numbers(first, (), lambda below: None),
             passes=PassBook(keys, lambda record: None, judges=False),
             waiting=self._waiting,
-            line=line,
+            line=FleetLine(Nodes(), settings.bandwidth_bytes_s),
             rules=self.admission.rules,
             arrived=lambda record: None,
         )
-        return Gate(parts, policy, settings)
+        return Gate(parts, terms.policy, settings)

@@ -65,8 +65,8 @@ from .link import Link, Peer
 from .wire import body_plan, representation, wire_digests
 
 _log = Logger()
-#: How often nodes are told their terms, in seconds, and how often at least, so that they know that
-#: somebody is there.
+#: How often changed terms are sent to nodes, in seconds, and how often unchanged ones, so that a
+#: node knows that its leader lives.
 TELL_S = 0.25
 _AGAIN_S = 1.0
 #: A node silent for so long, in seconds, is no company any more; after the second, its
@@ -77,9 +77,9 @@ SILENT_S = 8.0
 #: there has its slots first.
 GATHER_S = 2.0
 _LOOK_S = 0.02
-#: Nodes are told so many networks that are blocked; of more they have every request judged.
+#: Bounds the list of blocked networks for nodes. With more, nodes have every request judged.
 _MOST_BLOCKED = 1_000
-#: Machines are told so many logins and API tokens; with more, everybody may be one of them.
+#: Bounds the list of logins and API tokens for machines. With more, every client may have one.
 _MOST_PROOFS = 1_000
 _MOST_SENT_AWAY = 1_000
 #: A machine that was lost has its share of the slots for so long, seconds: its downloads are
@@ -133,7 +133,7 @@ class Home(Protocol):
         ...
 
     def serve_with(self, machines: int) -> None:
-        """So many machines send now, each with slots and a line of its own."""
+        """Use the slots and lines of this number of machines."""
         ...
 
     def take_up(self, tickets: Iterable[WireTicket]) -> None:
@@ -379,7 +379,7 @@ class Node:
     machine: str = ""
     serves: bool = True
     version: int = VERSION
-    #: For how long it has said nothing, by the ticks of this process: a stopped one heard nobody.
+    #: The time since its last message, by this process's own ticks: a stopped one received nothing.
     silent_s: float = 0.0
     #: The same of what it was told.
     untold_s: float = 0.0
@@ -479,7 +479,7 @@ class Nodes:
 
     @property
     def link_busy(self) -> bool:
-        """Whether the cap holds somebody back at some node."""
+        """Whether the cap delays a download at any node."""
         return any(node.told.link_busy for node in self)
 
     def goodput_bytes_s(self) -> float:
@@ -505,8 +505,8 @@ class Nodes:
 class Leader:
     """Hears `nodes` and decides for them; `awaited` are the names of those that will be there.
 
-    `cap_of` says what a machine may send; `lost` are those that nobody waits for, and that count
-    for a moment yet: the nodes of the machine that led.
+    `cap_of` says what a machine may send; `lost` are the nodes of the machine that led:
+    the leader does not wait for them, and they count for `_MISSED_S`.
     """
 
     def __init__(
@@ -561,7 +561,7 @@ class Leader:
     def let_go(self) -> None:
         """Hear no node any more: they are to look for another leader."""
         for link, node in tuple(self._by_link.items()):
-            # The next leader hears from those that stay, and waits for nobody.
+            # The next leader hears from the nodes that stay, and waits for no others.
             node.parts = True
             link.drop()
             self._closed(link)
@@ -602,7 +602,7 @@ class Leader:
                 if node is None:
                     return
             else:
-                self._hear(node, message)
+                self._handle(node, message)
 
     def _greet(self, link: Link[FromNode], message: FromNode) -> Node | None:
         if not isinstance(message, Hello) or message.version < OLDEST:
@@ -610,11 +610,10 @@ class Leader:
             return None
         old = self.nodes.by_name.get(message.name)
         if old is not None and message.serves:
-            # Its connection broke and nobody has noticed here.
+            # Its connection broke, and this end has not noticed.
             old.link.drop()
             self._forget_node(old.link)
-        elif message.serves and self._epoch:
-            # A node that leads itself is no news.
+        elif message.serves:
             _log.info("Node {name} (process {pid}) is here.", name=message.name, pid=message.pid)
         node = Node(message.name, message.pid, link, message.machine, message.serves)
         node.version = message.version
@@ -662,10 +661,10 @@ class Leader:
         if early is None:
             return
         for node, message in early:
-            self._hear(node, message)
+            self._handle(node, message)
         self._gathered()
 
-    def _hear(self, node: Node, message: FromNode) -> None:
+    def _handle(self, node: Node, message: FromNode) -> None:
         # What comes often is looked for first: a look at another kind of message costs 0.1 us.
         if isinstance(message, Ended):
             remote = node.remote.get(message.number)
@@ -833,7 +832,7 @@ class Leader:
             # A node that does not know the list has all requests judged.
             bool(small.blocked),
             small.blocked if len(small.blocked) <= _MOST_BLOCKED else (),
-            max(1, small.large_slots // len(self._beside(node))) if node.serves else 0,
+            0,
             queue.keys if node.serves else (),
             queue.policy,
             queue.settings,

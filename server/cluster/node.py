@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -65,10 +65,9 @@ from ..files.pacer import Share
 from ..files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
 from ..http.clock import Clock, cancel
 from ..http.denylist import BlockList
-from ..http.proxies import TrustedProxies
 from ..http.request import Request
 from ..http.unarrived import UnarrivedAnswers
-from .alone import RETRY_S, MakeGate, OwnQueue, no_leader
+from .degraded import RETRY_S, DegradedQueue, MakeGate, no_leader
 from .link import Link, Peer
 from .wire import file_digests, wire_file, wire_plan, wire_request
 
@@ -183,7 +182,6 @@ class RemoteAdmission:
         epoch: Callable[[], int] = lambda: 0,
         sharing: int = 1,
         make_gate: MakeGate | None = None,
-        proxies: TrustedProxies | None = None,
         unled: Callable[[Request], None] = no_leader,
         answers: UnarrivedAnswers | None = None,
     ) -> None:
@@ -212,16 +210,11 @@ class RemoteAdmission:
         self._small_below = small_below_bytes
         self._small_free = True
         self._brief_free = False
-        #: What the leader told last, and what decides in its stead while it is away for long.
+        #: The latest terms of a leader.
         self._terms: Terms | None = None
         self._make_gate = make_gate
-        self._proxies = proxies if proxies is not None else TrustedProxies()
-        self._own: OwnQueue | None = None
-        #: A connection on which a leader has not said yet that it leads.
-        self._coming: Link[FromLeader] | None = None
-        self._coming_silent_s = 0.0
-        #: The downloads that ran when this node began to lead itself.
-        self._adopted: list[_Asked] = []
+        #: Issues tickets while no leader has been here for `PATIENCE_S`.
+        self._degraded: DegradedQueue | None = None
         self._terms_rules = b""
         self._asked: dict[int, _Asked] = {}
         #: What each download has of the line, as long as a body of it is here.
@@ -252,13 +245,13 @@ class RemoteAdmission:
     def stop(self) -> None:
         """Stop the clocks."""
         cancel(self._tick_call, self._patience)
-        if self._own is not None:
-            self._own.stop()
+        self._close_degraded()
 
     def part(self) -> None:
         """This node is about to stop: those who wait here come back to another one."""
         self._parting = True
         self._send(Parting())
+        self._close_degraded()
         for asked in tuple(self._asked.values()):
             if asked.transfer is None and asked.start is not None:
                 self._send(Gone(asked.number))
@@ -272,7 +265,7 @@ class RemoteAdmission:
     @property
     def led(self) -> bool:
         """Whether a leader of all is there, and was heard a moment ago."""
-        return self._welcomed and self._own is None and self._silent_s < MISSING_S
+        return self._welcomed and self._silent_s < MISSING_S
 
     @property
     def met_leader(self) -> bool:
@@ -288,10 +281,10 @@ class RemoteAdmission:
     @property
     def fault(self) -> str:
         """What is wrong with the lead, in a sentence; empty while a leader is heard."""
-        if self._own is not None:
+        if self._degraded is not None:
             return (
-                "Nobody leads the queue at present: this process starts downloads on its own part "
-                "of the slots, and a place is told when a leader is back."
+                "Nobody leads the queue at present: running downloads and small files go on, new "
+                "large downloads get a ticket and start when a leader is back."
             )
         if not self._welcomed:
             return "Nobody leads the queue at present: large downloads wait for a leader."
@@ -328,7 +321,10 @@ class RemoteAdmission:
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
     ) -> None:
         """See `transfer.Admission`."""
-        self._put(request, rep, plan, start)
+        if self._degraded is not None:
+            self._degraded.enter(request, rep, plan, start)
+        else:
+            self._put(request, rep, plan, start)
 
     def ask(self, request: Request) -> None:
         """Have the leader answer a request for one of its routes."""
@@ -385,11 +381,8 @@ class RemoteAdmission:
         judged: str | None = None,
         administers: bool = False,
     ) -> None:
-        self._numbers += 1
-        asked = _Asked(self, self._numbers, request, wire_request(request), rep, plan, start)
+        asked = self._add(request, rep, plan, start)
         asked.judged, asked.administers = judged, administers
-        self._asked[asked.number] = asked
-        request.on_gone(lambda: self._gone(asked))
         parts = self._parting and start is not None
         unheard = self._welcomed and self._silent_s >= ADMIN_PATIENCE_S
         if parts or (administers and unheard):
@@ -398,6 +391,19 @@ class RemoteAdmission:
             self._tell(asked)
         elif self._patience is None:
             self._send_away(asked)
+
+    def _add(
+        self,
+        request: Request,
+        rep: Representation | None,
+        plan: BodyPlan | None,
+        start: StartBody | None,
+    ) -> _Asked:
+        self._numbers += 1
+        asked = _Asked(self, self._numbers, request, wire_request(request), rep, plan, start)
+        self._asked[asked.number] = asked
+        request.on_gone(lambda: self._gone(asked))
+        return asked
 
     def _tell(self, asked: _Asked) -> None:
         if asked.ended or not self._welcomed:
@@ -444,28 +450,20 @@ class RemoteAdmission:
         if not asked.ended:
             self._drop(asked)
             self._lingering.add(transfer, self._reactor.seconds())
-            if self._own is not None:
-                self._own.tend(_downloads(self._adopted))
             self._send(Ended(asked.number, transfer.delivered_bytes(), complete))
 
     def _tick(self) -> None:
         self._tick_call = self._reactor.callLater(TICK_S, self._tick)
         for request in [one for one in self._allowed if one.finished]:
             del self._allowed[request]
-        # Measured also while nobody listens: the average stays one of the last second.
+        # Measured without a leader, too: the average is always of the last second.
         goodput = self._outlet.goodput_bytes_s()
         if self._link is not None:
             self._silent_s += TICK_S
             if self._latest_epoch() > self._epoch > 0 or self._silent_s >= SILENT_S:
                 # It leads no more, or is not to be reached: what it would say comes too late.
                 self._link.drop()
-        if self._coming is not None:
-            self._coming_silent_s += TICK_S
-            if self._coming_silent_s >= SILENT_S:
-                self._coming.drop()
         self._answer_unled()
-        if not self._welcomed:
-            return
         bodies = []
         now_s = self._reactor.seconds()
         flying = self._lingering.flying_bytes(now_s) + self._answers.flying_bytes(
@@ -481,10 +479,10 @@ class RemoteAdmission:
                 if now != asked.seen:
                     asked.seen = now
                     bodies.append(BodyState(asked.number, *now))
-        small: dict[str, list[int]] = {}
-        if self._own is None:
-            # What was served while nobody leads is told to the next leader.
-            small, self._small = self._small, {}
+        if not self._welcomed:
+            # The next leader is told what was served until it came.
+            return
+        small, self._small = self._small, {}
         here, total = self._connections()
         self._send(
             ProgressReport(
@@ -502,16 +500,16 @@ class RemoteAdmission:
         )
 
     def _answer_unled(self) -> None:
-        """Nobody hears those who came to the admin page of this machine: it answers them itself."""
-        heard = self._welcomed and self._silent_s < ADMIN_PATIENCE_S
+        """Answer requests to the admin page of this machine that no leader answers."""
+        answers = self._welcomed and self._silent_s < ADMIN_PATIENCE_S
         for asked in [one for one in self._asked.values() if one.administers and not one.begun]:
             asked.waited_s += TICK_S
-            if not heard and asked.waited_s >= ADMIN_PATIENCE_S:
+            if not answers and asked.waited_s >= ADMIN_PATIENCE_S:
                 self._send(Gone(asked.number))
                 self._send_away(asked)
 
     def _bound(self, asked: _Asked, transfer: Transfer, delivered_bytes: int) -> None:
-        """Let no more lie unsent in the kernel than its client takes in a moment."""
+        """Bound the unsent bytes in the kernel by the rate of the client."""
         rate = max(0, delivered_bytes - asked.seen[1]) / TICK_S
         asked.rate_bytes_s += (rate - asked.rate_bytes_s) * _SMOOTHING
         if not transfer.blocked or rate > 0.0:
@@ -521,17 +519,12 @@ class RemoteAdmission:
     # -- the link ----------------------------------------------------------------------------
 
     def _opened(self, link: Link[FromLeader]) -> None:
-        if self._own is not None and link is not self._own.link:
-            self._coming, self._coming_silent_s = link, 0.0
-        else:
-            self._link = link
-            self._silent_s = 0.0
+        self._link = link
+        self._silent_s = 0.0
         link.send(self._hello)
         link.flush()
 
     def _closed(self, link: Link[FromLeader]) -> None:
-        if link is self._coming:
-            self._coming = None
         if link is not self._link:
             return
         led, self._welcomed = self._welcomed, False
@@ -549,54 +542,67 @@ class RemoteAdmission:
     def _lose_patience(self) -> None:
         self._patience = None
         if not self._parting:
-            self._lead_itself()
-        if self._own is None:
+            self._degrade()
+        if self._degraded is None:
             for asked in tuple(self._asked.values()):
                 if not asked.told and asked.transfer is None:
                     self._send_away(asked)
 
     # -- without a leader ------------------------------------------------------------------------
 
-    def _lead_itself(self) -> None:
-        """Nobody has led for long: this node decides for itself until somebody does."""
+    def _degrade(self) -> None:
+        """No leader for `PATIENCE_S`: what has begun continues, new large downloads get tickets."""
         if self._terms is None or self._make_gate is None:
             return
-        running = [one for one in self._asked.values() if one.transfer is not None]
-        self._adopted = [one for one in running if not one.paused]
         try:
-            own = OwnQueue(
-                self._reactor,
-                self._terms,
-                self._sharing,
-                _downloads(self._adopted),
-                self._make_gate,
-                self._proxies,
-            )
+            self._degraded = queue = DegradedQueue(self._terms, self._make_gate)
         except ProtocolError:
             return
-        _log.info("Nobody leads: this node goes on with a queue of its own.")
-        self._own = own
-        # It is there, and says nothing so far.
-        self._coming, self._coming_silent_s = self._link, self._silent_s
-        own.start(self.peer)
+        _log.info("Nobody leads: no large download starts at this node until a leader is back.")
+        self._small_free, self._brief_free = True, False
+        for asked in tuple(self._asked.values()):
+            if asked.transfer is not None:
+                if asked.paused:
+                    asked.paused = False
+                    asked.transfer.resume()
+            elif asked.begun:
+                # The rest of the lost leader's own answer went with it.
+                asked.request.abort()
+            else:
+                self._drop(asked)
+                self._move(asked, queue)
+
+    def _move(self, asked: _Asked, queue: DegradedQueue) -> None:
+        """Let this request wait in the queue, or answer it where only a leader can decide."""
+        if asked.rep is None or asked.plan is None or asked.start is None:
+            self._send_away(asked)
+            return
+        try:
+            queue.enter(asked.request, asked.rep, asked.plan, asked.start)
+        except ProtocolError as error:
+            asked.request.refuse(error.status, error.code, str(error))
+        except Exception:  # noqa: BLE001 - as for any connection: log it, tell the client
+            _log.failure("a request that waited for a leader failed")
+            asked.request.refuse(500, "internal-error", "The server failed; this was logged.")
 
     def _hand_back(self) -> None:
-        """Somebody leads again: who waits here shows the ticket that it has from this node."""
-        own, self._own = self._own, None
-        if own is None:
+        """A leader is back: it hears of the tickets first, then of the parked requests."""
+        queue, self._degraded = self._degraded, None
+        if queue is None:
             return
-        _log.info("A leader is there: this node gives its queue back.")
-        for number, token in own.proofs().items():
-            asked = self._asked.get(number)
-            if asked is not None and asked.start is not None:
-                asked.wired.headers[_TICKET] = token.encode("ascii")
-        tickets = own.tickets()
-        own.stop()
-        self._adopted = []
-        self._link, self._coming = self._coming, None
-        self._silent_s = 0.0
+        _log.info("A leader is there: this node gives its tickets to it.")
+        tickets = queue.tickets()
         if tickets:
             self._send(Handover(tickets))
+        for visit, token in queue.release():
+            asked = self._add(visit.request, visit.rep, visit.plan, visit.start)
+            if token is not None:
+                asked.wired.headers[_TICKET] = token.encode("ascii")
+
+    def _close_degraded(self) -> None:
+        queue, self._degraded = self._degraded, None
+        if queue is not None:
+            queue.close()
 
     def _send_away(self, asked: _Asked) -> None:
         self._drop(asked)
@@ -611,6 +617,7 @@ class RemoteAdmission:
         self._patience = None
         if self._parting:
             self._send(Parting())
+        self._hand_back()
         everything = list(self._asked.values())
         for asked in sorted(everything, key=lambda one: one.transfer is None):
             if asked.begun:
@@ -621,28 +628,19 @@ class RemoteAdmission:
                 self._tell(asked)
 
     def _received(self, link: Link[FromLeader], messages: list[FromLeader]) -> None:
-        if link is not self._link and link is not self._coming:
+        if link is not self._link:
             return
-        own = self._own is not None and link is self._own.link
-        if not own and self._own is not None:
-            first = messages[0] if messages else None
-            if not isinstance(first, Welcome) or first.epoch < self._latest_epoch():
-                link.drop()
-                return
-            self._hand_back()
         self._silent_s = 0.0
         for message in messages:
             if isinstance(message, Welcome):
-                if not own and message.epoch < self._latest_epoch():
+                if message.epoch < self._latest_epoch():
                     link.drop()
                     return
                 self._epoch = message.epoch
                 self._leader_version = message.version
                 self._welcome()
             elif isinstance(message, Terms):
-                self._small_free, self._brief_free = message.small_free, message.brief_free
-                if not own:
-                    self._use(message)
+                self._use(message)
             elif isinstance(message, Proofs):
                 told = message.digests
                 self.proofs = None if told is None else frozenset(told)
@@ -660,6 +658,7 @@ class RemoteAdmission:
 
     def _use(self, terms: Terms) -> None:
         self._terms = terms
+        self._small_free, self._brief_free = terms.small_free, terms.brief_free
         self._small_below = terms.small_below_bytes
         self._judge_all = terms.judge_all and not terms.blocked
         self.blocked.become(terms.blocked)
@@ -720,15 +719,7 @@ class RemoteAdmission:
         asked.request.waited_s = message.waited_s
         asked.request.priority_class = message.priority_class
         asked.may_leave = all(name.lower() != _TICKET for name, _ in message.headers)
-        self._remember_ticket(asked, message)
         asked.transfer = asked.start(asked, message.headers)
-
-    def _remember_ticket(self, asked: _Asked, message: Start) -> None:
-        """No journal has a ticket of this node's own: the next leader is shown it."""
-        if self._own is not None:
-            for name, value in message.headers:
-                if name.lower() == _TICKET:
-                    asked.wired.headers[_TICKET] = value
 
     def _do_running(
         self,
@@ -739,9 +730,7 @@ class RemoteAdmission:
         if isinstance(message, Start | Resume):
             # Start: it ran under an earlier leader, and this one has given it a slot again.
             asked.paused = False
-            if isinstance(message, Start):
-                self._remember_ticket(asked, message)
-            elif asked.share is not None:
+            if isinstance(message, Resume) and asked.share is not None:
                 asked.share.background = message.background
             transfer.resume()
         elif isinstance(message, MayEnd):
@@ -769,12 +758,6 @@ class RemoteAdmission:
         with contextlib.suppress(ValueError):
             retry_s = float(headers.get(b"retry-after", b""))
         self._reactor.callLater(retry_s, self._tell, asked)
-
-
-def _downloads(bodies: Iterable[_Asked]) -> int:
-    """How many downloads these bodies are that still run."""
-    running = [one for one in bodies if not one.ended]
-    return len({id(one.share if one.share is not None else one) for one in running})
 
 
 class RemoteDigests:
