@@ -19,7 +19,6 @@ UNREAD = {
     "policies/estimate",
     "server/admin",
     "server/admission",
-    "server/cluster",
     "server/files",
 }
 

@@ -110,7 +110,7 @@ class Candidate:
                 self.silence = str(fault)
             else:
                 self.silence = ""
-                self._hear(seen, asked_s)
+                self._handle(seen, asked_s)
             next_s = min(pause_s, _LOOK_SOON_S) if self._misses() else pause_s
             self._stopped.wait(max(0.02, next_s - (time.monotonic() - asked_s)))
 
@@ -124,7 +124,7 @@ class Candidate:
                 return campaign(session, self._name, self._place, self._lease_s, early_s=early_s)
             return read_seat(session)
 
-    def _hear(self, seen: Seat, asked_s: float) -> None:
+    def _handle(self, seen: Seat, asked_s: float) -> None:
         with self._guard:
             state = self._state
             self._state = new = answered(

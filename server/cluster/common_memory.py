@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import mmap
 
-#: Of each process: what it has sent, how many of its downloads the cap holds back, how many are
-#: paused, and what it has spent to keep those alive.
-_SENT, _WAITING, _PAUSED, _KEPT, _FIELDS = 0, 1, 2, 3, 8
-#: Addresses are counted in two tables of so many cells each, by independent parts of their hash;
+#: The fields of a process: the bytes that it has sent.
+_SENT = 0
+#: Its downloads that the cap holds back.
+_WAITING = 1
+#: Its paused downloads.
+_PAUSED = 2
+#: The bytes that it has spent on keeping these alive.
+_KEPT = 3
+#: The width of a row: a power of two.
+_FIELDS = 8
+#: The cells of each of two tables that count addresses by independent parts of their hash;
 #: the smaller of the two counts holds. With ten thousand addresses one in fifty counts too high.
 _CELLS = 1 << 16
 _WORD = 8
 
 
 class CommonMemory:
-    """The memory of so many processes. Make it before the fork, then take a row of it."""
+    """The memory of a number of processes. Make it before the fork, then take a row of it."""
 
     def __init__(self, processes: int) -> None:
         self.processes = processes
@@ -96,6 +103,6 @@ class CommonCounts:
 
 
 def _cells(address: str) -> tuple[int, int]:
-    """Where this address is counted: forks have one hash, which nobody outside can foresee."""
+    """Where this address is counted: forks have one hash, which no client can foresee."""
     found = hash(address)
     return found & (_CELLS - 1), _CELLS + (found >> 24 & (_CELLS - 1))

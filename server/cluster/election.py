@@ -1,12 +1,12 @@
 """Who leads: a machine's view of the lease in the database, as a state that answers change.
 
-The database alone says who leads (`store.cluster`); here stands what a machine makes of its
-answers, and of its silence. A leader whose lease cannot be renewed does not know whether the
-database is away for everybody, who then can elect nobody, or only for itself. It asks its company:
-had another been elected, the nodes of the others would have gone there. So it goes on while it has
-more than half of the machines that belonged to it when the lease was renewed last, and retires
-else. To a new leader belong those of the one before it, which are still on their way.
-Retiring is for good: the process ends, and begins anew as one that follows.
+The database alone says who leads (`store.cluster`). This module holds what a machine makes of its
+answers, and of its silence. A leader that cannot renew its lease does not know whether the database
+is away for all machines, so that none can be elected, or only for itself. It counts its company:
+the nodes of the others would have gone to another leader. It goes on while it has more than half of
+the machines that belonged to it when it last renewed the lease. Otherwise it retires. The machines
+of the leader before it, which are on their way, belong to a new leader, too.
+Retiring is for good: the process ends, and its successor begins as a follower.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..store.cluster import Seat
 #: A candidate that lost the leader's connection takes a lease that was not renewed for this part
 #: of its length; at least twice it should have been.
 MISSED = 0.6
-#: Before anybody has led.
+#: The seat before the first leader.
 NOBODY = Seat()
 
 
@@ -35,8 +35,8 @@ class Standing(enum.StrEnum):
 class Candidacy:
     """One machine's standing.
 
-    `leader` is who leads as far as it knows (epoch 0: nobody has yet), `sure_until_s` until
-    when, on its own clock, nobody can have taken a leader's lease, and `belong` how many machines
+    `leader` is who leads as far as it knows (epoch 0: no machine has led), `sure_until_s` until
+    when, on its own clock, no machine can have taken a leader's lease. `belong`: how many machines
     belonged to it when it was renewed last, itself included; None before they were counted.
     """
 

@@ -2,7 +2,7 @@
 
 All machines share one certificate and its key, which lie in the database beside the keys that sign
 tickets: a machine that can read them is a member. Each end shows it and accepts nothing else: the
-very certificate counts, not who issued it. A renewed one is accepted before anybody shows it.
+very certificate counts, not who issued it. A machine accepts a renewed one before another shows it.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ class _Machine:
     here: list[Node] = field(default_factory=list)
     sent_bytes_total: int = 0
     waiting_downloads: int = 0
-    #: When its nodes were heard, of when that was by their own clock, and what each had sent.
-    heard_s: float = 0.0
+    #: When its nodes reported last, when that was by their own clock, and what each had sent.
+    received_s: float = 0.0
     at_s: float = 0.0
     _counted: dict[Node, int] = field(default_factory=dict)
 
@@ -54,12 +54,12 @@ class _Machine:
     def give_back(self, count: int) -> None:
         """See `Outlet`; its processes do not hear of it yet."""
 
-    def hear(self, nodes: list[Node]) -> bool:
+    def update(self, nodes: list[Node]) -> bool:
         """Take over what these have told; whether all of them have said something new."""
         self.here = nodes
-        if any(node.told_s <= self.heard_s for node in nodes):
+        if any(node.told_s <= self.received_s for node in nodes):
             return False
-        self.heard_s = max(node.told_s for node in nodes)
+        self.received_s = max(node.told_s for node in nodes)
         # A message may lie here or there while a process has no turn: what counts is when it was
         # so. The nodes of a machine tell at different moments, so the middle of these is its time.
         self.at_s = fmean(node.told.at_s or node.told_s for node in nodes)
@@ -152,7 +152,7 @@ class FleetLine:
                 machine = _Machine(self._ceiling_bytes_s)
                 self._lines[name] = machine, LineKeeper(machine, self._ceiling_bytes_s)
             machine, keeper = self._lines[name]
-            if machine.hear(nodes):
+            if machine.update(nodes):
                 # Whose these are is not known: on one machine, its own.
                 asleep = asleep_bytes // len(by_machine)
                 seen = ToldSight(machine.at_s, machine.flying_bytes)

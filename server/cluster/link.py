@@ -15,9 +15,10 @@ from ..http.clock import Clock, cancel
 
 _log = Logger()
 Received = TypeVar("Received")
-#: A connection says something within so long, seconds; of those that have not yet there
-#: are so many at once.
-_HELLO_S, _MOST_SILENT = 10.0, 256
+#: A connection without a message is cut after this time, in seconds.
+_HELLO_S = 10.0
+#: Bounds the connections without a message.
+_MOST_SILENT = 256
 
 
 class Peer(Generic[Received]):

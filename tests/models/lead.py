@@ -7,7 +7,7 @@ Three machines, one lease row. What a machine makes of an answer is the real cod
 |---|---|
 | `campaign`, `campaign early` | `Candidate._ask`, `store.cluster.campaign` |
 | `renew`, `read` | `Candidate._ask`, `store.cluster.renew`, `read_seat` |
-| `hear`, `lose answer` | `Candidate._hear`, and `StoreUnavailable` in `Candidate._run` |
+| `hear`, `lose answer` | `Candidate._handle`, and `StoreUnavailable` in `Candidate._run` |
 | `look` | `Candidate._tick`, with every possible answer of `Machine._company` |
 | `begin`, `fenced` | `Store._flush`, `store.cluster.check_epoch`; `Machine.retire` |
 | `commit`, `abort` | the end of that transaction, which the database may see late |
