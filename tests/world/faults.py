@@ -120,6 +120,7 @@ def _policy(world: World, fault: FaultPlan) -> None:
         assert world.life is not None
         service = world.life.service
         world.cause(f"policy becomes {name}")
+        world.switched_s = world.schedule.now
         service.admin.server.revisions.apply(name, service.gate.settings, "operator")
 
 
@@ -137,6 +138,7 @@ def _settings(world: World, fault: FaultPlan) -> None:
         }
         new = type(old).model_validate({**old.model_dump(), **changes})
         world.cause(f"settings become {changes}")
+        world.switched_s = world.schedule.now
         service.admin.server.revisions.apply(service.gate.policy.name, new, "operator")
 
 

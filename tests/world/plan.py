@@ -16,7 +16,10 @@ from typing import Any
 from .programs import MANNERS, ClientPlan
 
 POLICY_NAMES = ("fair", "fair", "ticket", "ticket", "reserve", "fcfs", "adaptive")
-MISDEEDS = ("leave", "reset", "vanish", "stop reading", "half close", "drop")
+MISDEEDS = (
+    *("leave", "reset", "vanish", "stop reading", "half close", "drop"),
+    *("ask twice", "ask early", "watch"),
+)
 #: Kinds of faults, and what each costs a seed that has it: how many there are at most.
 FAULTS: Mapping[str, int] = {
     "kill": 3,
@@ -85,10 +88,10 @@ class WorldPlan:
 
 
 def _sizes(rng: random.Random, line_bytes_s: float) -> dict[str, int]:
-    # A slot is held for seconds to a minute.
+    # Short downloads make many worlds: whatever goes wrong does so at starts and ends.
     files = {"/SMALL.txt": rng.randint(200, 60_000)}
     for number in range(rng.randint(1, 3)):
-        size = int(line_bytes_s * math.exp(rng.uniform(math.log(1.0), math.log(30.0))))
+        size = int(line_bytes_s * math.exp(rng.uniform(math.log(0.5), math.log(12.0))))
         files[f"/big{number}.iso"] = max(300_000, min(size, 12_000_000))
     return files
 
@@ -109,7 +112,7 @@ def draw_plan(seed: int) -> WorldPlan:
         "drain_s": rng.choice([0.0, 5.0, 30.0]),
     }
     files = _sizes(rng, line_bytes_s)
-    span_s = rng.choice([5.0, 30.0, 120.0])
+    span_s = rng.choice([5.0, 20.0, 60.0])
     programs = rng.sample(sorted(MANNERS), rng.randint(2, 6))
     deeds = rng.sample(MISDEEDS, rng.randint(0, 3))
     rude = rng.choice([0.0, 0.1, 0.4]) if deeds else 0.0
@@ -131,13 +134,13 @@ def draw_plan(seed: int) -> WorldPlan:
                 comes_s=comes_s,
                 rate_bytes_s=line_bytes_s * (rng.uniform(0.05, 0.5) if slow else 10.0),
                 misdeed=misdeed,
-                misdeed_s=rng.uniform(0.0, 40.0),
+                misdeed_s=rng.uniform(0.0, 30.0),
                 back_s=rng.choice([5.0, 40.0, math.inf]),
             )
         )
-    kinds = rng.sample(sorted(FAULTS), rng.choice([0, 1, 2, 3, 5]))
+    kinds = rng.sample(sorted(FAULTS), rng.choice([0, 1, 2, 4, 6, 9]))
     faults = [
-        FaultPlan(kind, rng.uniform(2.0, span_s + 60.0), rng.random(), rng.choice([0.5, 4.0, 20.0]))
+        FaultPlan(kind, rng.uniform(2.0, span_s + 40.0), rng.random(), rng.choice([0.5, 4.0, 20.0]))
         for kind in kinds
         for _ in range(rng.randint(1, FAULTS[kind]))
     ]

@@ -113,6 +113,7 @@ class HttpExchange:
         self._head = b""
         self.over = False
         self.last_s = client.world.schedule.now
+        self.begun_s = math.inf
         self.channel: Channel = client.world.network.connect(
             client.address, self, client.rate_bytes_s, request
         )
@@ -128,11 +129,8 @@ class HttpExchange:
             head, found, data = self._head.partition(_HEAD_END)
             if not found:
                 return
-            lines = head.decode("latin-1").split("\r\n")
-            self.status = int(lines[0].split(" ")[1])
-            for line in lines[1:]:
-                name, _, value = line.partition(":")
-                self.fields[name.strip().lower()] = value.strip()
+            self.status, self.fields = read_head(head)
+            self.begun_s = self.client.world.schedule.now
             if "content-length" in self.fields:
                 self.left = int(self.fields["content-length"])
             self.is_file = self.client.heard(self)
@@ -168,6 +166,47 @@ class HttpExchange:
             self.channel.close(reset=reset)
 
 
+class SideRequest:
+    """A request beside a client's download: only its answer's header is of interest."""
+
+    def __init__(self, client: SimulatedClient, request: bytes) -> None:
+        self._client, self._head, self._over = client, b"", False
+        network = client.world.network
+        self._channel = network.connect(client.address, self, client.rate_bytes_s, request)
+
+    def arrived(self, data: bytes) -> None:
+        """See `wire.Peer`."""
+        if self._over:
+            return
+        self._head += data
+        head, found, _ = self._head.partition(_HEAD_END)
+        if found:
+            self._over = True
+            status, fields = read_head(head)
+            self._client.world.client_heard(self._client, status, fields)
+            # It reads on for a moment, as a person does who sees it begin twice.
+            self._client.world.schedule.after(0.5, self._channel.close)
+
+    def ended(self) -> None:
+        """See `wire.Peer`."""
+        self._over = True
+        self._channel.close()
+
+    def broken(self) -> None:
+        """See `wire.Peer`."""
+        self._over = True
+
+
+def read_head(head: bytes) -> tuple[int, dict[str, str]]:
+    """Status and fields of an answer; names in lower case."""
+    lines = head.decode("latin-1").split("\r\n")
+    fields = {}
+    for line in lines[1:]:
+        name, _, value = line.partition(":")
+        fields[name.strip().lower()] = value.strip()
+    return int(lines[0].split(" ")[1]), fields
+
+
 @dataclass(slots=True)
 class ClientPlan:
     """One client of a world: what it does is fixed before it comes."""
@@ -178,7 +217,7 @@ class ClientPlan:
     file: str
     comes_s: float
     rate_bytes_s: float
-    #: `leave`, `reset`, `vanish`, `stop reading`, `half close`, `impatient`: what it does ...
+    #: One of `plan.MISDEEDS`: what it does ...
     misdeed: str = ""
     #: ... so long after it came, or after so many bytes.
     misdeed_s: float = 0.0
@@ -223,7 +262,8 @@ class SimulatedClient:
     @property
     def patient(self) -> bool:
         """Whether it goes on until it has the file."""
-        return self.plan.program in PATIENT and not self.plan.misdeed
+        harmless = self.plan.misdeed in ("", "watch")
+        return self.plan.program in PATIENT and harmless
 
     def come(self) -> None:
         """Ask for the first time."""
@@ -244,12 +284,10 @@ class SimulatedClient:
         self.candidates = list(self.world.versions(self.file))
         self.etag = self.size = None
 
-    def _ask(self, segment: Segment) -> None:
-        if self.over:
-            return
+    def _fields(self, target: str) -> list[str]:
         manner = self.manner
         lines = [
-            f"GET {self.target} HTTP/1.1",
+            f"GET {target} HTTP/1.1",
             "Host: files.example",
             f"User-Agent: {manner.agent}",
             "Accept: text/html,*/*;q=0.5" if manner.browses else "Accept: */*",
@@ -260,6 +298,12 @@ class SimulatedClient:
                 lines.append(f"Tidegate-Ticket: {self.ticket}")
         if self.cookies:
             lines.append("Cookie: " + "; ".join(f"{k}={v}" for k, v in self.cookies.items()))
+        return lines
+
+    def _ask(self, segment: Segment) -> None:
+        if self.over:
+            return
+        lines = self._fields(self.target)
         if segment.position or segment.end is not None:
             last = "" if segment.end is None else str(segment.end - 1)
             lines.append(f"Range: bytes={segment.position}-{last}")
@@ -466,6 +510,8 @@ class SimulatedClient:
         elif deed == "half close":
             for exchange in exchanges:
                 exchange.channel.end()
+        elif deed in ("ask twice", "ask early", "watch"):
+            self._ask_beside(deed)
         elif deed == "drop":
             # The way breaks, and it tries again.
             for exchange in exchanges:
@@ -480,6 +526,18 @@ class SimulatedClient:
             for exchange in exchanges:
                 exchange.finish(reset=deed == "reset")
             self._end("gone", deed)
+
+    def _ask_beside(self, deed: str) -> None:
+        """Ask beside its own request, or before its time; go on as before."""
+        if self.over:
+            return
+        lines = self._fields(self.target)
+        if deed == "watch":
+            lines = [*self._fields(f"/-/queue{self.file}"), "Prefer: wait=20"]
+        SideRequest(self, "\r\n".join(lines).encode("latin-1") + _HEAD_END)
+        again_s = {"ask early": 2.0, "watch": 25.0}.get(deed)
+        if again_s is not None:
+            self.world.schedule.after(again_s, self._ask_beside, deed)
 
     def _read_on(self, exchanges: list[HttpExchange]) -> None:
         for exchange in exchanges:

@@ -29,12 +29,13 @@ from .plan import FaultPlan, WorldPlan
 from .programs import FileVersion, SimulatedClient
 from .schedule import Schedule, VirtualPool
 from .seams import in_world
-from .wire import MemoryNetwork
+from .wire import MemoryNetwork, ServerEnd
 
 #: After the last fault and the last arrival the line needs so many times what is left, and this.
 _LIVENESS_FACTOR, _LIVENESS_S = 4.0, 900.0
-#: Everything has run out so long after the last client has left.
-_AFTER_S = 150.0
+#: Everything has run out so long after the last client has left; a connection whose client is gone
+#: without a word is cut by the limits.
+_AFTER_S, _CUT_AFTER_S = 80.0, 250.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class World:
         self.files_of_earlier_lives: set[tuple[str, str]] = set()
         #: Until when the database does not work, or is slow.
         self.database_full_until_s = self.database_slow_until_s = -math.inf
+        #: When an operator last changed policy or settings.
+        self.switched_s = -math.inf
         #: What excuses a place that grows or a line that idles: when something last happened.
         self.causes: list[tuple[float, str]] = []
         self._lost_s: list[float] = []
@@ -141,8 +144,11 @@ class World:
         return kept or gate.snapshot().link_bound
 
     def somebody_stalls(self) -> bool:
-        """Whether a download runs whose client is the limit."""
-        return any(
+        """Whether a download runs whose client is the limit, or gone without a word."""
+        lost = any(
+            isinstance(one, ServerEnd) and one.line.lost for one in self.network.sockets.values()
+        )
+        return lost or any(
             client.state == "fetching"
             and (client.plan.misdeed or client.rate_bytes_s < self.network.wire.rate_bytes_s)
             for client in self.clients
@@ -374,7 +380,8 @@ class World:
             oracle.settled()
         for client in self.clients:
             client.give_up()
-        self.schedule.run(self.schedule.now + _AFTER_S, self._going)
+        after_s = _CUT_AFTER_S if self.somebody_stalls() else _AFTER_S
+        self.schedule.run(self.schedule.now + after_s, self._going)
         if self._going():
             gc.collect()
             for oracle in self.oracles:
