@@ -391,7 +391,7 @@ class RefusalsAreStated(Oracle):
             self.broken(f"{client} is answered 500")
         if status == 503 and "retry-after" not in fields:
             self.broken(f"{client} is answered 503 without Retry-After: {fields}")
-        if status not in (200, 206, 400, 403, 404, 416, 500, 503):
+        if status not in (200, 206, 302, 400, 403, 404, 416, 500, 503):
             self.broken(f"{client} is answered {status}")
 
 
