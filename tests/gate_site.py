@@ -118,9 +118,12 @@ class Nginx:
             self.stop()
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        for worker in self.workers() if number == signal.SIGKILL else ():
-            os.kill(worker, number)
+        workers = self.workers() if number == signal.SIGKILL else []
+        # The master first: it would replace its workers.
         self.process.send_signal(number)
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                os.kill(worker, number)
         self.process.wait(40)
 
     def workers(self) -> list[int]:
