@@ -42,17 +42,17 @@ def test_peers_of_one_network_hear_of_each_other_where_there_are_no_others() -> 
 
 def test_the_brake_forgets_the_idlest_and_stays_small() -> None:
     brake = Brake(per_s=1.0, burst=2.0, most=100)
-    assert [brake.lets("192.0.2.1", 0.0) for _ in range(3)] == [True, True, False]
+    assert [brake.allows("192.0.2.1", 0.0) for _ in range(3)] == [True, True, False]
     for number in range(1000):
-        brake.lets(f"10.{number // 250}.{number % 250}.1", 0.0)
+        brake.allows(f"10.{number // 250}.{number % 250}.1", 0.0)
     assert len(brake._left) <= 100
 
 
 def test_announces_from_all_over_a_network_are_braked_together() -> None:
     """One connection with changing /64s of one /48 took 0.68 of a core."""
     brake = Brake(per_s=1.0, burst=50.0, most=100)
-    assert sum(brake.lets(f"2001:db8:7:{number:x}::1", 0.0) for number in range(500)) == 50
-    assert brake.lets("2001:db8:8::1", 0.0)
+    assert sum(brake.allows(f"2001:db8:7:{number:x}::1", 0.0) for number in range(500)) == 50
+    assert brake.allows("2001:db8:8::1", 0.0)
 
 
 def test_an_announce_looks_at_few_of_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
