@@ -155,10 +155,6 @@ class HookedAdmission:
         """Slots that a large job could take without keeping a small one waiting."""
         return self._room.for_large(now)
 
-    def _keeps_word(self, small: bool) -> bool:
-        """Whether such a ticket starts about when it was told, as its policy sees to it."""
-        return self.policy.keeps_word and self.capacity.known and not small
-
     def close(self, closed: bool) -> None:
         """See `AdmissionPolicy.close`."""
         self.state.closed = closed
@@ -508,9 +504,8 @@ class HookedAdmission:
         idle_since = now if self._idle_since_s is None else self._idle_since_s
         needed = waited - (now - idle_since)
         small = self._room.is_small(row)
-        kept = self._keeps_word(small)
         self.estimator.started(
-            table.raw[row], table.away[row], stated, waited, needed, now, small=small, kept=kept
+            table.raw[row], table.away[row], stated, waited, needed, now, small=small
         )
 
     def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
@@ -893,8 +888,7 @@ class HookedAdmission:
 
     def _state(self, wait_s: float, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         longest_s = LONGEST * self.settings.retry_max_s
-        kept = self._keeps_word(small)
-        stated = self.estimator.state(wait_s, away_s, small=small, kept=kept)
+        stated = self.estimator.state(wait_s, away_s, small=small)
         # The bound is never below what is expected.
         if stated.p90_s <= longest_s:
             return stated
@@ -915,8 +909,7 @@ class HookedAdmission:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
         elif 0.0 <= table.bound[row] < now - table.issued_s[row]:
-            told_s, kept = table.expected[row], self._keeps_word(small)
-            self.estimator.broken(table.away[row], told_s, now, small=small, kept=kept)
+            self.estimator.broken(table.away[row], table.expected[row], now, small=small)
             table.bound[row] = -1.0
         if not table.present[row]:
             retry += advice.penalty_s(table.early[row])

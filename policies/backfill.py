@@ -1,10 +1,11 @@
-"""Backfill: which waiting clients start before their turn, and when a client is told it starts.
+"""Backfill: which waiting clients start before their turn.
 
-A download that starts before its turn runs for a moment and is then paused, which costs the line
-only what keeps it alive. So there are as many such *places* as cost little together. They go by
-told times (`policies.estimate.told_times`): a client whose told time has come starts, in turn or
-not. A told time is the forecast of a turn or of a place, whichever comes first. (Related: EASY
-backfilling, Lifka 1995, which moves a job forward where that delays no reservation.)
+A waiting client has the guard of a running one: once its slack is used up it starts, shortest
+first. It comes before all that have slack, so it runs at once and to its end.
+
+A client that comes back shortly before its turn may start ahead of it. Sent away, it is not back
+before the least time that is told, and the line may be idle until then. (Related: EASY backfilling,
+Lifka 1995, which moves a job forward where that delays no reservation.)
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
-from .contract import Forecast
-from .estimate.told_times import ToldTimes, due_s
 from .hooks import AdmissionView
 from .keep_alive import most_paused
 from .preemption import PREEMPTION, Preemption
@@ -22,70 +22,113 @@ from .preemption import PREEMPTION, Preemption
 
 @dataclass(frozen=True, slots=True)
 class BackfillTuning:
-    """Parts and factors. What the laws bring: `make laws`."""
+    """Parts and times. What the laws bring: `make laws`."""
 
     #: Newcomers that are probed at once take this part of the clients that fill the line.
     probed_part: float = 0.1
-    #: This many times as many may be paused for the sake of told times ...
-    owed_factor: float = 1.5
-    #: ... and this many more for each visit, made when it was told, that was in vain.
-    vain_factor: float = 0.5
     #: A poller starts at once rather than be told a wait up to this (or `retry_min_s`), seconds.
     soon_s: float = 5.0
-    #: A poller is due from this part of its told time.
-    poll_due_part: float = 0.9
-    #: A turn comes no sooner than after this part of its forecast, whatever comes of places.
-    turn_at_least: float = 0.85
+    #: The slack of a waiting client is looked at again after this part of it: the level of the
+    #: virtual sharing rises as others leave ...
+    look_part: float = 0.5
+    #: ... but no sooner than after this, seconds ...
+    least_look_s: float = 0.5
+    #: ... and no later, seconds: a line may become faster.
+    most_look_s: float = 30.0
 
 
 BACKFILL = BackfillTuning()
 
 
 class Backfill:
-    """What a place needs, which client is due, and what clients are told."""
+    """Clients that wait in their request by their slack, and pollers that may start ahead.
+
+    `slack_s` tells the slack of a waiting ticket by its row and the time.
+    """
 
     __slots__ = (
         "_admission",
         "_ahead_s",
         "_capacity",
-        "_mean_left",
+        "_known",
+        "_late",
+        "_later",
         "_preemption",
+        "_slack_s",
         "_table",
-        "_told",
     )
 
     def __init__(
-        self, admission: AdmissionView, preemption: Preemption, mean_left: Callable[[], float]
+        self,
+        admission: AdmissionView,
+        preemption: Preemption,
+        slack_s: Callable[[int, float], float],
     ) -> None:
         self._admission = admission
         self._capacity = admission.capacity
         self._table = table = admission.queue.table
         self._preemption = preemption
-        #: Bytes that a running download has left in the mean; 0 while none runs.
-        self._mean_left = mean_left
-        self._told = ToldTimes()
+        self._slack_s = slack_s
         #: Until when pollers that started ahead of their turn use up what is spent on probes.
         self._ahead_s = -math.inf
+        #: Tickets of clients here: when their slack is looked at next, and those without slack by
+        #: their keys.
+        self._later: list[tuple[float, int]] = []
+        self._late: list[tuple[float, int]] = []
+        self._known: set[int] = set()
         for row in table.rows.values():
             if table.present[row] and admission.is_large(table.size[row]):
-                self._told.note(table.number[row], self._due_s(row), math.inf)
+                self._note(table.number[row], -math.inf)
 
-    # -- who may have a place ----------------------------------------------------------------------
+    # -- waiting clients without slack -------------------------------------------------------------
 
-    def may_have_place(self, row: int, now: float) -> bool:
-        """Whether this waiting client may start though others come first: it will be paused."""
-        if not self._capacity.known:
-            return False
-        owed, most = self._is_owed(row, now), self.most_paused()
-        if self._preemption.count >= (most * self._owed_factor(row) if owed else most):
-            return False
-        return owed or self._preemption.probes < self._most_probes()
+    def waits(self, row: int, now: float) -> None:
+        """A client waits here from now on."""
+        if self._table.present[row] and self._table.number[row] not in self._known:
+            self._note(self._table.number[row], self._next_look_s(row, now))
+
+    def _note(self, number: int, look_s: float) -> None:
+        self._known.add(number)
+        heappush(self._later, (look_s, number))
+
+    def _next_look_s(self, row: int, now: float) -> float:
+        look_s = BACKFILL.look_part * self._slack_s(row, now)
+        return now + min(BACKFILL.most_look_s, max(BACKFILL.least_look_s, look_s))
+
+    def _row(self, number: int) -> int | None:
+        """The row of a ticket whose client still waits here."""
+        row = self._admission.row(number)
+        if row is not None and self._table.present[row]:
+            return row
+        self._known.discard(number)
+        return None
+
+    def late(self, now: float) -> int | None:
+        """The shortest of the waiting downloads here that have no slack."""
+        while self._later and self._later[0][0] <= now:
+            _, number = heappop(self._later)
+            row = self._row(number)
+            if row is not None and self._slack_s(row, now) <= 0.0:
+                heappush(self._late, (self._table.key[row], number))
+            elif row is not None:
+                self._note(number, self._next_look_s(row, now))
+        while self._late:
+            _, number = self._late[0]
+            row = self._row(number)
+            if row is not None and self._slack_s(row, now) <= 0.0:
+                return number
+            # It has left, or others that came have slowed the virtual sharing down.
+            heappop(self._late)
+            if row is not None:
+                self._note(number, self._next_look_s(row, now))
+        return None
+
+    # -- pollers -----------------------------------------------------------------------------------
 
     def may_start_ahead(self, row: int, now: float) -> bool:
         """Whether a poller may start now if its turn is near.
 
-        Sent away, it is not back before the least time that is told, and the line may be idle until
-        then. In the long run such starts take what is spent on probes, and no more.
+        In the long run such starts take what is spent on probes, and no more.
         """
         if self._table.present[row] or not self._capacity.known:
             return False
@@ -105,27 +148,6 @@ class Backfill:
         part = min(1.0, self._table.remaining[row] / first_bytes)
         return PREEMPTION.probe_s / self._most_probes() * part
 
-    def _is_owed(self, row: int, now: float) -> bool:
-        """Whether the time that this client was told has come: its start, or its return."""
-        table = self._table
-        if table.present[row]:
-            return now >= self._due_s(row)
-        # The longest time to come back may have cut its return short of its start.
-        start_s = table.issued_s[row] + BACKFILL.poll_due_part * table.expected[row]
-        told_s = max(table.promise_s[row], start_s)
-        return table.raw[row] > 0.0 and now >= told_s - self._admission.settings.early_tolerance_s
-
-    def _owed_factor(self, row: int) -> float:
-        table = self._table
-        vain = 0 if table.present[row] else max(0, table.polls[row] - table.early[row] - 1)
-        return BACKFILL.owed_factor + BACKFILL.vain_factor * vain
-
-    def _due_s(self, row: int) -> float:
-        table = self._table
-        if table.raw[row] == 0.0:
-            return math.inf
-        return due_s(table.number[row], table.issued_s[row], table.expected[row])
-
     def _fill(self) -> float:
         """How many clients fill the line."""
         return self._capacity.demand_bytes_s / self._capacity.typical_client_bytes_s
@@ -137,60 +159,7 @@ class Backfill:
         """How many paused downloads the line bears."""
         return most_paused(self._capacity.rate_bytes_s)
 
-    def next_place(self, now: float) -> tuple[int, ...]:
-        """Of the clients that wait here the one that is due first, if it may start."""
-        while (number := self._told.first()) is not None:
-            row = self._admission.row(number)
-            if row is not None and self._table.present[row]:
-                return (number,) if self.may_have_place(row, now) else ()
-            self._told.forget_first()
-        return ()
-
-    # -- when --------------------------------------------------------------------------------------
-
-    def next_s(self, now: float) -> float | None:
-        """When the next client is due."""
-        return self._told.next_s(now)
-
-    def waits(self, row: int, now: float) -> None:
-        """A client that waits here has been told its time."""
-        if self._table.present[row]:
-            self._told.note(self._table.number[row], self._due_s(row), now)
-
     def starts(self, row: int, in_turn: bool, now: float) -> None:
         """A ticket has started."""
-        if in_turn:
-            return
-        if self._table.present[row]:
-            self._told.taken(now)
-        elif self._capacity.known:
+        if not (in_turn or self._table.present[row]) and self._capacity.known:
             self._ahead_s = max(self._ahead_s, now) + self._probed_s(row)
-
-    def forecast(self, row: int, turn_s: float, now: float) -> Forecast:
-        """A turn after `turn_s` or a place out of turn, whichever comes first."""
-        place_s = self.until_place_s(len(self._admission.queue) - 1, now)
-        wait_s = min(turn_s, place_s, self._until_due_s(row, now))
-        # A turn is known by all that is before it; places come and go.
-        return Forecast(wait_s, BACKFILL.turn_at_least * wait_s if turn_s < place_s else 0.0)
-
-    def _until_due_s(self, row: int, now: float) -> float:
-        """When a client that was told a time before is due; those told since come after it."""
-        table = self._table
-        if table.present[row]:
-            return max(0.0, self._due_s(row) - now)
-        if table.raw[row] == 0.0:
-            return math.inf
-        left_s = table.issued_s[row] + table.expected[row] - now
-        # A poller that came in vain when it was due is the next to have a place.
-        return left_s if left_s > 0.0 else self.until_place_s(0, now)
-
-    def until_place_s(self, before: int, now: float) -> float:
-        """When a place comes for one behind `before` others."""
-        probes_s = PREEMPTION.probe_s * (0.5 + before / self._most_probes())
-        beyond = self._preemption.count + before + 1 - self.most_paused()
-        held = self._mean_left() if beyond > 0.0 else 0.0
-        if held <= 0.0:
-            return probes_s
-        # A place comes free no faster than the line carries one such download after another.
-        interval_s = max(held / self._capacity.rate_bytes_s, self._told.interval_s(now))
-        return probes_s + beyond * interval_s

@@ -75,8 +75,6 @@ class Policy:
     link_bound: ClassVar[bool] = False
     #: Whether it serves clients best that wait inside their request: ranks change until the end.
     prefers_present: ClassVar[bool] = False
-    #: Whether, the link being known, who waits starts about when it was told, in turn or not.
-    keeps_word: ClassVar[bool] = False
 
     def __init__(self, admission: AdmissionView) -> None:
         self.admission = admission

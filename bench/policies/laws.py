@@ -30,9 +30,10 @@ from bench.policies.cells import CELLS, CellFigures
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from bench.shared.subject import require
-from tidegate.policies import backfill, capacity, fair, preemption
+from tidegate.policies import capacity, fair, preemption
 from tidegate.policies.backfill import Backfill
 from tidegate.policies.estimate.shorter_load import ShorterLoad
+from tidegate.policies.fair import FairPolicy
 from tidegate.policies.first_bytes import FirstBytes
 from tidegate.policies.leases import LeasePool
 from tidegate.policies.network_order import NetworkOrder
@@ -83,10 +84,9 @@ LAWS: Mapping[str, Sequence[Patch]] = {
         (LeasePool, "set_background", _always(None)),
     ),
     "a first run (probe)": ((Preemption, "probe", _always(None)),),
-    "places out of turn": ((Backfill, "may_have_place", _always(False)),),
-    "told times are owed": ((Backfill, "_is_owed", _always(False)),),
+    "the guard of those who wait": ((FairPolicy, "_slack_s", _always(math.inf)),),
+    "unseen clients count as slow": ((fair, "FAIR", replace(fair.FAIR, unseen_part=1.0)),),
     "pollers start ahead": ((Backfill, "may_start_ahead", _always(False)),),
-    "vain visits count": ((backfill, "BACKFILL", replace(backfill.BACKFILL, vain_factor=0.0)),),
     "pollers look early": ((fair, "FAIR", replace(fair.FAIR, poll_part=1.0)),),
     "shorter load": ((ShorterLoad, "wait_s", _wait_alone),),
     "first bytes": ((FirstBytes, "wants", _always(None)),),

@@ -61,12 +61,9 @@ CLOSE = (-0.25, -0.12, 0.0, 0.0, 0.12, 0.25)
 #: The same for a time that is hardly ever beaten but sometimes missed.
 PUNCTUAL = (0.02, 0.03, 0.04, 0.05, 0.15, 0.4)
 #: How much longer than told (logarithm, by order) nearly all waits are before anything was seen:
-#: of clients that wait here, and of those that come back when they were told to; the same where
-#: the policy keeps its word, as `told_times.due_s` spreads it.
+#: of clients that wait here, and of those that come back when they were told to.
 HERE = (0.35, 0.3, 0.3, 0.25, 0.2)
 AWAY = (0.6, 0.45, 0.35, 0.35, 0.3)
-KEPT_HERE = (0.085,) * 5
-KEPT_AWAY = (0.35, 0.4, 0.2, 0.06, 0.03)
 #: No expectation is corrected by more than this (logarithm).
 _MOST = 3.0
 

@@ -28,15 +28,7 @@ from itertools import islice
 
 from ..contract import BRIEF_BYTES, Estimate
 from ..leases import Lease
-from .calibrator import (
-    AWAY,
-    HERE,
-    KEPT_AWAY,
-    KEPT_HERE,
-    PUNCTUAL,
-    Calibrator,
-    WaitBounds,
-)
+from .calibrator import AWAY, HERE, PUNCTUAL, Calibrator, WaitBounds
 from .no_shows import NoShows
 from .paces import Paces
 
@@ -71,20 +63,18 @@ _FIRST_WAITED_S = 300.0
 class _Ratios:
     """What came of told times."""
 
-    __slots__ = ("_by_kind", "slot")
+    __slots__ = ("_away", "_here", "slot")
 
     def __init__(self) -> None:
         #: What starts were beside what was expected, and beside what was told.
-        self._by_kind = (
-            ((Calibrator(), WaitBounds(HERE)), (Calibrator(PUNCTUAL), WaitBounds(AWAY))),
-            ((Calibrator(), WaitBounds(KEPT_HERE)), (Calibrator(PUNCTUAL), WaitBounds(KEPT_AWAY))),
-        )
+        self._here = Calibrator(), WaitBounds(HERE)
+        self._away = Calibrator(PUNCTUAL), WaitBounds(AWAY)
         #: Slots that were there for those who are away.
         self.slot = Calibrator()
 
-    def of(self, away: bool, kept: bool) -> tuple[Calibrator, WaitBounds]:
-        """Of those at the door, or away (to their promised return); `kept`: by their policy."""
-        return self._by_kind[kept][away]
+    def of(self, away: bool) -> tuple[Calibrator, WaitBounds]:
+        """Of those at the door, or away (to their promised return)."""
+        return self._away if away else self._here
 
 
 class Estimator:
@@ -161,18 +151,17 @@ class Estimator:
         now: float,
         *,
         small: bool = False,
-        kept: bool = False,
     ) -> None:
         """A waiting ticket starts: what was said at first against what came.
 
         `raw_s` is its scheduled wait; `away_s` its first promised return, 0 if it waited at the
         door; `needed_s` is how long it had to wait for a slot, whether or not it was there then.
-        A bound below 0 was broken and told by `broken` before. `kept`: the policy keeps its word.
+        A bound below 0 was broken and told by `broken` before.
         """
         if raw_s <= 0.0:
             return
         ratios = self._small if small else self._large
-        calibrator, bounds = ratios.of(away_s > 0.0, kept)
+        calibrator, bounds = ratios.of(away_s > 0.0)
         if stated.p90_s >= 0.0:
             self._judge(bounds, waited_s <= stated.p90_s, stated.expected_s, now)
         bounds.learn(stated.expected_s, waited_s, now)
@@ -187,12 +176,10 @@ class Estimator:
         else:
             calibrator.learn(raw_s, waited_s)
 
-    def broken(
-        self, away_s: float, told_s: float, now: float, *, small: bool = False, kept: bool = False
-    ) -> None:
+    def broken(self, away_s: float, told_s: float, now: float, *, small: bool = False) -> None:
         """A ticket still waits beyond its stated bound: sooner known than when it starts."""
         ratios = self._small if small else self._large
-        self._judge(ratios.of(away_s > 0.0, kept)[1], False, told_s, now)
+        self._judge(ratios.of(away_s > 0.0)[1], False, told_s, now)
 
     def _judge(self, bounds: WaitBounds, held: bool, told_s: float, now: float) -> None:
         self._promised += 1
@@ -354,15 +341,13 @@ class Estimator:
         """How many turns come so soon, as they were laid out; no more than are laid out."""
         return bisect_left(self._turns, seconds)
 
-    def state(
-        self, raw_s: float, away_s: float = 0.0, *, small: bool = False, kept: bool = False
-    ) -> Estimate:
+    def state(self, raw_s: float, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         """The calibrated estimate for a scheduled wait, or for a promised return."""
         base = max(away_s or raw_s, 0.25)
         ratios = self._small if small else self._large
-        calibrator, bounds = ratios.of(away_s > 0.0, kept)
+        calibrator, bounds = ratios.of(away_s > 0.0)
         told_s = base * calibrator.centre(base)
-        unsure = 0.0 if small or kept else self._unsure(raw_s)
+        unsure = 0.0 if small else self._unsure(raw_s)
         return Estimate(told_s, told_s * bounds.beyond(told_s, unsure))
 
     def _unsure(self, raw_s: float) -> float:
