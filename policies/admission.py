@@ -28,6 +28,7 @@ import random
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 
@@ -508,6 +509,20 @@ class HookedAdmission:
             table.raw[row], table.away[row], stated, waited, needed, now, small=small
         )
 
+    def _judge_end(self, row: int, now: float, done: bool) -> None:
+        """A download that was told its end is whole, or it is over without its last byte."""
+        table = self.queue.table
+        if not table.end_raw[row] or table.given_back[row]:
+            return
+        told = Estimate(table.end_told[row], table.end_bound[row])
+        took_s = now - table.issued_s[row]
+        small, away = self._room.is_small(row), table.away[row] > 0.0
+        ends = self.estimator.ends
+        if done:
+            ends.ended(table.end_raw[row], told, took_s, now, small=small, away=away)
+        elif took_s > told.p90_s:
+            ends.broken(told, now, small=small, away=away)
+
     def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
         self._tally.refused += 1
         return Refuse(reason, retry_after_s)
@@ -608,6 +623,7 @@ class HookedAdmission:
             self.estimator.small_ended(now - lease.started_s)
         if lease.ticket is not None:
             row = self.queue.table.rows[lease.ticket]
+            self._judge_end(row, now, done)
             if idled and lease.untouched and self._may_come_back(row):
                 self._give_back(row, lease, now)
             else:
@@ -920,7 +936,17 @@ class HookedAdmission:
             queue.keep_until(row, table.promise_s[row] + self.settings.ticket_ttl_s)
         if not small:
             self.policy.waits(row, now)
-        return self._answer(row, retry, stated)
+        return self._answer(row, retry, self._with_end(row, stated, now))
+
+    def _with_end(self, row: int, stated: Estimate, now: float) -> Estimate:
+        """The estimate of a start with that of the end; the first one is remembered."""
+        table, small = self.queue.table, self._room.is_small(row)
+        raw_s = self.policy.ticket_end_s(row, stated.expected_s, now)
+        done = self.estimator.ends.state(raw_s, small=small, away=not table.present[row])
+        if table.end_raw[row] == 0.0 and table.raw[row] > 0.0 and not table.polls[row]:
+            table.end_raw[row] = raw_s
+            table.end_told[row], table.end_bound[row] = done.expected_s, done.p90_s
+        return replace(stated, done=done)
 
     def _slot_s(self, row: int, told: Forecast, small: bool) -> float:
         """When a slot is likely to be there for a client that waits elsewhere.
@@ -966,7 +992,17 @@ class HookedAdmission:
         small = self._room.is_small(row)
         promised_s = self.queue.table.promise_s[row] - now
         away = self._away_s(row, self._slot_s(row, told, small), promised_s)
-        return self._state(told.wait_s, away, small=small)
+        return self._with_end(row, self._state(told.wait_s, away, small=small), now)
+
+    def done(self, lease: int, now: float) -> Estimate | None:
+        """See `AdmissionPolicy.done`."""
+        held = self.pool.leases.get(lease)
+        if held is None:
+            return None
+        if not held.large:
+            return Estimate(self.estimator.held_by_small_s, self.estimator.held_by_small_s)
+        raw_s = self.policy.lease_end_s(held, now)
+        return self.estimator.ends.state(raw_s, small=False, away=False)
 
     # -- the queue laid out ------------------------------------------------------------------------
 
@@ -1148,6 +1184,7 @@ class HookedAdmission:
     def snapshot(self, now: float) -> Snapshot:
         """See `AdmissionPolicy.snapshot`."""
         pool, tally, queue = self.pool, self._tally, self.queue
+        ends = self.estimator.ends.judged
         told = len(queue) and not self.state.closed
         next_wait = self._state(self._next_forecast(now).wait_s) if told else None
         return Snapshot(
@@ -1172,8 +1209,12 @@ class HookedAdmission:
             early_polls_total=tally.early_polls,
             refused_total=tally.refused,
             last_wait=next_wait,
-            eta_within_p90=self.estimator.within_p90,
-            eta_median_error=self.estimator.median_error,
+            eta_within_p90=self.estimator.judged.within_p90,
+            eta_median_error=self.estimator.judged.median_error,
+            end_within_p90=ends.within_p90,
+            end_median_error=ends.median_error,
+            ends_judged_total=ends.counts[0],
+            ends_kept_total=ends.counts[1],
             link_bound=self.policy.link_bound,
             slotless=len(pool.slotless),
         )

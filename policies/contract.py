@@ -73,10 +73,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """When a waiting job is expected to start, as seconds from now, and its 90 % bound."""
+    """When a waiting job is expected to start, as seconds from now, and its 90 % bound.
+
+    `done` is the same for its last byte; None where that is unknown.
+    """
 
     expected_s: float
     p90_s: float
+    done: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +234,19 @@ class Snapshot:
     last_wait: Estimate | None
     eta_within_p90: float | None
     eta_median_error: float | None
+    #: The same of told ends, and how many ends were judged and kept.
+    end_within_p90: float | None = None
+    end_median_error: float | None = None
+    ends_judged_total: int = 0
+    ends_kept_total: int = 0
     link_bound: bool = False
     closed: bool = False
     slotless: int = 0
+
+    @property
+    def people_waiting(self) -> int:
+        """Those who have not started, and those whose download is paused."""
+        return self.waiting + self.ready + self.paused
 
 
 #: A body up to this leaves with its header in one write, as much as a socket takes at once: it is
@@ -321,6 +335,10 @@ class PolicyView(Protocol):
 
     def leases(self) -> Sequence[LeaseView]:
         """All leases."""
+        ...
+
+    def done(self, lease: int, now: float) -> Estimate | None:
+        """When the last byte of this running or paused download is expected; None: unknown."""
         ...
 
     def snapshot(self, now: float) -> Snapshot:

@@ -392,6 +392,25 @@ class FairPolicy(Policy):
             before += int(shows * queue.line.bytes_before(key, number))
         return before
 
+    def ticket_end_s(self, row: int, start_s: float, now: float) -> float:
+        """Its bytes after those before it, stretched by those that overtake; by its own speed."""
+        table = self._queue.table
+        if not self._known or not self.admission.is_large(table.size[row]):
+            return super().ticket_end_s(row, start_s, now)
+        end_s = self._end_s(self._bytes_before(row), table.remaining[row], now)
+        return max(end_s, start_s + table.remaining[row] / self._speed_of(row))
+
+    def lease_end_s(self, lease: Lease, now: float) -> float:
+        """The same for a download that has begun."""
+        if not self._known:
+            return super().lease_end_s(lease, now)
+        end_s = self._end_s(int(self._running.left_before(lease.key)), lease.remaining_bytes, now)
+        return max(end_s, lease.remaining_bytes / self._capacity.speed(lease))
+
+    def _end_s(self, before_bytes: int, wanted_bytes: int, now: float) -> float:
+        through, line_bytes_s = before_bytes + wanted_bytes, self._capacity.rate_bytes_s
+        return self._shorter.wait_s(through, wanted_bytes, line_bytes_s, now)[0]
+
     # -- what has happened -------------------------------------------------------------------------
 
     def waits(self, row: int, now: float) -> None:

@@ -161,6 +161,20 @@ class Policy:
         """The same for a ticket that would be issued now."""
         return None
 
+    def ticket_end_s(self, row: int, start_s: float, now: float) -> float:
+        """When the last byte of this ticket's download arrives if it starts after `start_s`.
+
+        In seconds from now, before calibration.
+        """
+        remaining = self.admission.queue.table.remaining[row]
+        return start_s + self.admission.estimator.service_s(remaining)
+
+    def lease_end_s(self, lease: Lease, now: float) -> float:
+        """When the last byte of this running or paused download arrives, likewise."""
+        if lease.rate_bytes_s > 0.0:
+            return lease.remaining_bytes / lease.rate_bytes_s
+        return self.admission.estimator.service_s(lease.remaining_bytes)
+
     def wake_s(self, now: float) -> float | None:
         """When the policy wants to be asked again at the latest."""
         return None

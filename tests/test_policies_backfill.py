@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 
 import pytest
 
@@ -27,6 +28,7 @@ class Crowd:
         self.left: dict[int, float] = {}
         self.running: set[int] = set()
         self.told: dict[str, tuple[float, float]] = {}
+        self.ends: dict[str, tuple[float, float, float]] = {}
         self.started: dict[str, float] = {}
         self.ended: dict[str, float] = {}
         #: How long each stood still after its start.
@@ -44,6 +46,9 @@ class Crowd:
         if isinstance(decision, Wait):
             assert decision.estimate is not None
             self.told.setdefault(job.client, (self.now, decision.estimate.expected_s))
+            done = decision.estimate.done
+            assert done is not None
+            self.ends.setdefault(job.client, (self.now, done.expected_s, done.p90_s))
             return
         assert isinstance(decision, Admit)
         self.started[job.client] = self.now
@@ -92,6 +97,20 @@ def test_a_start_means_that_the_download_runs_to_its_end() -> None:
     # The first sixteen begin before the shorter ones have come.
     stalled = [stood_s for stood_s in crowd.stood_s.values() if stood_s > 10.0]
     assert len(stalled) <= 16
+
+
+def test_ends_are_told_and_come_by_their_bound() -> None:
+    crowd = Crowd(150)
+    crowd.live(1_000.0)
+    kept = [crowd.ended[client] <= at + p90_s for client, (at, _, p90_s) in crowd.ends.items()]
+    off = [
+        abs(crowd.ended[client] - at - done_s) / (crowd.ended[client] - at)
+        for client, (at, done_s, _) in crowd.ends.items()
+    ]
+    assert len(kept) > 100
+    assert sum(kept) >= 0.85 * len(kept)
+    # Nobody can know that no more will come: as many again are expected.
+    assert statistics.median(off) <= 0.4
 
 
 def test_a_waiting_download_starts_once_its_slack_is_used_up() -> None:
@@ -151,6 +170,8 @@ def test_polling_clients_of_a_narrow_link_are_told_what_comes(rate_bytes_s: floa
     assert figures["eta_told"] > 10
     assert figures["eta_within_p90"] > 0.75
     assert figures["attempts"] < 7.0
+    assert figures["end_within_p90"] > 0.75
+    assert figures["end_median_error"] < 0.4
 
 
 def starts_of(sizes: list[int], apart_s: float, *, present: bool = False) -> list[bool]:

@@ -52,7 +52,7 @@ def test_told_times_of_a_few_who_came_late_are_not_judged() -> None:
     estimator = Estimator()
     for count in range(1, 21):
         estimator.started(1.0, 0.0, Estimate(10.0, 20.0), 80.0, 80.0, 80.0)
-        judged = estimator.within_p90, estimator.median_error
+        judged = estimator.judged.within_p90, estimator.judged.median_error
         assert judged == ((None, None) if count < 20 else (0.0, pytest.approx(0.875)))
 
 

@@ -263,12 +263,15 @@ def test_the_page_says_when_it_starts_at_the_latest() -> None:
 def test_a_filled_document_is_the_one_that_would_be_written(
     place: int, again_s: float, expected_s: float, p90_s: float, ready: bool, closed: bool
 ) -> None:
-    wait = Wait(again_s, 1, place, ready, Estimate(expected_s, p90_s))
+    done = Estimate(expected_s + 7.0, p90_s + 9.0)
+    wait = Wait(again_s, 1, place, ready, Estimate(expected_s, p90_s, done))
     notice = Notice("/a%20b.iso", 5, wait, "t2.k1.AAAA-_.BBBB", closed=closed)
     members = {
         "place": place,
         "expected_wait_s": round(expected_s, 1),
         "p90_wait_s": tenths_up(p90_s),
+        "expected_done_s": round(done.expected_s, 1),
+        "p90_done_s": tenths_up(done.p90_s),
         "retry_after_s": notice.retry_after_s,
         "ticket": notice.token,
         "queue_status": notice.status,

@@ -53,17 +53,25 @@ def test_a_wait_is_told_the_same_in_every_form(policy: str, before: int, sent_by
     assert document["queue_status"] == status["state"] == fields["tidegate-status"]
     assert document["expected_wait_s"] == status["expected_wait_s"]
     assert document["p90_wait_s"] == status["p90_wait_s"]
+    assert document["expected_done_s"] == status["expected_done_s"] > document["expected_wait_s"]
+    assert document["p90_done_s"] == status["p90_done_s"]
     # A field is whole seconds; a bound is rounded up.
-    for name, member in (("expected", "expected_wait_s"), ("p90", "p90_wait_s")):
-        field = int(fields[f"tidegate-wait-{name}"])
-        assert document[member] <= field <= document[member] + 1, name
-        assert told[f"tidegate-wait-{name}"] == fields[f"tidegate-wait-{name}"]
+    for name, member in (
+        ("tidegate-wait-expected", "expected_wait_s"),
+        ("tidegate-wait-p90", "p90_wait_s"),
+        ("tidegate-done", "expected_done_s"),
+        ("tidegate-done-p90", "p90_done_s"),
+    ):
+        assert document[member] <= int(fields[name]) <= document[member] + 1, name
+        assert told[name] == fields[name]
 
     assert document["retry_after_s"] == int(fields["retry-after"])
     assert f'data-visit="{told["retry-after"]}"' in shown
     words = Phrases("en")
     expected = words.time(document["expected_wait_s"])
     assert of_page(shown, "expected") == words("expected_value", time=expected)
+    has = words.time(document["expected_done_s"])
+    assert of_page(shown, "has") == words("expected_value", time=has)
 
 
 @pytest.mark.parametrize("policy", ["ticket", "fair"])

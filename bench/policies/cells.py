@@ -70,6 +70,9 @@ class CellFigures:
     within: float
     #: Clients that left without their file.
     gave_up: float
+    #: Clients that had their last byte within the told 90 % bound; the median error of told ends.
+    end_within: float
+    end_error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,8 @@ def figures(name: str) -> CellFigures:
         mean([run.later for run in runs]),
         mean([run.within for run in runs if not math.isnan(run.within)]),
         mean([run.gave_up for run in runs]),
+        mean([run.end_within for run in runs if not math.isnan(run.end_within)]),
+        mean([run.end_error for run in runs if not math.isnan(run.end_error)]),
     )
 
 
@@ -194,8 +199,9 @@ def _one(name: str, seed: int) -> CellFigures:
         day = replace(conditions, limit_s=_DAY_S)
         engine = Attacked(workload, policy, day, seed, cell.attacker, cell.attack, _MOST_EVENTS)
         waits, _ = sessions_s(play(engine))
-        within = measure(workload, conditions, engine.tally)["eta_within_p90"]
-        return CellFigures(float(waits.mean()), math.nan, within, math.nan)
+        told = measure(workload, conditions, engine.tally)
+        ends = told["end_within_p90"], told["end_median_error"]
+        return CellFigures(float(waits.mean()), math.nan, told["eta_within_p90"], math.nan, *ends)
     with patch.object(FairPolicy, "waits", _waits_for_body) if cell.counts_body else nullcontext():
         tally = Engine(workload, policy, conditions, seed).run()
     times = session_times(tally, len(workload.visitors))
@@ -206,4 +212,6 @@ def _one(name: str, seed: int) -> CellFigures:
         later(times, sharing),
         told["eta_within_p90"],
         mean(gave_up),
+        told["end_within_p90"],
+        told["end_median_error"],
     )

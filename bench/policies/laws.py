@@ -133,6 +133,8 @@ def figures_of(usual: CellFigures) -> str:
         (usual.later, "later"),
         (usual.within, "in time"),
         (usual.gave_up, "gave up"),
+        (usual.end_within, "whole in time"),
+        (usual.end_error, "ends off by"),
     ):
         if not math.isnan(value) and (value or title == "later"):
             parts.append(f"{title} {100.0 * value:.1f} %")

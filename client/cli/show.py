@@ -164,6 +164,9 @@ def words(event: str, data: Mapping[str, object]) -> str | None:
         expected = data.get("expected_s")
         if isinstance(expected, int | float):
             line += f" It should start in about {format_duration(float(expected))}."
+        done = data.get("done_s")
+        if isinstance(done, int | float):
+            line += f" You should have it in about {format_duration(float(done))}."
         seconds = data.get("seconds")
         if isinstance(seconds, int | float):
             line += f" Asking again in {format_duration(float(seconds))}."

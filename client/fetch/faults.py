@@ -248,6 +248,8 @@ def _wait(state: State, mirror: Mirror, action: WaitUntil, now: float) -> Action
         "place": place,
         "expected_s": expected_s,
         "p90_s": told.p90_s if told is not None else None,
+        "done_s": told.done_s if told is not None else None,
+        "done_p90_s": told.done_p90_s if told is not None else None,
         "ready": told.ready if told is not None else False,
     }
     return [

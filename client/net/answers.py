@@ -174,6 +174,8 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
             _number(fields.get("tidegate-wait-p90")),
             (fields.get("tidegate-status") or "").strip().lower() == "ready",
             text,
+            _number(fields.get("tidegate-done")),
+            _number(fields.get("tidegate-done-p90")),
         )
     if status in (404, 410):
         return Refused(FailureReason.NOT_FOUND, _sentence(problem) or "the file is not there")

@@ -72,7 +72,8 @@ class Granted(NamedTuple):
 class RetryAfter(NamedTuple):
     """Not now; `retry_after_s` is None where the server named no time.
 
-    `ticket`, `place` (1 = next), `expected_s`, `p90_s` and `ready` where it keeps a queue.
+    `ticket`, `place` (1 = next), `expected_s`, `p90_s` and `ready` where it keeps a queue. The
+    start is told by `expected_s` and `p90_s`, the last byte by `done_s` and `done_p90_s`.
     """
 
     retry_after_s: float | None = None
@@ -82,6 +83,8 @@ class RetryAfter(NamedTuple):
     p90_s: float | None = None
     ready: bool = False
     text: str = "the server is busy"
+    done_s: float | None = None
+    done_p90_s: float | None = None
 
 
 class Failed(NamedTuple):

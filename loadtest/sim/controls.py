@@ -160,6 +160,10 @@ class ProcessorSharing:
         """All running downloads."""
         return tuple(self._leases.values())
 
+    def done(self, lease: int, now: float) -> Estimate | None:
+        """It tells nothing."""
+        return None
+
     def changes(self) -> list[TicketRow]:
         """There are no tickets."""
         return []

@@ -33,7 +33,7 @@ from ..workloads import File, Workload
 from .chronicle import Chronicle
 from .conditions import Conditions, Starved
 from .network import CongestionWindow
-from .outcome import RunRecord, SimClient
+from .outcome import RunRecord, SimClient, promised
 from .sight import Sight
 from .swarm import PeerCrowds
 
@@ -343,7 +343,7 @@ class Engine:
             self._chronicle.turned_away(now, client.number)
         if isinstance(decision, Wait):
             if decision.estimate is not None and client.promise is None:
-                client.promise = (now, decision.estimate.expected_s, decision.estimate.p90_s)
+                client.promise = promised(now, decision.estimate)
             if present and decision.ticket is not None:
                 self._hold(client, decision.ticket)
                 return

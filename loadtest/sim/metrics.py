@@ -42,6 +42,9 @@ MEANING: Mapping[str, str] = {
     "eta_within_p90": "fraction of the clients that were told a time and started before its "
     "90 % bound (those who left after the bound had passed count as not)",
     "eta_median_error": "median of |told - actual| / actual wait, for waits over 10 s",
+    "end_within_p90": "fraction of the clients that were told when their download ends and had it "
+    "before its 90 % bound (judged as starts are)",
+    "end_median_error": "median of |told - actual| / actual time to the last byte, over 10 s",
     "eta_told": "how many clients were told a time",
     "rude_gain": "how much sooner rude clients are done than the same ones were when polite, "
     "beside what those who stay polite gain or lose by them",
@@ -137,32 +140,49 @@ def _by_size(
 
 
 def _eta(downloads: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    whole_s = [
+        math.nan if gave_up else ended_s
+        for ended_s, gave_up in zip(downloads["ended_s"], downloads["gave_up"], strict=True)
+    ]
+    judged, within, error = _told(
+        downloads, "promised_s", "promised_p90_s", downloads["admitted_s"]
+    )
+    _, end_within, end_error = _told(downloads, "promised_end_s", "promised_end_p90_s", whole_s)
+    return {
+        "eta_told": float(judged),
+        "eta_within_p90": within,
+        "eta_median_error": error,
+        "end_within_p90": end_within,
+        "end_median_error": end_error,
+    }
+
+
+def _told(
+    downloads: Mapping[str, Sequence[float]], told: str, bound: str, came_s: Sequence[float]
+) -> tuple[int, float, float]:
+    """How many told times are judged, the part within their bound, and the median error."""
     judged = within = 0
     errors = []
-    for promised_s, p90_s, told_at_s, admitted_s, ended_s in zip(
-        downloads["promised_s"],
-        downloads["promised_p90_s"],
+    for promised_s, p90_s, told_at_s, at_s, ended_s in zip(
+        downloads[told],
+        downloads[bound],
         downloads["promised_at_s"],
-        downloads["admitted_s"],
+        came_s,
         downloads["ended_s"],
         strict=True,
     ):
         if math.isnan(promised_s):
             continue
-        start_s = admitted_s - told_at_s
-        if math.isnan(start_s):
+        after_s = at_s - told_at_s
+        if math.isnan(after_s):
             # A client that left before its bound had passed cannot be judged.
             judged += ended_s - told_at_s > p90_s
             continue
         judged += 1
-        within += start_s <= p90_s + 1e-6
-        if start_s > ETA_WAIT_S:
-            errors.append(abs(promised_s - start_s) / start_s)
-    return {
-        "eta_told": float(judged),
-        "eta_within_p90": within / judged if judged else math.nan,
-        "eta_median_error": quantile(sorted(errors), 0.5),
-    }
+        within += after_s <= p90_s + 1e-6
+        if after_s > ETA_WAIT_S:
+            errors.append(abs(promised_s - after_s) / after_s)
+    return judged, within / judged if judged else math.nan, quantile(sorted(errors), 0.5)
 
 
 def _both(times: Sequence[float], others: Sequence[float]) -> list[tuple[float, float]]:

@@ -7,6 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from ...client.net.retry import RetryState
+from ...policies.contract import Estimate
 from ...policies.max_min import Flow
 from ..workloads import Visitor
 from .network import CongestionWindow
@@ -23,10 +24,22 @@ DOWNLOAD_FIELDS = (
     "promised_at_s",
     "promised_s",
     "promised_p90_s",
+    "promised_end_s",
+    "promised_end_p90_s",
     "gave_up",
 )
 #: One row a client.
 SESSION_FIELDS = ("client", "arrived_s", "ended_s", "attempts", "gave_up")
+
+
+#: When a client was told first, seconds; then its start, its end, and the bounds of both.
+Promise = tuple[float, float, float, float, float]
+
+
+def promised(now: float, told: Estimate) -> Promise:
+    """What a client was told now; `nan` for an unknown end."""
+    done = told.done or Estimate(math.nan, math.nan)
+    return (now, told.expected_s, told.p90_s, done.expected_s, done.p90_s)
 
 
 class SimClient:
@@ -62,7 +75,7 @@ class SimClient:
         self.asked_s = 0.0
         self.admitted_s = math.nan
         self.first_byte_s = math.nan
-        self.promise: tuple[float, float, float] | None = None
+        self.promise: Promise | None = None
         self.lease: int | None = None
         self.flow: Flow | None = None
         self.held: int | None = None
@@ -91,7 +104,7 @@ class RunRecord:
     ) -> None:
         """The client is done with one of its files, or done with waiting for it."""
         assert client.visit is not None
-        at, expected, p90 = client.promise or (math.nan, math.nan, math.nan)
+        promise = client.promise or (math.nan,) * 5
         self.downloads.extend(
             (
                 float(client.number),
@@ -101,9 +114,7 @@ class RunRecord:
                 client.first_byte_s,
                 ended_s,
                 float(client.visit.attempts),
-                at,
-                expected,
-                p90,
+                *promise,
                 float(gave_up),
             )
         )

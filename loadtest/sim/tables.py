@@ -31,6 +31,8 @@ _COLUMNS = (
     ("gave_up", "gave up", "{:.1%}"),
     ("eta_within_p90", "ETA<p90", "{:.0%}"),
     ("eta_median_error", "ETA err", "{:.0%}"),
+    ("end_within_p90", "end<p90", "{:.0%}"),
+    ("end_median_error", "end err", "{:.0%}"),
 )
 
 #: What the columns mean that do not say it themselves.
@@ -41,7 +43,8 @@ slowdown      session time divided by what it is alone on the server, mean
 Jain          fairness of these, 1: all alike
 net faster    clients that are sooner done than under plain HTTP, less those that are later
 wasted        requests of a download that were told "later", but for the first
-ETA<p90, err  started within the told 90 % bound; how wrong the told time was, median"""
+ETA<p90, err  started within the told 90 % bound; how wrong the told time was, median
+end<p90, err  the same of the last byte"""
 
 
 def number(value: float) -> float | None:

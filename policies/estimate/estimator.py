@@ -29,6 +29,8 @@ from itertools import islice
 from ..contract import BRIEF_BYTES, Estimate
 from ..leases import Lease
 from .calibrator import AWAY, HERE, PUNCTUAL, Calibrator, WaitBounds
+from .ends import ToldEnds
+from .judged import Judged
 from .no_shows import NoShows
 from .paces import Paces
 
@@ -47,8 +49,6 @@ _FIRST_OVERHEAD_S = 0.1
 _MOST_OVERHEAD_S = 5.0
 #: Downloads shorter than this teach what a download needs besides its bytes.
 _SHORT_S = 2.0
-#: The told times of fewer waits are not judged: three who came back late would look like a fault.
-_LEAST_JUDGED = 20
 _MEMORY = 0.03
 #: How long a small job is taken to hold its slot before one was seen.
 _FIRST_SMALL_S = 0.2
@@ -104,9 +104,9 @@ class Estimator:
         self._laid_s = -math.inf
         #: About how many waited then.
         self._laid_out = 0
-        self._within = 0
-        self._promised = 0
-        self._errors = _Median()
+        #: Told starts.
+        self.judged = Judged()
+        self.ends = ToldEnds()
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -165,8 +165,7 @@ class Estimator:
         if stated.p90_s >= 0.0:
             self._judge(bounds, waited_s <= stated.p90_s, stated.expected_s, now)
         bounds.learn(stated.expected_s, waited_s, now)
-        if waited_s > 10.0:
-            self._errors.add(abs(waited_s - stated.expected_s) / waited_s)
+        self.judged.error(stated.expected_s, waited_s)
         if away_s > 0.0:
             # Those who looked sooner and found a slot are known before all that find none: that
             # would shorten what is told to the others.
@@ -182,8 +181,7 @@ class Estimator:
         self._judge(ratios.of(away_s > 0.0)[1], False, told_s, now)
 
     def _judge(self, bounds: WaitBounds, held: bool, told_s: float, now: float) -> None:
-        self._promised += 1
-        self._within += held
+        self.judged.bound(kept=held)
         bounds.held(held, told_s, now)
 
     def claimed(self, came: bool) -> None:
@@ -212,16 +210,6 @@ class Estimator:
         """The part of ready tickets whose owner never came."""
         # Five imagined arrivals, so that the first no-show does not mean that nobody comes.
         return min(0.9, self._unclaimed / (self._claimed + self._unclaimed + 5.0))
-
-    @property
-    def within_p90(self) -> float | None:
-        """The part of waits that ended before their stated bound; None of too few."""
-        return self._within / self._promised if self._promised >= _LEAST_JUDGED else None
-
-    @property
-    def median_error(self) -> float | None:
-        """Median of |actual - stated| / actual over waits above 10 s; None of too few."""
-        return self._errors.value if self._errors.count >= _LEAST_JUDGED else None
 
     def service_s(self, remaining_bytes: float) -> float:
         """How long a download of that size is likely to hold its slot."""
@@ -368,28 +356,3 @@ class Estimator:
         """When a slot is likely to be there for a client that waits elsewhere."""
         ratios = self._small if small else self._large
         return max(raw_s, 0.25) * ratios.slot.centre(raw_s)
-
-
-class _Median:
-    """A running median of relative errors, in a fixed set of bins (1 % wide up to 200 %)."""
-
-    __slots__ = ("_bins", "count")
-
-    def __init__(self) -> None:
-        self._bins = array("L", [0] * 201)
-        self.count = 0
-
-    def add(self, value: float) -> None:
-        self._bins[min(200, int(value * 100.0))] += 1
-        self.count += 1
-
-    @property
-    def value(self) -> float | None:
-        if not self.count:
-            return None
-        seen = 0
-        for at, count in enumerate(self._bins):
-            seen += count
-            if 2 * seen >= self.count:
-                return (at + 0.5) / 100.0
-        return None

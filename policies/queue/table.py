@@ -120,6 +120,9 @@ class TicketTable:
         "changed_s",
         "client",
         "early",
+        "end_bound",
+        "end_raw",
+        "end_told",
         "expected",
         "file",
         "given_back",
@@ -172,6 +175,10 @@ class TicketTable:
         self.away = array("f")
         self.expected = array("f")
         self.bound = array("f")
+        #: First estimate of the end, in the same way.
+        self.end_raw = array("f")
+        self.end_told = array("f")
+        self.end_bound = array("f")
         #: The place that its client was shown last, see `policies.estimate.told_places`; 0: none.
         self.place = array("i")
         self.polls = array("H")
@@ -233,6 +240,7 @@ class TicketTable:
         self.key[row] = 0.0
         self.mark[row] = math.inf
         self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
+        self.end_raw[row] = self.end_told[row] = self.end_bound[row] = 0.0
         self.place[row] = self.polls[row] = self.early[row] = 0
         self.state[row] = _WAITING
         self.present[row] = self.given_back[row] = 0
@@ -263,5 +271,5 @@ class TicketTable:
         return (
             *(self.number, self.size, self.remaining, self.weight, self.issued_s, self.changed_s),
             *(self.key, self.mark, self.promise_s, self.raw, self.away, self.expected, self.bound),
-            *(self.place, self.polls, self.early),
+            *(self.end_raw, self.end_told, self.end_bound, self.place, self.polls, self.early),
         )

@@ -143,6 +143,10 @@ class Gate:
             return None
         return self.policy.estimate(number, self.now())
 
+    def done(self, lease: int) -> Estimate | None:
+        """When the last byte of this running or paused download is expected, from now."""
+        return self.policy.done(lease, self.now())
+
     def running(self) -> list[LeaseView]:
         """All leases; their times are of the wall clock."""
         ahead_s = self.parts.wall_ahead_s()

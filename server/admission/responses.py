@@ -185,11 +185,15 @@ class RetryResponder:
         if estimate is not None:
             values["expected"] = _escaped(phrases.time(estimate.expected_s))
             values["latest"] = _escaped(phrases.time(bound_of(estimate.p90_s)))
+            done = estimate.done or estimate
+            values["has"] = _escaped(phrases.time(done.expected_s))
+            values["has_latest"] = _escaped(phrases.time(bound_of(done.p90_s)))
         if token is not None:
             values["token"] = escaped(token)
             values["waited_s"] = b"%d" % round(notice.waited_s)
             if estimate is not None:
                 values["expected_s"] = b"%d" % round(estimate.expected_s)
+                values["done_s"] = b"%d" % round((estimate.done or estimate).expected_s)
         return self._pattern(notice, phrases, origin, free).filled(values)
 
     def _pattern(
@@ -204,6 +208,7 @@ class RetryResponder:
             phrases.language,
             tuple([mirror.url for mirror in free]),
             notice.wait.estimate is not None,
+            notice.wait.estimate is not None and notice.wait.estimate.done is not None,
             notice.token is not None,
             live,
             bool(signatures),
@@ -245,10 +250,12 @@ class RetryResponder:
     ) -> dict[str, Any]:
         """What the template is rendered with."""
         estimate = notice.wait.estimate is not None
+        done = notice.wait.estimate is not None and notice.wait.estimate.done is not None
         query = f"{blank('path')}?{_QUERY}{blank('token')}"
         return {
             **{key: blank(key) for key in ("title", "waited", "next_visit")},
             **{key: blank(key) if estimate else None for key in ("expected", "latest")},
+            **{key: blank(key) if done else None for key in ("has", "has_latest")},
             **{key: None if value is None else blank(key) for key, value in of_file.items()},
             **self._looks(phrases),
             "t": phrases,
@@ -264,6 +271,7 @@ class RetryResponder:
                 "signed": blank("signed") if of_file["signed"] else "",
                 "waited_s": blank("waited_s"),
                 "expected_s": blank("expected_s") if estimate else "",
+                "done_s": blank("done_s") if done else "",
                 "words": _words(phrases.language),
                 "done": blank("done"),
                 "soon_s": round(SOON_S),
@@ -275,6 +283,7 @@ class RetryResponder:
     def _own_page(self, notice: Notice, phrases: Phrases, free: Sequence[Source]) -> bytes | None:
         """The operator's own page, if there is one for this state."""
         estimate = notice.wait.estimate
+        done = estimate.done if estimate else None
         name, size = unquote(notice.file.rpartition("/")[2]), told_size(notice.size_bytes)
         magnet_url, metalink_url = self._ways(notice)
         return self.own.render(
@@ -284,6 +293,8 @@ class RetryResponder:
                 "lead": phrases(_lead_key(notice), file=name, size=size),
                 "expected": phrases.time(estimate.expected_s) if estimate else None,
                 "latest": phrases.time(bound_of(estimate.p90_s)) if estimate else None,
+                "has": phrases.time(done.expected_s) if done else None,
+                "has_latest": phrases.time(bound_of(done.p90_s)) if done else None,
                 "waited": phrases.time(notice.waited_s),
                 "next_visit": phrases.time(notice.retry_after_s),
                 "state": _state(notice),
@@ -419,6 +430,10 @@ def wait_fields(notice: Notice) -> list[Header]:
     if wait.estimate is not None:
         fields.append((b"Tidegate-Wait-Expected", b"%d" % math.ceil(wait.estimate.expected_s)))
         fields.append((b"Tidegate-Wait-P90", b"%d" % math.ceil(wait.estimate.p90_s)))
+        done = wait.estimate.done
+        if done is not None:
+            fields.append((b"Tidegate-Done", b"%d" % math.ceil(done.expected_s)))
+            fields.append((b"Tidegate-Done-P90", b"%d" % math.ceil(done.p90_s)))
     return fields
 
 
@@ -451,6 +466,8 @@ def sentence(notice: Notice) -> str:
     if wait.place is None:
         return f"Every slot is taken; come back in {notice.retry_after_s} s."
     when = f" in about {format_duration(wait.estimate.expected_s)}" if wait.estimate else ""
+    if wait.estimate is not None and wait.estimate.done is not None:
+        when += f" and have the file in about {format_duration(wait.estimate.done.expected_s)}"
     return (
         f"You are number {wait.place} in the queue and start{when}; come back with this ticket in "
         f"{notice.retry_after_s} s."
@@ -466,12 +483,16 @@ def document_of(notice: Notice) -> bytes:
     """The problem document of a waiting answer (PROTOCOL.md, "Waiting")."""
     wait = notice.wait
     estimate, opens = wait.estimate, notice.opens_s is not None or notice.entry
-    if notice.token and wait.place is not None and estimate and not (notice.closed or opens):
+    done = estimate.done if estimate else None
+    placed = notice.token and wait.place is not None and not (notice.closed or opens)
+    if placed and estimate is not None and done is not None:
         text = _WAITING % {
             "detail": sentence(notice),
             "place": wait.place,
             "expected": round(estimate.expected_s, 1),
             "p90": tenths_up(estimate.p90_s),
+            "done": round(done.expected_s, 1),
+            "done_p90": tenths_up(done.p90_s),
             "again": notice.retry_after_s,
             "ticket": notice.token,
             "status": notice.status,
@@ -481,6 +502,8 @@ def document_of(notice: Notice) -> bytes:
         "place": wait.place,
         "expected_wait_s": round(wait.estimate.expected_s, 1) if wait.estimate else None,
         "p90_wait_s": tenths_up(wait.estimate.p90_s) if wait.estimate else None,
+        "expected_done_s": round(done.expected_s, 1) if done else None,
+        "p90_done_s": tenths_up(done.p90_s) if done else None,
         "retry_after_s": notice.retry_after_s,
         "ticket": notice.token,
         "queue_status": notice.status,
@@ -505,6 +528,8 @@ def _waiting_form() -> str:
         place="%(place)d",
         expected_wait_s="%(expected)r",
         p90_wait_s="%(p90)r",
+        expected_done_s="%(done)r",
+        p90_done_s="%(done_p90)r",
         retry_after_s="%(again)d",
         ticket="%(ticket)s",
         queue_status="%(status)s",

@@ -2,10 +2,11 @@
 
 `GET /-/queue/PATH` with the ticket (query, cookie or field, as for the file itself) answers JSON:
 `state` (`waiting`, `ready`, `called`, `started`, `done`, `over`), and while it waits `place`,
-`expected_wait_s` and `p90_wait_s`; when it is ready `free`, whether a visit before its time would
-start it. `called` says that its slot is kept for it: fetch the file now. `done` says that every
-byte was delivered. `started` and `done` carry `size_bytes`, and `sha256` if the server knows it.
-`over` says that the ticket ended without a complete download, or that the server forgot it.
+`expected_wait_s`, `p90_wait_s`, `expected_done_s` and `p90_done_s`; when it is ready `free`,
+whether a visit before its time would start it. `called`: its slot is kept for it, fetch the file
+now. `done` says that every byte was delivered. `started` and `done` carry `size_bytes`, and
+`sha256` if the server knows it; `started` also says when the last byte is expected. `over` says
+that the ticket ended without a complete download, or that the server forgot it.
 
 With `Prefer: wait=SECONDS` (RFC 7240, 4.3) the answer is held until the ticket's turn has come or
 it is over, but not for longer. Its client counts as present meanwhile, and its slot is kept for it
@@ -19,7 +20,7 @@ import json
 import re
 from collections.abc import Callable
 
-from ...policies.contract import TicketState
+from ...policies.contract import Estimate, TicketState
 from ...protocol.errors import BadToken
 from ...protocol.ticket import KeyRing
 from ..http.answers import Header
@@ -87,10 +88,13 @@ class WaitStatus:
     def _document(self, number: int) -> dict[str, object]:
         row = self._gate.policy.ticket(number)
         found: dict[str, object] = {"state": _STATES.get(row.state, "over") if row else "over"}
+        done: Estimate | None = None
         if row is not None and found["state"] == "started":
             download = self._gate.leases.find(row.client, row.file)
             if download is not None and download.unclaimed:
                 found["state"] = "called"
+            if download is not None:
+                done = self._gate.done(download.lease)
         if row is not None and found["state"] in ("started", "done"):
             found["size_bytes"] = row.size_bytes
             digest = self._digest_of(row.file, row.size_bytes)
@@ -106,6 +110,10 @@ class WaitStatus:
             if estimate is not None:
                 found["expected_wait_s"] = round(estimate.expected_s, 1)
                 found["p90_wait_s"] = tenths_up(estimate.p90_s)
+                done = estimate.done
+        if done is not None:
+            found["expected_done_s"] = round(done.expected_s, 1)
+            found["p90_done_s"] = tenths_up(done.p90_s)
         return found
 
 

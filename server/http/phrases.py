@@ -32,6 +32,7 @@ ENGLISH: Mapping[str, str] = {
     "expected": "Expected wait",
     "expected_value": "about {time}",
     "latest": "very likely within {time}",
+    "has": "You have the file in",
     "waited": "Waited so far",
     "progress": "Progress since you got your number",
     # Without a full stop: units end with one in some languages.

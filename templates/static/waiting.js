@@ -7,6 +7,7 @@
   const page = document.querySelector("[data-queue]");
   if (!page) return;
   const words = JSON.parse(page.dataset.words);
+  const name = decodeURIComponent(page.dataset.path.split("/").pop());
   const at = (name) => page.querySelector(`[data-live="${name}"]`);
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
   // As protocol.units.split_duration divides it.
@@ -44,6 +45,7 @@
   const clock = () => Date.now() / 1000;
   const began = clock() - Number(page.dataset.waited);
   let starts = page.dataset.expected ? clock() + Number(page.dataset.expected) : null;
+  let has = page.dataset.has ? clock() + Number(page.dataset.has) : null;
   let visit = clock() + Number(page.dataset.visit);
   let started = false;
   let done = false;
@@ -81,9 +83,24 @@
       show("expected", fill(words.expected_value, { time: time(Math.max(1, starts - now)) }));
       advance((100 * (now - began)) / Math.max(1, starts - began));
     }
+    if (has !== null) tellEnd(now);
     // After the visit the next answer says how the ticket stands: no time is known until then.
     at("visit").hidden = visit - now < 1;
     show("visit", fill(words.next_visit, { time: time(visit - now) }));
+  };
+
+  // The end, counted down and as a time of day: who reads it may be elsewhere meanwhile.
+  const tellEnd = (now) => {
+    const left = time(Math.max(1, has - now));
+    show("has", fill(words.expected_value, { time: left }));
+    const row = at("has-at");
+    if (row) row.hidden = false;
+    const day = has - now > 72000 ? { weekday: "short" } : {};
+    const when = new Date(1000 * has);
+    const style = { ...day, hour: "2-digit", minute: "2-digit", numberingSystem: "latn" };
+    show("has-at", `≈ ${when.toLocaleTimeString(document.documentElement.lang, style)}`);
+    const heading = at("title").textContent;
+    document.title = `${left} – ${heading} – ${name}`;
   };
 
   // How often the numbers are to be of now, seconds.
@@ -130,6 +147,12 @@
     // Its slot is kept for it, so no visit is early now.
     if (status.state === "called") return start();
     if (status.expected_wait_s !== undefined) starts = now + status.expected_wait_s;
+    if (status.expected_done_s !== undefined) {
+      // Half of the way to each new forecast: what is shown never jumps, and is soon true.
+      const told = now + status.expected_done_s;
+      has = has === null ? told : has + (told - has) / 2;
+      show("has-latest", fill(words.latest, { time: time(bound(status.p90_done_s)) }));
+    }
     if (status.place) {
       const place = status.place.toLocaleString(document.documentElement.lang);
       const soon = starts === null || starts - now <= Number(page.dataset.soon);
@@ -158,6 +181,7 @@
       // Ends the Refresh of this page, once the answer has become a download of its own.
       window.setTimeout(() => window.stop(), 1500);
       show("title", words.title_started);
+      document.title = `${words.title_started} – ${name}`;
       for (const node of page.querySelectorAll("[data-while='waiting']")) node.hidden = true;
       for (const node of page.querySelectorAll("[data-while='started']")) node.hidden = false;
     }
@@ -171,6 +195,7 @@
     begun(status);
     done = true;
     show("title", words.title_done);
+    document.title = `${words.title_done} – ${name}`;
     show("lead", page.dataset.done);
     show("check", words.check_done);
   };
