@@ -113,7 +113,7 @@ def test_the_command_line_shows_and_steers(
         headers = {"Tidegate-Wait": "ticket"}
         clients.append(session.get(f"{server.url}/big.iso", headers=headers, stream=True))
     assert [client.status_code for client in clients] == [200, 503, 503]
-    assert "Queueing" in tidegate("status")
+    assert "2 people are waiting" in tidegate("status")
     assert json.loads(tidegate("--json", "status"))["waiting"] + 1 >= 2
     running = json.loads(tidegate("--json", "downloads"))["leases"]
     assert "/big.iso" in tidegate("downloads")

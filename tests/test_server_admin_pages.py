@@ -94,20 +94,20 @@ HEALTH = Health("1", NOW)
         (
             {},
             "queueing",
-            "Queueing: 236 wait, the last one about 14 min",
+            "236 people are waiting. The last starts in about 14 min.",
             "24 of them are ready to start. 0 of 36 slots free, 4 kept for small files.",
         ),
         # Five people wait, four of them ready: nobody is "called and on the way".
         (
             {"waiting": 1, "ready": 4, "slots": 6, "large_slots": 6, "large_active": 2},
             "queueing",
-            "Queueing: 5 wait, the last one about 14 min",
+            "5 people are waiting. The last starts in about 14 min.",
             "4 of them are ready to start. 0 of 6 slots free, 2 kept for those who are ready.",
         ),
         (
             {"waiting": 0, "ready": 2, "last_wait": None},
             "queueing",
-            "Queueing: 2 wait",
+            "2 people are waiting.",
             "2 of them are ready to start. 0 of 36 slots free, 4 kept for small files.",
         ),
         (
@@ -125,13 +125,13 @@ HEALTH = Health("1", NOW)
         (
             {"waiting": 1, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
             "queueing",
-            "Queueing: 1 waits, about 14 min",
+            "27 people are waiting: 26 have begun. The last starts in about 14 min.",
             "6 downloads running, 26 paused.",
         ),
         (
             {"waiting": 0, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
-            "busy",
-            "The line is full: downloads take turns",
+            "queueing",
+            "26 people are waiting: 26 have begun.",
             "6 downloads running, 26 paused.",
         ),
     ],
@@ -157,7 +157,7 @@ def test_the_headline_says_what_is_wrong_and_what_multicast_does() -> None:
 def test_page_api_and_metrics_say_the_same(site: Site, browser: Browser) -> None:
     crowd(site)
     found = api(browser, "GET", "/state")
-    assert found["headline"].startswith("Queueing: 7 wait")
+    assert found["headline"].startswith("7 people are waiting")
     assert found["headline"] in browser.text("/")
     text = Browser(site, peer="127.0.0.1", host="127.0.0.1").text("/metrics")
     tickets = {
@@ -192,7 +192,7 @@ def test_the_overview_draws_every_chart_without_a_script(site: Site, browser: Br
     site.wait(30.0)
     page = browser.text("/")
     assert page.count("<svg viewBox") >= len(CHARTS)
-    assert "Queueing: 7 wait" in page
+    assert "7 people are waiting" in page
     assert all(name in SERIES for chart in CHARTS for name in chart.lines)
 
 
@@ -206,7 +206,7 @@ def test_the_live_stream_gives_rates_after_two_looks(site: Site, browser: Browse
     points = json.loads(stream().removeprefix(b"data: "))["points"]
     taken_s = site.server.now() - before
     assert points["flow"][0] == pytest.approx(3 / taken_s, rel=0.2)
-    assert points["queue"] == [1.0, 1.0]
+    assert points["queue"] == [2.0, 1.0, 0.0]
 
 
 def test_the_past_leaves_as_csv(site: Site, browser: Browser) -> None:
@@ -383,7 +383,7 @@ def test_closed_doors_queue_everybody_and_open_in_order(site: Site, browser: Bro
     site.wait(10.0)
     found = api(browser, "GET", "/state")
     assert (found["large_active"], found["waiting"] + found["ready"]) == (0, 1)
-    assert found["headline"] == "Doors closed: 1 waits"
+    assert found["headline"] == "Doors closed: 1 person is waiting"
     assert found["tone"] == "alarm"
     assert "tidegate_doors_closed 1.0" in Browser(site, peer="127.0.0.1", host="127.0.0.1").text(
         "/metrics"

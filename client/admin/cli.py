@@ -101,7 +101,11 @@ def status(s: Steering) -> None:
                 if found["link_bound"]
                 else ("slots", f"{used} of {found['slots']} used, {found['paused']} paused")
             ),
-            ("queue", f"{found['waiting'] + found['ready']} wait, {found['ready']} of them ready"),
+            (
+                "queue",
+                f"{found['people_waiting']} wait, {found['paused']} of them have begun, "
+                f"{found['ready']} are ready",
+            ),
             ("last in line", show.span(wait["expected_s"]) if wait else "-"),
             (
                 "goodput",
@@ -113,11 +117,12 @@ def status(s: Steering) -> None:
                 "multicast",
                 f"{found['multicast_cohorts']} groups, {found['multicast_receivers']} receivers",
             ),
-            (
-                "started in time",
-                "too few to say"
-                if found["eta_within_p90"] is None
-                else show.share(found["eta_within_p90"]),
+            *(
+                (title, "too few to say" if found[name] is None else show.share(found[name]))
+                for title, name in (
+                    ("done in time", "end_within_p90"),
+                    ("started in time", "eta_within_p90"),
+                )
             ),
             ("faults", found["totals"]["errors_total"]),
             ("up", show.span(found["now_s"] - found["started_s"])),

@@ -57,6 +57,7 @@ def tickets(s: Steering, search: str, limit: int, offset: int, state: str | None
             "client": "client",
             "class": lambda row: row["kind"] or "-",
             "starts in": ("expected_s", show.span),
+            "done in": ("done_s", show.span),
             "visits": "polls",
             "state": "state",
         },

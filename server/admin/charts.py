@@ -30,7 +30,12 @@ CHARTS = (
         "count",
         {"large_active": "large", "small_active": "small", "paused": "paused"},
     ),
-    Chart("queue", "People in line", "count", {"waiting": "waiting", "ready": "ready"}),
+    Chart(
+        "queue",
+        "People in line",
+        "count",
+        {"people_waiting": "waiting, begun or not", "ready": "ready", "paused": "paused"},
+    ),
     Chart(
         "flow",
         "Requests a second",
@@ -48,7 +53,11 @@ CHARTS = (
         "eta",
         "Are our promises kept?",
         "share",
-        {"eta_within_p90": "started in time", "eta_median_error": "typical error"},
+        {
+            "end_within_p90": "done in time",
+            "end_median_error": "typical error",
+            "eta_within_p90": "started in time",
+        },
     ),
     Chart(
         "held",

@@ -62,6 +62,9 @@ class StateOut(Shape):
     no_show_fraction: float
     eta_within_p90: float | None
     eta_median_error: float | None
+    end_within_p90: float | None
+    end_median_error: float | None
+    people_waiting: int
     totals: dict[str, int]
     goodput_bytes_s: float
     capacity_bytes_s: float | None

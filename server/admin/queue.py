@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -46,9 +47,27 @@ class NetworkQuery(Shape):
     network: str = Field(min_length=2, max_length=64, description="An address or network.")
 
 
+class LeaseOut(Shape):
+    """A running or paused download; `done_s` and `done_p90_s`: until its last byte, from now."""
+
+    lease: int
+    ticket: int | None
+    client: str
+    file: str
+    size_bytes: int
+    remaining_bytes: int
+    large: bool
+    started_s: float
+    connections: int
+    paused: bool
+    rate_bytes_s: float
+    done_s: float | None
+    done_p90_s: float | None
+
+
 class LeasesOut(Shape):
     total: int
-    leases: list[LeaseView]
+    leases: list[LeaseOut]
 
 
 class TicketOut(Shape):
@@ -64,6 +83,8 @@ class TicketOut(Shape):
     polls: int
     early_polls: int
     expected_s: float | None
+    done_s: float | None
+    done_p90_s: float | None
 
 
 class TicketsOut(Shape):
@@ -121,6 +142,7 @@ def ticket_out(ask: HandlerCall, row: TicketRow, place: int | None = None) -> Ti
     gate = ask.server.gate
     policy = gate.policy
     estimate, row = gate.estimate(row.number), gate.on_wall_clock(row)
+    done = estimate.done if estimate else None
     return TicketOut(
         number=row.number,
         place=policy.place(row.number) if place is None else place,
@@ -134,6 +156,18 @@ def ticket_out(ask: HandlerCall, row: TicketRow, place: int | None = None) -> Ti
         polls=row.polls,
         early_polls=row.early_polls,
         expected_s=estimate.expected_s if estimate else None,
+        done_s=done.expected_s if done else None,
+        done_p90_s=done.p90_s if done else None,
+    )
+
+
+def lease_out(ask: HandlerCall, lease: LeaseView) -> LeaseOut:
+    """A download as it is shown, with its end from the schedule of the policy."""
+    done = ask.server.gate.done(lease.lease)
+    return LeaseOut(
+        **asdict(lease),
+        done_s=done.expected_s if done else None,
+        done_p90_s=done.p90_s if done else None,
     )
 
 
@@ -164,6 +198,8 @@ async def _list(ask: HandlerCall, query: QueueQuery, template: str) -> Answer:
         else:
             every = leases_like(ask, query.q)
         rows, total = query.page(every), len(every)
+        if query.tab == "downloads":
+            rows = [lease_out(ask, lease) for lease in rows]
     return ask.listing(
         template,
         query,
@@ -231,7 +267,8 @@ async def block_ask(ask: HandlerCall) -> Answer:
 async def list_downloads(ask: HandlerCall, query: ListQuery) -> LeasesOut:
     """Running downloads."""
     found = leases_like(ask, query.q)
-    return LeasesOut(total=len(found), leases=list(query.page(found)))
+    shown = [lease_out(ask, lease) for lease in query.page(found)]
+    return LeasesOut(total=len(found), leases=shown)
 
 
 @api.delete("/downloads/{number}")

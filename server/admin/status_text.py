@@ -25,20 +25,17 @@ def state_of(snapshot: Snapshot, health: Health) -> Status:
         return Status("alarm", "Draining", f"{_count(active, 'download')} to go, then it stops.")
     if snapshot.closed:
         running = f"{_count(active, 'download')} still running." if active else "Nothing runs."
-        people = snapshot.waiting + snapshot.ready
-        waits = f"{people:,} {'waits' if people == 1 else 'wait'}" if people else "nobody waits"
+        waits = _waiting(snapshot) if snapshot.people_waiting else "nobody waits"
         return Status("alarm", f"Doors closed: {waits}", f"{running} Nobody starts until you open.")
     room = _room(snapshot)
-    if snapshot.waiting or snapshot.ready:
-        found = Status("queueing", f"Queueing: {_line(snapshot)}", f"{_ready(snapshot)}{room}")
+    if snapshot.people_waiting:
+        found = Status("queueing", _line(snapshot), f"{_ready(snapshot)}{room}")
     elif active == 0:
         found = Status(
             "calm", "Sending by multicast" if health.multicast_receivers else "Quiet", room
         )
     elif not snapshot.link_bound and _free(snapshot) <= _kept_for_small(snapshot):
         found = Status("busy", "Full, and nobody waits", f"{room} The next large download waits.")
-    elif snapshot.paused:
-        found = Status("busy", "The line is full: downloads take turns", room)
     else:
         found = Status("calm", "Open: everybody starts at once", room)
     if health.multicast_receivers:
@@ -53,14 +50,18 @@ def state_of(snapshot: Snapshot, health: Health) -> Status:
     return found
 
 
+def _waiting(snapshot: Snapshot) -> str:
+    """How many people wait: those who have not started, and those whose download is paused."""
+    people, begun = snapshot.people_waiting, snapshot.paused
+    told = "1 person is waiting" if people == 1 else f"{people:,} people are waiting"
+    return f"{told}: {begun:,} {'has' if begun == 1 else 'have'} begun" if begun else told
+
+
 def _line(snapshot: Snapshot) -> str:
-    """Everybody who has not started waits, ready or not."""
-    people = snapshot.waiting + snapshot.ready
-    verb = "waits" if people == 1 else "wait"
+    told = f"{_waiting(snapshot)}."
     if snapshot.last_wait is None or not snapshot.waiting:
-        return f"{people:,} {verb}"
-    last = f"about {format_duration(snapshot.last_wait.expected_s)}"
-    return f"{people:,} {verb}, {'' if people == 1 else 'the last one '}{last}"
+        return told
+    return f"{told} The last starts in about {format_duration(snapshot.last_wait.expected_s)}."
 
 
 def _ready(snapshot: Snapshot) -> str:

@@ -16,8 +16,8 @@ LOGO_ROUTE = "/-/logo"
 LOGO_MAX_BYTES = 256 * 1024
 #: States of a visitor in a preview, and the policy's answer for each.
 STATES = {
-    "waiting": Wait(30.0, 4711, 212, False, Estimate(840.0, 1020.0)),
-    "ready": Wait(3.0, 4711, 1, True, Estimate(1.0, 5.0)),
+    "waiting": Wait(30.0, 4711, 212, False, Estimate(840.0, 1020.0, Estimate(900.0, 1200.0))),
+    "ready": Wait(3.0, 4711, 1, True, Estimate(1.0, 5.0, Estimate(30.0, 60.0))),
     "closed": Wait(10.0, 4711, 212, False),
     "pre-queue": Wait(600.0),
 }

@@ -73,6 +73,7 @@ SERIES = (
     *("small_active", "large_active", "paused", "waiting", "ready", "held", "connections"),
     *("goodput_bytes_s", "offers", "admitted", "completed", "refused", "errors", "last_wait_s"),
     *("last_wait_p90_s", "eta_within_p90", "eta_median_error", "multicast_receivers"),
+    *("people_waiting", "end_within_p90", "end_median_error"),
 )
 #: Previews replay small files from the last one.
 RECORDED = (*SERIES, "admitted_small")

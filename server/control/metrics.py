@@ -35,6 +35,23 @@ _FIGURES = (
         "Median error of the told wait, as a share of the wait.",
         "eta_median_error",
     ),
+    (
+        "tidegate_end_within_p90_ratio",
+        "Share of downloads that were whole before the 90 % bound they were told.",
+        "end_within_p90",
+    ),
+    (
+        "tidegate_end_error_ratio",
+        "Median error of the told end, as a share of the time to it.",
+        "end_median_error",
+    ),
+    ("tidegate_ends_judged", "Told ends that are judged.", "ends_judged_total"),
+    ("tidegate_ends_kept", "Told ends whose 90 % bound held.", "ends_kept_total"),
+    (
+        "tidegate_people_waiting",
+        "Clients that have not started, and those whose download is paused.",
+        "people_waiting",
+    ),
     ("tidegate_offers", "Requests to start a download.", "offers_total"),
     ("tidegate_completions", "Leases that delivered all they asked for.", "completed_total"),
     ("tidegate_downloads_begun", "Downloads begun, by file counts.", "begun_downloads_total"),

@@ -132,6 +132,7 @@ class Vitals:
             "loop_lag_s": self.loop_lag_s(),
             "last_wait_s": wait.expected_s if wait else None,
             "last_wait_p90_s": wait.p90_s if wait else None,
+            "people_waiting": snapshot.people_waiting,
         }
 
     def read(self) -> Health:
