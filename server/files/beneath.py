@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from functools import lru_cache
 
 #: The same on every architecture (asm-generic/unistd.h).
 _OPENAT2 = 437
 #: RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH (linux/openat2.h).
 _RESOLVE = 0x02 | 0x04 | 0x08
+
+#: `struct open_how`: flags, mode, resolve.
+_HOW = struct.Struct("QQQ")
+
+
+@lru_cache(maxsize=8)
+def _how(flags: int) -> bytes:
+    return _HOW.pack(flags, 0, _RESOLVE)
+
 
 _syscall = ctypes.CDLL(None).syscall
 _syscall.restype = ctypes.c_long
@@ -26,6 +36,5 @@ def open_beneath(folder_fd: int, path: bytes, flags: int) -> int | None:
 
     None where there is nothing, something else is wrong, or the kernel has no such call.
     """
-    how = struct.pack("QQQ", flags, 0, _RESOLVE)
-    fd = int(_syscall(_OPENAT2, folder_fd, path, how, len(how)))
+    fd: int = _syscall(_OPENAT2, folder_fd, path, _how(flags), _HOW.size)
     return fd if fd >= 0 else None

@@ -19,6 +19,9 @@ from .mediatypes import content_type_of
 from .openfile import OpenFile
 from .transfer import HasTorrent, Representation
 
+#: What stands after the address in a link to a file's metalink.
+_OF_METALINK = format_link("", rel="describedby", type="application/metalink4+xml")[2:]
+
 
 class RepresentationHeaders:
     """Fields for files. `mirrors` hold the whole tree: their URLs are bases and end in a slash.
@@ -126,11 +129,7 @@ class RepresentationHeaders:
         return known, None
 
     def _links(self, rep: Representation) -> str:
-        links = [
-            format_link(
-                rep.url_path + ".meta4", rel="describedby", type="application/metalink4+xml"
-            )
-        ]
+        links = [f"<{rep.url_path}.meta4>{_OF_METALINK}"]
         if self._has_torrent(rep.url_path, rep.size_bytes):
             # RFC 6249, 3.1.
             kind = "application/x-bittorrent"

@@ -410,9 +410,8 @@ class Site:
         url_path = path.decode("ascii")
         if self._seen[place] == mark or self.visibility.hidden(url_path):
             return None
-        try:
-            found = self.tree.read_new(url_path, BRIEF_BYTES)
-        except NotHere:
+        found = self.tree.read_new(url_path, BRIEF_BYTES)
+        if found is False:
             generated = may_be_generated(name.rpartition(b"/")[2])
             return None if generated else self._nothing(accept, language)
         if found is None:

@@ -15,6 +15,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import unquote_to_bytes
 
 from ...protocol.errors import ProtocolError
@@ -317,12 +318,12 @@ class Tree:
         """
         path = b"/".join(parts)
         found = None
-        if path not in self._open:
+        if path not in self._open and self._is_plain_name(path):
             with contextlib.suppress(OSError):
-                found = self._open_straight(path)
-                if found is not None and key_of(os.fstat(found[0])) != key_of(found[1]):
-                    os.close(found[0])
-                    found = None
+                # Before it is opened: a pipe's writer or a device would notice that.
+                known_status = os.lstat(self._prefix + path)
+                if stat.S_ISREG(known_status.st_mode):
+                    found = self._open_straight(path, known_status)
         by_link = False
         if found is None:
             self._follow_root()
@@ -348,21 +349,27 @@ class Tree:
         tag = self._tag_of(fd, key)
         return Representation(path, url, key.size_bytes, key.mtime_ns / 1e9, tag, key)
 
-    def read_new(self, url_path: str, most_bytes: int) -> tuple[Representation, bytes] | None:
+    def read_new(
+        self, url_path: str, most_bytes: int
+    ) -> tuple[Representation, bytes] | Literal[False] | None:
         """A file up to this size, and its content, by a canonical URL path that has no escapes.
 
-        Nothing is kept open. Raises NotHere where nothing is. None: `open` has to judge.
+        Nothing is kept open. False: nothing is there. None: `open` has to judge.
         """
         path = url_path[1:].encode("ascii")
+        if not self._is_plain_name(path):
+            return None
         try:
-            found = self._open_straight(path, most_bytes)
-        except FileNotFoundError as error:
-            raise NotHere from error
+            status = os.lstat(self._prefix + path)
+        except FileNotFoundError:
+            return False if self._root_stands() else None
         except OSError:
             return None
-        if found is None:
+        if status.st_size > most_bytes or not stat.S_ISREG(status.st_mode):
             return None
-        fd, status = found
+        fd = open_beneath(self._root_fd, path, _AGAIN)
+        if fd is None:
+            return None
         try:
             room = self._room_for(status.st_size)
             # Compared after it was read: then it was this file, and nobody had written to it.
@@ -381,30 +388,36 @@ class Tree:
             self._room = memoryview(bytearray(count))
         return self._room[:count]
 
+    def _is_plain_name(self, path: bytes) -> bool:
+        """Whether every part of a path is a name that may be served; else the walk judges."""
+        if not self._show_hidden and (path.startswith(b".") or b"/." in path):
+            return False
+        return not self._private or self._private_names.isdisjoint(path.split(b"/"))
+
+    def _root_stands(self) -> bool:
+        """Whether the open root is what stands under its name."""
+        try:
+            root = os.stat(self._name)
+        except OSError:
+            return False
+        return (root.st_dev, root.st_ino) == self._root_identity
+
     def _open_straight(
-        self, path: bytes, most_bytes: int | None = None
+        self, path: bytes, by_name: os.stat_result
     ) -> tuple[int, os.stat_result] | None:
         """Open what the walk would find, where no link is on the way; None: walk.
 
-        The kernel sees to it that there is none, and stays below the root that stands under its
-        name now. The status is that of a moment before. Raises OSError, FileNotFoundError where
-        nothing is.
+        The kernel sees to it that there is none. `by_name` is the status by the root's name: where
+        another root stands there now, it is that of another file. Raises OSError.
         """
-        if not self._show_hidden and (path.startswith(b".") or b"/." in path):
-            return None
-        if self._private and not self._private_names.isdisjoint(path.split(b"/")):
-            return None
-        root = os.stat(self._name)
-        if (root.st_dev, root.st_ino) != self._root_identity:
-            return None
-        # Before it is opened: a pipe's writer or a device would notice that.
-        status = os.lstat(self._prefix + path)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        if most_bytes is not None and status.st_size > most_bytes:
-            return None
         fd = open_beneath(self._root_fd, path, _AGAIN)
-        return None if fd is None else (fd, status)
+        if fd is None:
+            return None
+        status = os.fstat(fd)
+        if key_of(status) == key_of(by_name):
+            return fd, status
+        os.close(fd)
+        return None
 
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """What a directory shows: directories and regular files of the tree, by name.

@@ -63,6 +63,7 @@ class Port:
         self, front: Front, sock: socket.socket, tls: TlsServer | None, path: str | None
     ) -> None:
         self.socket = sock
+        self.family = sock.family
         self.tls = tls
         self._front = front
         self._path = path
@@ -119,6 +120,8 @@ class Front:
         self._connections: dict[int, HttpConnection] = {}
         self._ports: dict[int, Port] = {}
         self._reading = False
+        #: The last Host that was found to be valid: most clients send the same.
+        self._valid_host = b""
 
     # -- ports ------------------------------------------------------------------------------
 
@@ -216,7 +219,8 @@ class Front:
     def _accept(self, port: Port) -> None:
         for _ in range(self._accepts):
             try:
-                sock, address = port.socket.accept()
+                # The public `accept` makes enums of the family and type of each connection.
+                fd, address = port.socket._accept()  # type: ignore[attr-defined]
             except BLOCKED:
                 return
             except OSError as error:
@@ -224,6 +228,7 @@ class Front:
                     self._breathe(port, error)
                     return
                 continue  # That one has left already.
+            sock = socket.socket(port.family, socket.SOCK_STREAM, 0, fileno=fd)
             self.adopt(sock, _host(address), port.tls)
 
     def _breathe(self, port: Port, error: OSError) -> None:
@@ -343,9 +348,9 @@ class Front:
                 if not data:
                     return
             else:
-                answer = self._answer(
-                    connection.peer_address, connection.date_line, connection.is_tls, found
-                )
+                is_tls, factory = connection.is_tls, self._factory
+                date_line = factory.tls_date_line if is_tls else factory.date_line
+                answer = self._answer(connection.peer_address, date_line, is_tls, found)
                 if answer is not None:
                     self._send(connection, *answer)
                     return
@@ -412,7 +417,7 @@ class Front:
         kept, cookie, none_match, since, part = groups[9:]
         if (
             host is None
-            or not valid_host(host)
+            or (host != self._valid_host and not self._is_valid(host))
             # What a folder shows depends on its query; a file does not.
             or (query is not None and (_OWN in query or path.endswith(b"/")))
             or (cookie is not None and _OWN in cookie)
@@ -465,6 +470,12 @@ class Front:
                 ready.body_bytes,
             )
         return *parts, ending is CLOSES
+
+    def _is_valid(self, host: bytes) -> bool:
+        valid = valid_host(host)
+        if valid:
+            self._valid_host = host
+        return valid
 
     # -- for connections (`connection.Loop`) ------------------------------------------------
 

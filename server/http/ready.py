@@ -230,6 +230,20 @@ class Ready:
 
     def again(self, turns: Turns, date_line: bytes, ending: bytes) -> tuple[bytes, bytes] | None:
         """Its `parts`, if the subject says that it is current and may go; else None."""
+        joined = self._joined
+        if (
+            joined is not None
+            and joined[0] is date_line
+            and joined[1] is ending
+            and self._turn == turns.number
+        ):
+            # It is hot: it was compared often enough in this turn.
+            if not self.subject.admit():
+                return None
+            if not self._uses:
+                turns.used(self)
+            self._uses += 1
+            return joined[2]
         body = self.body
         first = self._turn != turns.number
         if first or self._looks < _LOOKS or body is None:
@@ -251,12 +265,9 @@ class Ready:
         if not self._uses:
             turns.used(self)
         self._uses += 1
-        joined = self._joined
-        if joined is not None and joined[0] is date_line and joined[1] is ending:
-            return joined[2]
         parts = self.parts(body, date_line, ending)
         if self._looks >= _LOOKS and self.body is not None:
-            if joined is None:
+            if self._joined is None:
                 turns.keeps(self)
             self._joined = date_line, ending, parts
         return parts
