@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +19,7 @@ from tidegate.server.files.request_queue import RequestQueue, levels_of
 from tidegate.server.files.transfer import Representation
 from tidegate.server.http.access_entry import AccessEntry
 from tidegate.server.http.accesslog import AccessLog
+from tidegate.server.http.denylist import BlockList
 from tidegate.server.http.request_shape import MOST_FIELDS, recognise
 
 BODY = bytes(range(256)) * 20
@@ -84,7 +85,9 @@ class Lines:
 class House:
     """A server with its books."""
 
-    def __init__(self, root: Path, *, shortcuts: bool, busy: bool) -> None:
+    def __init__(
+        self, root: Path, *, shortcuts: bool, busy: bool, proxies: Sequence[str] = ()
+    ) -> None:
         self.sent: list[int] = []
         self.lines = Lines()
         self.admission = Billing()
@@ -94,6 +97,7 @@ class House:
             admission=self.admission,
             charge=self.sent.append,
             access_log=AccessLog(self.lines),
+            proxies=proxies,
         )
         self.requests = Charging()
         if busy:
@@ -167,7 +171,12 @@ VALUES: dict[str, tuple[str, ...]] = {
     "Upgrade": ("websocket", "h2c"),
     "Tidegate-Ticket": ("x",),
     "Tidegate-Wait": ("ticket",),
-    "X-Forwarded-For": ("198.51.100.7",),
+    "X-Forwarded-For": ("198.51.100.7", "x, 198.51.100.8 ", "198.51.100.7, 192.0.2.1", "nobody"),
+    "X-Forwarded-Proto": ("https", "http, HTTPS ", "x"),
+    "X-Forwarded-Host": ("other",),
+    "X-Real-IP": ("198.51.100.9",),
+    "Forwarded": ("for=198.51.100.9;proto=https",),
+    "Via": ("1.1 proxy",),
     "Sec-Fetch-Mode": ("navigate",),
     "Want-Digest": ("sha-256",),
     "DNT": ("1",),
@@ -185,7 +194,8 @@ TARGETS = (
 
 SHAPED = (
     *("User-Agent", "Accept", "Accept-Language", "Accept-Encoding", "Referer", "Connection"),
-    *("Cookie", "If-None-Match", "If-Modified-Since", "Range", "DNT"),
+    *("Cookie", "If-None-Match", "If-Modified-Since", "Range", "DNT", "X-Forwarded-For"),
+    *("X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via"),
 )
 
 
@@ -242,12 +252,16 @@ def _filled(root: Path) -> dict[str, str]:
     return {"etag": answer.text("etag") or "", "modified": answer.text("last-modified") or ""}
 
 
+@pytest.mark.parametrize("proxies", [(), ("192.0.2.0/24",)], ids=["direct", "proxied"])
 @pytest.mark.parametrize("busy", [False, True], ids=["free", "busy"])
-def test_every_request_has_the_answer_record_and_bill_of_the_parser(busy: bool) -> None:
+def test_every_request_has_the_answer_record_and_bill_of_the_parser(
+    busy: bool, proxies: tuple[str, ...]
+) -> None:
     with TemporaryDirectory() as folder:
         known = _filled(Path(folder))
         fast, strict = (
-            House(Path(folder), shortcuts=shortcuts, busy=busy) for shortcuts in (True, False)
+            House(Path(folder), shortcuts=shortcuts, busy=busy, proxies=proxies)
+            for shortcuts in (True, False)
         )
 
         @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
@@ -279,6 +293,45 @@ def test_an_answer_that_became_stale_is_charged_once(tmp_path: Path) -> None:
         assert house.say([request])[0][0].endswith(b"other bytes")
     assert fast.books() == strict.books()
     assert fast.answered
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_only_a_trusted_proxy_says_who_its_client_is(tmp_path: Path, trusted: bool) -> None:
+    _filled(tmp_path)
+    proxies = ["192.0.2.1"] if trusted else ["192.0.2.9"]
+    house = House(tmp_path, shortcuts=True, busy=True, proxies=proxies)
+    field = b"X-Forwarded-For: 203.0.113.66, 198.51.100.7\r\nX-Forwarded-Proto: https\r\n"
+    house.requests.charged.clear()
+    house.say([b"GET /a.bin HTTP/1.1\r\nHost: h\r\n" + field + b"\r\n"] * 4)
+    assert house.answered > 1
+    client = "198.51.100.7" if trusted else "192.0.2.1"
+    assert set(house.requests.charged) == {client}
+    house.books()
+    entries = [entry for entry in house.lines.entries if entry.client != "203.0.113.9"]
+    assert {(entry.client, entry.record.is_tls) for entry in entries} == {(client, trusted)}
+
+
+def test_a_blocked_client_gains_nothing_by_a_proxy(tmp_path: Path) -> None:
+    _filled(tmp_path)
+    blocked = BlockList(lambda: 0.0)
+    bench = Bench(tmp_path, proxies=["192.0.2.1"], denylist=blocked)
+    answered: list[object] = []
+    answer = bench.front._answer
+
+    def counted(*of: Any) -> Any:
+        answered.append(answer(*of))
+        return answered[-1]
+
+    bench.front._answer = counted  # type: ignore[method-assign]
+    client = Dialled(bench)
+    for _ in range(3):
+        client.get("/a.bin", X_Forwarded_For="198.51.100.7")
+    assert answered[-1] is not None
+    blocked.add("198.51.100.7/32")
+    client.get("/a.bin", X_Forwarded_For="198.51.100.7")
+    assert answered[-1] is None, "the admission has to judge"
+    client.get("/a.bin", X_Forwarded_For="198.51.100.8")
+    assert answered[-1] is not None
 
 
 def test_a_shape_holds_each_field_once_and_nothing_unknown() -> None:

@@ -730,7 +730,7 @@ class HttpConnection:
             fields = b"%b%b%b" % (self.factory.server_line, header_block(headers), framing)
             body = b"" if bodiless or request.method == b"HEAD" else body
             ready = Ready(status, fields, body, Plainly(current))
-            self.factory.remembered.keep(remembered_key(self.is_tls, found), ready)
+            self.factory.remembered.keep(remembered_key(request.is_tls, found), ready)
 
     def answer_ready(self, request: Request, ready: Ready, body: bytes) -> None:
         """Send an answer that is ready."""

@@ -248,17 +248,21 @@ class HttpFactory:
     def may_shortcut(self, peer_address: str) -> bool:
         """Whether requests from here may be answered without the parser.
 
-        Those that a proxy brings are told apart by fields that only the parser reads.
+        A proxy's preface is read by connections alone.
         """
         limits = self.limits
         return not (
             self.draining
-            or (self._denylist is not None and self._denylist.blocks(peer_address))
-            or self.proxies.trusts(peer_address)
+            or self.blocks(peer_address)
+            or self.proxies.begins_with_preface(peer_address)
             or limits.max_headers < MOST_FIELDS
             or limits.max_target_bytes < MOST_TARGET_BYTES
             or limits.max_header_bytes < MOST_BYTES
         )
+
+    def blocks(self, address: str) -> bool:
+        """Whether requests from this address are refused now."""
+        return self._denylist is not None and self._denylist.blocks(address)
 
     def _judge_shortcuts(self) -> None:
         """An address was blocked, or the server drains."""

@@ -27,7 +27,7 @@ from .factory import REQUEST_BYTES, HttpFactory
 from .outbox import PIECE_BYTES
 from .parsing import valid_host
 from .ready import CLOSES, JOINED_BYTES, STAYS, ending_of, remembered_key
-from .request_shape import recognise
+from .request_shape import forwarding_fields, recognise
 
 if TYPE_CHECKING:
     from .tls import TlsServer
@@ -414,7 +414,7 @@ class Front:
         """The answer to a request of a known shape, charged and logged; None: parse it."""
         groups = found.groups()
         head, path, query, old, host, agent, accept, language, referer = groups[:9]
-        kept, cookie, none_match, since, part = groups[9:]
+        kept, cookie, none_match, since, part = groups[9:14]
         if (
             host is None
             or (host != self._valid_host and not self._is_valid(host))
@@ -424,6 +424,13 @@ class Front:
         ):
             return None
         factory = self._factory
+        client = peer_address
+        if factory.proxies.trusts(peer_address):
+            fields = forwarding_fields(found)
+            client = factory.proxies.client_address(peer_address, fields)
+            is_tls = is_tls or factory.proxies.is_tls(peer_address, fields)
+            if factory.blocks(client):
+                return None
         requests, shortcut = factory.requests, factory.shortcut
         is_plain = head is none_match is since is part is None
         file = shortcut.known(path)
@@ -434,7 +441,7 @@ class Front:
         is_first = ready is None and file is None and is_plain and not requests.busy
         if is_first:
             ready = shortcut.first(path, accept, language)
-        if ready is None or (requests.busy and not requests.passes(peer_address)):
+        if ready is None or (requests.busy and not requests.passes(client)):
             return None
         ending = STAYS if kept is None and old is None else ending_of(old, kept)
         if is_first:
@@ -449,12 +456,12 @@ class Front:
         count = len(parts[0]) + len(parts[1])
         factory.turns.count(count)
         if requests.busy:
-            requests.charge(peer_address, REQUEST_BYTES + count)
+            requests.charge(client, REQUEST_BYTES + count)
         if factory.access_log is not None:
             target = path if query is None else b"%b?%b" % (path, query)
             factory.access_log.note_shortcut(
                 AccessRecord(
-                    "",
+                    "" if client == peer_address else client,
                     head or b"GET",
                     target,
                     "HTTP/1.1" if old is None else "HTTP/1.0",
@@ -464,7 +471,7 @@ class Front:
                     is_tls,
                     0.0,
                 ),
-                peer_address,
+                client,
                 factory.wall(),
                 ready.status,
                 ready.body_bytes,

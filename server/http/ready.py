@@ -7,8 +7,8 @@ The laws, which `tests/test_twins_http.py` holds against a server that parses ev
 - *What an answer may depend on*: path, method, conditions and range of the request, and the state
   of the file. Other answers that may be repeated also depend on query, host, `Accept`,
   `Accept-Language` and encryption, see `Remembered`. None depends on who asks: a request with a
-  ticket, pass or cookie of this server is parsed, and so is all that a blocked peer or a trusted
-  proxy sends.
+  ticket, pass or cookie of this server is parsed, and so is all that a blocked peer or client
+  sends. A trusted proxy's fields name the client, who is charged and logged; no others count.
 - *Never stale*: `current` is asked before each answer (or `read`, which opens the file anew). From
   the seventeenth answer within 20 ms on it is not asked again in these 20 ms.
 - *Never forbidden*: `admit` is asked before each answer. A draining server gives none.
@@ -311,7 +311,7 @@ class Shortcut(Protocol):
         ...
 
 
-#: Encryption, and the groups of a request's shape on which an answer about no file may depend.
+#: Whether the client came by TLS, and the groups on which an answer about no file may depend.
 RememberedKey = tuple[bytes | bool | None, ...]
 
 

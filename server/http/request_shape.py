@@ -19,6 +19,8 @@ _IGNORED = (
     rb"Priority",
     rb"Upgrade-Insecure-Requests",
     rb"Want-Digest",
+    rb"Via",
+    rb"X-Forwarded-(?:Host|Port|Server)",
 )
 #: Fields that may stand in a request once, and what a value must be to be understood here.
 #: Tags: one, or `*`. Ranges: one of bytes.
@@ -33,7 +35,14 @@ _ONCE = (
     (rb"If-None-Match", rb'(?:W/)?"[!#-~]*+"|\*'),
     (rb"If-Modified-Since", rb"(?! )[ -~]++"),
     (rb"Range", rb"bytes=(?:[0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})"),
+    # What proxies say of their clients counts only where the proxy is trusted.
+    (rb"X-Forwarded-For", rb"(?! )[ -~]++"),
+    (rb"X-Forwarded-Proto", rb"(?! )[ -~]++"),
+    (rb"X-Real-IP", rb"(?! )[ -~]++"),
+    (rb"Forwarded", rb"(?! )[ -~]++"),
 )
+#: How many of these proxies write.
+_BY_PROXIES = 4
 #: A query with an escape is left to those who read queries.
 _REQUEST_LINE = (
     rb"(?:GET|(HEAD)) (/[!$-;=@-Z_a-z~]{0,1023}+)(?:\?([!$&-;=?@-Z_a-z~]{0,1023}+))?"
@@ -67,3 +76,11 @@ def _pattern() -> bytes:
 
 #: The groups: `HEAD`, path, query, `0` of HTTP/1.0, and the values of `_ONCE`.
 recognise = re.compile(_pattern()).fullmatch
+_FORWARDING = tuple(name.lower() for name, _ in _ONCE[-_BY_PROXIES:])
+
+
+def forwarding_fields(found: re.Match[bytes]) -> dict[bytes, bytes]:
+    """The fields of a request in which a proxy names its client, by lower-case name."""
+    values = found.groups()[-_BY_PROXIES:]
+    pairs = zip(_FORWARDING, values, strict=True)
+    return {name: value.rstrip() for name, value in pairs if value is not None}
