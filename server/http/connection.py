@@ -593,7 +593,9 @@ class HttpConnection:
         if factory.charge is not None:
             factory.charge(count)
             if factory.requests.busy:
-                factory.requests.charge(self.client_address, count)
+                current = self._current
+                client = self.client_address if current is None else current.client_address
+                factory.requests.charge(client, count)
 
     def send_both(self, head: bytes, body: bytes) -> None:
         """Send a header and its body, in one call where they need not be joined for it."""
