@@ -79,6 +79,11 @@ class FileCache(Generic[F]):
         if not paths:
             del self._paths[file.rep.key]
 
+    def forget_content(self, key: FileKey) -> None:
+        """What is said of one content is not true any more."""
+        for path in tuple(self._paths.get(key, ())):
+            self.forget(path)
+
     def forget_all(self) -> None:
         """What is said of files has changed."""
         self._files.clear()

@@ -35,10 +35,12 @@ from .openfile import OpenFile, key_of
 from .pacer import Pacer
 from .pages import STATIC_ROUTE, Pages
 from .paths import SIGNATURES, may_be_generated, split_path, url_of
+from .precompressed import Chosen, Precompressed
 from .response_plans import plan_body
 from .touched import Touched, under
 from .transfer import (
     Admission,
+    FileKey,
     HasTorrent,
     Representation,
     Visibility,
@@ -59,6 +61,8 @@ _CONDITIONAL = frozenset(
         b"want-repr-digest",
     }
 )
+#: Fields that a 304 leaves out.
+_OF_BODY = frozenset({b"Content-Type", b"Content-Encoding"})
 #: A content written this short a time ago may be written again within the same timestamp.
 _UNSETTLED_NS = 100_000_000
 _MOST_OPENED = 256
@@ -132,6 +136,7 @@ class Site:
         #: Files that were asked for lately, by target: spares the walk while they are current.
         self._opened: dict[bytes, OpenFile] = {}
         self._touched = Touched(catalog)
+        self.precompressed = Precompressed(tree, visibility)
         self._disk = disk if disk is not None else Disk(reactor)
         catalog.on_learned(lambda key, digests: self._files.describe(key))
         self.add_route(STATIC_ROUTE, pages.answer_static)
@@ -257,7 +262,8 @@ class Site:
         elif kept_there(self.visibility, file.rep.url_path, self.tree.place_of(file)):
             request.not_found()
         elif not self.visibility.turned_away(request, file.rep.url_path):
-            self._serve(request, file)
+            chosen = self.precompressed.choose(request, file)
+            self._serve(request, file if chosen is None else chosen.file, chosen)
 
     def _directory(self, request: Request, parts: list[bytes], as_directory: bool) -> None:
         url_path = url_of(b"/".join(parts)) + ("/" if parts else "")
@@ -285,30 +291,37 @@ class Site:
 
     # -- answering with a file --------------------------------------------------------------
 
-    def _serve(self, request: Request, file: OpenFile) -> None:
+    def _serve(self, request: Request, file: OpenFile, chosen: Chosen | None) -> None:
         """Answer with a file, under the tag that the client knows if that was its content too."""
         former = self._touched.named(request.headers, file.rep)
         if former is None:
-            self._serve_as(request, file, file.rep, just_compared=True)
+            self._serve_as(request, file, file.rep, chosen, just_compared=True)
             return
 
         def compared(same: bool) -> None:
             if not request.finished:
                 rep = under(file.rep, former) if same else file.rep
-                self._serve_as(request, file, rep, just_compared=False)
+                self._serve_as(request, file, rep, chosen, just_compared=False)
 
         self._touched.same(former, file).addCallback(compared)
 
     def _serve_as(
-        self, request: Request, file: OpenFile, rep: Representation, *, just_compared: bool
+        self,
+        request: Request,
+        file: OpenFile,
+        rep: Representation,
+        chosen: Chosen | None,
+        *,
+        just_compared: bool,
     ) -> None:
         """Answer with a file: conditions, ranges, then admission and body.
 
-        `just_compared`: in this very turn it was what stands under its path.
+        `chosen`: there are compressed ones beside it, or it is one. `just_compared`: in this very
+        turn it was what stands under its path.
         """
         headers, admitted = request.headers, None
         as_it_is = request.method == b"GET" and _CONDITIONAL.isdisjoint(headers)
-        if as_it_is and rep is file.rep and rep.size_bytes <= BRIEF_BYTES:
+        if as_it_is and chosen is None and rep is file.rep and rep.size_bytes <= BRIEF_BYTES:
             # So most are asked for; then nothing has to be planned.
             admitted = self.admission.admit_small(request, rep, rep.size_bytes)
             if admitted and self._send_whole(request, file):
@@ -330,10 +343,12 @@ class Site:
         if rep is not file.rep:
             tag = (b"ETag", rep.etag.encode("ascii"))
             fields = [tag if field[0] == b"ETag" else field for field in fields]
-        if rep is file.rep and digests is not None:
+        if chosen is not None:
+            fields = chosen.fields(fields)
+        elif rep is file.rep and digests is not None:
             self._know(request, SiteFile(self, rep, digests))
         if status == 304:
-            request.respond(304, [field for field in fields if field[0] != b"Content-Type"])
+            request.respond(304, [field for field in fields if field[0] not in _OF_BODY])
             return
         try:
             plan, pieces = plan_body(request, rep, fields, etag, mtime_s, now)
@@ -401,8 +416,14 @@ class Site:
 
     # -- requests of a known shape (`http.ready.Shortcut`) ------------------------------------
 
-    def first(self, path: bytes, accept: bytes | None, language: bytes | None) -> Ready | None:
-        """See `Shortcut`: a small file, or none, of which nothing is kept."""
+    def first(
+        self, path: bytes, accept: bytes | None, language: bytes | None, codings: bytes | None
+    ) -> Ready | None:
+        """See `Shortcut`: a small file, or none, of which nothing is kept.
+
+        Compressed ones beside it are looked for where the client accepts one: to look for a name
+        that is not there costs as much as to open the file.
+        """
         name = path[1:]
         if not name or b"%" in path or b"//" in path or path.startswith(b"/-/"):
             return None
@@ -424,6 +445,8 @@ class Site:
             digests = digest_piece(body)
         admission = self.admission
         if digests is None or not self._is_settled(rep) or not admission.is_plain(rep):
+            return None
+        if codings is not None and self.precompressed.has_any(rep.path):
             return None
         if not admission.admit_again(rep, rep.size_bytes):
             return None
@@ -515,6 +538,10 @@ class Site:
         self.said.mirrors = tuple(mirrors)
         self.forget_all()
 
+    def forget_content(self, key: FileKey) -> None:
+        """Drop the ready answers about a file."""
+        self._files.forget_content(key)
+
     def forget_all(self) -> None:
         """Drop every ready answer: what is said of files (mirrors, links) has changed."""
         self.said.forget()
@@ -604,6 +631,9 @@ class SiteFile:
     def used(self, times: int) -> None:
         """See `Subject`."""
         self._site.admission.count_again(self.rep, self.rep.size_bytes, times)
+        if self._site.precompressed.has_any(self.rep.path):
+            # One has come: what is sent depends on the request from now on.
+            self._site.forget_content(self.rep.key)
 
     def read(self) -> bytes | None:
         """See `Subject`."""

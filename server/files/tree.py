@@ -227,6 +227,11 @@ class Tree:
             and status.st_ctime_ns == key.ctime_ns
         )
 
+    def has_beside(self, path: bytes, endings: Iterable[bytes]) -> bool:
+        """Whether a name made of this path and one of these endings is taken; opens nothing."""
+        name = self._prefix + path
+        return any(os.access(name + ending, os.F_OK) for ending in endings)
+
     def read_again(self, path: bytes, key: FileKey, start: int, stop: int) -> bytes | None:
         """Bytes of the file with this key, if that is what stands under the path now.
 

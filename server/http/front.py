@@ -414,7 +414,7 @@ class Front:
         """The answer to a request of a known shape, charged and logged; None: parse it."""
         groups = found.groups()
         head, path, query, old, host, agent, accept, language, referer = groups[:9]
-        kept, cookie, none_match, since, part = groups[9:14]
+        kept, cookie, none_match, since, part, codings = groups[9:15]
         if (
             host is None
             or (host != self._valid_host and not self._is_valid(host))
@@ -440,7 +440,7 @@ class Front:
             ready = factory.remembered.get(remembered_key(is_tls, found))
         is_first = ready is None and file is None and is_plain and not requests.busy
         if is_first:
-            ready = shortcut.first(path, accept, language)
+            ready = shortcut.first(path, accept, language, codings)
         if ready is None or (requests.busy and not requests.passes(client)):
             return None
         ending = STAYS if kept is None and old is None else ending_of(old, kept)

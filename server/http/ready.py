@@ -306,7 +306,9 @@ class Shortcut(Protocol):
         """What is known of a path."""
         ...
 
-    def first(self, path: bytes, accept: bytes | None, language: bytes | None) -> Ready | None:
+    def first(
+        self, path: bytes, accept: bytes | None, language: bytes | None, codings: bytes | None
+    ) -> Ready | None:
         """The answer to the first request for a path, admitted; None: the parser's way."""
         ...
 
@@ -327,7 +329,9 @@ class NoShortcut:
         """See `Shortcut`."""
         return None
 
-    def first(self, path: bytes, accept: bytes | None, language: bytes | None) -> Ready | None:
+    def first(
+        self, path: bytes, accept: bytes | None, language: bytes | None, codings: bytes | None
+    ) -> Ready | None:
         """See `Shortcut`."""
         return None
 

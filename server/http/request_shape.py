@@ -11,7 +11,6 @@ import re
 
 #: Fields that no answer to a request of this shape depends on. They may be repeated.
 _IGNORED = (
-    rb"Accept-Encoding",
     rb"Cache-Control",
     rb"Pragma",
     rb"Sec-[A-Za-z-]++",
@@ -35,6 +34,7 @@ _ONCE = (
     (rb"If-None-Match", rb'(?:W/)?"[!#-~]*+"|\*'),
     (rb"If-Modified-Since", rb"(?! )[ -~]++"),
     (rb"Range", rb"bytes=(?:[0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})"),
+    (rb"Accept-Encoding", rb"(?! )[ -~]++"),
     # What proxies say of their clients counts only where the proxy is trusted.
     (rb"X-Forwarded-For", rb"(?! )[ -~]++"),
     (rb"X-Forwarded-Proto", rb"(?! )[ -~]++"),

@@ -1,0 +1,126 @@
+"""Compressed files beside a file: `notes.txt.zst`, `.br`, `.gz` (RFC 9110, 8.4 and 12.5.3).
+
+A client that accepts the coding gets the compressed file as a representation of the plain one, with
+an entity tag, digest and ranges of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..http.answers import Header
+from ..http.request import Request
+from .mediatypes import content_type_of
+from .openfile import OpenFile
+from .transfer import Representation, Visibility, kept_from_all
+from .tree import IsDirectory, NotHere, Tree
+
+#: Content codings and how their files end. Of those that a client likes alike the first is sent:
+#: it is the smallest as a rule.
+CODINGS = {"zstd": ".zst", "br": ".br", "gzip": ".gz"}
+_ENDINGS = tuple(ending.encode("ascii") for ending in CODINGS.values())
+#: How names end of files that gain nothing, or are what they are by their coding.
+_COMPRESSED = tuple(
+    f".{ending}".encode("ascii")
+    for ending in (
+        *("7z", "apk", "appimage", "asc", "br", "bz2", "deb", "dmg", "flatpak", "gz", "jar"),
+        *("lz4", "lzma", "msi", "rpm", "sig", "snap", "tbz2", "tgz", "txz", "tzst", "whl", "xz"),
+        *("zip", "zst", "avif", "gif", "jpeg", "jpg", "mp3", "mp4", "ogg", "png", "webm", "webp"),
+        *("woff", "woff2"),
+    )
+)
+#: A list of codings has a handful of members. What stands behind this is not read.
+_MOST_BYTES = 256
+VARY: Header = (b"Vary", b"Accept-Encoding")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is sent of a file that has compressed ones beside it; `coding` is None for the plain."""
+
+    file: OpenFile
+    plain: Representation
+    coding: str | None
+
+    def fields(self, fields: Iterable[Header]) -> list[Header]:
+        """The fields that describe the file that is sent, as a representation of the plain one."""
+        if self.coding is None:
+            return [*fields, VARY]
+        name = self.plain.path.rpartition(b"/")[2].decode("utf-8", "replace")
+        kind = (b"Content-Type", content_type_of(name).encode("latin-1"))
+        coding = (b"Content-Encoding", self.coding.encode("ascii"))
+        rest = [field for field in fields if field[0] != b"Content-Type"]
+        return [kind, coding, *rest, VARY]
+
+
+class Precompressed:
+    """Finds compressed files beside those of a tree, as far as everybody may see them."""
+
+    def __init__(self, tree: Tree, visibility: Visibility) -> None:
+        self._tree = tree
+        self._visibility = visibility
+
+    def has_any(self, path: bytes) -> bool:
+        """Whether there may be one beside the file under this relative path."""
+        return not path.lower().endswith(_COMPRESSED) and self._tree.has_beside(path, _ENDINGS)
+
+    def choose(self, request: Request, file: OpenFile) -> Chosen | None:
+        """What is sent of a file; None: there is no compressed one beside it.
+
+        A range is one of the plain file unless `If-Range` names a compressed one: a client that
+        goes on with what it has already stored decoded would mix the two.
+        """
+        plain = file.rep
+        if not self.has_any(plain.path):
+            return None
+        condition = None
+        if b"range" in request.headers:
+            condition = request.headers.get(b"if-range", b"").decode("latin-1")
+        for coding in accepted(request.headers.get(b"accept-encoding", b"")[:_MOST_BYTES]):
+            found = self._open(plain, CODINGS[coding])
+            if found is not None and condition in (None, found.rep.etag):
+                return Chosen(found, plain, coding)
+        return Chosen(file, plain, None)
+
+    def _open(self, plain: Representation, ending: str) -> OpenFile | None:
+        path, look = plain.path + ending.encode("ascii"), self._visibility
+        url_path = plain.url_path + ending
+        if look.hidden(url_path) or look.secret(url_path):
+            return None
+        try:
+            found = self._tree.open(path.split(b"/"))
+        except (IsDirectory, NotHere):
+            return None
+        # An older one is of an older content. Some compressors keep only the seconds of the time.
+        is_older = found.rep.mtime_s // 1 < plain.mtime_s // 1
+        return None if is_older or kept_from_all(look, self._tree.place_of(found)) else found
+
+
+@lru_cache(maxsize=256)
+def accepted(value: bytes) -> tuple[str, ...]:
+    """The codings of ours that an Accept-Encoding field prefers to plain bytes, best first."""
+    weights: dict[str, float] = {}
+    for member in value.decode("latin-1").lower().split(","):
+        name, *parameters = (part.strip() for part in member.split(";"))
+        weight = 1.0
+        for parameter in parameters:
+            key, _, text = parameter.partition("=")
+            if key.strip() == "q":
+                weight = _weight(text.strip())
+        weights["gzip" if name == "x-gzip" else name] = weight
+    others = weights.get("*", 0.0)
+    least = weights.get("identity", 0.0)
+    found = {coding: weights.get(coding, others) for coding in CODINGS}
+    wanted = [coding for coding, weight in found.items() if weight > 0.0 and weight >= least]
+    return tuple(sorted(wanted, key=lambda coding: -found[coding]))
+
+
+def _weight(text: str) -> float:
+    """A weight (RFC 9110, 12.4.2): 0 to 1 with up to three digits. What is none refuses."""
+    head, _, digits = text.partition(".")
+    if head not in ("0", "1") or re.fullmatch("[0-9]{0,3}", digits) is None:
+        return 0.0
+    return min(1.0, float(f"{head}.{digits}0"))
