@@ -610,12 +610,12 @@ class SiteFile:
         if unchanged:
             if self._unchanged is None:
                 fields = site.head_of(rep, self.digests, None)
-                self._unchanged = Ready(304, fields, b"", Plainly(self.current))
+                self._unchanged = Ready(304, fields, b"", Plainly(self.current, self.is_plain))
             return self._unchanged
         if head is not None:
             if self._without_body is None:
                 fields = site.head_of(rep, self.digests, rep.size_bytes)
-                self._without_body = Ready(200, fields, b"", Plainly(self.current))
+                self._without_body = Ready(200, fields, b"", Plainly(self.current, self.is_plain))
             return self._without_body
         return self.whole if part is None else site.part_of(self, part)
 
@@ -626,7 +626,7 @@ class SiteFile:
 
     def admit(self) -> bool:
         """See `Subject`."""
-        return self._site.admission.admit_again(self.rep, self.rep.size_bytes)
+        return self.admit_part(self.rep.size_bytes)
 
     def used(self, times: int) -> None:
         """See `Subject`."""
@@ -653,11 +653,16 @@ class SiteFile:
             if site.catalog.known(rep.key) is not self.digests:
                 return False
             self._known = site.catalog.version
-        return site.said.version == self._said and site.admission.is_plain(rep)
+        return site.said.version == self._said
+
+    def is_plain(self) -> bool:
+        """Whether no rule stands between anybody and the file now."""
+        return self._site.admission.is_plain(self.rep)
 
     def admit_part(self, body_bytes: int) -> bool:
         """Whether a part of it may go."""
-        return self._site.admission.admit_again(self.rep, body_bytes)
+        admission, rep = self._site.admission, self.rep
+        return admission.is_plain(rep) and admission.admit_again(rep, body_bytes)
 
     def count_part(self, body_bytes: int, times: int) -> None:
         """A part of it went so often."""

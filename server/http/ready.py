@@ -11,7 +11,8 @@ The laws, which `tests/test_twins_http.py` holds against a server that parses ev
   sends. A trusted proxy's fields name the client, who is charged and logged; no others count.
 - *Never stale*: `current` is asked before each answer (or `read`, which opens the file anew). From
   the seventeenth answer within 20 ms on it is not asked again in these 20 ms.
-- *Never forbidden*: `admit` is asked before each answer. A draining server gives none.
+- *Never forbidden*: `admit` is asked before each answer, and of a file it looks at the rules. A
+  draining server gives none.
 - *Bounded*: bodies are kept by the cache of their subject, or for 20 ms. The first request for a
   path leaves nothing behind, neither does one for what does not exist.
 """
@@ -164,16 +165,15 @@ class Subject(Protocol):
 
 
 class Plainly:
-    """What may be said to every client as long as `current` says so."""
+    """What may be said to every client as long as `current` and `admit` say so."""
 
-    __slots__ = ("current",)
+    __slots__ = ("admit", "current")
 
-    def __init__(self, current: Callable[[], bool]) -> None:
+    def __init__(
+        self, current: Callable[[], bool], admit: Callable[[], bool] = lambda: True
+    ) -> None:
         self.current = current
-
-    def admit(self) -> bool:
-        """Always."""
-        return True
+        self.admit = admit
 
     def used(self, times: int) -> None:
         """Not counted."""
