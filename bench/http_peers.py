@@ -4,24 +4,24 @@
 noise of the machine affects all of them. The table shows medians; ratios have their range over the
 rounds. CPU is user plus system time of a server's processes from /proc, without the load generator
 (wrk). Tidegate is the `tidegate serve` command with admission on. "Varied" rows repeat no request:
-each has another User-Agent, cookie, query, name or condition, as in a crowd. Rows "over veth" have
-their receiver in a network namespace with real segments; without root they are left out.
+each has another User-Agent, cookie, query, name or condition, as in a crowd. The first row plays
+`bench.mix`. Rows "over veth" have their receiver in a network namespace with real segments; without
+root they are left out.
 
 Needs the Debian packages nginx, wrk, openssl and iproute2. Options: --rounds N, --seconds S,
 --stalled N, --pair (nginx and Tidegate alone), --only ROW (a part of its name, repeatable),
---warm-up S (each server, before the first row), --json FILE.
+--warm-up S (each server, before the first row), --docs FILE (put the table between the
+marks of a document).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import re
 import resource
-import select
 import shutil
 import signal
 import socket
@@ -39,6 +39,7 @@ from pathlib import Path
 
 import click
 
+from bench import mix
 from bench.shared import markdown, namespaces
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
@@ -267,22 +268,6 @@ WRK_BAD = re.compile(r"Non-2xx or 3xx responses: ([0-9]+)")
 UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
-BROWSER = (
-    "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
-    "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
-    "Accept-Language: de,en-US;q=0.7,en;q=0.3",
-    "Accept-Encoding: gzip, deflate, br, zstd",
-    "Upgrade-Insecure-Requests: 1",
-    "Sec-Fetch-Dest: document",
-    "Sec-Fetch-Mode: navigate",
-    "Sec-Fetch-Site: none",
-)
-#: A script for wrk: files of a folder at random.
-RANDOM = """
-request = function()
-  return wrk.format("GET", "/%s/" .. math.random(0, %d) .. ".bin")
-end
-"""
 #: A script for wrk: requests of which no two are alike. `n` counts them over all rounds.
 VARIED = """
 local n = %d
@@ -317,11 +302,10 @@ class Row:
     everywhere: bool = False
     veth: bool = False
     rare: bool = False
-    files: int = 0
     nginx_path: str = ""
     conditional: bool = False
     varied: str = ""
-    head: bool = False
+    mixed: bool = False
 
 
 #: Files below the root and their sizes in bytes; folders, with how many files and their size.
@@ -334,7 +318,7 @@ _FILES = {
     "256m.bin": BIG_BYTES,
 }
 _FOLDERS = {
-    "many": (20_000, 4096),
+    "many": (5000, 4096),
     "thirty": (30, 2000),
     "middle": (300, 30_000),
     "cold": (100_000, 1000),
@@ -342,12 +326,10 @@ _FOLDERS = {
 _CLOSE = ("Connection: close",)
 _MIB = ("Range: bytes=52428800-53477375",)
 ROWS = (
+    Row("A crowd's mix", "/mix/none", rare=True, mixed=True),
     Row("1 KiB", "/1k.bin", everywhere=True),
-    Row("1 KiB, a browser's header", "/1k.bin", fields=BROWSER),
     Row("10 KiB", "/10k.bin", everywhere=True),
     Row("1 KiB, new connection each", "/1k.bin", fields=_CLOSE),
-    Row("5 000 files of 4 KiB, random", "/many", files=5000),
-    Row("20 000 files of 4 KiB, random", "/many", files=20_000),
     Row("30 kB", "/30k.bin"),
     Row("100 kB", "/100k.bin"),
     Row("64 KiB ranges", "/256m.bin", 16, ("Range: bytes=52428800-52494335",)),
@@ -358,11 +340,9 @@ ROWS = (
     Row("304", "/1k.bin", conditional=True),
     Row("404", "/nothing.bin", rare=True),
     Row("SHA256SUMS of 30 files", "/thirty/SHA256SUMS", nginx_path="/2k.bin"),
-    Row("HTTPS 1 KiB", "/1k.bin", tls=True),
     Row("HTTPS 1 KiB, new connection each", "/1k.bin", fields=_CLOSE, tls=True),
     Row("HTTPS 256 MiB", "/256m.bin", 4, by_bytes=True, tls=True),
     Row("Varied: User-Agent", "/1k.bin", varied='ask("/1k.bin", agent(n))'),
-    Row("Varied: cookie", "/1k.bin", varied='ask("/1k.bin", "Cookie: session=" .. n .. "\\r\\n")'),
     Row("Varied: query", "/1k.bin", varied='ask("/1k.bin?v=" .. n)'),
     Row(
         "Varied: 5 000 files, 200 User-Agents",
@@ -413,7 +393,6 @@ ROWS = (
         varied='(function() local at = math.random(0, 268000000); return ask("/256m.bin", '
         'agent(n) .. "Range: bytes=" .. at .. "-" .. at + 65535 .. "\\r\\n") end)()',
     ),
-    Row("Varied: HEAD", "/1k.bin", head=True),
     Row("Varied: HTTPS, User-Agent", "/1k.bin", tls=True, varied='ask("/1k.bin", agent(n))'),
 )
 #: The rows with which each server warms up.
@@ -456,7 +435,7 @@ def load(
         fields += (f"If-None-Match: {validators(url)['etag']}",)
     for one in fields:
         command += ["-H", one]
-    require_status(peer.name, row, status_of(f"{url}/0.bin" if row.files else url, fields))
+    require_status(peer.name, row, status_of(url, fields))
     if row.varied:
         known = {} if row.rare else validators(url)
         text = row.varied
@@ -465,20 +444,17 @@ def load(
         script = scratch / "varied.lua"
         script.write_text(VARIED % (peer.numbered, text))
         command += ["-s", str(script)]
-    if row.files:
-        script = scratch / f"random-{row.files}.lua"
-        script.write_text(RANDOM % (row.path.strip("/"), row.files - 1))
+    if row.mixed:
+        script = scratch / "mix.lua"
+        script.write_text(mix.script(peer.numbered))
         command += ["-s", str(script)]
     if row.veth and line is not None:
         command = inside(line.name, *command)
     before = at.cpu_s()
-    if row.head:
-        requests = heads(at, row, seconds)
-        return (at.cpu_s() - before) / requests * 1e6, requests / seconds
     done = subprocess.run([*command, url], check=True, capture_output=True, text=True)
     cpu_s = at.cpu_s() - before
     requests, count_bytes = served(peer.name, row, done.stdout)
-    peer.numbered += requests if row.varied else 0
+    peer.numbered += requests if row.varied or row.mixed else 0
     if row.by_bytes:
         return cpu_s / count_bytes * 1e9, count_bytes / 1e9 / seconds
     return cpu_s / requests * 1e6, requests / seconds
@@ -491,37 +467,6 @@ def validators(url: str) -> dict[str, str]:
         urllib.request.Request(url, method="HEAD"), context=context
     ) as answer:
         return {"etag": answer.headers["ETag"], "modified": answer.headers["Last-Modified"]}
-
-
-def heads(peer: BenchedServer, row: Row, seconds: int) -> int:
-    """Send HEAD requests with another User-Agent each, which wrk cannot. Returns their number."""
-    watch = select.epoll()
-    sockets = {}
-    for _ in range(row.connections):
-        sock = socket.create_connection((peer.host, peer.port))
-        sockets[sock.fileno()] = sock
-        watch.register(sock, select.EPOLLIN)
-    answered, sent = 0, 0
-    until_s = time.monotonic() + seconds
-    try:
-        ready = list(sockets)
-        while time.monotonic() < until_s:
-            for fd in ready:
-                sent += 1
-                text = (
-                    f"HEAD {row.path} HTTP/1.1\r\nHost: bench\r\nUser-Agent: agent/{sent}\r\n\r\n"
-                )
-                sockets[fd].sendall(text.encode())
-            ready = []
-            for fd, _ in watch.poll(1.0):
-                require(sockets[fd].recv(4096).startswith(b"HTTP/1.1 200"), "HEAD was refused.")
-                ready.append(fd)
-            answered += len(ready)
-    finally:
-        for sock in sockets.values():
-            sock.close()
-        watch.close()
-    return answered
 
 
 def status_of(url: str, fields: Sequence[str]) -> int:
@@ -555,38 +500,8 @@ def served(name: str, row: Row, report: str) -> tuple[int, float]:
     return requests, count_bytes
 
 
-@dataclass(frozen=True)
-class Stalled:
-    """The cost of downloads that start and are not read.
-
-    `bytes_each` is resident memory, `core` the share of a core for all of them, `small_p99_s` the
-    99th percentile of the time of a small file beside them.
-    """
-
-    bytes_each: float
-    core: float
-    small_p99_s: float
-
-
-def small_p99_s(peer: BenchedServer, seconds: float) -> float:
-    """The 99th percentile of the time of a small file at 100 requests a second."""
-    times = []
-    with socket.create_connection((peer.host, peer.port), 30) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for _ in range(round(100 * seconds)):
-            began = time.perf_counter()
-            sock.sendall(b"GET /1k.bin HTTP/1.1\r\nHost: bench\r\n\r\n")
-            got = sock.recv(65536)
-            length = got.find(b"\r\n\r\n") + 4 + 1024
-            while len(got) < length:
-                got += sock.recv(65536)
-            times.append(time.perf_counter() - began)
-            time.sleep(0.01)
-    return statistics.quantiles(times, n=100)[-1]
-
-
-def stalled_downloads(peer: BenchedServer, count: int) -> Stalled:
-    """Start `count` downloads that are not read, and measure their cost."""
+def stalled_downloads(peer: BenchedServer, count: int) -> tuple[float, float]:
+    """Start `count` downloads that are not read: resident KiB each, per cent of a core for all."""
 
     def begin(number: int) -> socket.socket:
         sock = socket.socket()
@@ -610,25 +525,48 @@ def stalled_downloads(peer: BenchedServer, count: int) -> Stalled:
     began, cpu_s = time.monotonic(), peer.cpu_s()
     time.sleep(5.0)
     core = (peer.cpu_s() - cpu_s) / (time.monotonic() - began)
-    p99_s = small_p99_s(peer, 5.0)
     require_held(peer.name, [*warm, *held])
     for sock in (*warm, *held):
         sock.close()
-    return Stalled(each, core, p99_s)
-
-
-#: The first byte of TCP_INFO on a connection that neither side has closed.
-_ESTABLISHED = 1
+    return each / 1024, 100.0 * core
 
 
 def require_held(name: str, sockets: Sequence[socket.socket]) -> None:
     """Raise NothingMeasured if a server closed stalled downloads."""
     states = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] for one in sockets]
-    held = states.count(_ESTABLISHED)
+    held = states.count(1)  # TCP_ESTABLISHED: neither side has closed it
     require(
         sockets and held == len(states),
         f"{name} holds {held} of {len(states)} stalled downloads at the end.",
     )
+
+
+def ratios_of(row: Row, peers: Sequence[BenchedServer]) -> list[float]:
+    """Tidegate's CPU over nginx's in each round of a row: noise affects both in a round."""
+    named = {peer.name: peer.results.get(row.name, []) for peer in peers}
+    pairs = zip(named["tidegate"], named["nginx"], strict=True)
+    return [ours[0] / nginx[0] for ours, nginx in pairs] or [math.nan]
+
+
+def worst(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
+    """The row that costs most beside nginx, in a sentence."""
+    medians = {row.name: statistics.median(ratios_of(row, peers)) for row in rows}
+    name = max(medians, key=lambda name: medians[name])
+    return f"Worst row beside nginx: {name}, {medians[name]:.2f} times its CPU."
+
+
+#: Where a document has the table.
+_MARK = "bench.http_peers -->"
+
+
+def put_between_marks(document: str, text: str) -> str:
+    """A document with this text between its marks. Raises SystemExit if it has none."""
+    begin, end = f"<!-- {_MARK}", f"<!-- /{_MARK}"
+    before, found, rest = document.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise SystemExit(f"The document needs the lines {begin} and {end}.")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
@@ -648,9 +586,7 @@ def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
                 return f"{cost:.3f} s/GB, {rate:.2f} GB/s"
             return f"{cost:.1f} µs, {rate:,.0f}/s"
 
-        # By rounds: noise affects both servers of a round.
-        pairs = zip(ours.results.get(row.name, []), nginx.results.get(row.name, []), strict=True)
-        ratios = [one[0] / other[0] for one, other in pairs] or [math.nan]
+        ratios = ratios_of(row, peers)
         spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
         ratio = f"{statistics.median(ratios):.2f}{spread}"
         cells = [row.name, cell(nginx), cell(ours), ratio, *map(cell, others)]
@@ -666,6 +602,8 @@ def fill(root: Path, rows: Sequence[Row], stalled: bool) -> None:
         with (root / name).open("wb") as file:
             for begin in range(0, _FILES[name], 1 << 20):
                 file.write(os.urandom(min(1 << 20, _FILES[name] - begin)))
+    if "mix" in asked:
+        mix.fill(root / "mix")
     for folder in asked & _FOLDERS.keys():
         count, size = _FOLDERS[folder]
         (root / folder).mkdir()
@@ -692,7 +630,7 @@ def main() -> None:
     parser.add_argument("--pair", action="store_true", help="nginx and Tidegate alone")
     parser.add_argument("--only", action="append", default=[], metavar="ROW")
     parser.add_argument("--warm-up", type=int, default=1, metavar="S")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--docs", type=Path)
     options = parser.parse_args()
     os.environ["PATH"] += ":/usr/sbin"
     for tool, package in (("nginx", "nginx"), ("wrk", "wrk"), ("openssl", "openssl")):
@@ -713,19 +651,18 @@ def main() -> None:
     finally:
         if line is not None:
             line.remove()
-    click.echo(table(rows, peers))
+    text = f"{table(rows, peers)}\n\n{worst(rows, peers)}" if rows else ""
+    click.echo(text)
+    if options.docs is not None:
+        options.docs.write_text(put_between_marks(options.docs.read_text(), text))
     stalled = [peer for peer in peers if peer.results.get("stalled")]
     if stalled:
         for name, what in (
             ("stalled", "KiB per stalled download"),
             ("stalled core", f"Per cent of a core for {options.stalled} of them"),
-            ("stalled p99", "Small files beside them, 99th percentile, ms"),
         ):
             each = ", ".join(f"{peer.name} {peer.median(name, 0):.1f}" for peer in stalled)
             click.echo(f"\n{what}: {each}.")
-    if options.json is not None:
-        results = {peer.name: peer.results for peer in peers}
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def measure(
@@ -758,10 +695,9 @@ def measure(
             click.echo(f"{row.name}: done", err=True)
         if options.stalled:
             for peer in peers:
-                cost = stalled_downloads(peer, options.stalled)
-                peer.results["stalled"] = [(cost.bytes_each / 1024, 0.0)]
-                peer.results["stalled core"] = [(100.0 * cost.core, 0.0)]
-                peer.results["stalled p99"] = [(1000.0 * cost.small_p99_s, 0.0)]
+                each, core = stalled_downloads(peer, options.stalled)
+                peer.results["stalled"] = [(each, 0.0)]
+                peer.results["stalled core"] = [(core, 0.0)]
     finally:
         stop_all(peers)
     return peers

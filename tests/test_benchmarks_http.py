@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench import http_peers
+from bench import http_peers, mix
 from tests.installed import PYTHON
+from tidegate.server.http.request_shape import recognise
 
 
 def test_servers_end_when_one_of_them_does_not_start(
@@ -58,3 +59,39 @@ def test_a_walk_that_does_not_end_is_told(tmp_path: Path) -> None:
     http_peers.await_walks(log, 1)
     with pytest.raises(SystemExit, match="still walks"):
         http_peers.await_walks(log, 2, 0.0)
+
+
+def test_the_mix_is_the_same_each_time_and_well_formed() -> None:
+    requests = mix.requests()
+    assert requests == mix.requests()
+    assert mix.sizes() == mix.sizes()
+    assert len(set(requests)) > 0.9 * mix.MIX.requests, "few are alike"
+    assert abs(sum(one.share for one in mix.PROGRAMS) - 1.0) < 1e-9
+    assert all(recognise(request) for request in requests)
+    found = [request for request in requests if b"/none-" in request]
+    assert 0.5 < len(found) / mix.MIX.requests / mix.MIX.missing < 2
+
+
+def test_a_table_stands_between_the_marks_of_a_document() -> None:
+    document = "a\n<!-- bench.http_peers -->\nold\n<!-- /bench.http_peers -->\nb\n"
+    once = http_peers.put_between_marks(document, "new")
+    assert once == "a\n<!-- bench.http_peers -->\nnew\n<!-- /bench.http_peers -->\nb\n"
+    assert http_peers.put_between_marks(once, "new") == once
+    with pytest.raises(SystemExit, match="needs the lines"):
+        http_peers.put_between_marks("none", "new")
+
+
+def test_the_worst_row_is_named() -> None:
+    rows = [http_peers.ROWS[0], http_peers.ROWS[1]]
+    peers = [
+        http_peers.BenchedServer(name, "", 0, subprocess.Popen(["true"]), results=results)
+        for name, results in (
+            ("nginx", {rows[0].name: [(2.0, 1.0)], rows[1].name: [(2.0, 1.0)]}),
+            ("tidegate", {rows[0].name: [(3.0, 1.0)], rows[1].name: [(5.0, 1.0)]}),
+        )
+    ]
+    for peer in peers:
+        peer.process.wait()
+    assert http_peers.worst(rows, peers) == (
+        f"Worst row beside nginx: {rows[1].name}, 2.50 times its CPU."
+    )
