@@ -14,7 +14,7 @@ from tests.http_bench import OLD_S, Answer, Bench, Dialled
 from tidegate.server.files.precompressed import CODINGS, accepted
 
 TEXT = b"plain " * 100
-BODIES = {ending: f"as {coding}".encode() for coding, ending in CODINGS.items()}
+BODIES = {ending.decode(): f"as {coding}".encode() for coding, ending in CODINGS.items()}
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_coding_that_a_client_likes_best_is_sent(
     for _ in range(3):
         answer = get(bench, accept=accept)
         assert answer.body == (TEXT if ending is None else BODIES[ending])
-        codings = {ending: coding for coding, ending in CODINGS.items()}
+        codings = {ending.decode(): coding for coding, ending in CODINGS.items()}
         assert answer.text("content-encoding") == (None if ending is None else codings[ending])
         assert answer.text("content-type") == "text/plain; charset=utf-8"
         assert answer.text("vary") == "Accept-Encoding"

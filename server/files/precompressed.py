@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ..http.answers import Header
 from ..http.request import Request
@@ -20,8 +19,7 @@ from .tree import IsDirectory, NotHere, Tree
 
 #: Content codings and how their files end. Of those that a client likes alike the first is sent:
 #: it is the smallest as a rule.
-CODINGS = {"zstd": ".zst", "br": ".br", "gzip": ".gz"}
-_ENDINGS = tuple(ending.encode("ascii") for ending in CODINGS.values())
+CODINGS = {"zstd": b".zst", "br": b".br", "gzip": b".gz"}
 #: How names end of files that gain nothing, or are what they are by their coding.
 _COMPRESSED = tuple(
     f".{ending}".encode("ascii")
@@ -32,9 +30,6 @@ _COMPRESSED = tuple(
         *("woff", "woff2"),
     )
 )
-#: A list of codings has a handful of members. What stands behind this is not read.
-_MOST_BYTES = 256
-VARY: Header = (b"Vary", b"Accept-Encoding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +42,14 @@ class Chosen:
 
     def fields(self, fields: Iterable[Header]) -> list[Header]:
         """The fields that describe the file that is sent, as a representation of the plain one."""
+        vary = (b"Vary", b"Accept-Encoding")
         if self.coding is None:
-            return [*fields, VARY]
+            return [*fields, vary]
         name = self.plain.path.rpartition(b"/")[2].decode("utf-8", "replace")
         kind = (b"Content-Type", content_type_of(name).encode("latin-1"))
         coding = (b"Content-Encoding", self.coding.encode("ascii"))
         rest = [field for field in fields if field[0] != b"Content-Type"]
-        return [kind, coding, *rest, VARY]
+        return [kind, coding, *rest, vary]
 
 
 class Precompressed:
@@ -65,7 +61,9 @@ class Precompressed:
 
     def has_any(self, path: bytes) -> bool:
         """Whether there may be one beside the file under this relative path."""
-        return not path.lower().endswith(_COMPRESSED) and self._tree.has_beside(path, _ENDINGS)
+        return not path.lower().endswith(_COMPRESSED) and self._tree.has_beside(
+            path, CODINGS.values()
+        )
 
     def choose(self, request: Request, file: OpenFile) -> Chosen | None:
         """What is sent of a file; None: there is no compressed one beside it.
@@ -79,15 +77,15 @@ class Precompressed:
         condition = None
         if b"range" in request.headers:
             condition = request.headers.get(b"if-range", b"").decode("latin-1")
-        for coding in accepted(request.headers.get(b"accept-encoding", b"")[:_MOST_BYTES]):
+        for coding in accepted(request.headers.get(b"accept-encoding", b"")):
             found = self._open(plain, CODINGS[coding])
             if found is not None and condition in (None, found.rep.etag):
                 return Chosen(found, plain, coding)
         return Chosen(file, plain, None)
 
-    def _open(self, plain: Representation, ending: str) -> OpenFile | None:
-        path, look = plain.path + ending.encode("ascii"), self._visibility
-        url_path = plain.url_path + ending
+    def _open(self, plain: Representation, ending: bytes) -> OpenFile | None:
+        path, look = plain.path + ending, self._visibility
+        url_path = plain.url_path + ending.decode("ascii")
         if look.hidden(url_path) or look.secret(url_path):
             return None
         try:
@@ -99,7 +97,6 @@ class Precompressed:
         return None if is_older or kept_from_all(look, self._tree.place_of(found)) else found
 
 
-@lru_cache(maxsize=256)
 def accepted(value: bytes) -> tuple[str, ...]:
     """The codings of ours that an Accept-Encoding field prefers to plain bytes, best first."""
     weights: dict[str, float] = {}

@@ -61,8 +61,6 @@ _CONDITIONAL = frozenset(
         b"want-repr-digest",
     }
 )
-#: Fields that a 304 leaves out.
-_OF_BODY = frozenset({b"Content-Type", b"Content-Encoding"})
 #: A content written this short a time ago may be written again within the same timestamp.
 _UNSETTLED_NS = 100_000_000
 _MOST_OPENED = 256
@@ -348,7 +346,8 @@ class Site:
         elif rep is file.rep and digests is not None:
             self._know(request, SiteFile(self, rep, digests))
         if status == 304:
-            request.respond(304, [field for field in fields if field[0] not in _OF_BODY])
+            of_body = (b"Content-Type", b"Content-Encoding")
+            request.respond(304, [field for field in fields if field[0] not in of_body])
             return
         try:
             plan, pieces = plan_body(request, rep, fields, etag, mtime_s, now)

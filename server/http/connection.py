@@ -21,7 +21,6 @@ from twisted.logger import Logger
 
 from ...protocol.errors import ProtocolError
 from .answers import Header, header_block, status_line
-from .client_hello import AwaitedHello
 from .factory import REQUEST_BYTES, HttpFactory
 from .outbox import PIECE_BYTES, Outbox, queued_bytes
 from .parser import RequestParser
@@ -29,7 +28,7 @@ from .proxies import Preface, read_preface
 from .ready import CLOSES, JOINED_BYTES, STAYS, STAYS_BY_10, Plainly, Ready, remembered_key
 from .request import Request
 from .request_shape import recognise
-from .tls import TlsServer
+from .tls import AwaitedHello, TlsServer
 
 _log = Logger()
 _NEVER = float("inf")

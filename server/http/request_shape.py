@@ -41,8 +41,6 @@ _ONCE = (
     (rb"X-Real-IP", rb"(?! )[ -~]++"),
     (rb"Forwarded", rb"(?! )[ -~]++"),
 )
-#: How many of these proxies write.
-_BY_PROXIES = 4
 #: A query with an escape is left to those who read queries.
 _REQUEST_LINE = (
     rb"(?:GET|(HEAD)) (/[!$-;=@-Z_a-z~]{0,1023}+)(?:\?([!$&-;=?@-Z_a-z~]{0,1023}+))?"
@@ -76,11 +74,12 @@ def _pattern() -> bytes:
 
 #: The groups: `HEAD`, path, query, `0` of HTTP/1.0, and the values of `_ONCE`.
 recognise = re.compile(_pattern()).fullmatch
-_FORWARDING = tuple(name.lower() for name, _ in _ONCE[-_BY_PROXIES:])
+#: The last four of `_ONCE`.
+_FORWARDING = tuple(name.lower() for name, _ in _ONCE[-4:])
 
 
 def forwarding_fields(found: re.Match[bytes]) -> dict[bytes, bytes]:
     """The fields of a request in which a proxy names its client, by lower-case name."""
-    values = found.groups()[-_BY_PROXIES:]
+    values = found.groups()[-len(_FORWARDING) :]
     pairs = zip(_FORWARDING, values, strict=True)
     return {name: value.rstrip() for name, value in pairs if value is not None}

@@ -17,9 +17,9 @@ from twisted.internet.task import Clock
 from tests.attacks.test_drips import client_hello
 from tests.attacks.test_tls import certify
 from tests.running import make_release, serving
-from tidegate.server.http.client_hello import awaited_bytes
 from tidegate.server.http.factory import HttpFactory
 from tidegate.server.http.limits import HttpLimits
+from tidegate.server.http.tls import awaited_bytes
 
 HALVES = 400
 HELLO = client_hello()
