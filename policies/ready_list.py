@@ -55,6 +55,7 @@ class ReadyList:
         "_queue",
         "_room",
         "_settings",
+        "told_before_until_s",
     )
 
     def __init__(
@@ -66,6 +67,8 @@ class ReadyList:
         self._settings = settings
         self._policy = policy
         self._room = room
+        #: A server before this one told clients to return by this time at the latest.
+        self.told_before_until_s = -math.inf
         #: What growth has added to the target, and when it did so last.
         self._extra = 0
         self._grown_s = -math.inf
@@ -106,7 +109,10 @@ class ReadyList:
 
     def make_ready(self, row: int, now: float, first: bool = False) -> None:
         """Move this ticket to the ready list; it lives from its promised return on."""
-        promise_s = max(now, self._queue.table.promise_s[row])
+        table = self._queue.table
+        promise_s = max(now, table.promise_s[row])
+        if not table.raw[row] and not table.present[row]:
+            promise_s = max(promise_s, self.told_before_until_s)
         self._queue.make_ready(row, now, promise_s + self._settings.ticket_ttl_s, first)
 
     def expire(self, now: float, most: int) -> list[int]:

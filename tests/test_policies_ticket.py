@@ -420,6 +420,34 @@ def test_a_restart_gives_a_ticket_back_once_more_and_no_more() -> None:
         assert policy.place(ticket) == place
 
 
+@pytest.mark.parametrize("state", [TicketState.READY, TicketState.WAITING])
+def test_a_restart_ends_no_ticket_before_the_return_that_its_client_was_told(
+    state: TicketState,
+) -> None:
+    """The journal does not have the return: seed 5032 of the simulated worlds lost three places."""
+    fields = {"slots": 1, "ready_list": 1, "ticket_ttl_s": 40.0, "come_back_s": 100.0}
+    before = make(**fields)
+    admit(before, job("a"), 0.0)
+    asked = "b"
+    ticket = wait(before, job("b"), 1.0).ticket
+    if state is TicketState.WAITING:
+        asked = "c"
+        ticket = wait(before, job("c"), 1.0).ticket
+    assert ticket is not None
+    row = before.ticket(ticket)
+    assert row is not None
+    assert row.state is state
+    policy = make(**fields)
+    policy.restore([row], 10.0, 100)
+    for now in (10.5, 51.0, 100.0):
+        assert policy.advance(now).expired == ()
+    assert admit(policy, job(asked), 101.0, ticket).ticket == ticket
+    left = make(**fields)
+    left.restore([row], 10.0, 100)
+    left.advance(10.5)
+    assert left.advance(151.0).expired == (ticket,)
+
+
 def test_a_ticket_given_back_runs_out_like_any_other() -> None:
     policy = make(lease_idle_s=20.0, ticket_ttl_s=60.0)
     ticket = lost_start(policy, 0.0)

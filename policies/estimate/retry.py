@@ -28,6 +28,13 @@ _CHECK_IN = 0.2
 _SLOWEST, _SLOWEST_S = 5, 25.0
 
 
+def longest_return_s(settings: PolicySettings) -> float:
+    """The longest return that a client without early visits is told."""
+    if settings.come_back_s is not None:
+        return max(1.0, math.ceil(settings.come_back_s))
+    return max(1.0, math.ceil(settings.retry_max_s * (1.0 + settings.retry_jitter)))
+
+
 class RetryAdvice:
     """Come-back times by the settings, with jitter."""
 
