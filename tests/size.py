@@ -28,12 +28,12 @@ class Size:
 #: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_700, 211),
-    "protocol": Size(5_800, 153),
-    "server": Size(43_900, 830),
+    "policies": Size(10_800, 165),
+    "protocol": Size(5_650, 146),
+    "server": Size(44_200, 835),
     "client": Size(16_400, 111),
     "loadtest": Size(8_400, 146),
-    "bench": Size(6_800, 181),
+    "bench": Size(6_850, 181),
 }
 
 

@@ -97,6 +97,12 @@ def tcp_socket(host: str) -> socket.socket:
     return sock
 
 
+def _accept(port: Port) -> tuple[socket.socket, Any]:
+    """As `accept`, which makes enums of the family and type of each connection."""
+    fd, address = port.socket._accept()  # type: ignore[attr-defined]
+    return socket.socket(port.family, socket.SOCK_STREAM, 0, fileno=fd), address
+
+
 @implementer(interfaces.IReadDescriptor)
 class Front:
     """Watches listening sockets and connections for a factory; starts with its first port.
@@ -219,8 +225,7 @@ class Front:
     def _accept(self, port: Port) -> None:
         for _ in range(self._accepts):
             try:
-                # The public `accept` makes enums of the family and type of each connection.
-                fd, address = port.socket._accept()  # type: ignore[attr-defined]
+                sock, address = _accept(port)
             except BLOCKED:
                 return
             except OSError as error:
@@ -228,7 +233,6 @@ class Front:
                     self._breathe(port, error)
                     return
                 continue  # That one has left already.
-            sock = socket.socket(port.family, socket.SOCK_STREAM, 0, fileno=fd)
             self.adopt(sock, _host(address), port.tls)
 
     def _breathe(self, port: Port, error: OSError) -> None:

@@ -115,6 +115,7 @@ def in_world(
             put(secrets, name, getattr(drawn, name))
         put(sender, "os", SimpleNamespace(sendfile=sendfile))
         put(outbox, "fcntl", SimpleNamespace(ioctl=ioctl))
+        put(front, "_accept", lambda port: port.socket.accept())
         put(
             front,
             "select",
