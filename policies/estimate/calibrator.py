@@ -1,22 +1,18 @@
-"""What came of what was said: how far expectations are off, and how far told times.
+"""Compares told times with actual ones: corrects expectations, and sets their 90 % bounds.
 
-The *calibrator* corrects an expectation by the ratio of actual to expected times: the middle of the
-shortest interval that holds half of the recent ratios. No other single guess has a smaller median
-error (least median of squares, Rousseeuw 1984), also where most clients start at one moment and the
-others much later.
+The *calibrator* corrects an expectation by the ratio of actual to expected times. It takes the
+middle of the shortest interval that holds half of the recent ratios. No other single guess has a
+smaller median error (least median of squares, Rousseeuw 1984).
 
-*Bounds* tell what a wanted part of the waits stays below: a quantile of how much longer than told
-such waits were (split conformal prediction), widened or narrowed by how often that has really held
-(adaptive conformal inference, Gibbs and Candes 2021), so that it is right in the long run whatever
-the day does. While few have been seen it leans on what such waits are like elsewhere. What is told
-of long waits is judged only as long after, and all that start within a minute miss by about the
-same; so one counts in each part of a wait, and a hundred of them span several.
+A *bound* is a quantile of how much longer than told recent waits were (split conformal prediction).
+It becomes wider when bounds are broken, and narrower when they hold (adaptive conformal inference,
+Gibbs and Candes 2021). So it is right in the long run. While few waits were seen, the first guess
+counts as well. Waits that start within a minute miss by about the same. So only one of them counts
+in each part of a wait, and a hundred span several waits.
 
-Both keep what they learn for each order of magnitude of the expectation, as short and long waits
-err differently. The calibrator also keeps ratios for all orders together: an order that has seen
-little leans on what all have seen, the less the further it is from those that have seen something,
-as short waits that took three times as long say little of long ones that nobody has waited for yet.
-Memory is bounded.
+Both learn by order of magnitude, because short and long waits err differently. An order of the
+calibrator that has seen little uses the ratios of all orders. The further it is from an order with
+ratios of its own, the less they count. Memory is bounded.
 """
 
 from __future__ import annotations
@@ -32,19 +28,17 @@ _EDGES = (5.0, 20.0, 80.0, 320.0)
 _OWN = 100
 #: How many of the latest ratios of all orders count together.
 _ALL = 300
-#: Of what was missed, and of bounds that held, one counts in each such part of a wait: a hundred
-#: are then four waits.
+#: One miss counts in each such part of a wait. A hundred then span four waits.
 _APART = 4.0 / _OWN
-#: An order that has seen as many as this counts as much as all together do, or as the first guess.
+#: Ratios of one order that count as much as those of all orders, or as the first guess.
 _LEAN = 20.0
-#: An order that has seen fewer says nothing of those beside it.
+#: An order with fewer ratios is no evidence for its neighbours.
 _SAYS = 5
-#: The part of the waits that is to end within the bound that is called that of 90 %: as told times
-#: drift while nobody knows yet, it aims a little above.
+#: The part of the waits that the bound of 90 % aims at. Told times drift before that is known.
 _PART = 0.92
-#: So many standard deviations above the mean that part ends (of a normal distribution).
+#: The quantile of a normal distribution at that part, in standard deviations.
 _DEVIATIONS = 1.4
-#: How much one broken bound widens those to come (logarithm).
+#: How much one broken bound widens the next ones (logarithm).
 _STEP = 0.15
 #: The least width of a bound, as a factor.
 _NARROW = 0.5
@@ -54,22 +48,23 @@ _WIDE = 4.0
 _FLOOR = 0.02
 #: No bound is further from the told time than this (logarithm), unless a tenth of the waits was.
 _FURTHEST = math.log(4.0)
-#: Shorter times are not told apart, seconds.
+#: Shorter times count as this, seconds.
 _SHORTEST_S = 0.01
 #: Before anything was seen: the expectation is right, within a quarter either way.
 CLOSE = (-0.25, -0.12, 0.0, 0.0, 0.12, 0.25)
-#: The same for a time that is hardly ever beaten but sometimes missed.
+#: The same for a time that is rarely beaten and sometimes missed.
 PUNCTUAL = (0.02, 0.03, 0.04, 0.05, 0.15, 0.4)
-#: How much longer than told (logarithm, by order) nearly all waits are before anything was seen:
-#: of clients that wait here, and of those that come back when they were told to.
+#: How much longer than told (logarithm, by order) 9 of 10 waits are before anything was seen: of
+#: clients that wait inside their request.
 HERE = (0.35, 0.3, 0.3, 0.25, 0.2)
+#: The same of clients that return at the time they were told.
 AWAY = (0.6, 0.45, 0.35, 0.35, 0.3)
 #: No expectation is corrected by more than this (logarithm).
 _MOST = 3.0
 
 
 class _Window:
-    """The latest so many values, in order of time and of size."""
+    """The latest values, in order of time and of size."""
 
     __slots__ = ("_at", "_centre", "_latest", "_most", "_sorted", "seen")
 
@@ -78,7 +73,7 @@ class _Window:
         self._latest = array("d", first)
         self._sorted = sorted(first)
         self._at = 0
-        #: None after a change: it is asked for far more often than anything is learnt.
+        #: None after a change. It is read far more often than a value is added.
         self._centre: float | None = None
         self.seen = 0
 
@@ -94,7 +89,7 @@ class _Window:
         insort(self._sorted, value)
 
     def quantile(self, q: float) -> float:
-        """Interpolated; the value that q of those to come are likely to stay below."""
+        """The value that the part q of the next ones is likely to stay below, interpolated."""
         values = self._sorted
         # Of n seen, the next falls below the i-th smallest with probability i / (n + 1).
         at = q * (len(values) + 1) - 1.0
@@ -106,7 +101,7 @@ class _Window:
         return values[low] + (at - low) * (values[low + 1] - values[low])
 
     def centre(self) -> float:
-        """The middle of the shortest interval that holds half of them."""
+        """The middle of the shortest interval that holds half of the values."""
         if self._centre is None:
             values = self._sorted
             half = len(values) // 2
@@ -117,14 +112,14 @@ class _Window:
 
 
 class Calibrator:
-    """Learns ratios of actual to expected times; tells what they most likely are."""
+    """Learns ratios of actual to expected times, and predicts the next one."""
 
     __slots__ = ("_all", "_own", "_told")
 
     def __init__(self, first: tuple[float, ...] = CLOSE) -> None:
         self._all = _Window(_ALL, first)
         self._own = [_Window(_OWN) for _ in range(len(_EDGES) + 1)]
-        #: Centres by order, until something is learnt: they are asked for far more often.
+        #: Centres by order until something is learnt. They are read far more often.
         self._told: dict[int, float] = {}
 
     def learn(self, expected_s: float, actual_s: float) -> None:
@@ -132,14 +127,14 @@ class Calibrator:
         ratio = _ratio(actual_s, expected_s, 0.05, 0.25)
         order = bisect_left(_EDGES, expected_s)
         if order:
-            # What falsifies the shortest is a second or two, whatever was expected: that times ten
-            # says nothing of a long wait.
+            # The shortest waits miss by a second or two, whatever was expected. As a ratio that is
+            # no evidence for a long wait.
             self._all.add(ratio)
         self._own[order].add(ratio)
         self._told.clear()
 
     def centre(self, expected_s: float) -> float:
-        """The ratio that such expectations most likely come near to."""
+        """The most likely ratio of actual to expected for this expectation."""
         order = bisect_left(_EDGES, expected_s)
         told = self._told.get(order)
         if told is None:
@@ -151,45 +146,45 @@ class Calibrator:
         return told
 
     def _distance(self, order: int) -> int:
-        """How many orders away the nearest is that speaks for all; the shortest waits never do."""
+        """Orders between this one and the nearest with enough ratios; the shortest never counts."""
         others = range(1, len(self._own)) if order else ()
         known = (other for other in others if self._own[other].seen >= _SAYS)
         return min((abs(other - order) for other in known), default=0)
 
 
 class WaitBounds:
-    """Learns how much longer than told waits are; tells what nine in ten stay below."""
+    """Learns how much longer than told waits are, and sets the bound that 9 of 10 stay below."""
 
     __slots__ = ("_first", "_held_s", "_learnt", "_learnt_s", "_seen", "_width")
 
     def __init__(self, first: tuple[float, ...] = HERE) -> None:
         self._first = first
         self._seen = [_Window(_OWN) for _ in first]
-        #: When what came of such a wait, and whether its bound held, is looked at again.
+        #: When the next wait of an order counts, and when the next bound does.
         self._learnt_s = [-math.inf] * len(first)
         self._held_s = list(self._learnt_s)
         self._width = 1.0
-        #: What was learnt by order and how far it counts, as it is asked for far more often.
+        #: By order: the weight of what was learnt, and its quantile.
         self._learnt: dict[int, tuple[float, float]] = {}
 
     def learn(self, told_s: float, waited_s: float, now: float) -> None:
-        """A wait told to be `told_s` was `waited_s`."""
+        """A wait that was told as `told_s` took `waited_s`."""
         order = bisect_left(_EDGES, told_s)
         if _counts(self._learnt_s, order, told_s, now):
             self._seen[order].add(_ratio(waited_s, told_s, _SHORTEST_S, _SHORTEST_S))
             self._learnt.clear()
 
     def held(self, held: bool, told_s: float, now: float) -> None:
-        """The bound of a wait told to be `told_s` held, or did not."""
+        """The bound of a wait that was told as `told_s` held or was broken."""
         if _counts(self._held_s, bisect_left(_EDGES, told_s), told_s, now):
             width = self._width * math.exp(_STEP * (_PART - held))
             self._width = min(_WIDE, max(_NARROW, width))
 
     def beyond(self, told_s: float, unsure: float = 0.0) -> float:
-        """The ratio of the bound to what is told.
+        """The ratio of the bound to the told time.
 
-        While little was seen it is at least that of a wait that is known to `unsure`: the standard
-        deviation of what it may be, as a part of it.
+        `unsure` is the standard deviation of the wait as a part of it. While few waits were seen,
+        the bound is at least as wide as that.
         """
         order = bisect_left(_EDGES, told_s)
         learnt = self._learnt.get(order)
@@ -204,14 +199,14 @@ class WaitBounds:
         return math.exp(max(_FLOOR, spread))
 
 
-def _ratio(actual_s: float, said_s: float, least_actual_s: float, least_said_s: float) -> float:
-    """As a logarithm, bounded."""
-    ratio = math.log(max(actual_s, least_actual_s) / max(said_s, least_said_s))
+def _ratio(actual_s: float, told_s: float, least_actual_s: float, least_told_s: float) -> float:
+    """The logarithm of actual ÷ told, bounded."""
+    ratio = math.log(max(actual_s, least_actual_s) / max(told_s, least_told_s))
     return min(_MOST, max(-_MOST, ratio))
 
 
 def _counts(next_s: list[float], order: int, told_s: float, now: float) -> bool:
-    """Whether it is time to look at what came of such a wait again; if so, the next time is set."""
+    """Whether a wait of this order counts now; if so, sets when the next one does."""
     if now < next_s[order]:
         return False
     next_s[order] = now + told_s * _APART

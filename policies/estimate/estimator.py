@@ -1,20 +1,18 @@
-"""When will it be my turn? Expected wait, its 90 % bound, and how honest both have been.
+"""The expected wait of a ticket, its 90 % bound, and how well both held.
 
-The estimate is made in three steps:
+The estimate has three steps:
 
-1. *Schedule.* The remaining bytes of the active leases at their measured rates tell when slots
-   free; the tickets ahead, with their bytes at the pace of a slot and the time that every download
-   needs besides its bytes, take these slots in turn. The first few hundred turns are laid out one
-   by one, those beyond at the mean step.
-2. *Thin.* A ticket ahead counts only as far as its owner is likely to come still: newcomers as
-   far as newcomers come lately (`no_shows`), all by the measured rate at which those who wait
-   leave, announced or not.
-3. *Calibrate.* What waits turned out to be, as a ratio to their base, among recent clients: the
-   middle corrects the expectation, and what told times are missed by makes the bound
-   (`calibrator`). For a client
-   that waits inside its request the base is step 2. One that waits elsewhere mostly starts when it
-   comes back as told: its base is that promised return. The promise itself is made from when slots
-   were there, for else those told to come late would prove their estimate right.
+1. *Schedule.* Active leases free their slots by their remaining bytes and measured rates. The
+   tickets ahead take these slots in turn. Each holds its slot for its bytes at the pace of a slot,
+   and for the time that a download needs besides its bytes. The first few hundred turns are
+   scheduled one by one, later ones at the mean step.
+2. *Thin.* A ticket ahead counts by how likely its client is still there. New tickets count by the
+   part of recent clients that returned (`no_shows`). All count by the rate at which waiting clients
+   leave.
+3. *Calibrate.* Recent actual waits as a ratio to their base correct the expectation and set the
+   bound (`calibrator`). For a client that waits inside its request, the base is step 2. A client
+   that waits elsewhere usually starts at its return, so its base is the promised return. The
+   promise is learnt from when slots were free. Otherwise a late promise would prove itself right.
 """
 
 from __future__ import annotations
@@ -34,54 +32,56 @@ from .judged import Judged
 from .no_shows import NoShows
 from .paces import Paces
 
-#: Turns laid out one by one; beyond, the mean step is used.
+#: Turns that are scheduled one by one. Later ones use the mean step.
 _LAID_OUT = 256
-#: The queue is laid out anew once it has grown by this factor: a crowd that comes within a second
-#: is nothing like its first two clients.
+#: The schedule is made anew once the queue has grown by this factor: the first two clients of a
+#: crowd say nothing about the crowd.
 _GROWN = 1.25
 #: The queue must also have grown by this many clients.
 _FEW = 4
-#: What a download is taken to need before the first one was measured: 1 MB/s.
+#: The pace before the first download was measured: 1 MB/s.
 _FIRST_S_PER_BYTE = 1e-6
-#: What a download needs besides its bytes, before one was measured.
+#: Seconds that a download needs besides its bytes, before one was measured.
 _FIRST_OVERHEAD_S = 0.1
-#: The most that a download is believed to need besides its bytes.
+#: The most seconds that a download is believed to need besides its bytes.
 _MOST_OVERHEAD_S = 5.0
-#: Downloads shorter than this teach what a download needs besides its bytes.
+#: Downloads shorter than this show what a download needs besides its bytes.
 _SHORT_S = 2.0
+#: The weight of the newest observation.
 _MEMORY = 0.03
-#: How long a small job is taken to hold its slot before one was seen.
+#: How long a small job holds its slot, before one was seen.
 _FIRST_SMALL_S = 0.2
-#: The pace of full slots is that of the latest downloads, as many for each slot as the first; it
-#: follows them within this time; so many of the slots must be taken.
+#: Downloads for each slot, the latest ones, whose mean is the pace of full slots.
 _STARTED = 2
-_PACE_MEMORY_S, _FULL_PART = 5.0, 0.8
-#: Waiting clients leave at some rate, known once so many seconds were waited for each that left.
+#: The pace of full slots follows that mean within this time.
+_PACE_MEMORY_S = 5.0
+#: Slots are full when this part of them is taken.
+_FULL_PART = 0.8
+#: Imagined seconds of waiting in which no client left, before the first was seen.
 _FIRST_WAITED_S = 300.0
 
 
 class _Ratios:
-    """What came of told times."""
+    """Actual waits as ratios to what was expected, and to what was told."""
 
     __slots__ = ("_away", "_here", "slot")
 
     def __init__(self) -> None:
-        #: What starts were beside what was expected, and beside what was told.
         self._here = Calibrator(), WaitBounds(HERE)
         self._away = Calibrator(PUNCTUAL), WaitBounds(AWAY)
-        #: Slots that were there for those who are away.
+        #: When slots were free for clients that are away.
         self.slot = Calibrator()
 
     def of(self, away: bool) -> tuple[Calibrator, WaitBounds]:
-        """Of those at the door, or away (to their promised return)."""
+        """Of clients that wait inside their request, or away (to their promised return)."""
         return self._away if away else self._here
 
 
 class Estimator:
-    """Learns from what happens; lays out the queue when asked."""
+    """Learns from starts and ends, and schedules the queue."""
 
     def __init__(self) -> None:
-        #: Small jobs wait for any slot, and a moment: what came of that says nothing of large ones.
+        #: Small jobs wait for any slot, and briefly. That is no evidence for large ones.
         self._large, self._small = _Ratios(), _Ratios()
         self._small_s = _FIRST_SMALL_S
         self._s_per_byte = _FIRST_S_PER_BYTE
@@ -96,13 +96,12 @@ class Estimator:
         self._waited_s = _FIRST_WAITED_S
         self._turns = array("d")
         self._step_s = 0.0
-        #: How unlike the downloads before are in time, as so many of one length are as sure; and
-        #: how uneven in pace.
+        #: How much the downloads ahead differ in time, and how much in pace: 1 and 0 are alike.
         self._unlike, self._uneven = 1.0, 0.0
-        #: How long those who wait will hold a slot, in the mean, when the queue was laid out last.
+        #: How long waiting tickets will hold a slot in the mean, by the last schedule.
         self.held_by_next_s = 0.0
         self._laid_s = -math.inf
-        #: About how many waited then.
+        #: About how many tickets waited then.
         self._laid_out = 0
         #: Told starts.
         self.judged = Judged()
@@ -111,13 +110,13 @@ class Estimator:
     # -- learning ------------------------------------------------------------------------------
 
     def ended(self, lease: Lease, now: float, least_bytes_s: float) -> None:
-        """A large download is over: what it moved, in what time, no slower than the least rate."""
+        """A large download is over; its pace counts as `least_bytes_s` or faster."""
         moved = lease.started_bytes - lease.remaining_bytes
         took = now - lease.started_s
         if moved <= 0 or took <= 0:
             return
         if lease.rate_bytes_s <= 0.0 and lease.started_bytes <= BRIEF_BYTES:
-            # It left in one go, which tells nothing of what a byte costs a slot.
+            # It left in one write, which says nothing about the pace of a slot.
             return
         self._ended += 1
         weight = max(_MEMORY, 1.0 / self._ended)
@@ -129,7 +128,7 @@ class Estimator:
         self._paces.end(lease.id, pace)
 
     def small_ended(self, took_s: float) -> None:
-        """A small job held its slot for so long."""
+        """A small job held its slot for this time."""
         self._small_s += _MEMORY * (took_s - self._small_s)
 
     @property
@@ -138,7 +137,7 @@ class Estimator:
         return self._small_s
 
     def small_s(self, before: int, slots: int) -> float:
-        """The scheduled wait of a small job after so many others, on so many slots."""
+        """The scheduled wait of a small job: `before` are ahead of it, on this number of slots."""
         return (before + 0.5) * self._small_s / max(1, slots)
 
     def started(
@@ -152,11 +151,11 @@ class Estimator:
         *,
         small: bool = False,
     ) -> None:
-        """A waiting ticket starts: what was said at first against what came.
+        """A waiting ticket starts: compare its first estimate with what happened.
 
-        `raw_s` is its scheduled wait; `away_s` its first promised return, 0 if it waited at the
-        door; `needed_s` is how long it had to wait for a slot, whether or not it was there then.
-        A bound below 0 was broken and told by `broken` before.
+        `raw_s` is its scheduled wait. `away_s` is its first promised return, 0 if it waited inside
+        its request. `needed_s` is how long it had to wait for a slot, whether or not its client was
+        there then. A bound below 0 was broken and reported by `broken` before.
         """
         if raw_s <= 0.0:
             return
@@ -167,8 +166,8 @@ class Estimator:
         bounds.learn(stated.expected_s, waited_s, now)
         self.judged.error(stated.expected_s, waited_s)
         if away_s > 0.0:
-            # Those who looked sooner and found a slot are known before all that find none: that
-            # would shorten what is told to the others.
+            # A client that looked sooner and found a slot is known before all that find none. It
+            # would shorten what the others are told.
             calibrator.learn(away_s, max(waited_s, away_s))
             if waited_s >= away_s:
                 ratios.slot.learn(raw_s, needed_s)
@@ -176,7 +175,7 @@ class Estimator:
             calibrator.learn(raw_s, waited_s)
 
     def broken(self, away_s: float, told_s: float, now: float, *, small: bool = False) -> None:
-        """A ticket still waits beyond its stated bound: sooner known than when it starts."""
+        """A ticket waits beyond its stated bound, which is known before it starts."""
         ratios = self._small if small else self._large
         self._judge(ratios.of(away_s > 0.0)[1], False, told_s, now)
 
@@ -185,34 +184,34 @@ class Estimator:
         bounds.held(held, told_s, now)
 
     def claimed(self, came: bool) -> None:
-        """The owner of a ready ticket that did not wait at the door came, or never did."""
+        """The client of a ready ticket, which waited away, came or stayed away."""
         self._claimed = self._claimed * (1 - _MEMORY) + came
         self._unclaimed = self._unclaimed * (1 - _MEMORY) + (not came)
 
     def left(self) -> None:
-        """A waiting client left, as it said itself or as nobody claimed its ticket."""
+        """A waiting client left: it said so, or did not claim its ticket."""
         self._left += 1.0
 
     def waited(self, ticket_seconds: float) -> None:
-        """That many tickets waited that long, in all."""
+        """Add seconds that tickets waited, in all."""
         self._waited_s += ticket_seconds
-        # Remember some thousand waits' worth, so that the rate follows the day.
+        # A memory of about a thousand waits lets the rate follow the day.
         if self._left > 1_000.0:
             self._left /= 2
             self._waited_s /= 2
 
     def stays(self, seconds: float) -> float:
-        """How likely somebody who waits is still there after that time."""
+        """How likely a waiting client is still there after this time."""
         return math.exp(-self._left / self._waited_s * seconds)
 
     @property
     def no_show_fraction(self) -> float:
-        """The part of ready tickets whose owner never came."""
-        # Five imagined arrivals, so that the first no-show does not mean that nobody comes.
+        """The part of ready tickets whose client never came."""
+        # Five imagined arrivals keep the first no-show from counting as all clients.
         return min(0.9, self._unclaimed / (self._claimed + self._unclaimed + 5.0))
 
     def service_s(self, remaining_bytes: float) -> float:
-        """How long a download of that size is likely to hold its slot."""
+        """How long a download of this size is likely to hold its slot."""
         return self._overhead_s + remaining_bytes * (self._full_s_per_byte or self._s_per_byte)
 
     # -- telling -------------------------------------------------------------------------------
@@ -223,11 +222,11 @@ class Estimator:
 
     @property
     def laid_out(self) -> bool:
-        """Whether there are turns to tell of."""
+        """Whether there is a schedule."""
         return len(self._turns) > 0
 
     def skip(self, now: float, waiting: int) -> None:
-        """Nobody asks for turns just now: what was laid out is forgotten, not made anew."""
+        """Forget the schedule without a new one: no client asks for turns now."""
         self._turns = array("d")
         self._laid_s, self._laid_out = now, waiting
 
@@ -243,12 +242,12 @@ class Estimator:
         loses_s: float = math.inf,
         line_bytes_s: float = math.inf,
     ) -> None:
-        """Lay out the queue.
+        """Schedule the queue.
 
-        `ahead` are the tickets in the order of turn: their bytes, and how likely their owner is
-        still there. `waiting` are all of them, `mean_bytes` is of those that are not ready (None:
-        there are none). A lease that takes less than `least_bytes_s` will have lost its slot in
-        `loses_s`; it tells nothing of the pace of those after it.
+        `ahead` are the tickets in the order of turn: their bytes, and how likely their client is
+        still there. `waiting` is their number. `mean_bytes` is the mean of those that are not ready
+        (None: there are none). A lease slower than `least_bytes_s` loses its slot in `loses_s`, and
+        says nothing about the pace of the next.
         """
         leases = list(leases)
         least = max(1.0, least_bytes_s)
@@ -270,9 +269,8 @@ class Estimator:
         first = list(islice(ahead, _LAID_OUT))
         self._laid_out = waiting
         first_mean = sum(size for size, _ in first) / len(first) if first else 0.0
-        # The line carries no more than it does, however many slots there are. While these were
-        # never all taken, nothing else tells what a byte will cost one. As much as is under way now
-        # will be so when a turn comes, or less: those who run then are half done.
+        # While the slots were never all taken, only the line bounds the pace. The bytes under way
+        # when a turn comes are taken as those of now, less half of the next downloads.
         near_bytes_s = line_bytes_s if self._full_s_per_byte is None else math.inf
         carries = sum(lease.remaining_bytes for lease in leases) - 0.5 * slots * first_mean
         carries = min(0.0, carries)
@@ -299,13 +297,13 @@ class Estimator:
         self._laid_s = now
 
     def _measure_pace(self, now: float, slots: int, leases: list[Lease], least: float) -> None:
-        """What a byte costs a slot while all are taken: the mean of those that started lately."""
+        """Follow the pace of full slots: the mean of the downloads that started lately."""
         seen = [lease for lease in leases if lease.rate_bytes_s >= least]
         self._paces.look((lease.id, 1.0 / lease.rate_bytes_s) for lease in seen)
         self._paces.keep(_STARTED * slots)
         if len(seen) < _FULL_PART * slots:
             if len(leases) >= max(_FULL_PART * slots, 2 * len(seen)):
-                # One that stands still now was slow on the way there: that must not be kept.
+                # A download that stands still was slow before that. Its pace must not be kept.
                 self._full_s_per_byte = None
             return
         pace = self._paces.mean
@@ -326,7 +324,7 @@ class Estimator:
         return max(0.0, wait - (now - self._laid_s))
 
     def turns_within(self, seconds: float) -> int:
-        """How many turns come so soon, as they were laid out; no more than are laid out."""
+        """How many of the scheduled turns come within this time."""
         return bisect_left(self._turns, seconds)
 
     def state(self, raw_s: float, away_s: float = 0.0, *, small: bool = False) -> Estimate:
@@ -339,10 +337,10 @@ class Estimator:
         return Estimate(told_s, told_s * bounds.beyond(told_s, unsure))
 
     def _unsure(self, raw_s: float) -> float:
-        """How far a schedule may be off, as a part of the wait, whatever came of others.
+        """The standard deviation of a schedule, as a part of the wait.
 
-        The sizes of those before are known, their paces are not: the fewer they are and the more
-        unlike, the less they make up for each other. And the mean pace is known of so many.
+        The sizes of the downloads ahead are known, their paces are not. Few and unlike downloads
+        average out less. The mean pace is itself a mean of few.
         """
         if not self._turns:
             return 0.0

@@ -1,4 +1,4 @@
-"""Newcomers that overtake: how much work arrives that a rank puts before a waiting ticket."""
+"""How much arriving work overtakes a waiting ticket by its rank."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..contract import Ranked
 
 #: The latest arrivals that stand for those to come.
 _SAMPLE = 48
-#: No more than this part of a server's work is taken to overtake: beyond, a wait has no end.
+#: The greatest part of the server's time that may overtake. Beyond it, a wait has no end.
 _MOST = 0.9
-#: The sample is ranked once for all who ask within so many seconds.
+#: The ranked sample is used again for this time, seconds.
 _FRESH_S = 0.5
 
 
@@ -24,22 +24,22 @@ class Newcomers:
     __slots__ = ("_keys", "_latest", "_rank", "_ranked_s", "_since_s", "_taken_s")
 
     def __init__(self) -> None:
-        #: The sample by rank: its keys, and the seconds that those up to each take together.
+        #: The sample by rank: its keys, and the sums of seconds up to each.
         self._keys: list[float] = []
         self._taken_s: list[float] = [0.0]
         self._since_s = 0.0
-        #: When that was, and by which rank.
+        #: When it was ranked, and by which rank.
         self._ranked_s = -math.inf
         self._rank: Callable[[Ranked], float] | None = None
-        #: When each came, its size, what it wanted and its weight.
+        #: Time of arrival, size, wanted bytes and weight.
         self._latest: deque[tuple[float, int, int, float]] = deque(maxlen=_SAMPLE)
 
     def note(self, now: float, size_bytes: int, remaining_bytes: int, weight: float) -> None:
-        """One has come."""
+        """Add an arrival."""
         self._latest.append((now, size_bytes, remaining_bytes, weight))
 
     def rate(self, now: float) -> float:
-        """How many come in a second lately."""
+        """Recent arrivals a second."""
         if len(self._latest) < 2:
             return 0.0
         return len(self._latest) / max(1.0, now - self._latest[0][0])
@@ -52,9 +52,9 @@ class Newcomers:
         now: float,
         seconds_of: Callable[[float], float],
     ) -> float:
-        """The part of the server's time that newcomers with a rank below `key` will take.
+        """The part of the server's time that arrivals with a rank below `key` will take.
 
-        `seconds_of` tells how long the whole server needs for so many bytes.
+        `seconds_of` says how long the whole server needs for a number of bytes.
         """
         if len(self._latest) < 2:
             return 0.0

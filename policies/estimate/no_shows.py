@@ -1,10 +1,10 @@
-"""How many of those who have just taken a place come for it, learnt from a sample of them.
+"""The part of new tickets whose clients return, learnt from a sample.
 
-Some take tickets and never return, or take a slot and hang up. Such a client is known only when
-its told return has passed, and until then its ticket looks like any other. So newcomers are counted
-as far as newcomers come lately, and while some do not they are asked to show themselves soon: an
-estimate that counts work which nobody will ask for sends everybody away for too long, and slots
-idle meanwhile.
+Some clients take a ticket and never return, or take a slot and hang up. Such a ticket looks like
+any other until its told return has passed. So a new ticket counts in the schedule by the part of
+recent clients that returned. While many stay away, new clients are told to return soon. Otherwise
+the estimates would count work that never comes, all clients would return too late, and slots would
+be idle.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from heapq import heappop, heappush
 
-#: So many newcomers are watched at once; that many of those who were late may still turn up.
+#: New tickets that are watched at once, and late ones that may still return.
 _WATCHED = 512
-#: The latest three dozen count; as many as this are imagined to have come before the first.
-_MEMORY, _FIRST = 0.03, 3.0
-#: Below this part of them coming, they are asked to show themselves soon.
+#: The weight of the newest client: about the latest three dozen count.
+_MEMORY = 0.03
+#: Imagined clients that returned before the first real one.
+_FIRST = 3.0
+#: Below this part of returns, new clients are told to return soon.
 _DOUBTFUL = 0.9
 
 
@@ -33,28 +35,28 @@ class NoShows:
 
     @property
     def shows(self) -> float:
-        """The part of newcomers that come."""
+        """The part of new clients that return."""
         came = self._came + _FIRST
         return came / (came + self._missed)
 
     @property
     def doubtful(self) -> bool:
-        """Whether so many stay away that it must be known soon who does."""
+        """Whether too many stay away to wait for their told return."""
         return self.shows < _DOUBTFUL
 
     def learn(self, came: bool) -> None:
-        """One came for good, or it did not."""
+        """A client returned, or stayed away."""
         self._came = self._came * (1.0 - _MEMORY) + came
         self._missed = self._missed * (1.0 - _MEMORY) + (not came)
 
     def told(self, number: int, due_s: float) -> None:
-        """A new ticket's owner went away and should be back by then."""
+        """The client of a new ticket was told to return by `due_s`."""
         if len(self._due) < _WATCHED:
             self._due[number] = due_s
             heappush(self._order, (due_s, number))
 
     def seen(self, number: int) -> None:
-        """The owner of that ticket came, in time or not."""
+        """The client of this ticket returned, in time or late."""
         if self._due.pop(number, None) is not None:
             self.learn(True)
         elif number in self._late:
@@ -63,7 +65,7 @@ class NoShows:
             self.learn(True)
 
     def check(self, now: float) -> None:
-        """Count clients that should have been back by now as missing."""
+        """Count clients whose told return has passed as absent."""
         while self._order and self._order[0][0] <= now:
             due_s, number = heappop(self._order)
             if self._due.get(number) == due_s:

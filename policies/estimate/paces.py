@@ -1,9 +1,9 @@
-"""What a byte costs a slot: the mean over the downloads that started lately, each counted once.
+"""Seconds that a slot needs for a byte: the mean of the downloads that started lately.
 
-Those that hold slots at one moment do not tell: slow ones hold theirs for longer, so there are more
-of them than among those to come, and the few fast ones take most of what is carried. So downloads
-count from when they were first seen, and go on to count when they are over; when the line changes,
-which those that run show together, the pace of those that are over is taken to have changed alike.
+The downloads that run at one moment are a biased sample, because slow ones hold their slots for
+longer. So each download counts once, from its first look, and goes on to count when it is over.
+When the line changes, the running downloads show that together. Then the paces of those that are
+over are scaled by the same factor.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ import statistics
 from collections import OrderedDict
 from collections.abc import Iterable
 
-#: At least so many of the latest are remembered.
+#: The least number of downloads that are remembered.
 _LEAST = 100
-#: So many must tell of a change of the line.
+#: Running downloads that it takes to see a change of the line.
 _TOLD_BY = 4
-#: How uneven they are taken to be at first, as of so many.
-_UNEVEN, _GUESSED = 0.25, 4
+#: The first guess of their unevenness.
+_UNEVEN = 0.25
+#: Downloads that the guess counts as.
+_GUESSED = 4
 
 
 class Paces:
-    """Seconds of a slot for a byte, by lease, about in the order of their start."""
+    """Seconds for a byte by lease, about in the order of their start."""
 
     __slots__ = ("_forgotten", "_paces")
 
     def __init__(self) -> None:
         self._paces: OrderedDict[int, float] = OrderedDict()
-        #: Leases have rising numbers; who has one up to this is not taken up again.
+        #: Leases have rising numbers. One up to this is not remembered again.
         self._forgotten = -1
 
     def look(self, running: Iterable[tuple[int, float]]) -> None:
-        """Those that run now: lease and seconds for a byte, above 0."""
+        """Add the running downloads: lease, and seconds for a byte (above 0)."""
         paces, changes = self._paces, []
         active: set[int] = set()
         for lease, pace in running:
@@ -50,7 +52,7 @@ class Paces:
                     paces[lease] *= change
 
     def end(self, lease: int, pace: float) -> None:
-        """A download is over, and took so many seconds for a byte: 0 if no more than its start."""
+        """A download is over. `pace` is 0 if it took no longer than a start does."""
         if lease not in self._paces and lease > self._forgotten:
             self._paces[lease] = pace
 
@@ -61,16 +63,16 @@ class Paces:
 
     @property
     def mean(self) -> float:
-        """The mean; of at least one."""
+        """The mean of at least one."""
         return math.fsum(self._paces.values()) / len(self._paces)
 
     @property
     def unevenness(self) -> float:
-        """Their variance as a part of their mean squared; a guess while few were seen."""
+        """Variance ÷ mean squared; a guess while few were seen."""
         seen = len(self._paces)
         mean = self.mean if seen else 0.0
         if mean <= 0.0:
-            # Nobody, or only such as took no longer than a start does.
+            # No download, or only those that took no longer than a start does.
             return _UNEVEN
         squares = math.fsum(pace * pace for pace in self._paces.values()) / (mean * mean) - seen
         return (max(0.0, squares) + _GUESSED * _UNEVEN) / (seen + _GUESSED)

@@ -13,19 +13,22 @@ from dataclasses import replace
 from ..contract import Wait
 from ..settings import PolicySettings
 
-#: Clients are told to return after this part of the expected wait: one that comes too early is told
-#: again, one that comes too late leaves a slot empty, and one that starts as it comes has been told
-#: its time right. With 0.8 and 0.9 (simulated, 30+6, 20 seeds) the mean session on a release day of
-#: Pareto sizes is 11.7 and 12.2 s, the median error of told times 17 and 11 %.
+#: Clients are told to return after this part of the expected wait. One that comes too early is told
+#: again. One that comes too late leaves a slot empty. With 0.8 and 0.9 (simulated, 30+6, 20 seeds)
+#: the mean session on a release day of Pareto sizes is 11.7 and 12.2 s, the median error of told
+#: times 17 and 11 %.
 EARLY = 0.9
-#: Polite clients may be late by this part of a ready ticket's time to live, and by no more seconds
-#: than these: they add a little to what they are told, so as not to come all at once.
-_UNPUNCTUAL, _UNPUNCTUAL_S = 0.12, 6.0
-#: While many newcomers never return, they are told to come within this part of the longest time.
+#: Polite clients may be late by this part of a ready ticket's time to live: they add a little to
+#: their return, so that they do not come all at once.
+_UNPUNCTUAL = 0.12
+#: But by no more seconds than this.
+_UNPUNCTUAL_S = 6.0
+#: While many new clients never return, they are told to come within this part of the longest time.
 _CHECK_IN = 0.2
-#: Answers to those who ask again and again are kept back up to so many times as long as the first,
-#: and no longer than most clients wait for an answer, seconds.
-_SLOWEST, _SLOWEST_S = 5, 25.0
+#: The answer to an early visit is kept back longer each time, at most this many times the first.
+_SLOWEST = 5
+#: And no longer than most clients wait for an answer, seconds.
+_SLOWEST_S = 25.0
 
 
 def longest_return_s(settings: PolicySettings) -> float:
