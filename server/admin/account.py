@@ -207,7 +207,7 @@ def _me(ask: HandlerCall) -> User:
 def _account(ask: HandlerCall, **values: Any) -> Answer:
     user, accounts = _me(ask), ask.admin.accounts
     # Several forms share names of fields; what is wrong is said above them.
-    shown = {"said": "", "secret": "", "setup": None, "errors": {}, **values}
+    shown = {"outcome": "", "secret": "", "setup": None, "errors": {}, **values}
     return ask.page(
         "account.html",
         user=accounts.users.get(user.name, user),
@@ -222,8 +222,8 @@ def _account(ask: HandlerCall, **values: Any) -> Answer:
 @pages.get("/account", own_account=True)
 async def account(ask: HandlerCall) -> Answer:
     """One's own account; users for those who may."""
-    said = {"password": "Your password is changed.", "totp": "One-time codes are on."}
-    return _account(ask, said=said.get(ask.call.arg("said"), ""))
+    outcomes = {"password": "Your password is changed.", "totp": "One-time codes are on."}
+    return _account(ask, outcome=outcomes.get(ask.call.arg("done"), ""))
 
 
 @pages.post("/zone", scope=Scope.READ, own_account=True, again=account)
@@ -259,7 +259,7 @@ async def password(ask: HandlerCall) -> Answer:
     await admin.accounts.set_password(user.name, new)
     admin.sessions.end_all(user.name)
     ask.log("account", "changed the password")
-    return redirect("/account?said=password", _session_cookie(ask, user.name))
+    return redirect("/account?done=password", _session_cookie(ask, user.name))
 
 
 @pages.post("/account/totp", scope=Scope.READ, own_account=True)
@@ -278,7 +278,7 @@ async def totp_finish(ask: HandlerCall) -> Answer:
     user, secret = _me(ask), ask.call.field("secret")
     ask.admin.accounts.set_totp(user.name, secret, ask.call.field("code"), ask.now)
     ask.log("account", "turned one-time codes on")
-    return redirect("/account?said=totp")
+    return redirect("/account?done=totp")
 
 
 @pages.post("/account/totp/off", scope=Scope.READ, then="/account", own_account=True, again=account)

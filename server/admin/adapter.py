@@ -22,11 +22,15 @@ from .web import Answer, Call, problem_answer
 if TYPE_CHECKING:
     from .app import Admin
 
-#: A logo in a form is the largest thing that anybody sends, and who has not logged in sends a name
-#: and a password.
+#: The largest body is a form with a logo.
 LIMITS = HttpLimits(max_body_bytes=2 * 1024 * 1024, max_connections=500)
-SMALL_BODY_BYTES, LARGE_BODIES = 16 * 1024, 16
+#: The largest body without proof of a login: a name and a password.
+SMALL_BODY_BYTES = 16 * 1024
+#: Larger bodies that are read at once.
+LARGE_BODIES = 16
+#: Open streams of figures, for all users together.
 STREAM_LIMIT = 64
+#: Time between two events of a stream.
 STREAM_EVERY_S = 1.0
 log = Logger()
 
@@ -60,7 +64,7 @@ class AdminHandler:
             self._stream(answer, fields, request)
 
     def _has_room(self, whose: str) -> bool:
-        """Whether one more may stream: if need be, the oldest stream of who has most ends."""
+        """Whether one more may stream. The user with most streams may lose the oldest for it."""
         if sum(map(len, self._streams.values())) < STREAM_LIMIT:
             return True
         most = max(self._streams.values(), key=len)

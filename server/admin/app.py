@@ -239,7 +239,7 @@ class Admin:
             raise Problem(403, "This request came from another site.", code="cross-site")
 
     def _check_form(self, call: Call) -> None:
-        """The form token, for everybody who comes with a cookie."""
+        """Check the form token of a request with a session cookie."""
         if call.who is not None and call.who.session is None:
             return
         given = call.headers.get("x-csrf-token") or call.field("csrf")

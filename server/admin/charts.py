@@ -87,7 +87,7 @@ def drawn(chart: Chart, value: float | None) -> float | None:
     return value * 8 if value is not None and chart.unit == "bit_s" else value
 
 
-#: A picture that begins with the first value still spans so many steps.
+#: The least number of steps that a picture spans when it begins with the first value.
 _STEPS_LEAST = 8
 
 
@@ -133,8 +133,8 @@ def show(value: float | None, unit: str) -> str:
     return f"{value:,.0f}"
 
 
-#: Where the lines are in the box of a picture.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 476, 6, 130
+#: The box of the lines in a picture: left, right, top, bottom.
+_BOX = (66, 476, 6, 130)
 #: Durations that read well as the top of an axis with one line at its half.
 _SPANS = (2, 4, 10, 20, 30, 60, 120, 240, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
 
@@ -172,13 +172,14 @@ def picture(chart: Chart, history: Series, clock: Callable[[float], str]) -> Pic
     top = 1.0 if chart.unit == "share" else _nice(max(known, default=1.0), chart.unit)
     first, last = (history.t[0], history.t[-1]) if history.t else (0.0, 1.0)
     width = max(last - first, 1e-9)
+    left, right, box_top, bottom = _BOX
 
     def point(at: float, value: float) -> str:
-        x = _LEFT + (at - first) / width * (_RIGHT - _LEFT)
+        x = left + (at - first) / width * (right - left)
         return f"{x:.1f},{height(value):.1f}"
 
     def height(value: float) -> float:
-        return _TOP + (1 - min(value / top, 1.0)) * (_BOTTOM - _TOP)
+        return box_top + (1 - min(value / top, 1.0)) * (bottom - box_top)
 
     runs = [_runs(history.t, values) for values in lines]
     return Picture(

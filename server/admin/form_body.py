@@ -1,4 +1,4 @@
-"""A form as it comes in a body, of either encoding, in a few steps a byte: anybody may send one."""
+"""Reads a form from a body of either encoding, in few steps a byte: strangers may send one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from multipart import MultipartError, PushMultipartParser, parse_options_header
 
 from ...protocol.errors import ProtocolError
 
+#: Fields of one form.
 _FIELDS_MOST = 500
-#: Characters of a boundary (RFC 2046, 5.1.1), bytes of a line in a part's head, and its lines.
-_BOUNDARY_MOST, _LINE_MOST, _LINES_MOST = 70, 4096, 8
+#: Characters of a boundary (RFC 2046, 5.1.1).
+_BOUNDARY_MOST = 70
+#: Bytes of a line in the head of a part.
+_LINE_MOST = 4096
+#: Lines in the head of a part.
+_LINES_MOST = 8
 
 
 def read_form(kind: str, body: bytes) -> Mapping[str, list[bytes]]:

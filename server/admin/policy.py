@@ -357,7 +357,7 @@ async def get_preview_picture(ask: HandlerCall, path: SidePath) -> Answer:
 
 
 def _form(
-    ask: HandlerCall, policy: str, settings: Mapping[str, Any], note: str = "", said: str = ""
+    ask: HandlerCall, policy: str, settings: Mapping[str, Any], note: str = "", outcome: str = ""
 ) -> Answer:
     """The form with these settings, or with what was typed where that was refused."""
     revisions, every = ask.server.revisions, forms.settings_of()
@@ -378,7 +378,7 @@ def _form(
         bound_text=forms.bound_text,
         prefix=forms.PREFIX,
         note=note,
-        said=said,
+        outcome=outcome,
     )
 
 
@@ -389,8 +389,8 @@ async def policy(ask: HandlerCall) -> Answer:
     chosen = ask.call.field("policy") or ask.call.arg("policy")
     if chosen not in POLICIES:
         chosen = current.policy
-    said = f"Revision {current.number} is in force." if ask.call.arg("applied") else ""
-    return _form(ask, chosen, current.settings, said=said)
+    outcome = f"Revision {current.number} is in force." if ask.call.arg("applied") else ""
+    return _form(ask, chosen, current.settings, outcome=outcome)
 
 
 @pages.post("/policy", again=policy)

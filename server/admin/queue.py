@@ -367,7 +367,7 @@ async def put_doors(ask: HandlerCall, body: DoorsIn) -> DoorState:
     text, opens_s = (body.text, body.opens_s) if body.closed else ("", None)
     doors.change(DoorState(body.closed, text, opens_s, since_s, ask.who))
     # The log has one line for it.
-    said = " ".join(text.split())
-    told = f"closed the doors: {said}".rstrip(": ") if body.closed else "opened the doors"
+    line = " ".join(text.split())
+    told = f"closed the doors: {line}".rstrip(": ") if body.closed else "opened the doors"
     ask.log("doors", told)
     return doors.state
