@@ -100,9 +100,9 @@ class Clients:
         if ticket is not None:
             since_s = ticket.issued_s if since_s is None else min(since_s, ticket.issued_s)
             return Client(client_key(block, ticket.name), network, since_s, cookie)
-        said = headers.get(CLIENT_FIELD)
-        if said:
-            name = "c" + _digest(said)
+        given = headers.get(CLIENT_FIELD)
+        if given:
+            name = "c" + _digest(given)
         elif visitor is not None:
             name = "v" + visitor.ident.hex()
         else:

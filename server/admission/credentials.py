@@ -79,7 +79,7 @@ def read_proof(
 
 
 def write_proof(keys: KeyRing, number: int, job: Job, proof: Proof, issued_s: float) -> str:
-    """The token of a ticket, for somebody who came with this proof."""
+    """The token of a ticket, for a client that came with this proof."""
     shown = proof.ticket
     if (
         shown is not None

@@ -16,29 +16,35 @@ from ..files.pacer import Share
 from ..files.transfer import BodyPlan, Representation, Transfer
 from .client_keys import address_of
 
-#: A rate is looked at after this much of running, seconds.
+#: A rate is measured over this time of running, seconds.
 LOOK_S = 0.2
-#: A download that took nothing for the first of these is looked at after as long again, but
-#: at least so often; one whose peers take no more, which is told when they do, after twice as long,
-#: but at least as often as the last says, seconds: what lies in sockets may go without a word.
-STILL_S, SELDOM_S, RARELY_S = 2.0, 10.0, 30.0
-#: What is under way to a peer stands still as far as it is more than what it took in this time,
-#: seconds.
+#: A download that took nothing for this time is looked at less often: after the same time again.
+STILL_S = 2.0
+#: But at least this often, seconds.
+SELDOM_S = 10.0
+#: The same while its peers take no more, seconds. A socket tells when they do, but not when what
+#: lies in it has left.
+RARELY_S = 30.0
+#: Bytes in flight stand still as far as they are more than the peer took in this time, seconds.
 _STANDS_S = 1.0
-#: A program is what limits a download when its window was shut for this part of the time.
+#: The reader limits a download when its window was shut for this part of the time.
 _SHUT = 0.9
-#: Those that are due within so long are looked at in the same round, seconds.
+#: Downloads that are due within this time are looked at in the same round, seconds.
 _SPAN_S = 0.25
-#: What may lie unsent in the kernel, in seconds of the download's rate, and at least in bytes: a
-#: pause, or a trial of the line, is felt only when it has left. As much more as this process was
-#: late lately, up to the last of these: a client that finds its socket empty cannot catch up.
-_UNSENT_S, _UNSENT_BYTES, MOST_LATE_S = 0.25, 32 * 1024, 0.25
+#: What may lie unsent in the kernel, in seconds of the download's rate. A pause, or a trial of the
+#: line, acts only when that has left.
+_UNSENT_S = 0.25
+#: And at least, bytes.
+_UNSENT_BYTES = 32 * 1024
+#: More is allowed by how late this process was lately, up to this, seconds. A client that finds its
+#: socket empty cannot catch up.
+MOST_LATE_S = 0.25
 
 
 def unsent_most(rate_bytes_s: float, late_s: float = 0.0) -> int:
-    """How much may lie unsent in the kernel of who takes so much a second, in bytes.
+    """The bytes that may lie unsent in the kernel for a download of this rate.
 
-    The process has been late by `late_s` with what it does at a given time.
+    `late_s` is how late the process was lately.
     """
     return int(max(_UNSENT_BYTES, rate_bytes_s * (_UNSENT_S + late_s)))
 
@@ -105,7 +111,7 @@ class Delivery:
             self._go_on()
 
     def spans(self, count: int) -> Iterator[Span]:
-        """Where the first so many of its bytes belong in the file."""
+        """Where its first `count` bytes belong in the file."""
         for start, stop in self._plan.ranges:
             if count <= 0:
                 return
@@ -234,7 +240,7 @@ class LeasedDownload:
         self._standing_bytes = 0
         #: When it is worth looking again (0: at once), and for how long it has taken nothing.
         self.look_at_s = self._still_s = 0.0
-        #: Who is to hear that it moves again; nobody while it is looked at anyway.
+        #: Called when it moves again; None while it is looked at anyway.
         self.woken: Callable[[int], None] | None = None
         self.rate = RunningRate()
         self.pace = ReadingPace()
@@ -286,7 +292,7 @@ class LeasedDownload:
         return self._left((delivery, delivery.in_flight_bytes()) for delivery in self.deliveries)
 
     def left_when_seen(self) -> int:
-        """`remaining_bytes` as of the last look at what runs, which asks nobody."""
+        """`remaining_bytes` as of the last look; asks no socket."""
         if not self.deliveries:
             return max(0, self.wanted_bytes - self.coverage.total)
         # Most bodies of a download in many small parts were never looked at.
@@ -294,7 +300,7 @@ class LeasedDownload:
         return self._left(seen)
 
     def _left(self, arrived: Iterable[tuple[Delivery, int]]) -> int:
-        """What is wanted beyond the coverage and the first so many bytes of each body.
+        """What is wanted beyond the coverage and what arrived of each body.
 
         A byte that arrives over several connections counts once: copies bring nothing nearer.
         """
@@ -317,7 +323,7 @@ class LeasedDownload:
         return arrived, flying
 
     def came_to_stand(self, now: float, arrived: int, flying: int) -> int:
-        """How many bytes more than before wait in its sockets for a peer that takes hardly any.
+        """How many bytes more than before wait in its sockets for a peer that takes almost none.
 
         Fewer than none: some have left. Of what is under way (`look`) those are the bytes that it
         would not have taken within a second, so they are not on the line.

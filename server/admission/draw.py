@@ -1,15 +1,15 @@
-"""Registering before a release opens: the order is drawn at random, and anybody can check the draw.
+"""Registering before a release opens: the order is drawn at random, and every visitor can check it.
 
 Laws:
 - Files that open at the same moment share one draw. Its seed is made before the first entry, and
-  the SHA-256 of the seed is public from then on; so nobody, the operator included, can choose the
-  seed once entries are known.
-- An entry has a random id that its owner is told. The order is that of SHA-256(seed + id); when
-  the draw is done, seed and ids are published in that order.
-- Coming early gives nothing: every entry before the opening has the same chance. Those who come
-  while the drawn entries are being seated are seated after them, in the order of coming.
-- Entries cost nothing, so one address and one network (/24, /48) may have only so many of them.
-  Each is written as a row of its own, once.
+  the SHA-256 of the seed is public from then on. So not even the operator can choose the seed
+  once entries are known.
+- An entry has a random id that its owner is told. The order is that of SHA-256(seed + id). After
+  the draw, seed and ids are published in that order.
+- Coming early gains nothing: every entry before the opening has the same chance. Clients that come
+  while the drawn entries get their tickets follow them, in the order of coming.
+- Entries cost nothing, so their number is bounded by address and by network (/24, /48). Each is
+  written as a row of its own, once.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Draw:
             self.take_up(found)
             self.entered += 1
             self.changed = True
-            if self.order:  # the draw is done: behind everybody drawn
+            if self.order:  # the draw is done: behind all drawn entries
                 self.order.append(found.ident)
                 self._left.append(found)
             self.keep(self, found)

@@ -1,10 +1,10 @@
-"""What earns a name a share of its own: names that can be had for nothing prove nothing.
+"""Evidence that gives a client a share of its own. A new name is free, so it is no evidence.
 
 A crowd behind one address and an attacker with many names look alike at first. They differ in what
-they did before the rush began: evidence is a proof that was signed then, or a download that took
-its bytes then. What is taken during the rush proves nothing, or who downloads a megabyte under each
-of a thousand names would have a thousand shares. A name that lets a slot or a place pass unused
-loses its evidence until it takes bytes again.
+they did before the rush began. Evidence is a proof that was signed then, or a download that took
+its bytes then. Downloads made during the rush do not count. Otherwise an attacker could download
+1 MB under each of 1 000 names and own 1 000 shares. A name that lets a slot or a place pass unused
+loses its evidence until it downloads again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from ..http.bounded_table import BoundedTable
 from .client_keys import Client
 
-#: A rush is over when nobody had to wait for so long, seconds: the longest time between two visits.
+#: A rush is over when no client had to wait for this time, seconds: the longest told return.
 RUSH_GAP_S = 300.0
-#: A download that took this much, or a tenth of what it wanted, is in earnest.
+#: A download that took this much, or a tenth of what it wanted, establishes its client.
 _TAKEN_BYTES = 1 << 20
-#: A name that wasted a place counts for nothing for so long.
+#: A name that wasted a place has no evidence for this time, seconds.
 _WASTED_S = 3600.0
 _MOST = 65_536
 #: Names of one prefix that may count by the age of their proof alone: proofs can be collected.
@@ -24,11 +24,11 @@ _MOST_BY_AGE = 1024
 
 
 class Evidence:
-    """What is known of names, within bounds. Times are Unix seconds."""
+    """Evidence by name, in bounded tables. Times are Unix seconds."""
 
     def __init__(self) -> None:
-        #: By client key: since when it is in earnest, or (below 0) until when a waste is held
-        #: against it.
+        #: By client key: since when it is established, or (negative) until when a wasted place
+        #: counts against it.
         self._names: BoundedTable[str, float] = BoundedTable(_MOST)
         #: By widest prefix: the names that counted by age in this rush.
         self._by_age: dict[str, set[str]] = {}
@@ -37,7 +37,7 @@ class Evidence:
         self._waited_s = 0.0
 
     def waits(self, now: float) -> None:
-        """Somebody has to wait."""
+        """A client has to wait."""
         if self._rush_s is None or now - self._waited_s > RUSH_GAP_S:
             self._rush_s = now
             self._by_age.clear()
@@ -45,22 +45,22 @@ class Evidence:
         self._waited_s = now
 
     def resume(self, began_s: float, now: float) -> None:
-        """Those who wait now have waited for a server before this one, since then."""
+        """The clients that wait now began to wait at a server before this one."""
         self._rush_s, self._waited_s = began_s, now
 
     def took(self, key: str, taken_bytes: int, wanted_bytes: int, now: float) -> None:
-        """A download has taken so much of what it wanted."""
-        if _in_earnest(taken_bytes, wanted_bytes):
+        """A download has taken this much of what it wanted."""
+        if _establishes(taken_bytes, wanted_bytes):
             since_s = self._names.get(key, now)
             self._note(key, since_s if since_s >= 0.0 else now)
 
     def left(self, key: str, taken_bytes: int, wanted_bytes: int, now: float) -> None:
-        """A slot has run out unused after so much."""
-        if not _in_earnest(taken_bytes, wanted_bytes):
+        """A slot ended unused, after this many bytes."""
+        if not _establishes(taken_bytes, wanted_bytes):
             self.wasted(key, now)
 
     def wasted(self, key: str, now: float) -> None:
-        """A place or a slot of this name has passed unused."""
+        """A place or a slot of this name passed unused."""
         self._note(key, -(now + _WASTED_S))
 
     def knows(self, client: Client, now: float) -> bool:
@@ -91,5 +91,5 @@ class Evidence:
         self._names[key] = noted_s
 
 
-def _in_earnest(taken_bytes: int, wanted_bytes: int) -> bool:
+def _establishes(taken_bytes: int, wanted_bytes: int) -> bool:
     return taken_bytes >= min(_TAKEN_BYTES, max(1, wanted_bytes // 10))

@@ -59,14 +59,14 @@ _SENTENCES = {
     Reason.CLOSED: "The server is being stopped or restarted; come back soon.",
 }
 _PLACE_KEPT = "The server is being stopped or restarted; come back soon, your place is kept."
-#: How often parked requests look for a free slot where the policy calls nobody.
+#: How often parked requests look for a free slot under a policy that calls no client.
 _LOOK_S = 2.0
 #: While requests are parked with tickets, nothing at all may run for no longer than this.
 _IDLE_S = 5.0
-#: How one more connection of a running download is kept by a tool that comes back or that nobody
-#: knows: every tool bears this much silence.
+#: How one more connection of a running download is held, for programs that come back and for those
+#: that are unknown. Every program bears this much silence.
 _BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
-#: So many pages of one browser may be parked; a browser has no more than six connections.
+#: Pages of one browser that may be parked. A browser has at most six connections.
 _MOST_PAGES = 3
 #: More answers than these are not kept back at once.
 _MOST_SLOWED = 2_000
@@ -165,11 +165,11 @@ class Gate:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody may start, for maintenance."""
+        """Whether the doors are closed for maintenance: no download starts."""
         return self.leases.closed
 
     def close_doors(self, closed: bool) -> None:
-        """Let nobody start until told otherwise; what runs goes on, new requests are queued."""
+        """Close the doors or open them. Running downloads go on, new requests are queued."""
         self.leases.close_doors(closed)
 
     @property
@@ -209,20 +209,20 @@ class Gate:
         self.parts.rules = rules
 
     def serve_with(self, machines: int) -> None:
-        """So many machines send from now on, each with the configured slots."""
+        """Serve with this number of machines, each with the configured slots."""
         if machines != self.parts.machines:
             self.parts.machines = machines
             self.apply(self.policy.name, self.settings)
 
     def drain(self) -> None:
-        """Admit nobody any more; those who wait in their request are sent away with their place."""
+        """Admit no more clients. Parked requests are answered; their clients keep their place."""
         self.draining = True
         for request in self.parked:
             self.parked.remove(request)
             self._let_go(request)
 
     def close(self) -> None:
-        """Send everybody away, stop the clocks, write the last changes."""
+        """Answer all parked requests, stop the clocks, write the last changes."""
         self.drain()
         self.leases.close()
 
@@ -247,7 +247,7 @@ class Gate:
         leases = self.leases
         if rep.size_bytes < self._small_below:
             return leases.admit_small(self.now())
-        # Part by part a large file would go past its turn, where anybody has to wait for one.
+        # Part by part a large file would pass its turn, where a client has to wait for one.
         if body_bytes < rep.size_bytes and not leases.has_room_for_parts(rep.url_path):
             return False
         return leases.admit_single_write(self.now())
@@ -348,12 +348,12 @@ class Gate:
                 parts.arrived(ArrivalRecord(now, job.client, job.file, visit.rep.size_bytes))
             if decision.joined or decision.ticket is not None:
                 self.leases.settle()
-            # Else nobody hears of it before the next tick.
+            # Otherwise no client is told before the next tick.
             self._start(visit, decision)
             return
         if isinstance(decision, Wait):
             parts.arrived(ArrivalRecord(now, job.client, job.file, visit.rep.size_bytes))
-        # A client told to come back has taken nothing from anybody and given nothing up.
+        # A client told to come back has changed nothing for the others.
         self.leases.settle(hurry=job.present or not isinstance(decision, Wait))
         if isinstance(decision, Wait):
             parts.evidence.waits(now)
@@ -674,7 +674,7 @@ class Gate:
         self._note_issued(wait)
         self.parked.bind(request, wait, waits_for)
         if waits_for is ParkedFor.SLOT:
-            # Nobody calls it: it looks for itself, as often as a person behind a counter would.
+            # No policy calls it, so it looks for a free slot by itself.
             request.look_in(min(_LOOK_S, wait.retry_after_s))
 
     def _ask_back(self, visit: AdmissionRequest, wait: Wait) -> None:
@@ -718,14 +718,14 @@ class Gate:
 
     def _refuse(self, visit: AdmissionRequest, refusal: Refuse) -> None:
         forbidden = refusal.reason in _FORBIDDEN
-        said = _SENTENCES[refusal.reason]
+        sentence = _SENTENCES[refusal.reason]
         if refusal.reason is Reason.CLOSED and self._waits(visit):
-            said = _PLACE_KEPT
+            sentence = _PLACE_KEPT
         self.parts.waiting.refuse(
             visit.request,
             403 if forbidden else 503,
             refusal.reason.value,
-            said,
+            sentence,
             retry_after_s=None if forbidden else refusal.retry_after_s or 5.0,
             afresh=forbidden,
         )

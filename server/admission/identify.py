@@ -146,7 +146,7 @@ class Identifier:
         client = parts.clients.identify(request, parts.keys, None, browser=browser)
         entry = parts.prequeue.draw(opens_s).enter(client.key, rep, 1.0, client.network)
         left_s = max(0.0, opens_s - now)
-        # Everybody comes back at the opening: spread over a few seconds, never before it.
+        # All clients come back at the opening: spread over a few seconds, never before it.
         wait = Wait(min(300.0, left_s + 1.0 + parts.rng.uniform(0.0, 4.0)))
         notice = Notice(
             rep.url_path,
@@ -188,9 +188,9 @@ def wanted_bytes(headers: Mapping[bytes, bytes], rep: Representation, plan: Body
     What the client says counts; else a range that reaches to the end is a resume of an earlier
     download; else the whole file (a tool that fetches pieces will ask for the others).
     """
-    said = find_remaining(headers, rep.size_bytes)
-    if said is not None:
-        return said
+    stated = find_remaining(headers, rep.size_bytes)
+    if stated is not None:
+        return stated
     if len(plan.ranges) == 1 and plan.ranges[0][1] == rep.size_bytes:
         return plan.body_bytes if plan.status == 206 else rep.size_bytes
     return rep.size_bytes

@@ -1,8 +1,8 @@
 """The live side of the policy driver: leases with their transfers, the journal, passing time.
 
 Everything that the policy decides by itself is carried out here: pauses, resumes, leases that
-ended, tickets that are called. It hears how far each download is four times a second. Outside this
-module nobody calls the policy; `LeaseManager.policy` is there to be looked at.
+ended, tickets that are called. It looks at the progress of each download four times a second. Only
+this module calls the policy. Others read `LeaseManager.policy`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from .downloads import MOST_LATE_S, Delivery, LeasedDownload, Rounds
 from .gateparts import GateParts
 
 TICK_S = 0.25
-#: How long a decision may take that nobody waits for; and what follows from visits that were told
-#: to come back, while nobody is here who could be called.
-_MOMENT_S, _CALM_S = 0.01, 0.1
-#: So many downloads are measured in one go (a quarter of a millisecond), so that requests are
-#: answered in between.
+#: Changes that no client waits for are settled together after this time, seconds.
+_MOMENT_S = 0.01
+#: The same for visits that were told to come back, while no client could be called, seconds.
+_CALM_S = 0.1
+#: Downloads that are measured in one go (a quarter of a millisecond). Requests are answered in
+#: between.
 _AT_ONCE = 25
 #: What remains at the next tick of how late this process was.
 _LESS_LATE = 0.9
@@ -91,7 +92,7 @@ class LeaseManager:
         self._rng: random.Random = parts.rng
         together = settings.of_machines(parts.machines)
         self._driver = PolicyDriver(make_policy(policy, together, self._rng), self)
-        #: Whether nobody may start, for maintenance.
+        #: Whether the doors are closed for maintenance.
         self.closed = False
         #: Bound once: it is asked for each small file.
         self.admit_small = self._driver.admit_small
@@ -118,7 +119,7 @@ class LeaseManager:
         return self._driver.view
 
     def close_doors(self, closed: bool) -> None:
-        """Let nobody start, or again those whose turn it is."""
+        """Close the doors: no download starts. Or open them again."""
         self.closed = closed
         self._driver.close(closed)
         self.settle()
@@ -166,7 +167,7 @@ class LeaseManager:
         self._driver.present(ticket, self.now(), line)
 
     def absent(self, ticket: int) -> None:
-        """Nobody is parked with this ticket any more."""
+        """No request is parked with this ticket any more."""
         self._driver.absent(ticket, self.now())
 
     def withdraw(self, ticket: int) -> None:
@@ -184,9 +185,9 @@ class LeaseManager:
         return self._by_job.get((client, file))
 
     def has_room_for_parts(self, file: str) -> bool:
-        """Whether parts of a large file may go without a lease: nobody is held back for others.
+        """Whether parts of a large file may go without a lease: no client is held back for others.
 
-        Nor while it is downloaded: the parts may be that client's, whose lease has to count them.
+        Not while the file is downloaded: the parts may be that client's, whose lease counts them.
         """
         return not (self._paused or file in self._of_file or self._parts.line.busy)
 
@@ -254,7 +255,7 @@ class LeaseManager:
             parts.passes.end(download.client, download.file)
         self._driver.end(download.lease, now, left, done=done)
         if download.ending and not done:
-            # It broke off in its last bytes: the ticket counts again.
+            # Its connection was lost in its last bytes: the ticket counts again.
             download.ending = False
             ticket = self._driver.ticket_of(download.lease)
             row = self.policy.ticket(ticket) if ticket is not None else None
@@ -283,12 +284,12 @@ class LeaseManager:
     def settle(self, *, hurry: bool = True) -> None:
         """After calls to the policy: journal what changed, and let it decide what follows.
 
-        Without `hurry` nobody waits for that: visits that changed nothing settle together.
+        Without `hurry` no client waits for that: visits that changed nothing settle together.
         """
         self._record()
         if self._settling:
             return
-        # What comes and goes while nobody waits for it is dealt with together a moment later.
+        # Changes that no client waits for are settled together a moment later.
         if hurry:
             delay_s = 0.0 if self._somebody_waits() else _MOMENT_S
         else:
@@ -335,7 +336,7 @@ class LeaseManager:
         now, ahead_s = self.now(), self._parts.wall_ahead_s()
         if ahead_s:
             rows = (moved(row, -ahead_s) for row in rows)
-        # The clock may have been set back since: nobody came in the future.
+        # The clock may have been set back since. No ticket was issued in the future.
         rows = [row if row.issued_s <= now else row._replace(issued_s=now) for row in rows]
         self._driver.restore(rows, now, self._parts.numbers.first)
         return rows
@@ -451,7 +452,7 @@ class LeaseManager:
             self._rounds.wake(lease)
 
     def idled_out(self, lease: int, now: float) -> None:
-        """Nobody used this lease; what is left of its connections is cut."""
+        """The lease was not used. What is left of its connections is cut."""
         download = self._drop(lease)
         if download is not None:
             self._parts.evidence.left(

@@ -14,9 +14,10 @@ from ..files.transfer import Transfer
 from ..http.unarrived import UnarrivedAnswers
 from .downloads import LeasedDownload
 
-#: What has not arrived so long after a body was over is not waited for, seconds; nor are more
-#: such bodies watched than this.
-_LINGER_S, _LINGERING = 20.0, 2000
+#: Bytes in flight are watched for this time after the end of their body, seconds.
+_LINGER_S = 20.0
+#: The most ended bodies that are watched.
+_LINGERING = 2000
 
 _log = Logger()
 
@@ -31,7 +32,7 @@ class Outlet(Protocol):
 
     @property
     def link_busy(self) -> bool:
-        """Whether the cap holds somebody back."""
+        """Whether the cap holds a download back."""
         ...
 
     def goodput_bytes_s(self) -> float:
@@ -65,7 +66,7 @@ class Line(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether the cap holds somebody back just now."""
+        """Whether the cap holds a download back now."""
         ...
 
     def goodput_bytes_s(self) -> float:
@@ -155,7 +156,7 @@ class LineKeeper:
 
     @property
     def busy(self) -> bool:
-        """Whether the cap holds somebody back just now."""
+        """Whether the cap holds a download back now."""
         return self._link.link_busy
 
     def goodput_bytes_s(self) -> float:

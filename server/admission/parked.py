@@ -170,7 +170,7 @@ class ParkedRequests:
         self._unchecked: list[ParkedRequest] = []
 
     def limit(self, most: int, most_per_client: int) -> None:
-        """Hold no more than so many at once; those that are held stay."""
+        """Hold at most this many requests at once. Those that are held stay."""
         self.most = most
         self.most_per_client = most_per_client
 

@@ -68,7 +68,7 @@ class Verdict:
     multicast: bool | None = None
 
     def is_plain(self, now: float) -> bool:
-        """Whether it stands between nobody and the file: there is none, or its hour has come."""
+        """Whether it restricts no client: there is no rule, or its hour has come."""
         return self is NOTHING or (
             self.require_class is None
             and self.treat_as is None
@@ -86,7 +86,7 @@ class Verdict:
         return self.hidden_until_s is not None and now < self.hidden_until_s
 
     def opens_in_s(self, now: float) -> float | None:
-        """In how many seconds it opens, where everybody may know of it and register for it."""
+        """Seconds until it opens, where visitors may know of it and register for it."""
         if self.hidden_until_s is None or self.require_class is not None:
             return None
         if not self.hidden(now) or not self.registers(now):
@@ -125,7 +125,7 @@ class RuleBook:
         for file in _accompanied(url_path, real_path):
             kept = self._of_names(file, self._resolve(file))
             if kept.require_class is not None or kept.hidden_until_s is not None:
-                # Nobody registers for it by its companion, nor does that count like it.
+                # A companion gives no registration for the file, and does not count like it.
                 found = stricter(found, Verdict(kept.require_class, kept.hidden_until_s))
         return found
 
