@@ -153,7 +153,7 @@ def build_waiting(
         hurry,
         open_waiting_pages(config),
         has_torrent,
-        lambda path: bool(site().said.sources_of(path)),
+        lambda path: bool(site().fields.sources_of(path)),
         lambda path: site().signatures_of(path),
         tells_places=tells_places,
     )

@@ -94,7 +94,7 @@ class Server:
         """All mirrors: those of the configuration, then the followers with their reports."""
         rows = [
             StatusLine(source.url, "configured", {"priority": str(source.priority)})
-            for source in self.site.said.mirrors
+            for source in self.site.fields.mirrors
         ]
         for mirror in self.mirrors.standings(self.now()) if self.mirrors is not None else ():
             facts = {

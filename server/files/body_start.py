@@ -16,7 +16,7 @@ from .transfer import BodyPlan, Transfer, TransferListener
 
 
 class WholeTransfer:
-    """A body that was sent in one write; over before anybody could pause it."""
+    """A body that was sent in one write: it is over before it could be paused."""
 
     __slots__ = ("blocked", "sent_bytes", "total_bytes")
 

@@ -20,7 +20,7 @@ _FIELDS: list[Header] = [
 def security_txt(
     contacts: Sequence[str], wall: Callable[[], float]
 ) -> Callable[[Request, list[bytes]], bool]:
-    """Answers for the file where there are `contacts` (URIs) and nobody wrote one."""
+    """Answers for the file where there are `contacts` (URIs) and the operator wrote none."""
     lines = "".join(f"Contact: {contact}\r\n" for contact in contacts)
 
     def answer(request: Request, parts: list[bytes]) -> bool:

@@ -1,4 +1,4 @@
-"""A quiet walk over the whole tree, so that digests are known before anybody asks.
+"""A quiet walk over the whole tree, so that digests are known before a client asks.
 
 Folders are read in pieces on a thread that stands behind others, which hashes what is small there
 and then; the loop only learns what was found. Long files go the way of all others.
@@ -24,10 +24,10 @@ from .transfer import FileKey
 from .tree import Folder, IsDirectory, NotHere, Overloaded, Tree
 
 _log = Logger()
-#: So many names are one piece, or fewer with so many bytes to hash.
+#: Names in one piece; fewer if they have this many bytes to hash.
 _AT_ONCE = 64
 _BYTES_AT_ONCE = 1 << 20
-#: A piece is followed by a pause of so many times what it took.
+#: The pause after a piece, as a multiple of the time it took.
 _REST = 1.0
 
 

@@ -35,12 +35,15 @@ _READ_BYTES = 1 << 20
 _AT_ONCE_BYTES = 256 * 1024
 #: Up to this size, hashing again is cheaper than asking the store.
 NOT_KEPT_BYTES = 128 * 1024
-#: Larger files never take the last thread, so that nobody waits minutes for a small file's digest.
+#: Larger files never take the last thread: no client waits minutes for a small file's digest.
 _LONG_BYTES = 64 << 20
 #: Hashing so little costs less than handing it to a thread, and describing the file twice.
 TINY_BYTES = 16 * 1024
 _NICENESS = 10
-_MOST_ASKED, _MOST_KNOWN = 256, 100_000
+#: Digests that clients wait for.
+_MOST_ASKED = 256
+#: Digests that are remembered.
+_MOST_KNOWN = 100_000
 
 
 class DigestCache(Protocol):

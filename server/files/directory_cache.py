@@ -20,7 +20,7 @@ _DEAR_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """Something that opens in so many seconds."""
+    """Something that opens at a known time."""
 
     entry: DirectoryEntry
     opens_in_s: float
@@ -38,7 +38,7 @@ class _Look:
 
 
 class DirectoryCache:
-    """Reads directories of `tree` as everybody may see them: what is hidden or secret is left out.
+    """Reads directories of `tree` as all visitors may see them, without hidden or secret files.
 
     `clock` measures what reading costs. `changes` counts what was found to be out of date.
     """

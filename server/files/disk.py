@@ -1,4 +1,4 @@
-"""Reading what the page cache does not have, on threads, so that a slow disk stops nobody else."""
+"""Reads what the page cache lacks, on threads, so that a slow disk stops no other request."""
 
 from __future__ import annotations
 

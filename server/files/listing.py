@@ -38,14 +38,16 @@ _FEED_ROWS = 50
 _LONGEST_SEARCH = 100
 #: Each is opened, which takes 10 to 50 µs.
 _DIGESTS_PER_LISTING = 32
-#: Searching may take so much time at once, in seconds; who comes too often is told to come back.
-_BURST_S, _AGAIN_S = 2.0, 2
+#: Searches may take this much time at once, seconds.
+_BURST_S = 2.0
+#: The Retry-After of a search beyond that, seconds.
+_AGAIN_S = 2
 #: pip checks the digest that an address carries behind `#` when the file is one it installs.
 _PIP_READS = (".whl", ".tar.gz", ".zip")
 _MOST_KEPT = 64
 #: Rows of one page; a directory with more has several.
 _ROWS = 1000
-#: Stands in kept pages for how the server was called; `.invalid` is nobody's name (RFC 2606).
+#: Stands in kept pages for how the server was called; `.invalid` is no host's name (RFC 2606).
 _SOME_ORIGIN = b"http://this-server.invalid"
 _SHELL_SAFE = re.compile(rb"https?://[A-Za-z0-9.:\[\]_-]+")
 
@@ -69,7 +71,7 @@ def _href(entry: DirectoryEntry) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListingView:
-    """How somebody wants to see a directory."""
+    """How a visitor wants to see a directory."""
 
     sort: str
     falling: bool

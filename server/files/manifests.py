@@ -1,4 +1,4 @@
-"""Files that nobody wrote: `SHA256SUMS`, `*.meta4` and `*.manifest.json`, answered once known.
+"""Files that the server writes: `SHA256SUMS`, `*.meta4` and `*.manifest.json`, answered once known.
 
 A real file of the same name always wins. Digests that are missing are computed first; a client
 waits for them inside its request for a while, and is then told when to come back.
@@ -42,7 +42,7 @@ _WAIT_S = 10.0
 _MOST_KEPT = 16
 #: What was made is used again for so long at the least: the fast path's own patience.
 _LEAST_REUSE_S = 0.02
-#: Stands in kept bodies for how the server was called; `.invalid` is nobody's name (RFC 2606).
+#: Stands in kept bodies for how the server was called; `.invalid` is no host's name (RFC 2606).
 _SOME_ORIGIN = "http://this-server.invalid"
 
 _log = Logger()
@@ -83,14 +83,14 @@ class GeneratedFiles:
         catalog: DigestService,
         folders: DirectoryCache,
         visibility: Visibility,
-        said: RepresentationHeaders,
+        fields: RepresentationHeaders,
         reactor: Clock,
     ) -> None:
         self._tree = tree
         self._catalog = catalog
         self._folders = folders
         self._visibility = visibility
-        self._said = said
+        self._fields = fields
         self._reactor = reactor
         self._kept: dict[tuple[_Maker, bytes], _KeptBody] = {}
         self._running: dict[bytes, Waiters[tuple[int, _Digested]]] = {}
@@ -218,7 +218,7 @@ class GeneratedFiles:
         self, origin: str, folder: list[bytes], name: bytes, digests: FileDigests
     ) -> FileManifest:
         url = url_of(b"/".join([*folder, name]))
-        sources = self._said.sources_of(url)
+        sources = self._fields.sources_of(url)
         last = max((source.priority for source in sources), default=0)
         sources.append(Source(origin + url, last + 1))
         return FileManifest.of(name.decode("utf-8", "replace"), digests, sources)

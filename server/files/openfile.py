@@ -21,7 +21,7 @@ _PROBE = bytearray(1)
 _ROOM = memoryview(bytearray(16 * 1024))
 #: The entity tag of an open file with this key.
 TagOf = Callable[[int, FileKey], str]
-#: A content is sampled at so many places, a page each.
+#: Places at which a content is sampled, a page each.
 _SAMPLES = 8
 
 
@@ -38,7 +38,7 @@ def key_of(status: os.stat_result) -> FileKey:
 
 
 def local_tag(fd: int, key: FileKey) -> str:
-    """A strong entity tag: the same as long as nobody wrote to the file, also after a restart."""
+    """A strong entity tag: the same until the file is written to, also after a restart."""
     return _tag(f"{key.inode:x}.{key.size_bytes:x}.{key.mtime_ns:x}.{key.ctime_ns:x}".encode())
 
 
@@ -61,7 +61,7 @@ def shared_tag(fd: int, key: FileKey) -> str:
     try:
         parts += [os.pread(fd, _PAGE_BYTES, place) for place in places]
     except OSError as error:
-        # Nobody has such a copy: what others have of it is not continued here.
+        # No other copy has this tag: a copy from elsewhere is not continued here.
         parts.append(f"{local_tag(fd, key)} {error.errno}".encode())
     return _tag(b"".join(parts))
 
@@ -73,7 +73,7 @@ def _tag(text: bytes) -> str:
 def at_hand(fd: int, start: int, stop: int) -> bool:
     """Whether the page cache has both ends of this part: files are read from front to back.
 
-    True where nobody can say: some file systems know no such question.
+    True where it is unknown: some file systems cannot tell.
     """
     try:
         if stop - start > _PAGE_BYTES:
@@ -89,7 +89,7 @@ def at_hand(fd: int, start: int, stop: int) -> bool:
 def read_at_hand(fd: int, start: int, into: memoryview) -> int:
     """Fill this with bytes from there, without waiting for a disk; how many there were.
 
-    Where nobody can say whether it would wait, it may. Raises OSError.
+    Where the kernel cannot say whether it would wait, it may. Raises OSError.
     """
     try:
         return os.preadv(fd, (into,), start, os.RWF_NOWAIT)
@@ -104,7 +104,7 @@ def read_at_hand(fd: int, start: int, into: memoryview) -> int:
 class OpenFile:
     """One content of one file, open for reading, shared by all who send it.
 
-    The descriptor is read with explicit offsets only. It is closed when nobody refers to the
+    The descriptor is read with explicit offsets only. It is closed when nothing refers to the
     object any more; so a plan, a queue or a sender keeps it open by having it.
     """
 
@@ -129,7 +129,7 @@ class OpenFile:
         os.close(self.fd)
 
     def unchanged(self) -> bool:
-        """Whether nobody has written to the file since it was opened.
+        """Whether the file was not written to since it was opened.
 
         A file that was renamed over or removed is unchanged: the descriptor still has it whole.
         """
@@ -152,7 +152,7 @@ class OpenFile:
         self._mtime_ns = other.rep.key.mtime_ns
 
     def read_at(self, offset: int, count: int) -> bytes:
-        """So many bytes from there; fewer only where the file ends. Raises Unreadable."""
+        """`count` bytes from there; fewer only where the file ends. Raises Unreadable."""
         parts: list[bytes] = []
         while count:
             try:

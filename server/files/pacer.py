@@ -1,8 +1,8 @@
 """The cap on what leaves the server, shared fairly: deficit round robin among downloads.
 
 Each tick adds `rate * elapsed` to a budget, and the ring is served one quantum at a time until the
-budget is spent. A quantum goes to a *share*: all connections of one download take turns in it, so
-many connections get no more than one. A sender whose socket is full leaves its share until the
+budget is spent. A quantum goes to a *share*: all connections of one download take turns in it. Many
+connections get no more than one. A sender whose socket is full leaves its share until the
 socket is writable again. So slow clients keep what they can take and the others share the rest:
 max-min fairness, at a cost set by the bandwidth and not by the number of clients.
 
@@ -141,21 +141,21 @@ class Alone:
     """There are none: `Others` of one process."""
 
     def tell(self, sent_bytes_total: int, waiting: int) -> None:
-        """Nobody hears it."""
+        """Does nothing."""
 
     def sent_bytes(self) -> int:
         """Nothing."""
         return 0
 
     def waiting(self) -> int:
-        """Nobody."""
+        """No transfer."""
         return 0
 
     def tell_kept(self, paused: int, spent_bytes_total: int) -> None:
-        """Nobody hears it."""
+        """Does nothing."""
 
     def kept(self) -> tuple[int, int]:
-        """Nobody, and nothing."""
+        """No transfer, no bytes."""
         return 0, 0
 
 
@@ -227,7 +227,7 @@ class Pacer:
         self._due = 0.0
         self._last_tick_s = reactor.seconds()
         self._tick_call: Any = None
-        #: Whether the budget was spent at the last tick while somebody still stood in the ring.
+        #: Whether the budget was spent at the last tick while a transfer still stood in the ring.
         self._short = False
         #: Requests whose answers do not ask for turns; see `RequestQueue`.
         self.requests = RequestQueue()
@@ -282,10 +282,10 @@ class Pacer:
 
     @property
     def link_busy(self) -> bool:
-        """Whether the cap, right now, holds somebody back.
+        """Whether the cap holds a transfer back now.
 
         A transfer in the ring until the next tick is not held back: under a cap far too high there
-        is always somebody whose socket has just taken up again.
+        is always a transfer whose socket has just taken up again.
         """
         return self._short
 
@@ -312,7 +312,7 @@ class Pacer:
             self._tick_call = self._reactor.callLater(TICK_S, self._tick)
 
     def give_back(self, count: int) -> None:
-        """So many bytes that were paid for do not leave: their sockets keep them.
+        """Bytes that were paid for do not leave: their sockets keep them.
 
         Fewer than none: they have left after all. Nothing is taken that was not given and used
         before, and the line is never silent for long.
@@ -333,7 +333,7 @@ class Pacer:
 
     @property
     def _waiting(self) -> int:
-        """Shares that wait for a turn; all of the background as one, if nobody else does."""
+        """Shares that wait for a turn; all of the background as one, if no other does."""
         return len(self._ring) or min(1, len(self._behind) + len(self._beyond))
 
     # -- where transfers stand -----------------------------------------------------------------
@@ -465,7 +465,7 @@ class Pacer:
             self._others_sent = sent
             waiting, own = self._others.waiting(), self._waiting
             part = own / (own + waiting) if waiting else 1.0
-            # What lies unspent for longer than its owners' next turn is anybody's.
+            # What lies unspent for longer than its owners' next turn is for all.
             free = self._budget - (rate * _CLAIM_S if waiting else 0.0)
             self._due = min(self._budget, max(self._due + part * earned, free))
             self._grant(part * earned, rate)

@@ -20,7 +20,7 @@ from .mediatypes import content_type_of
 
 STATIC_ROUTE = "/-/static"
 
-#: Pages run nothing that is not ours, and are shown in nobody's frame.
+#: Pages run nothing that is not ours, and are shown in no other site's frame.
 SECURITY_HEADERS = (
     (
         b"Content-Security-Policy",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import quote_from_bytes
 
 _SAFE = "/-._~!$&'()*+,;=:@"
-#: Names of files that nobody wrote; see `manifests` and `server.torrent`.
+#: Names of files that the server writes; see `manifests` and `server.torrent`.
 SUMS = b"SHA256SUMS"
 METALINK = b".meta4"
 MANIFEST = b".manifest.json"
@@ -30,7 +30,7 @@ def may_be_generated(name: bytes) -> bool:
 def accompanied(url_path: str) -> Iterator[str]:
     """The files that a path goes with: `a` for `a.asc`, both `a.sha256` and `a` for their `.asc`.
 
-    No more than four: an address may be as long as somebody likes.
+    No more than four: an address may be of any length.
     """
     for _ in range(_MOST_COMPANIONS):
         lowered = url_path.lower()

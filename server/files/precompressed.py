@@ -53,7 +53,7 @@ class Chosen:
 
 
 class Precompressed:
-    """Finds compressed files beside those of a tree, as far as everybody may see them."""
+    """Finds compressed files beside those of a tree, as far as all visitors may see them."""
 
     def __init__(self, tree: Tree, visibility: Visibility) -> None:
         self._tree = tree

@@ -4,7 +4,7 @@ Everything but the body of a large download leaves without asking the pacer: sma
 pages, refusals, headers. Each request may pass as long as its network is within its share. A
 network may be ahead of its share by `BURST_BYTES`, so the request of one that was quiet never
 waits. All others wait until their network's share has come up with it (deficit round robin by
-network, one address after the other within it), or until nobody else wants the line.
+network, one address after the other within it), or until no other network wants the line.
 
 So what leaves without asking is bounded by construction: per network by its share and one burst,
 and in all by what the pacer lets requests have.
@@ -58,7 +58,7 @@ class RequestQueue:
     """Who must wait. Its owner (the pacer) sets `busy` and grants what requests may have."""
 
     def __init__(self) -> None:
-        #: Whether anybody may have to wait: the line is full, or requests wait.
+        #: Whether a request may have to wait: the line is full, or requests wait.
         self.busy = False
         #: What requests may still be given before they wait, of all networks together.
         self.granted_bytes = 0.0
@@ -96,7 +96,7 @@ class RequestQueue:
         return self.shares.excess_bytes(levels_of(address)) > BURST_BYTES
 
     def charge(self, address: str, count: int) -> None:
-        """So many bytes leave to this address without asking the pacer."""
+        """Count bytes that leave to this address without the pacer."""
         self.shares.charge(levels_of(address), count)
 
     def wait(

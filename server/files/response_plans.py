@@ -1,4 +1,4 @@
-"""What will be sent, decided before anybody is asked: status, fields, ranges, pieces."""
+"""What will be sent, decided before admission is asked: status, fields, ranges, pieces."""
 
 from __future__ import annotations
 

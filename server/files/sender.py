@@ -50,15 +50,19 @@ _COPY_BYTES = 64 * 1024
 _UNSENT_BYTES = 4 << 20
 #: Under a cap no more than the larger of these lies unsent before the peer has taken as much: what
 #: the socket of a reader that takes nothing swallows was paid for.
-_UNTRIED_BYTES, _UNTRIED_S = 4096, 0.002
-#: Where `struct tcp_info` of Linux has `tcpi_rwnd_limited`, and so much of it as ends there.
-_RWND_LIMITED, _TCP_INFO_BYTES = 176, 184
+_UNTRIED_BYTES = 4096
+#: The same in seconds of the transfer's rate.
+_UNTRIED_S = 0.002
+#: The offset of `tcpi_rwnd_limited` in `struct tcp_info` of Linux.
+_RWND_LIMITED = 176
+#: The bytes of that struct up to its end.
+_TCP_INFO_BYTES = 184
 
 _log = Logger()
 
 
 def window_shut_s(sock: socket.socket) -> float:
-    """For how long bytes have waited for the peer's window, seconds in all; 0: nobody knows."""
+    """For how long bytes have waited for the peer's window, seconds in all; 0: unknown."""
     try:
         known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except (OSError, ValueError):  # a unix socket has no such option

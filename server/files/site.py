@@ -113,13 +113,13 @@ class Site:
         self.admission = admission
         self.visibility = visibility
         self.pacer = pacer
-        self.said = RepresentationHeaders(catalog, mirrors, elsewhere, has_torrent)
+        self.fields = RepresentationHeaders(catalog, mirrors, elsewhere, has_torrent)
         self.folders = DirectoryCache(tree, visibility, reactor)
         self._listings = Listings(
             tree, catalog, self.folders, visibility, pages, reactor, greet, has_torrent
         )
         self._generated = GeneratedFiles(
-            tree, catalog, self.folders, visibility, self.said, reactor
+            tree, catalog, self.folders, visibility, self.fields, reactor
         )
         self._makers: list[Finder] = [self._generated.answer]
         self._unrouted = unrouted
@@ -155,7 +155,7 @@ class Site:
         )
 
     def add_maker(self, maker: Finder) -> None:
-        """Have `maker` answer for files that nobody wrote; it says whether it took the request."""
+        """Let `maker` answer for files that the server writes; it says whether it did."""
         self._makers.append(maker)
 
     def __call__(self, request: Request) -> None:
@@ -336,8 +336,10 @@ class Site:
                 [(b"ETag", rep.etag.encode("ascii"))],
             )
             return
-        digests, _ = self.said.digests(request, file)
-        fields = self.said.fields_of(file, now, mtime_s, digests, headers.get(b"want-repr-digest"))
+        digests, _ = self.fields.digests(request, file)
+        fields = self.fields.fields_of(
+            file, now, mtime_s, digests, headers.get(b"want-repr-digest")
+        )
         if rep is not file.rep:
             tag = (b"ETag", rep.etag.encode("ascii"))
             fields = [tag if field[0] == b"ETag" else field for field in fields]
@@ -383,7 +385,7 @@ class Site:
     def _send_whole(self, request: Request, file: OpenFile) -> bool:
         """A short file as it is, to who was admitted; False where its disk has to be waited for."""
         rep = file.rep
-        digests, body = self.said.digests(request, file)
+        digests, body = self.fields.digests(request, file)
         if body is None:
             body = file.read_pieces_at_hand([(0, rep.size_bytes)])
         if body is None:
@@ -391,7 +393,7 @@ class Site:
         self._know(request, SiteFile(self, rep, digests, body))
         now = self._wall()
         mtime_s = min(int(rep.mtime_s // 1), int(now))
-        request.respond(200, self.said.fields_of(file, now, mtime_s, digests, None), body)
+        request.respond(200, self.fields.fields_of(file, now, mtime_s, digests, None), body)
         return True
 
     def _know(self, request: Request, file: SiteFile) -> None:
@@ -453,7 +455,7 @@ class Site:
         return Ready(200, self.head_of(rep, digests, rep.size_bytes), body, _NOBODY)
 
     def _nothing(self, accept: bytes | None, language: bytes | None) -> Ready:
-        """What is said of what is not there."""
+        """The answer for a path that is not there."""
         kind = prefers_html(accept), language if prefers_html(accept) else None
         ready = self._not_found.get(kind)
         if ready is None:
@@ -473,7 +475,7 @@ class Site:
         part: bytes = b"",
     ) -> bytes:
         """The fields of an answer about a file; `body_bytes` of None: it is unchanged."""
-        kind, fields = self.said.block(rep, digests)
+        kind, fields = self.fields.block(rep, digests)
         if body_bytes is None:
             return _SERVER_LINE + fields
         return b"%b%b%b%bContent-Length: %d\r\n" % (_SERVER_LINE, kind, fields, part, body_bytes)
@@ -511,7 +513,7 @@ class Site:
         return self.tree.has(rep.path, rep.key)
 
     def signatures_of(self, url_path: str) -> list[str]:
-        """The endings of the signatures beside a file, as far as everybody may see them."""
+        """The endings of the signatures beside a file, as far as all visitors may see them."""
         parts = split_path(url_path.encode("ascii"))
         look = self.visibility
         return [
@@ -534,7 +536,7 @@ class Site:
 
     def use_mirrors(self, mirrors: Sequence[Source]) -> None:
         """Name these with every file from now on."""
-        self.said.mirrors = tuple(mirrors)
+        self.fields.mirrors = tuple(mirrors)
         self.forget_all()
 
     def forget_content(self, key: FileKey) -> None:
@@ -542,8 +544,8 @@ class Site:
         self._files.forget_content(key)
 
     def forget_all(self) -> None:
-        """Drop every ready answer: what is said of files (mirrors, links) has changed."""
-        self.said.forget()
+        """Drop every ready answer: the fields of files (mirrors, links) have changed."""
+        self.fields.forget()
         self.folders.forget()
         self._files.forget_all()
         self._parts.clear()
@@ -553,8 +555,8 @@ class SiteFile:
     """What is known of a file, and the answers about it; the `ready.Subject` of the whole one."""
 
     __slots__ = (
+        "_fields_version",
         "_known",
-        "_said",
         "_site",
         "_unchanged",
         "_without_body",
@@ -582,7 +584,7 @@ class SiteFile:
     def describe(self, *, in_memory: bool) -> None:
         """See `CachedFile`."""
         site, rep = self._site, self.rep
-        self._said = site.said.version
+        self._fields_version = site.fields.version
         self._known = site.catalog.version
         self._unchanged: Ready | None = None
         self._without_body: Ready | None = None
@@ -621,7 +623,7 @@ class SiteFile:
     def current(self) -> bool:
         """See `Subject`."""
         rep = self.rep
-        return self._site.tree.has(rep.path, rep.key) and self._is_said_so()
+        return self._site.tree.has(rep.path, rep.key) and self._has_current_fields()
 
     def admit(self) -> bool:
         """See `Subject`."""
@@ -641,21 +643,21 @@ class SiteFile:
     def read_part(self, start: int, stop: int) -> bytes | None:
         """Bytes of the file; None: an answer about it is not true any more, or has to wait."""
         rep = self.rep
-        if not self._is_said_so():
+        if not self._has_current_fields():
             return None
         return self._site.tree.read_again(rep.path, rep.key, start, stop)
 
-    def _is_said_so(self) -> bool:
-        """Whether all that is said of the file beside its bytes still holds."""
+    def _has_current_fields(self) -> bool:
+        """Whether the fields beside the body of the file still hold."""
         site, rep = self._site, self.rep
         if self._known != site.catalog.version:
             if site.catalog.known(rep.key) is not self.digests:
                 return False
             self._known = site.catalog.version
-        return site.said.version == self._said
+        return site.fields.version == self._fields_version
 
     def is_plain(self) -> bool:
-        """Whether no rule stands between anybody and the file now."""
+        """Whether no rule restricts the file now."""
         return self._site.admission.is_plain(self.rep)
 
     def admit_part(self, body_bytes: int) -> bool:

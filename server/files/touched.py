@@ -1,7 +1,7 @@
-"""Files whose times were set although nobody wrote to them: `touch`, `chown`, `rsync -a`.
+"""Files whose times were set although their content is the same: `touch`, `chown`, `rsync -a`.
 
 A content is known by its inode, size and times, so such a file looks like another one. Where the
-digest of the former content is known, the present one is hashed and compared before a download is
+digest of the earlier content is known, the present one is hashed and compared before a download is
 cut or a resume begun anew. Nothing is believed unread: never a mixture.
 """
 
@@ -19,8 +19,10 @@ from .digests import DigestService
 from .openfile import OpenFile
 from .transfer import Representation
 
-#: How many paths, and former contents of each, are remembered.
-_MOST_PATHS, _MOST_FORMER = 4_096, 8
+#: Paths that are remembered.
+_MOST_PATHS = 4_096
+#: Earlier contents of each.
+_MOST_FORMER = 8
 #: A file whose times are set again and again is read this often once more.
 _TRIES = 8
 
@@ -43,7 +45,7 @@ class Touched:
             self._served.popitem(last=False)
 
     def named(self, headers: Mapping[bytes, bytes], rep: Representation) -> Representation | None:
-        """The former content of this size that a condition of the client names, by its tag."""
+        """The earlier content of this size that a condition of the client names, by its tag."""
         value = headers.get(b"if-range") or headers.get(b"if-match")
         tag = None if value is None else parse_etag(value.decode("latin-1"))
         if tag is None or tag.weak or f'"{tag.tag}"' == rep.etag:
@@ -54,7 +56,7 @@ class Touched:
         return None
 
     def same(self, former: Representation, file: OpenFile) -> defer.Deferred[bool]:
-        """Whether the file has the former content; False also when nobody can say."""
+        """Whether the file has the earlier content; False also when that is unknown."""
         known = self._catalog.known(former.key)
         if known is None or former.size_bytes != file.rep.size_bytes:
             return defer.succeed(False)

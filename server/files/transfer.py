@@ -26,8 +26,8 @@ def no_torrents(url_path: str, size_bytes: int) -> bool:
 class FileKey(NamedTuple):
     """What tells one content of a file from another without reading it.
 
-    The inode's change time stands beside its modification time, because a build may restore the
-    latter (and the size) over other bytes; nobody can restore the former.
+    The inode's change time stands beside its modification time. A build may restore the
+    modification time and the size over other bytes, but not the change time.
     """
 
     inode: int
@@ -160,9 +160,9 @@ class Admission(Protocol):
         ...
 
     def is_plain(self, rep: Representation) -> bool:
-        """Whether nothing but slots stands between anybody and this file.
+        """Whether nothing but slots restricts this file.
 
-        No rule does now: nobody needs a pass for it, and it is not hidden.
+        No rule does now: it needs no pass, and it is not hidden.
         """
         ...
 
@@ -171,7 +171,7 @@ class Admission(Protocol):
         ...
 
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
-        """So much of a file was sent so many times after `admit_again`."""
+        """Count bytes and answers of a file that were sent after `admit_again`."""
         ...
 
     def enter(
@@ -197,7 +197,7 @@ class Visibility(Protocol):
         ...
 
     def turned_away(self, request: Request, url_path: str) -> bool:
-        """Answer a request of somebody who may learn nothing of this path; False: he may."""
+        """Answer a request that may learn nothing about this path; False: it may."""
         ...
 
     def register(self, request: Request, rep: Representation) -> bool:

@@ -86,7 +86,7 @@ def _holds_something(folder_fd: int) -> bool:
 class Folder:
     """A directory that stays open while it is read, by one thread at a time.
 
-    `identity` is its device and inode; `shown` says which names anybody may see.
+    `identity` is its device and inode; `shown` says which names all visitors may see.
     """
 
     def __init__(self, fd: int, identity: tuple[int, int], shown: Callable[[bytes], bool]) -> None:
@@ -96,7 +96,7 @@ class Folder:
         self._scan = os.scandir(fd)
 
     def __iter__(self) -> Iterator[tuple[bytes, os.DirEntry[str]]]:
-        """The names that are shown, in no order; another loop goes on where one broke off."""
+        """The names that are shown, in no order; another loop goes on where one ended."""
         for item in self._scan:
             name = os.fsencode(item.name)
             if self._shown(name):
@@ -144,7 +144,7 @@ class Tree:
         status = os.fstat(self._root_fd)
         self._root_identity = (status.st_dev, status.st_ino)
         self._open: OrderedDict[bytes, OpenFile] = OrderedDict()
-        #: Device and inode of a folder, and a name in it that is nobody's business.
+        #: Device and inode of a folder, and a name in it that is not shown.
         self._private: set[tuple[int, int, bytes]] = set()
         self._private_names: set[bytes] = set()
         #: Where `read_again` reads to.
@@ -249,7 +249,7 @@ class Tree:
             return None
         room = self._room_for(stop - start)
         try:
-            # Compared after it was read: then it was this file, and nobody had written to it.
+            # Compared after it was read: then it was this file, unchanged.
             if read_at_hand(fd, start, room) < len(room) or key_of(os.fstat(fd)) != key:
                 return None
             return bytes(room)
@@ -273,7 +273,7 @@ class Tree:
     def _is_no_link(self, name: bytes) -> bool:
         """Whether no link is on the way to what is (or might be) here; False: look closer.
 
-        It takes about as long for what is not here, so that nobody can tell by that.
+        It takes about as long for what is not here, so that the time tells nothing.
         """
         try:
             return self._lies_at(name)
@@ -306,7 +306,7 @@ class Tree:
     def place_of(self, file: OpenFile) -> str | None:
         """The URL path under which an open file lies now, whatever link led to it.
 
-        None: under the name it was asked for, or nobody can say.
+        None: under the name it was asked for, or unknown.
         """
         place = self._place_of(file.fd) if file.by_link else None
         return None if place is None else url_of(place)
@@ -382,7 +382,7 @@ class Tree:
             return None
         try:
             room = self._room_for(status.st_size)
-            # Compared after it was read: then it was this file, and nobody had written to it.
+            # Compared after it was read: then it was this file, unchanged.
             there = read_at_hand(fd, 0, room) if room else 0
             key = key_of(os.fstat(fd))
             if there < len(room) or key != key_of(status):

@@ -145,7 +145,7 @@ class TorrentRoom:
         return request.origin.decode("latin-1") + ANNOUNCE
 
     def _seeds(self, request: Request, url_path: str) -> list[str]:
-        mirrors = [source.url for source in self._site.said.sources_of(url_path)]
+        mirrors = [source.url for source in self._site.fields.sources_of(url_path)]
         return [request.origin.decode("latin-1") + url_path, *mirrors]
 
     # -- the tracker -------------------------------------------------------------------------
