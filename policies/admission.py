@@ -1163,14 +1163,11 @@ class HookedAdmission:
             of.update((row.number, whose))
         queue.restore(apart, now, until_s, self.is_large)
         # The journal does not have the returns that clients were told.
-        told_until_s = now + longest_return_s(self.settings)
-        self._ready.told_before_until_s = told_until_s
+        self._ready.told_before_until_s = now + longest_return_s(self.settings)
         for one in rows:
             at = queue.table.rows.get(one.number)
             if at is not None:
                 self.laws.ticket_restored(at)
-                if one.state is TicketState.READY and not self._room.is_small(at):
-                    queue.keep_until(at, told_until_s + self.settings.ticket_ttl_s)
         queue.next_number = max(queue.next_number, next_number)
 
     def _make_room(self, ticket: TicketRow, now: float) -> None:

@@ -109,21 +109,31 @@ class ReadyList:
 
     def make_ready(self, row: int, now: float, first: bool = False) -> None:
         """Move this ticket to the ready list; it lives from its promised return on."""
-        table = self._queue.table
-        promise_s = max(now, table.promise_s[row])
-        if not table.raw[row] and not table.present[row]:
-            promise_s = max(promise_s, self.told_before_until_s)
+        promise_s = max(now, self._queue.table.promise_s[row])
         self._queue.make_ready(row, now, promise_s + self._settings.ticket_ttl_s, first)
 
     def expire(self, now: float, most: int) -> list[int]:
         """Rows of ready tickets that were not presented in time; no-shows are learnt from them."""
-        rows = self._queue.overdue(now, most)
+        rows = [row for row in self._queue.overdue(now, most) if not self._may_return(row, now)]
         for row in rows:
             self._estimator.claimed(False)
             if self._queue.table.polls[row]:
                 # One that never came back at all is counted among newcomers.
                 self._estimator.left()
         return rows
+
+    def _may_return(self, row: int, now: float) -> bool:
+        """Whether a server before this one may have told its client a later return.
+
+        Then it stays. A client that lost its download (or wants a small file) was told none: its
+        key is before all others.
+        """
+        table = self._queue.table
+        until_s = self.told_before_until_s + self._settings.ticket_ttl_s
+        if table.raw[row] or table.key[row] == -math.inf or now >= until_s:
+            return False
+        self._queue.keep_until(row, until_s)
+        return True
 
     def presented(self, row: int) -> None:
         """This ticket starts: a ready one of an absent client was claimed."""
