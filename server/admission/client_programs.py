@@ -105,8 +105,8 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     # `curl --retry` would honour Retry-After, but nothing in a request tells it from plain curl,
     # which does not; holding serves both.
     # The name may stand behind another program's, which runs curl; busybox says only `Wget`.
-    # All bear a minute of silence, but not where their user told them less.
-    # aria2 gives up after a minute of silence, and follows 20 redirects.
+    # All bear a minute of silence, but not where their user told them less. aria2 also follows 20
+    # redirects.
     ToolRule(
         agent=r"^aria2/",
         manner="hold",
