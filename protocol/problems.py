@@ -118,7 +118,7 @@ PROBLEMS: Mapping[str, str] = {
     "store-silent": "The database does not answer. Downloads go on; ask again later.",
     "not-stored": "The change holds, but the database takes no writes: it is lost if the server is "
     "started anew before it does. Make it again later.",
-    "no-arrivals": "Nobody has come within the last hour, so there is nothing to replay.",
+    "no-arrivals": "Too few clients have come within the last hour to compare policies by them.",
     "invalid-value": "A value breaks its bounds; `errors` names each field with them.",
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 from .errors import ProtocolError
 
@@ -130,6 +131,43 @@ def bound_of(duration_s: float) -> int:
 def format_duration(duration_s: float) -> str:
     """`45 s`, `14 min`, `2 h 5 min`, `3 d`."""
     return " ".join(f"{count} {unit}" for unit, count in split_duration(duration_s))
+
+
+def exact_size(size_bytes: int) -> str:
+    """The shortest text that `parse_size` reads as this: `256kB`, `64KiB`, `1234B`."""
+    texts = [
+        f"{size_bytes / scale:.12g}{prefix.capitalize() if scale > 1000 else prefix}B"
+        for prefix, scale in (*_PREFIXES.items(), *_BINARY.items())
+    ]
+    return _exact([*texts, str(size_bytes)], size_bytes, parse_size)
+
+
+def exact_rate(rate_bytes_s: float) -> str:
+    """The shortest text that `parse_rate` reads as this: `40Mbit`; else the bare number."""
+    texts = [
+        f"{rate_bytes_s * 8 / scale:.12g}{prefix.upper() if scale > 1000 else prefix}bit"
+        for prefix, scale in _PREFIXES.items()
+    ]
+    return _exact([*texts, f"{rate_bytes_s!r}"], rate_bytes_s, parse_rate)
+
+
+def exact_duration(duration_s: float) -> str:
+    """The shortest text that `parse_duration` reads as this: `45s`, `5m`, `1d`."""
+    texts = [f"{duration_s / _DURATIONS[unit]:.12g}{unit}" for unit in ("s", "m", "h", "d")]
+    return _exact([*texts, f"{duration_s!r}"], duration_s, parse_duration)
+
+
+def _exact(texts: list[str], value: float, parse: Callable[[str], float]) -> str:
+    """The shortest of these that means `value`; the last one, a bare number, if none does."""
+    *with_unit, bare = texts
+    return min((text for text in with_unit if _means(text, value, parse)), key=len, default=bare)
+
+
+def _means(text: str, value: float, parse: Callable[[str], float]) -> bool:
+    try:
+        return parse(text) == value
+    except BadUnit:
+        return False
 
 
 def whole_number(text: str) -> int | None:

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from tidegate.protocol.units import (
     BadUnit,
     bound_of,
+    exact_duration,
+    exact_rate,
+    exact_size,
     format_duration,
     format_rate,
     format_size,
@@ -129,3 +132,21 @@ def test_a_bound_as_it_is_written_is_no_shorter_and_hardly_longer(duration_s: fl
     told_s = sum(count * seconds[unit] for unit, count in written)
     assert told_s == bound_of(duration_s)
     assert duration_s <= told_s < duration_s + (60 if duration_s < 172_800 - 60 else 86_400)
+
+
+@given(st.integers(0, 1 << 45))
+def test_an_exact_size_reads_back(size_bytes: int) -> None:
+    assert parse_size(exact_size(size_bytes)) == size_bytes
+
+
+@given(st.floats(0, 1e12))
+def test_an_exact_rate_or_duration_reads_back(value: float) -> None:
+    rate, duration = exact_rate(value), exact_duration(value)
+    assert (float(rate) if rate[-1].isdigit() else parse_rate(rate)) == value
+    assert (float(duration) if duration[-1].isdigit() else parse_duration(duration)) == value
+
+
+def test_exact_texts_are_short() -> None:
+    assert [exact_size(n) for n in (0, 256_000, 65_536, 1234)] == ["0B", "256kB", "64KiB", "1234B"]
+    assert [exact_rate(n) for n in (5e6, 4.2e6, 0.5)] == ["40Mbit", "33.6Mbit", "0.5"]
+    assert [exact_duration(n) for n in (45, 300, 86_400, 0.05)] == ["45s", "5m", "1d", "0.05s"]

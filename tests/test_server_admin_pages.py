@@ -20,6 +20,8 @@ from tidegate.policies.contract import Estimate, Snapshot, Wait
 from tidegate.policies.settings import PolicySettings
 from tidegate.protocol.units import format_duration
 from tidegate.server.admin.charts import CHARTS, first_value, from_first_value, recorded_since, show
+from tidegate.server.admin.policy import COMPARED_LEAST
+from tidegate.server.admin.setting_words import ADVANCED, MAIN, WORDS
 from tidegate.server.admin.status_text import state_of
 from tidegate.server.admission.responses import Notice
 from tidegate.server.app.run import introduction
@@ -424,11 +426,45 @@ def test_closed_doors_stay_closed_over_a_restart(
 # -- the policy ------------------------------------------------------------------------------
 
 
-def test_every_setting_is_in_the_form_with_unit_bounds_and_help(browser: Browser) -> None:
-    page = browser.text("/policy").replace("&#39;", "'")
-    for name, rules in PolicySettings.model_json_schema()["properties"].items():
-        assert f'name="s.{name}"' in page, name
-        assert rules["description"].replace("`", "")[:30] in page, name
+def test_every_setting_is_in_the_form_under_a_name_for_people_with_its_effect_and_chart(
+    browser: Browser,
+) -> None:
+    page = browser.text("/policy")
+    charts = {chart.name for chart in CHARTS}
+    assert WORDS.keys() == PolicySettings.model_fields.keys()
+    for name, words in WORDS.items():
+        assert page.count(f'name="s.{name}"') == 1, name
+        assert f">{words.label}</label>" in page, name
+        assert words.effect in page, name
+        assert words.chart in charts, name
+    three, _, rest = page.partition("<summary>Advanced</summary>")
+    assert [name for name in WORDS if f'name="s.{name}"' in three] == list(MAIN)
+    assert all(f"<h2>{title}</h2>" in rest for title in ADVANCED if title != "Turns")
+
+
+def test_the_form_takes_and_shows_units_as_the_command_line_does(
+    site: Site, browser: Browser
+) -> None:
+    form = filled(bandwidth_bytes_s="40Mbit", small_below_bytes="256kB", ticket_ttl_s="5m")
+    assert browser.post("/policy", form).status == 303
+    settings = site.service.gate.settings
+    assert settings.bandwidth_bytes_s == 5_000_000.0
+    assert (settings.small_below_bytes, settings.ticket_ttl_s) == (256_000, 300.0)
+    page = browser.text("/policy")
+    for text in ("40Mbit", "256kB", "5m"):
+        assert f'value="{text}"' in page
+    assert (
+        'class="field changed"'
+        not in browser.post(
+            "/policy", filled(slots="0", small_below_bytes="256000", ticket_ttl_s="300s")
+        ).body.decode()
+    )
+
+
+def test_adaptive_is_not_offered_but_is_taken_and_then_shown(browser: Browser) -> None:
+    assert 'value="adaptive"' not in browser.text("/policy")
+    assert browser.post("/policy", {**filled(slots="50"), "policy": "adaptive"}).status == 303
+    assert 'value="adaptive" checked' in browser.text("/policy")
 
 
 def filled(**changes: str) -> dict[str, str]:
@@ -550,7 +586,7 @@ def test_preview_shows_both_sides_and_applies(site: Site, browser: Browser) -> N
     assert browser.post(place, {}).status == 412, "its base is no longer in force"
 
 
-def test_a_preview_replays_who_came_or_says_that_nobody_did(site: Site, browser: Browser) -> None:
+def test_a_preview_replays_who_came_or_says_that_too_few_did(site: Site, browser: Browser) -> None:
     asked: list[dict[str, Any]] = []
 
     async def simulate(request: bytes) -> bytes:
@@ -559,14 +595,18 @@ def test_a_preview_replays_who_came_or_says_that_nobody_did(site: Site, browser:
 
     site.admin.previews.runner = simulate
     form = {**filled(slots="50"), "act": "preview", "workload": "recorded"}
-    answer = browser.post("/policy", form)
-    assert answer.status == 409
-    assert b"nothing to replay" in answer.body
-    crowd(site, 4)
+    for come in (0, 4):
+        crowd(site, come)
+        site.wait(6.0)
+        site.settle()
+        answer = browser.post("/policy", form)
+        assert answer.status == 409
+        assert f"Too few arrivals to compare: {come} downloads".encode() in answer.body
+    crowd(site, COMPARED_LEAST)
     site.wait(6.0)
     site.settle()
     assert browser.post("/policy", form).status == 303
-    assert len(asked[0]["arrivals"]) == 4
+    assert len(asked[0]["arrivals"]) == COMPARED_LEAST
 
 
 @pytest.mark.parametrize(

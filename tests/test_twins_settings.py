@@ -188,7 +188,7 @@ def test_a_form_that_is_sent_back_as_it_was_shown_changes_nothing(name: str) -> 
     if key == "class_weights":
         values += [{"gold": 1.23456789}, {"gold": 0.01, "iron": 1000.0}]
     for value in values:
-        assert by_page(name, shown(value)) == value, value
+        assert by_page(name, shown(key, value)) == value, value
 
 
 class _Asked(Exception):
@@ -226,7 +226,7 @@ def test_a_preview_plays_what_the_simulator_does(
         measure_bandwidth=True,
         rtt=None,
         router_queue=None,
-        overrides=[f"{name}={shown(value)}" for name, value in told.items()],
+        overrides=[f"{name}={shown(name, value)}" for name, value in told.items()],
     )
     for found in (made[0].policy_settings(workload), made[0].conditions(workload)):
         assert found in (simulated.policy_settings(workload), simulated.conditions(workload))

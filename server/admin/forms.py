@@ -1,7 +1,7 @@
 """The settings form: built from the schema of `PolicySettings`, read back into it.
 
-Every setting the schema has is in the form, grouped by the policies that read it; a new one needs
-nothing here.
+Every setting the schema has is in the form. A new one without `setting_words` has its name and its
+description there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ...policies.registry import readers_of
 from ...policies.settings import PolicySettings, read_text
 from ...protocol.units import BadUnit
 from ..control.problems import Problem, invalid, wrong
+from ..control.revisions import shown
 from .web import Call
 
 PREFIX = "s."
@@ -26,7 +27,6 @@ class Setting:
     """One input of the form; one that is a `mapping` takes a line for each name."""
 
     name: str
-    label: str
     help: str
     unit: str
     mapping: bool
@@ -54,7 +54,6 @@ def _setting(name: str, rules: Mapping[str, Any]) -> Setting:
     }
     return Setting(
         name=name,
-        label=name.removesuffix("_s").removesuffix("_bytes").replace("_", " ").capitalize(),
         help=rules.get("description", "").replace("`", ""),
         unit=rules.get("unit", ""),
         mapping=first.get("type") == "object",
@@ -67,19 +66,38 @@ def _setting(name: str, rules: Mapping[str, Any]) -> Setting:
 
 
 def bound_text(setting: Setting) -> str:
-    """The bounds in words: `1 to 1,000,000`."""
+    """The bounds in words: `1 to 1,000,000`, `2s to 1h`."""
     found = setting.bounds
-    low = _count(found["min"]) if "min" in found else ""
+    low = _bound(setting, found["min"]) if "min" in found else ""
     if "above" in found:
-        low = f"above {_count(found['above'])}"
+        low = "above 0" if not found["above"] else f"above {_bound(setting, found['above'])}"
     high = found.get("max", found.get("below"))
     if low and high is not None:
-        return f"{low} to {_count(high)}"
-    return low or (f"up to {_count(high)}" if high is not None else "")
+        return f"{low} to {_bound(setting, high)}"
+    return low or (f"up to {_bound(setting, high)}" if high is not None else "")
 
 
-def _count(number: float) -> str:
+def _bound(setting: Setting, number: float) -> str:
+    if setting.unit in ("bytes", "bytes/s", "s"):
+        return shown(setting.name, number)
     return f"{int(number):,}" if number == int(number) else f"{number:,.12g}"
+
+
+def is_changed(name: str, text: str, value: Any) -> bool:
+    """Whether the text of a field means another value than this, or none."""
+    if text.split() == shown(name, value).split():
+        return False
+    try:
+        return bool(_value(name, text, mapping=isinstance(value, Mapping)) != value)
+    except BadUnit:
+        return True
+
+
+def _value(name: str, text: str, *, mapping: bool) -> Any:
+    """What a field means. Raises BadUnit."""
+    if mapping:
+        return _mapping(text)
+    return read_text(name, PolicySettings.model_fields[name], text)
 
 
 def read(call: Call, base: Mapping[str, Any]) -> PolicySettings:
@@ -94,10 +112,7 @@ def read(call: Call, base: Mapping[str, Any]) -> PolicySettings:
             continue
         name, text = setting.name, call.field(PREFIX + setting.name)
         try:
-            if setting.mapping:
-                values[name] = _mapping(text)
-            else:
-                values[name] = read_text(name, PolicySettings.model_fields[name], text)
+            values[name] = _value(name, text, mapping=setting.mapping)
         except BadUnit as error:
             unreadable.append(wrong(name, str(error)))
     try:

@@ -17,8 +17,10 @@ from ..control.revisions import StaleRevision, diff, shown, usable
 from ..store.records import RevisionRecord
 from . import forms
 from .app import HandlerCall
+from .charts import CHARTS
 from .previews import RECORDED, WORKLOADS, Measures, Preview, Side, new_key
 from .router import Operations, PageRoutes
+from .setting_words import ADVANCED, MAIN, WORDS
 from .shapes import BeforeQuery, Key, KeyPath, NumberPath, Shape, Text
 from .web import Answer, json_answer, redirect
 
@@ -29,6 +31,10 @@ HOUR_S = 3600.0
 #: Replayed at most; a busier hour is thinned to this, in the order it came.
 ARRIVALS_MAX = 20_000
 _NOTE_MOST = 500
+#: The mean of fewer downloads tells nothing: one client is more than 3 % of it.
+COMPARED_LEAST = 30
+#: Not offered: Adaptive runs Fair, so it would be a choice without a difference.
+_UNOFFERED = frozenset({"adaptive"})
 #: Where a form leads that has changed the policy.
 _APPLIED = "/policy?applied=1"
 
@@ -167,11 +173,12 @@ async def begin_preview(
     if workload == RECORDED:
         arrivals = await ask.server.history.arrivals(ask.now - HOUR_S, ARRIVALS_MAX)
         capacity = await _capacity(ask)
-        if not arrivals:
+        if len(arrivals) < COMPARED_LEAST:
             raise Problem(
                 409,
-                "Nobody has come within the last hour, so there is nothing to replay; choose one "
-                "of the other workloads.",
+                f"Too few arrivals to compare: {len(arrivals)} downloads were asked for within the "
+                f"last hour, and a comparison needs {COMPARED_LEAST}. Choose one of the other "
+                "workloads.",
                 code="no-arrivals",
             )
     found = Preview(
@@ -356,24 +363,44 @@ async def get_preview_picture(ask: HandlerCall, path: SidePath) -> Answer:
 # -- the pages -------------------------------------------------------------------------------
 
 
+def _grouped(settings: list[forms.Setting]) -> list[tuple[str, list[forms.Setting]]]:
+    """The advanced settings by what they are for; those that have no words yet come last."""
+    known = {one.name: one for one in settings}
+    found = [
+        (title, [known.pop(name) for name in names if name in known])
+        for title, names in ADVANCED.items()
+    ]
+    return [(title, some) for title, some in (*found, ("Other", list(known.values()))) if some]
+
+
 def _form(
     ask: HandlerCall, policy: str, settings: Mapping[str, Any], note: str = "", outcome: str = ""
 ) -> Answer:
     """The form with these settings, or with what was typed where that was refused."""
     revisions, every = ask.server.revisions, forms.settings_of()
-    texts = {name: shown(value) for name, value in settings.items()}
+    chosen = str(ask.typed("policy", policy))
+    texts = {name: shown(name, value) for name, value in settings.items()}
     texts |= {name: str(ask.typed(forms.PREFIX + name, text)) for name, text in texts.items()}
-    was = {name: shown(value) for name, value in revisions.current.settings.items()}
+    was = revisions.current.settings
+    mine = [one for one in every if policy in one.policies and one.name not in MAIN]
+    offered = [
+        (name, kind.summary)
+        for name, kind in POLICIES.items()
+        if name not in _UNOFFERED or name in (chosen, revisions.current.policy)
+    ]
     return ask.page(
         "policy.html",
         current=revisions.current,
         overrides=revisions.overrides(),
-        policy=ask.typed("policy", policy),
-        names=[(name, name.capitalize(), kind.summary) for name, kind in POLICIES.items()],
-        mine=[one for one in every if policy in one.policies],
-        others=[one for one in every if policy not in one.policies],
+        policy=chosen,
+        offered=offered,
+        main=sorted((o for o in every if o.name in MAIN), key=lambda o: [*MAIN].index(o.name)),
+        groups=_grouped(mine),
+        others=[one for one in every if policy not in one.policies and one.name not in MAIN],
+        words=WORDS,
+        charts={chart.name: chart.title for chart in CHARTS},
         texts=texts,
-        changed={name for name, text in texts.items() if text.split() != was[name].split()},
+        changed={name for name, text in texts.items() if forms.is_changed(name, text, was[name])},
         workloads=WORKLOADS,
         bound_text=forms.bound_text,
         prefix=forms.PREFIX,

@@ -12,6 +12,7 @@ from jinja2.runtime import Context
 
 from ...protocol.units import format_duration, format_rate, format_size
 from ..files.pages import Pages
+from .setting_words import policy_title, setting_title
 
 #: The file of a zone with one kind of time. A machine without a time zone database has UTC, too.
 _UTC_FILE = b"TZif" + bytes(16) + struct.pack(">6I", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\0"
@@ -85,5 +86,7 @@ def make_pages() -> Pages:
         moment=_moment,
         field_time=_field_time,
         short=short,
+        setting_title=setting_title,
+        policy_title=policy_title,
     )
     return pages

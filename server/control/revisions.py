@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...policies.registry import POLICIES
-from ...policies.settings import PolicySettings
+from ...policies.settings import PolicySettings, unit_of
+from ...protocol.units import exact_duration, exact_rate, exact_size
 from ..admission.gate import Gate
 from ..store.queries import keep_revision, read_revision, read_revisions
 from ..store.records import RevisionRecord
@@ -139,12 +140,23 @@ def usable(revision: RevisionRecord) -> PolicySettings | None:
     return settings if revision.policy in POLICIES else None
 
 
-def shown(value: Any) -> str:
-    """A setting's value as an input field shows it."""
+_WRITERS: Mapping[str, Callable[[Any], str]] = {
+    "bytes": exact_size,
+    "bytes/s": exact_rate,
+    "s": exact_duration,
+}
+
+
+def shown(name: str, value: Any) -> str:
+    """A setting's value as an input field shows it and `read_text` reads it: `40Mbit`, `45s`."""
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        return "\n".join(f"{name} = {number:.12g}" for name, number in value.items())
+        return "\n".join(f"{key} = {number:.12g}" for key, number in value.items())
+    field = PolicySettings.model_fields.get(name)
+    write = _WRITERS.get(unit_of(field.json_schema_extra) or "") if field else None
+    if write is not None:
+        return write(value)
     if isinstance(value, float):
         return f"{value:.12g}"
     return str(value)
@@ -167,9 +179,9 @@ def diff(
     for name in dict.fromkeys((*settings, *new_settings)):
         before, after = settings.get(name), new_settings.get(name)
         if before != after:
-            found.append(DiffLine(name, _word(before), _word(after)))
+            found.append(DiffLine(name, _word(name, before), _word(name, after)))
     return found
 
 
-def _word(value: Any) -> str:
-    return (shown(value) or "(none)").replace("\n", ", ")
+def _word(name: str, value: Any) -> str:
+    return (shown(name, value) or "(none)").replace("\n", ", ")
