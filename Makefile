@@ -171,7 +171,7 @@ attacks: $(VENV)/.test
 # goes on from what this one played; after a change of the policies, remove build/adversary.jsonl.
 .PHONY: adversary
 adversary: $(VENV)/.test
-	$(BIN)/python -m bench.attacks.adversary --minutes $${MINUTES:-60} --results build/adversary.jsonl
+	$(BIN)/python -m tests.attacks.adversary --minutes $${MINUTES:-60} --results build/adversary.jsonl
 
 # The pictures of the documents, taken from a running server (Debian: chromium chromium-driver).
 .PHONY: pictures

@@ -5,8 +5,8 @@
 It makes the workload's files below DIR/release, starts an origin with two mirrors (and PostgreSQL
 if wanted), and prints their addresses. Then it runs one Locust profile against them, and ends with
 its exit code, or waits for Ctrl-C. All its processes end with it. The origin's memory and CPU time
-are sampled once a second into DIR/origin.csv and summed up at the end; `python -m
-bench.staging_page DIR` makes a page of the run. All services listen on 127.0.0.1 at free ports.
+are sampled once a second into DIR/origin.csv and summed up at the end. All services listen on
+127.0.0.1 at free ports.
 """
 
 from __future__ import annotations

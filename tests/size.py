@@ -33,7 +33,7 @@ BUDGETS: Mapping[str, Size] = {
     "server": Size(44_200, 835),
     "client": Size(16_400, 111),
     "loadtest": Size(8_400, 146),
-    "bench": Size(6_850, 181),
+    "bench": Size(6_250, 168),
 }
 
 

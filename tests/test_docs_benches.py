@@ -24,6 +24,8 @@ from tests.test_docs import DOCUMENTS, ROOT
 #: What stands for something of the reader's own, or may be left out.
 _OPTIONAL = re.compile(r"\[([^][]*)\]")
 _OWN = {"DIR": "somewhere", "FILE": "some.file", "TEXT": "exp2", "SEED": "1", "N": "2"}
+#: The programs among the tests.
+_OF_TESTS = r"tests\.(?:attacks\.adversary|machine_faults|profile_pictures)"
 _OWN |= {"REVISION": "HEAD", "POLICY": "ticket", "WHO": "'one IPv4'", "...": "", "…": ""}
 _OWN |= {"$${DIR:-staging}": "staging", "$(STAGING)": ""}
 #: Runs in one process: argparse and click read the options, and then nothing is done.
@@ -65,7 +67,7 @@ print(json.dumps(faults))
 #: What each program runs as to its end, and what it says then. Exit status 1 is a bar that such a
 #: short run misses, or a shared machine.
 SMALLEST = {
-    "bench.attacks.adversary --minutes 0.02 --seed 1": "always download: the bound",
+    "tests.attacks.adversary --minutes 0.02 --seed 1": "always download: the bound",
     "bench.attacks.table --policy fair --attacker '16 people who always download' --days 1 "
     "--people 4 --no-simulated": "no attacker: ",
     "bench.bars --seeds 1 --only 'ticket exp2 0.5: to HTTP'": "of 1 bars held",
@@ -84,8 +86,7 @@ SMALLEST = {
 ELSEWHERE = {
     "tests.machine_faults": "test_e2e_cluster",
     "bench.staging": "test_e2e_staging",
-    "bench.staging_page": "test_e2e_loadtest",
-    "bench.profile_pictures": "test_loadtest_pictures",
+    "tests.profile_pictures": "test_loadtest_pictures",
     # The clients of the two labs of policies.
     "bench.policies.crowd": "test_docs_benches",
 }
@@ -104,7 +105,7 @@ def told(text: str) -> list[list[str]]:
     found = []
     text = re.sub(r"`[^`]*`", lambda quoted: quoted[0].replace("\n", " "), text)
     for line in re.findall(
-        r"python(?:3)? -m ((?:bench|tests.machine_faults|loadtest|tidegate)\b[^`\n]*)", text
+        rf"python(?:3)? -m ((?:bench|{_OF_TESTS}|loadtest|tidegate)\b[^`\n]*)", text
     ):
         line = re.split(r";|\s{3,}| >| --(?:seconds|minutes) \$\$| &&", line.strip().rstrip(".:,"))[
             0

@@ -120,13 +120,6 @@ def test_a_run_reports_in_json_csv_and_html_and_keeps_its_objectives(
     report = page.read_text()
     assert report.rindex('id="tidegate-admission"') > report.rindex("</script>")
     assert "told to wait large" in report
-    summary = [PYTHON, "-m", "bench.staging_page", str(site.folder)]
-    done = subprocess.run(summary, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    text = (site.folder / "summary.html").read_text()
-    assert "Load test: ci" in text
-    assert "verified_bytes" in text
-    assert "<svg" in text
 
 
 def test_a_worker_that_dies_takes_few_arrivals_with_it_and_a_missed_objective_is_named(

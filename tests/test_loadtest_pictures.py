@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.profile_pictures import draw, population_of
+from tests.profile_pictures import draw, population_of
 from tidegate.loadtest.registry import read_profile
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +29,7 @@ def test_each_profile_is_described_and_drawn_from_what_it_replays(
     title = f"{conf.stem}: {len(workload.visitors):,} clients"
     assert title in picture.read_text("utf-8")
     kept = (ROOT / "docs" / "pictures" / f"profile-{conf.stem}.svg").read_text("utf-8")
-    assert title in kept, "draw them anew: python -m bench.profile_pictures"
+    assert title in kept, "draw them anew: python -m tests.profile_pictures"
 
 
 def test_every_option_of_ours_is_described() -> None:

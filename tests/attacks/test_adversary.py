@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.attacks.adversary import (
+from tests.attacks.adversary import (
     ONE_NETWORK,
     Attack,
     Find,

@@ -1,4 +1,4 @@
-"""Draws the load of each profile: `python -m bench.profile_pictures [DIR]`.
+"""Draws the load of each profile: `python -m tests.profile_pictures [DIR]`.
 
 One SVG for each profile shows the arrivals of clients, and the bytes that they want beside the
 population's full bandwidth. The data come from the profile's `.conf` and its population, by the

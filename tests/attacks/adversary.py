@@ -1,6 +1,6 @@
 """Searches for the attacker that costs honest clients most, and the crowd that loses most.
 
-    python -m bench.attacks.adversary [--minutes 60] [--policy fair] [--seed N] [--results FILE]
+    python -m tests.attacks.adversary [--minutes 60] [--policy fair] [--seed N] [--results FILE]
 
 An attacker is a vector (`Attack`), and so is a crowd (`HonestCrowd`). An evolutionary search on a
 short release day in virtual time makes children of the worst vectors of each kind of network. Two
