@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
 
 from tests.fakes import Asked, House
@@ -17,25 +17,21 @@ from tidegate.protocol.cluster import (
     FromLeader,
     FromNode,
     Terms,
-    WireTicket,
     decode_from_leader,
     decode_from_node,
 )
 from tidegate.protocol.manifest import FileDigests
 from tidegate.protocol.ticket import KeyRing
-from tidegate.server.admission.gate import Gate, QueueTerms, SmallTerms
+from tidegate.server.admission.gate import Gate
 from tidegate.server.admission.number_allocator import Numbers
 from tidegate.server.admission.passes import PassBook
 from tidegate.server.admission.responses import RetryResponder
-from tidegate.server.app.fleet import encode_rules
 from tidegate.server.cluster.degraded import NoJournal
-from tidegate.server.cluster.leader import Leader, Nodes, machine_of
+from tidegate.server.cluster.leader import Home, Leader, Nodes, machine_of
 from tidegate.server.cluster.line import FleetLine
 from tidegate.server.cluster.link import Link
 from tidegate.server.cluster.node import RemoteAdmission
-from tidegate.server.cluster.wire import ticket_row
 from tidegate.server.files.pages import Pages
-from tidegate.server.files.transfer import BodyPlan, Representation, StartBody
 from tidegate.server.http.proxies import TrustedProxies
 from tidegate.server.http.request import Request
 
@@ -154,57 +150,16 @@ class Outlet:
         pass
 
 
-class Home:
-    """What a leader's server does, on a `House`."""
+class Served:
+    """What a leader's server does beside its gate, as a test says."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self) -> None:
         self.digest: FileDigests | None = None
         self.routed: list[Request] = []
         self.held: frozenset[str] | None = None
 
-    def enter(
-        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
-    ) -> None:
-        self.house.gate.enter(request, rep, plan, start)
-
-    def queue_terms(self) -> QueueTerms:
-        return self.house.gate.queue_terms()
-
-    def route(self, request: Request) -> None:
-        self.routed.append(request)
-
     def administer(self, request: Request) -> None:
         request.respond(200, [], b"administered")
-
-    def proofs(self) -> frozenset[str] | None:
-        return self.held
-
-    def register(self, request: Request, rep: Representation) -> None:
-        if not self.house.gate.reception.register(request, rep):
-            request.not_found()
-
-    def turned_away(self, request: Request, url_path: str) -> bool:
-        return self.house.gate.reception.turned_away(request, url_path)
-
-    def digests(self, rep: Representation) -> Deferred[FileDigests | None]:
-        return succeed(self.digest)
-
-    def small_terms(self) -> SmallTerms:
-        return self.house.gate.small_terms()
-
-    def served_small(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
-        self.house.gate.served_elsewhere(url_path, times, whole, size_bytes)
-
-    def serve_with(self, machines: int) -> None:
-        self.house.gate.serve_with(machines)
-
-    def take_up(self, tickets: Iterable[WireTicket]) -> None:
-        now = self.house.gate.parts.wall()
-        self.house.gate.take_up(ticket_row(one, now) for one in tickets)
-
-    def rules(self) -> bytes:
-        return encode_rules(self.house.gate.parts.rules.rules)
 
 
 class FleetHouse(House):
@@ -279,13 +234,20 @@ class FleetHouse(House):
     ) -> None:
         """A leader over this house's gate, with all nodes connected; it awaits all not `lost`."""
         self.nodes = Nodes()
-        self.home = Home(self)
+        self.home = home = Served()
         self.lines = FleetLine(self.nodes, bandwidth_bytes_s)
         if bandwidth_bytes_s is not None:
             self.gate.parts.line = self.lines
         self.leader = Leader(
             self.clock,
-            self.home,
+            self.gate,
+            Home(
+                self.gate.enter,
+                home.routed.append,
+                lambda request: home.administer(request),
+                lambda: home.held,
+                lambda rep: succeed(home.digest),
+            ),
             self.nodes,
             TrustedProxies(),
             epoch=1,

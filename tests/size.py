@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_800, 165),
     "protocol": Size(5_650, 146),
-    "server": Size(44_200, 835),
+    "server": Size(44_100, 835),
     "client": Size(16_400, 111),
     "loadtest": Size(8_400, 146),
     "bench": Size(6_250, 168),

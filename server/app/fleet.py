@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
-from ...protocol.cluster import FromNode, WireTicket, decode_from_node
+from ...protocol.cluster import FromNode, decode_from_node
 from ...protocol.manifest import FileDigests
-from ..admission.gate import Gate, QueueTerms, SmallTerms
-from ..admission.rules import Rule, RuleBook
+from ..admission.gate import Gate
 from ..cluster.common_memory import CommonCounts, CommonLine, CommonMemory
-from ..cluster.leader import Leader, Nodes, machine_of
+from ..cluster.leader import Home, Leader, Nodes, machine_of
 from ..cluster.link import LinkFactory
-from ..cluster.wire import ticket_row
 from ..control.vitals import NodeFigures, Totals
 from ..files.site import Site
-from ..files.transfer import BodyPlan, Representation, StartBody
+from ..files.transfer import Representation
 from ..files.tree import IsDirectory, NotHere
 from ..http.clock import Reactor
 from ..http.proxies import TrustedProxies
@@ -106,9 +103,22 @@ def build_leader(
     """What decides for the nodes of `plan`."""
     assert line.nodes is not None
     assert line.fleet_line is not None
+
+    def digests(rep: Representation) -> Deferred[FileDigests | None]:
+        """Known, kept, or computed now if the file is the same one here."""
+        try:
+            file = site.tree.open(rep.path.split(b"/"))
+        except (NotHere, IsDirectory):
+            return succeed(None)
+        if file.rep.key != rep.key:
+            return succeed(None)
+        wanted: Deferred[Any] = site.catalog.want(file)
+        return wanted
+
     return Leader(
         reactor,
-        LeaderHome(site, gate, administer, proofs),
+        gate,
+        Home(site.admission.enter, site, administer, proofs, digests),
         line.nodes,
         proxies,
         epoch=plan.epoch,
@@ -158,95 +168,6 @@ def _fault(nodes: Nodes, plan: FleetPlan, now: float) -> str:
     if plan.cluster is not None and not plan.cluster.sure():
         found.append("The database does not answer: no machine could replace this leader.")
     return " ".join(found)
-
-
-class LeaderHome:
-    """Treats requests of nodes as requests of this process."""
-
-    def __init__(
-        self,
-        site: Site,
-        gate: Gate,
-        administer: Callable[[Request], None],
-        proofs: Callable[[], frozenset[str] | None],
-    ) -> None:
-        self._site = site
-        self._gate = gate
-        self._administer = administer
-        self._proofs = proofs
-        self._book: RuleBook | None = None
-        self._rules = b"[]"
-
-    def enter(
-        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
-    ) -> None:
-        """See `leader.Home`."""
-        self._site.admission.enter(request, rep, plan, start)
-
-    def route(self, request: Request) -> None:
-        """See `leader.Home`."""
-        self._site(request)
-
-    def administer(self, request: Request) -> None:
-        """See `leader.Home`."""
-        self._administer(request)
-
-    def proofs(self) -> frozenset[str] | None:
-        """See `leader.Home`."""
-        return self._proofs()
-
-    def register(self, request: Request, rep: Representation) -> None:
-        """See `leader.Home`."""
-        if request.method != b"GET" or not self._site.visibility.register(request, rep):
-            request.not_found()
-
-    def turned_away(self, request: Request, url_path: str) -> bool:
-        """See `leader.Home`."""
-        return self._site.visibility.turned_away(request, url_path)
-
-    def digests(self, rep: Representation) -> Deferred[FileDigests | None]:
-        """See `leader.Home`: known, kept, or computed now if the file is the same one here."""
-        try:
-            file = self._site.tree.open(rep.path.split(b"/"))
-        except (NotHere, IsDirectory):
-            return succeed(None)
-        if file.rep.key != rep.key:
-            return succeed(None)
-        wanted: Deferred[Any] = self._site.catalog.want(file)
-        return wanted
-
-    def take_up(self, tickets: Iterable[WireTicket]) -> None:
-        """See `leader.Home`."""
-        now = self._gate.parts.wall()
-        self._gate.take_up(ticket_row(one, now) for one in tickets)
-
-    def small_terms(self) -> SmallTerms:
-        """See `leader.Home`."""
-        return self._gate.small_terms()
-
-    def queue_terms(self) -> QueueTerms:
-        """See `leader.Home`."""
-        return self._gate.queue_terms()
-
-    def served_small(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
-        """See `leader.Home`."""
-        self._gate.served_elsewhere(url_path, times, whole, size_bytes)
-
-    def serve_with(self, machines: int) -> None:
-        """See `leader.Home`."""
-        self._gate.serve_with(machines)
-
-    def rules(self) -> bytes:
-        """See `leader.Home`."""
-        book = self._gate.parts.rules
-        if book is not self._book:
-            self._book, self._rules = book, encode_rules(book.rules)
-        return self._rules
-
-
-def encode_rules(rules: Sequence[Rule]) -> bytes:
-    """Rules as JSON for nodes."""
-    return json.dumps([rule.model_dump(mode="json", exclude_none=True) for rule in rules]).encode()
 
 
 class NodePort:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -50,19 +50,19 @@ from ...protocol.cluster import (
     Terms,
     Welcome,
     WireRequest,
-    WireTicket,
     Write,
 )
 from ...protocol.errors import ProtocolError
 from ...protocol.manifest import FileDigests
-from ..admission.gate import QueueTerms, SmallTerms
+from ..admission.gate import Gate
+from ..admission.rules import RuleBook
 from ..files.transfer import BodyPlan, Representation, StartBody, TransferListener
 from ..http.answers import Header
 from ..http.clock import Clock, cancel, pause
 from ..http.proxies import TrustedProxies
 from ..http.request import Request
 from .link import Link, Peer
-from .wire import body_plan, representation, wire_digests
+from .wire import body_plan, representation, ticket_row, wire_digests, wire_rules
 
 _log = Logger()
 #: How often changed terms are sent to nodes, in seconds, and how often unchanged ones, so that a
@@ -87,62 +87,20 @@ _MOST_SENT_AWAY = 1_000
 _MISSED_S = 30.0
 
 
-class Home(Protocol):
-    """What the leader's own server does for requests of nodes."""
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What the leader's own server does for requests of nodes, beside its gate."""
 
-    def enter(
-        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
-    ) -> None:
-        """Decide when this body starts."""
-        ...
-
-    def route(self, request: Request) -> None:
-        """Answer a request for one of the server's routes."""
-        ...
-
-    def administer(self, request: Request) -> None:
-        """Answer a request that came to another machine's admin page."""
-        ...
-
-    def proofs(self) -> frozenset[str] | None:
-        """Digests of the logins and API tokens that hold; None while they are not known."""
-        ...
-
-    def register(self, request: Request, rep: Representation) -> None:
-        """Answer a request for a file that is hidden as yet."""
-        ...
-
-    def turned_away(self, request: Request, url_path: str) -> bool:
-        """Whether the client may learn nothing of this path, and was told so."""
-        ...
-
-    def digests(self, rep: Representation) -> Deferred[FileDigests | None]:
-        """The digests of this content; None when they cannot be had here."""
-        ...
-
-    def small_terms(self) -> SmallTerms:
-        """What may be served without asking."""
-        ...
-
-    def queue_terms(self) -> QueueTerms:
-        """What a node decides with that has no leader."""
-        ...
-
-    def served_small(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
-        """Count what was served on these terms; `whole` of the `times` were whole files."""
-        ...
-
-    def serve_with(self, machines: int) -> None:
-        """Use the slots and lines of this number of machines."""
-        ...
-
-    def take_up(self, tickets: Iterable[WireTicket]) -> None:
-        """Give these tickets their places by their times of issue."""
-        ...
-
-    def rules(self) -> bytes:
-        """The rules for files, as JSON."""
-        ...
+    #: Decides when a body starts.
+    enter: Callable[[Request, Representation, BodyPlan, StartBody], None]
+    #: Answers a request for one of the server's routes.
+    route: Callable[[Request], None]
+    #: Answers a request that came to another machine's admin page.
+    administer: Callable[[Request], None]
+    #: Digests of the logins and API tokens that hold; None while they are not known.
+    proofs: Callable[[], frozenset[str] | None]
+    #: The digests of a content; None when they cannot be had here.
+    digests: Callable[[Representation], Deferred[FileDigests | None]]
 
 
 #: A request that wants an answer or a body.
@@ -512,6 +470,7 @@ class Leader:
     def __init__(
         self,
         reactor: Clock,
+        gate: Gate,
         home: Home,
         nodes: Nodes,
         proxies: TrustedProxies,
@@ -522,7 +481,10 @@ class Leader:
         lost: frozenset[str] = frozenset(),
     ) -> None:
         self._reactor = reactor
+        self._gate = gate
         self._home = home
+        #: The rules for files, and the same as JSON.
+        self._rules: tuple[RuleBook | None, bytes] = (None, b"[]")
         self._proxies = proxies
         self._epoch = epoch
         self._awaited = awaited
@@ -653,7 +615,7 @@ class Leader:
         now = self._reactor.seconds()
         self.nodes.forget_missed(now)
         counted = self.nodes.counted_machines(now)
-        self._home.serve_with(max(1, len(counted)))
+        self._gate.serve_with(max(1, len(counted)))
 
     def _open(self) -> None:
         """All nodes are here, or were waited for long enough: new requests are let in."""
@@ -689,7 +651,8 @@ class Leader:
         elif isinstance(message, ProgressReport):
             self._progress(node, message)
         elif isinstance(message, Handover):
-            self._home.take_up(message.tickets)
+            now = self._gate.parts.wall()
+            self._gate.take_up(ticket_row(one, now) for one in message.tickets)
         elif isinstance(message, FindDigests):
             self._find_digests(node, message)
 
@@ -715,11 +678,13 @@ class Leader:
             elif isinstance(message, Administer):
                 self._home.administer(request)
             elif isinstance(message, Judge):
-                if not self._home.turned_away(request, message.url_path):
+                if not self._gate.reception.turned_away(request, message.url_path):
                     node.send(Allow(message.number))
                     del node.remote[message.number]
             elif isinstance(message, Register):
-                self._home.register(request, representation(message.file))
+                rep = representation(message.file)
+                if request.method != b"GET" or not self._gate.reception.register(request, rep):
+                    request.not_found()
             else:
                 self._enter_body(remote, request, message)
         except ProtocolError as error:
@@ -771,7 +736,7 @@ class Leader:
         # An older node does not tell how many were whole files: nearly all are.
         whole_files = message.small_whole or [times for _, times, _ in message.small]
         for (url_path, times, size_bytes), whole in zip(message.small, whole_files, strict=False):
-            self._home.served_small(url_path, times, whole, size_bytes)
+            self._gate.served_elsewhere(url_path, times, whole, size_bytes)
 
     def _find_digests(self, node: Node, message: FindDigests) -> None:
         def found(digests: FileDigests | None) -> None:
@@ -822,11 +787,14 @@ class Leader:
         return [other for other in self.nodes if other.machine == node.machine]
 
     def _tell_node(self, node: Node) -> None:
-        small, queue = self._home.small_terms(), self._home.queue_terms()
+        small, queue = self._gate.small_terms(), self._gate.queue_terms()
+        book = self._gate.parts.rules
+        if book is not self._rules[0]:
+            self._rules = (book, wire_rules(book.rules))
         terms = Terms(
             small.below_bytes,
             small.free,
-            self._home.rules(),
+            self._rules[1],
             self._cap_for(node),
             small.brief,
             # A node that does not know the list has all requests judged.
