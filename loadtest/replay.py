@@ -10,7 +10,7 @@ import bisect
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 import gevent.queue
@@ -24,13 +24,23 @@ from .registry import find_workload
 from .workloads import Visitor, Workload, with_rude
 
 _ARRIVALS = "tidegate-arrivals"
-#: Between "start" and the first arrival: the users must be up by then.
-_LEAD_S = 1.5
-#: An arrival is handed to a process this long before its moment: what a process holds is lost with
-#: the process.
-_AHEAD_S = 1.0
-#: How often arrivals are handed out.
-_EVERY_S = 0.25
+
+
+class ReplayTiming(NamedTuple):
+    """How arrivals are handed out, in seconds."""
+
+    #: Between "start" and the first arrival: the users must be up by then.
+    lead_s: float = 1.5
+    #: An arrival is handed to a process this long before its moment: what a process holds is lost
+    #: with the process.
+    ahead_s: float = 1.0
+    #: How often arrivals are handed out.
+    every_s: float = 0.25
+    #: How often the terminal is told.
+    tell_s: float = 5.0
+
+
+TUNING = ReplayTiming()
 
 
 class ArrivalFeed:
@@ -109,7 +119,7 @@ class Dealer:
         self.stop()
         again = bool(getattr(environment.shape_class, "again", False))
         arrivals = moments(
-            population(environment.parsed_options), time.time() + _LEAD_S, again=again
+            population(environment.parsed_options), time.time() + TUNING.lead_s, again=again
         )
         self._greenlet = gevent.spawn(self._run, environment.runner, arrivals)
 
@@ -125,7 +135,7 @@ class Dealer:
         while following is not None:
             workers = busy_workers(runner) if isinstance(runner, MasterRunner) else [None]
             shares: list[list[tuple[int, float]]] = [[] for _ in workers]
-            soon_s = time.time() + _AHEAD_S
+            soon_s = time.time() + TUNING.ahead_s
             while workers and following is not None and following[1] <= soon_s:
                 shares[turn % len(workers)].append(following)
                 turn += 1
@@ -135,7 +145,7 @@ class Dealer:
                     ARRIVALS.hand(share)
                 elif share:
                     runner.send_message(_ARRIVALS, share, worker)
-            gevent.sleep(_EVERY_S)
+            gevent.sleep(TUNING.every_s)
 
 
 DEALER = Dealer()
@@ -167,9 +177,6 @@ def _listen(environment: Environment, **_: Any) -> None:
         environment.runner.register_message(_ARRIVALS, take_arrivals)
 
 
-_TELL_S = 5.0
-
-
 @events.test_start.add_listener
 def _show_progress(environment: Environment, **_: Any) -> None:
     options = environment.parsed_options
@@ -187,14 +194,14 @@ def _tell(environment: Environment, arrivals_s: Sequence[float]) -> None:
     ):
         seen = total().counters
         told_s = time.monotonic() - begun_s
-        came = max(bisect.bisect(arrivals_s, told_s - _LEAD_S), seen["visitors_done"])
+        came = max(bisect.bisect(arrivals_s, told_s - TUNING.lead_s), seen["visitors_done"])
         sys.stderr.write(
             f"{told_s:6.0f} s: {seen['visitors_done']} of {came} clients who came are through, "
             f"{len(arrivals_s) - came} are still to come; {seen['finished']} downloads, "
             f"{seen['queued']} told to wait, {seen['failed']} failed\n"
         )
         sys.stderr.flush()
-        gevent.sleep(_TELL_S)
+        gevent.sleep(TUNING.tell_s)
 
 
 @events.test_stop.add_listener

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-#: A block is a 64th of the window within these bounds: a difference costs one block of encoding.
-_MOST_BLOCK_BYTES = 1 << 20
-_LEAST_BLOCK_BYTES = 64
-_BLOCKS_IN_WINDOW = 64
-#: Bytes in the middle of a block that are searched in the old content.
-_ANCHOR_BYTES = 48
-#: An anchor with fewer distinct byte values occurs in too many places.
-_TELLING_VALUES = 10
-#: Bounds the failed searches in one part: each may read the whole old stretch.
-_VAIN_SEARCHES = 8
+
+class AlignTuning(NamedTuple):
+    """How two contents are aligned."""
+
+    #: A block is a 64th of the window within these bounds: a difference costs one block.
+    most_block_bytes: int = 1 << 20
+    least_block_bytes: int = 64
+    blocks_in_window: int = 64
+    #: Bytes in the middle of a block that are searched in the old content.
+    anchor_bytes: int = 48
+    #: An anchor with fewer distinct byte values occurs in too many places.
+    telling_values: int = 10
+    #: Bounds the failed searches in one part: each may read the whole old stretch.
+    vain_searches: int = 8
+
+
+TUNING = AlignTuning()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,8 @@ class Alignment:
         self._read_old = read_old
         self._old_bytes = old_bytes
         self._window_bytes = window_bytes
-        grain = window_bytes // _BLOCKS_IN_WINDOW
-        self._block = min(_MOST_BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, grain))
+        grain = window_bytes // TUNING.blocks_in_window
+        self._block = min(TUNING.most_block_bytes, max(TUNING.least_block_bytes, grain))
         #: Offset in the old content less offset in the new one, at the last match.
         self._shift = 0
         self._low = self._high = 0
@@ -96,7 +104,7 @@ class Alignment:
         # Views: a copy takes longer than the comparison.
         for at in range(0, len(new), block):
             piece = new[at : at + block]
-            if not self._is_at(offset + at + self._shift, piece) and vain < _VAIN_SEARCHES:
+            if not self._is_at(offset + at + self._shift, piece) and vain < TUNING.vain_searches:
                 found = self._find(offset + at, piece)
                 if found is None and not wide:
                     self._load(low, high)
@@ -136,8 +144,8 @@ class Alignment:
     def _find(self, place: int, piece: memoryview) -> int | None:
         """The shift of `piece` from `place` at which the old content has its middle; else None."""
         middle = len(piece) // 2
-        anchor = bytes(piece[middle : middle + _ANCHOR_BYTES])
-        if len(set(anchor)) < _TELLING_VALUES:
+        anchor = bytes(piece[middle : middle + TUNING.anchor_bytes])
+        if len(set(anchor)) < TUNING.telling_values:
             return None
         at = self._stretch.find(anchor, 0, self._high - self._low)
         return None if at < 0 else self._low + at - middle - place

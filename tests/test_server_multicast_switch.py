@@ -320,7 +320,7 @@ def test_two_files_go_out_one_after_the_other(house: House) -> None:
 
 
 def test_so_many_gather_at_once_and_no_more(brief: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions_module, "_MOST_WAITING", 0)
+    monkeypatch.setattr(sessions_module, "TUNING", sessions_module.TUNING._replace(most_waiting=0))
     request, connection = brief.ask()
     brief.run(0.5)
     assert connection.status == 0

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..http.bounded_table import BoundedTable
 from ..http.proxies import block_of, prefixes_of
 
-#: Wrong passwords of one client under one name before the first pause.
-_FREE_TRIES_NAME = 5
-#: The same under all names.
-_FREE_TRIES_CLIENT = 20
-#: The same of all clients of one network, where honest ones mistype, too.
-_FREE_TRIES_NETWORK = 40
-#: The first pause; each further try doubles it.
-_PAUSE_S = 2.0
-#: Bounds a pause: 96 guesses a day.
-_PAUSE_MAX_S = 900.0
-#: A client's or network's failures are forgotten after this time without a try.
-_FORGET_S = 3600.0
+
+class BrakeTuning(NamedTuple):
+    """How many tries are free, and how pauses grow."""
+
+    #: Wrong passwords of one client under one name before the first pause.
+    free_tries_name: int = 5
+    #: The same under all names.
+    free_tries_client: int = 20
+    #: The same of all clients of one network, where honest ones mistype, too.
+    free_tries_network: int = 40
+    #: The first pause; each further try doubles it.
+    pause_s: float = 2.0
+    #: Bounds a pause: 96 guesses a day.
+    pause_max_s: float = 900.0
+    #: A client's or network's failures are forgotten after this time without a try.
+    forget_s: float = 3600.0
+
+
+TUNING = BrakeTuning()
 
 
 @dataclass(slots=True)
@@ -55,10 +63,10 @@ class LoginBrake:
     def _keys(self, address: str, name: str) -> Iterator[tuple[tuple[str, str], int]]:
         """The scores that a try counts for, narrow to wide, each with its free tries."""
         prefixes = prefixes_of(address)
-        yield (prefixes[0], "n:" + name[:64]), _FREE_TRIES_NAME
-        yield (prefixes[0], ""), _FREE_TRIES_CLIENT
+        yield (prefixes[0], "n:" + name[:64]), TUNING.free_tries_name
+        yield (prefixes[0], ""), TUNING.free_tries_client
         if not self.is_known(address):
-            yield from (((prefix, ""), _FREE_TRIES_NETWORK) for prefix in prefixes[1:])
+            yield from (((prefix, ""), TUNING.free_tries_network) for prefix in prefixes[1:])
 
     def wait_s(self, address: str, name: str, now: float) -> float:
         """Seconds until another try is allowed; 0 when it is allowed now."""
@@ -69,13 +77,15 @@ class LoginBrake:
         """Count a try as failed before it is checked, so that parallel tries cannot slip by."""
         for key, free in self._keys(address, name):
             score = self._scores.pop(key, None)
-            if score is None or now - score.last_s > _FORGET_S:
+            if score is None or now - score.last_s > TUNING.forget_s:
                 score = _Score()
             score.failures += 1
             score.last_s = now
             over = score.failures - free
             if over >= 0:
-                score.free_at_s = now + min(_PAUSE_MAX_S, _PAUSE_S * 2.0 ** min(over, 20))
+                score.free_at_s = now + min(
+                    TUNING.pause_max_s, TUNING.pause_s * 2.0 ** min(over, 20)
+                )
             self._scores[key] = score
 
     def succeeded(self, address: str, name: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from twisted.logger import Logger
 
@@ -18,12 +19,20 @@ from ..store.database import Database, StoreUnavailable
 from .election import MISSED, Candidacy, Standing, answered, is_sure, passed
 
 _log = Logger()
-#: A lease is renewed, and looked at, this often in its length.
-_TIMES = 4
-_LOOK_MOST_S = 0.25
-#: The same for one that has lost its leader: the queue waits for it.
-_LOOK_SOON_S = 0.1
-_TICK_S = 0.2
+
+
+class AskTuning(NamedTuple):
+    """How often the database is asked who leads."""
+
+    #: A lease is renewed, and looked at, this often in its length.
+    times: int = 4
+    look_most_s: float = 0.25
+    #: The same for one that has lost its leader: the queue waits for it.
+    look_soon_s: float = 0.1
+    tick_s: float = 0.2
+
+
+TUNING = AskTuning()
 
 
 class Candidate:
@@ -65,7 +74,7 @@ class Candidate:
         #: Why the database does not answer; empty while it does.
         self.silence = ""
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
-        self._timer = Repeat(reactor, _TICK_S, self._tick)
+        self._timer = Repeat(reactor, TUNING.tick_s, self._tick)
 
     @property
     def state(self) -> Candidacy:
@@ -101,7 +110,7 @@ class Candidate:
     # -- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause_s = min(_LOOK_MOST_S, self._lease_s / _TIMES)
+        pause_s = min(TUNING.look_most_s, self._lease_s / TUNING.times)
         while not self._stopped.is_set():
             asked_s = time.monotonic()
             try:
@@ -111,7 +120,7 @@ class Candidate:
             else:
                 self.silence = ""
                 self._handle(seen, asked_s)
-            next_s = min(pause_s, _LOOK_SOON_S) if self._misses() else pause_s
+            next_s = min(pause_s, TUNING.look_soon_s) if self._misses() else pause_s
             self._stopped.wait(max(0.02, next_s - (time.monotonic() - asked_s)))
 
     def _ask(self) -> Seat:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -65,26 +65,34 @@ from .link import Link, Peer
 from .wire import body_plan, representation, ticket_row, wire_digests, wire_rules
 
 _log = Logger()
-#: How often changed terms are sent to nodes, in seconds, and how often unchanged ones, so that a
-#: node knows that its leader lives.
+#: How often changed terms are sent to nodes, in seconds.
 TELL_S = 0.25
-_AGAIN_S = 1.0
-#: A node silent for so long, in seconds, is no company any more; after the second, its
-#: connection is cut. A node tells its progress four times a second.
-_QUIET_S = 2.0
+#: A node that says nothing for this time is cut off, in seconds.
 SILENT_S = 8.0
 #: New requests wait for nodes that are not back yet for so long after a leader's start: what runs
 #: there has its slots first.
 GATHER_S = 2.0
-_LOOK_S = 0.02
-#: Bounds the list of blocked networks for nodes. With more, nodes have every request judged.
-_MOST_BLOCKED = 1_000
-#: Bounds the list of logins and API tokens for machines. With more, every client may have one.
-_MOST_PROOFS = 1_000
-_MOST_SENT_AWAY = 1_000
-#: A machine that was lost has its share of the slots for so long, seconds: its downloads are
-#: resumed, or it is only started anew.
-_MISSED_S = 30.0
+
+
+class LeaderBounds(NamedTuple):
+    """When a node counts no more, and what nodes are told at most."""
+
+    #: How often unchanged terms are sent, so that a node knows that its leader lives.
+    again_s: float = 1.0
+    #: A node silent for so long is no company any more: it tells its progress four times a second.
+    quiet_s: float = 2.0
+    look_s: float = 0.02
+    #: Bounds the list of blocked networks for nodes. With more, nodes have every request judged.
+    most_blocked: int = 1_000
+    #: Bounds the list of logins and API tokens for machines. With more, every client may have one.
+    most_proofs: int = 1_000
+    most_sent_away: int = 1_000
+    #: A machine that was lost has its share of the slots for so long: its downloads are resumed, or
+    #: it is only started anew.
+    missed_s: float = 30.0
+
+
+TUNING = LeaderBounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,18 +429,18 @@ class Nodes:
     def forget_missed(self, now: float) -> None:
         """Those that were lost and stay away do not count any more, here or at a later leader."""
         for name in self._counted - self.by_name.keys():
-            if self.away[name] <= now - _MISSED_S:
+            if self.away[name] <= now - TUNING.missed_s:
                 self._counted.discard(name)
                 self._left(name)
 
     def machines(self) -> set[str]:
         """The machines that were heard a moment ago."""
-        return {node.machine for node in self if node.silent_s < _QUIET_S}
+        return {node.machine for node in self if node.silent_s < TUNING.quiet_s}
 
     def counted_machines(self, now: float) -> set[str]:
         """The machines that are here, or were a moment ago and did not say that they leave."""
         here = {node.machine for node in self}
-        missed = (name for name, since_s in self.away.items() if since_s > now - _MISSED_S)
+        missed = (name for name, since_s in self.away.items() if since_s > now - TUNING.missed_s)
         return here | {machine_of(name) for name in missed}
 
     @property
@@ -464,7 +472,7 @@ class Leader:
     """Hears `nodes` and decides for them; `awaited` are the names of those that will be there.
 
     `cap_of` says what a machine may send; `lost` are the nodes of the machine that led:
-    the leader does not wait for them, and they count for `_MISSED_S`.
+    the leader does not wait for them, and they count for `TUNING.missed_s`.
     """
 
     def __init__(
@@ -516,9 +524,9 @@ class Leader:
         for node in self.nodes:
             node.send(Leave())
             node.link.flush()
-        until_s = self._reactor.seconds() + most_s + _LOOK_S
+        until_s = self._reactor.seconds() + most_s + TUNING.look_s
         while len(self.nodes) and self._reactor.seconds() < until_s:
-            await pause(self._reactor, _LOOK_S)
+            await pause(self._reactor, TUNING.look_s)
 
     def let_go(self) -> None:
         """Hear no node any more: they are to look for another leader."""
@@ -608,7 +616,7 @@ class Leader:
             )
         else:
             _log.error("Somebody was sent away that does not begin as a node does.")
-        if len(self._sent_away) < _MOST_SENT_AWAY:
+        if len(self._sent_away) < TUNING.most_sent_away:
             self._sent_away.add(name)
 
     def _serve_with_machines(self) -> None:
@@ -756,7 +764,7 @@ class Leader:
             node.untold_s += TELL_S
             if not node.serves:
                 # A candidate hears something at every tick: silence is its witness.
-                node.untold_s = _AGAIN_S
+                node.untold_s = TUNING.again_s
                 self._tell_node(node)
                 self._tell_proofs(node)
             if node.silent_s >= SILENT_S:
@@ -768,7 +776,7 @@ class Leader:
 
     def _tell_proofs(self, node: Node) -> None:
         proofs = self._home.proofs()
-        if proofs is not None and len(proofs) > _MOST_PROOFS:
+        if proofs is not None and len(proofs) > TUNING.most_proofs:
             proofs = None
         told = Proofs(None if proofs is None else tuple(sorted(proofs)))
         if told != node.proofs:
@@ -799,12 +807,12 @@ class Leader:
             small.brief,
             # A node that does not know the list has all requests judged.
             bool(small.blocked),
-            small.blocked if len(small.blocked) <= _MOST_BLOCKED else (),
+            small.blocked if len(small.blocked) <= TUNING.most_blocked else (),
             0,
             queue.keys if node.serves else (),
             queue.policy,
             queue.settings,
         )
-        if terms != node.terms or node.untold_s >= _AGAIN_S:
+        if terms != node.terms or node.untold_s >= TUNING.again_s:
             node.terms, node.untold_s = terms, 0.0
             node.send(terms)

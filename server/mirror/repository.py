@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -39,13 +40,21 @@ from ...protocol.channel import Index, decode_index, encode_index, index_path
 from ...protocol.disk.durable import sync_filesystem, write_whole
 
 ONLINE_ROLES = ("targets", "snapshot", "timestamp")
-#: Root is signed by hand with an offline key: ten years.
-_ROOT_DAYS = 3650
-#: Targets and snapshot expire a year after the last change; a publish renews them after half of it.
-_TARGETS_DAYS = 365
-_SNAPSHOT_DAYS = 365
-#: The longest time for which an attacker can hide a new version from a follower.
-_TIMESTAMP_DAYS = 14
+
+
+class Lifetimes(NamedTuple):
+    """Days for which metadata hold."""
+
+    #: Root is signed by hand with an offline key: ten years.
+    root_days: int = 3650
+    #: Targets and snapshot expire a year after the last change; a publish renews them after half.
+    targets_days: int = 365
+    snapshot_days: int = 365
+    #: The longest time for which an attacker can hide a new version from a follower.
+    timestamp_days: int = 14
+
+
+TUNING = Lifetimes()
 
 
 class RepositoryProblem(Exception):
@@ -110,7 +119,7 @@ def initialise(publish: Path, keys: Path, now: datetime, passphrase: str | None 
         root = Metadata(Root(consistent_snapshot=True))
         root.signed.add_key(signer.public_key, "root")
     assert signer is not None
-    root.signed.expires = now + timedelta(days=_ROOT_DAYS)
+    root.signed.expires = now + timedelta(days=TUNING.root_days)
     for role in ONLINE_ROLES:
         root.signed.add_key(make_key(keys / f"{role}.pem").public_key, role)
     root.sign(signer)
@@ -230,7 +239,7 @@ class Repository:
             state.snapshot.signed,
             state.timestamp.signed,
         )
-        renew = _is_half_expired(targets, _TARGETS_DAYS, now) or not _signed_by(
+        renew = _is_half_expired(targets, TUNING.targets_days, now) or not _signed_by(
             state.targets, keys["targets"]
         )
         changed = bool(added or removed or renew)
@@ -239,20 +248,20 @@ class Repository:
             for path in removed:
                 targets.targets.pop(path, None)
             targets.version += 1
-            targets.expires = now + timedelta(days=_TARGETS_DAYS)
+            targets.expires = now + timedelta(days=TUNING.targets_days)
             self._write(f"{targets.version}.targets.json", state.targets, keys["targets"])
-        renew = _is_half_expired(snapshot, _SNAPSHOT_DAYS, now) or not _signed_by(
+        renew = _is_half_expired(snapshot, TUNING.snapshot_days, now) or not _signed_by(
             state.snapshot, keys["snapshot"]
         )
         if changed or renew:
             snapshot.meta["targets.json"] = MetaFile(targets.version)
             snapshot.version += 1
-            snapshot.expires = now + timedelta(days=_SNAPSHOT_DAYS)
+            snapshot.expires = now + timedelta(days=TUNING.snapshot_days)
             name = f"{snapshot.version}.snapshot.json"
             data = self._write(name, state.snapshot, keys["snapshot"])
             timestamp.snapshot_meta = MetaFile.from_data(snapshot.version, data, ["sha256"])
         timestamp.version += 1
-        timestamp.expires = now + timedelta(days=_TIMESTAMP_DAYS)
+        timestamp.expires = now + timedelta(days=TUNING.timestamp_days)
         sync_filesystem(self._publish)
         self._write("timestamp.json", state.timestamp, keys["timestamp"])
 

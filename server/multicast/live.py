@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ...protocol.fec import BlockLayout, FecParameters, scheme_for
 from ...protocol.marks import MarkSigner
@@ -40,14 +41,22 @@ class CohortReports:
 
 
 _REPORTS = CohortReports()
-#: The share of the object that one address may fetch by repair; more is for the unicast queue.
-_REPAIR_SHARE = 0.3
-#: The burst of its token bucket, in time at the session's rate.
-_REPAIR_AHEAD_S = 2.0
-#: A receiver of the paper's mode, which has no marks, waits this long for a datagram.
-_PAPER_SILENCE_S = 1.5
-#: Other receivers: eight of the slowest marks.
-_SILENCE_S = 2.0
+
+
+class LiveTuning(NamedTuple):
+    """What a pass leaves for repair, and when a silent receiver is gone."""
+
+    #: The share of the object that one address may fetch by repair; more is for the unicast queue.
+    repair_share: float = 0.3
+    #: The burst of its token bucket, in time at the session's rate.
+    repair_ahead_s: float = 2.0
+    #: A receiver of the paper's mode, which has no marks, waits this long for a datagram.
+    paper_silence_s: float = 1.5
+    #: Other receivers: eight of the slowest marks.
+    silence_s: float = 2.0
+
+
+TUNING = LiveTuning()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +255,7 @@ class LiveSession:
             else self._report_every_s(member),
             report_joined=gathering and len(self.carousel.receivers) <= _REPORTS.small_cohort,
             meanwhile=self.carousel.waiting,
-            silence_s=_PAPER_SILENCE_S if paper else _SILENCE_S,
+            silence_s=TUNING.paper_silence_s if paper else TUNING.silence_s,
         )
         self.transmitter.poke()
         return offer
@@ -303,8 +312,8 @@ class LiveSession:
         """The repair bytes that this address may get now: a token bucket at the session's rate."""
         now: float = self._reactor.seconds()
         since, had = self._repaired.get(address, (now, 0))
-        paced = (now - since + _REPAIR_AHEAD_S) * self.transmitter.rate_bytes_s
-        return int(min(paced, self.layout.size_bytes * _REPAIR_SHARE)) - had
+        paced = (now - since + TUNING.repair_ahead_s) * self.transmitter.rate_bytes_s
+        return int(min(paced, self.layout.size_bytes * TUNING.repair_share)) - had
 
     def _adapt(self) -> None:
         self._count_votes()

@@ -12,22 +12,30 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import NamedTuple
 
-#: A receiver that lacks this share of a block gets its source again, and need not decode.
-_SOURCE_AGAIN = 0.75
+
+class RepairTuning(NamedTuple):
+    """How much repair is sent, and when."""
+
+    #: A receiver that lacks this share of a block gets its source again, and need not decode.
+    source_again: float = 0.75
+    #: Blocks sent within this time before the end of the pass get predicted repair.
+    ending_s: float = 0.25
+    #: The probability that predicted repair completes a block at all receivers.
+    sure: float = 0.9
+    #: Bounds the loss in predictions.
+    most_loss: float = 0.5
+
+
+TUNING = RepairTuning()
 #: Reports about blocks sent within this time may be on their way.
 RECENT_S = 0.1
-#: Blocks sent within this time before the end of the pass get predicted repair.
-_ENDING_S = 0.25
-#: The probability that predicted repair completes a block at all receivers.
-_SURE = 0.9
-#: Bounds the loss in predictions.
-_MOST_LOSS = 0.5
 
 
 def wants_source(count: int, k: int) -> bool:
     """Whether a receiver that lacks `count` of K symbols gets the source again."""
-    return count >= _SOURCE_AGAIN * k
+    return count >= TUNING.source_again * k
 
 
 @dataclass(slots=True)
@@ -212,11 +220,11 @@ class NackAggregator:
 
 
 def surely_enough(k: int, loss: float, receivers: int) -> int:
-    """Repair symbols with which all receivers have K symbols of a block (probability `_SURE`)."""
+    """Repair symbols with which all receivers surely have K symbols of a block (`TUNING.sure`)."""
     if loss <= 0 or receivers < 1:
         return 0
-    loss = min(_MOST_LOSS, loss)
-    deviations = NormalDist().inv_cdf(1 - (1 - _SURE) / receivers)
+    loss = min(TUNING.most_loss, loss)
+    deviations = NormalDist().inv_cdf(1 - (1 - TUNING.sure) / receivers)
     # The distribution of few losses is skewed (first term of the Cornish-Fisher expansion).
     skewed = max(0.0, deviations**2 - 1) / 6
     return math.ceil((k + deviations * math.sqrt(k * loss) + skewed) / (1 - loss)) - k
@@ -224,7 +232,7 @@ def surely_enough(k: int, loss: float, receivers: int) -> int:
 
 def at_least(k: int, loss: float) -> int:
     """Repair symbols that the worst receiver lacks on average: rarely one too many."""
-    loss = min(_MOST_LOSS, max(0.0, loss))
+    loss = min(TUNING.most_loss, max(0.0, loss))
     return int(k * loss / (1 - loss))
 
 
@@ -239,13 +247,13 @@ class EndedBlocks:
     def add(self, block: int, now: float) -> bool:
         """Add a block whose last source symbol is being sent.
 
-        Returns whether the pass ends within `_ENDING_S`: the block then gets predicted repair.
+        Returns whether the pass ends within `TUNING.ending_s`: it then gets predicted repair.
         """
         self._blocks.append((block, now))
         while self._blocks[0][1] < now - RECENT_S:
             self._blocks.popleft()
         before, self._before = self._before, now
-        return before is not None and (self._count - 1 - block) * (now - before) < _ENDING_S
+        return before is not None and (self._count - 1 - block) * (now - before) < TUNING.ending_s
 
     def since(self, then: float) -> Iterator[int]:
         """The blocks that were added at `then` or later."""

@@ -7,7 +7,7 @@ import random
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from twisted.logger import Logger
@@ -32,25 +32,33 @@ from .udp import GroupSender, find_interface, interface_mtu, is_wireless
 _FIELD = HEADER_NAME.lower().encode()
 #: The dynamic ports (RFC 6335).
 _PORTS = (49_152, 65_535)
-#: The losses of past receivers that choose the next code.
-_REMEMBER = 64
-#: Ended sessions answer repair requests and late reports for this time.
-_LINGER_S = 30.0
-#: The longest wait for joins before pass 0, as a share of the pass ...
-_LEAD_SHARE = 0.3
-#: ... within these bounds. To repeat what one receiver missed costs more.
-_LEAST_LEAD_S = 0.5
-_MOST_LEAD_S = 3.0
-#: The least wait for further members after the last join.
-_SETTLE_S = 0.01
-#: Its upper bound as a share of the pass.
-_SETTLE_SHARE = 0.04
-#: How often the rate is shared again among several sessions.
-_LOOK_S = 0.1
-#: The least rate of a session in bytes/s: receivers leave a silent one.
-_LEAST_RATE = 6_000.0
-#: Bounds the sessions that gather members: each has a socket and an open file.
-_MOST_WAITING = 64
+
+
+class SessionTuning(NamedTuple):
+    """When a session begins, and for how long it is remembered."""
+
+    #: The losses of past receivers that choose the next code.
+    remember: int = 64
+    #: Ended sessions answer repair requests and late reports for this time.
+    linger_s: float = 30.0
+    #: The longest wait for joins before pass 0, as a share of the pass ...
+    lead_share: float = 0.3
+    #: ... within these bounds. To repeat what one receiver missed costs more.
+    least_lead_s: float = 0.5
+    most_lead_s: float = 3.0
+    #: The least wait for further members after the last join.
+    settle_s: float = 0.01
+    #: Its upper bound as a share of the pass.
+    settle_share: float = 0.04
+    #: How often the rate is shared again among several sessions.
+    look_s: float = 0.1
+    #: The least rate of a session in bytes/s: receivers leave a silent one.
+    least_rate: float = 6_000.0
+    #: Bounds the sessions that gather members: each has a socket and an open file.
+    most_waiting: int = 64
+
+
+TUNING = SessionTuning()
 
 
 class Sessions:
@@ -219,15 +227,17 @@ class Sessions:
         It starts `lead_s` from now, or by default with its members' joins. With `needed` it first
         gathers that many members; None if too many sessions do.
         """
-        if needed and sum(session.waiting for session in self.running) >= _MOST_WAITING:
+        if needed and sum(session.waiting for session in self.running) >= TUNING.most_waiting:
             return None
         place = self._place(url)
         pass_s = content.layout.size_bytes / self.settings.rate
-        longest_lead_s = min(_MOST_LEAD_S, max(_LEAST_LEAD_S, _LEAD_SHARE * pass_s))
+        longest_lead_s = min(
+            TUNING.most_lead_s, max(TUNING.least_lead_s, TUNING.lead_share * pass_s)
+        )
         settings = CarouselSettings(
             lead_s=longest_lead_s if lead_s is None else lead_s,
-            settle_s=_SETTLE_S if lead_s is None else float("inf"),
-            most_settle_s=_SETTLE_SHARE * pass_s,
+            settle_s=TUNING.settle_s if lead_s is None else float("inf"),
+            most_settle_s=TUNING.settle_share * pass_s,
             parity=content.fec.parity,
             repair=repair and not self.paper,
             fixed_passes=passes,
@@ -301,11 +311,11 @@ class Sessions:
         sending = [session for session in self._running.values() if not session.waiting]
         cancel(self._look)
         if len(sending) > 1:
-            self._look = self._reactor.callLater(_LOOK_S, self._share)
+            self._look = self._reactor.callLater(TUNING.look_s, self._share)
         parts = shares([session.carousel.first_pass_left_bytes for session in sending])
         for session, part in zip(sending, parts, strict=True):
             with self.log.failuresHandled("A multicast session was not given its rate"):
-                session.rate.configure(max(_LEAST_RATE, part * self.settings.rate))
+                session.rate.configure(max(TUNING.least_rate, part * self.settings.rate))
                 session.adapt()
 
     def _sent(self, size: int) -> None:
@@ -316,9 +326,9 @@ class Sessions:
         del self._running[session.id]
         if self._by_key.get(session.object_key) is session:
             del self._by_key[session.object_key]
-        self._losses = [*self._losses, *session.counters.losses.values()][-_REMEMBER:]
+        self._losses = [*self._losses, *session.counters.losses.values()][-TUNING.remember :]
         self._lingering[session.id] = session
-        self._reactor.callLater(_LINGER_S, self._lingering.pop, session.id, None)
+        self._reactor.callLater(TUNING.linger_s, self._lingering.pop, session.id, None)
         self._share()
         if session.waiting:
             self._tell_end(session, reason)

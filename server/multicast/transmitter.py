@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twisted.logger import Logger
 
@@ -33,16 +33,24 @@ _log = Logger()
 _KIND = VERSION << 4
 #: A session sends one object.
 _OBJECT = 0
-#: The interval of sends.
-_TICK_S = 0.002
-#: The size of the token bucket, in time at the session's rate; as `udp._WAITING_S`.
-_BUCKET_S = 0.04
-#: Datagrams of 1 472 bytes in one call of UDP segmentation offload (65 507 bytes).
-_MOST_BATCH = 44
-#: The interval of marks during a pass ...
-_STAND_EVERY_S = 0.2
-#: ... and of the first ones; it doubles.
-_FIRST_STAND_S = 0.02
+
+
+class SendTuning(NamedTuple):
+    """How datagrams and marks are spaced."""
+
+    #: The interval of sends.
+    tick_s: float = 0.002
+    #: The size of the token bucket, in time at the session's rate; as `udp.TUNING.waiting_s`.
+    bucket_s: float = 0.04
+    #: Datagrams of 1 472 bytes in one call of UDP segmentation offload (65 507 bytes).
+    most_batch: int = 44
+    #: The interval of marks during a pass ...
+    stand_every_s: float = 0.2
+    #: ... and of the first ones; it doubles.
+    first_stand_s: float = 0.02
+
+
+TUNING = SendTuning()
 
 
 class Framer:
@@ -181,7 +189,7 @@ class Transmitter:
         self._filled_at: float = reactor.seconds()
         self._call: Any = None
         self._unsent: tuple[list[bytes | memoryview], int] | None = None
-        self._stand_at, self._stand_gap_s = float("-inf"), _FIRST_STAND_S
+        self._stand_at, self._stand_gap_s = float("-inf"), TUNING.first_stand_s
         self.sent_bytes = 0
         self.sent_datagrams = 0
 
@@ -190,7 +198,7 @@ class Transmitter:
         if self._ended is None:
             return
         if self._call is not None and self._call.active():
-            if self._call.getTime() <= self._reactor.seconds() + _TICK_S:
+            if self._call.getTime() <= self._reactor.seconds() + TUNING.tick_s:
                 return
             self._call.cancel()
         self._call = self._reactor.callLater(0, self._tick)
@@ -215,10 +223,10 @@ class Transmitter:
         now = self._reactor.seconds()
         rate = self.rate_bytes_s
         self._line_bytes_s = max(self._line_bytes_s, rate)
-        most = max(rate * _BUCKET_S, 4.0 * self._wire_bytes)
+        most = max(rate * TUNING.bucket_s, 4.0 * self._wire_bytes)
         self._credit = min(most, self._credit + (now - self._filled_at) * rate)
         self._filled_at = now
-        batch = int(max(1, min(_MOST_BATCH, rate * _TICK_S / self._wire_bytes)))
+        batch = int(max(1, min(TUNING.most_batch, rate * TUNING.tick_s / self._wire_bytes)))
         try:
             wait_s = self._send(now, batch)
         except ObjectChanged as error:
@@ -250,11 +258,11 @@ class Transmitter:
         while self._credit > 0:
             if self._unsent is not None:
                 if not self._push():
-                    return _TICK_S
+                    return TUNING.tick_s
                 continue
             if now >= self._stand_at and (stand := self._carousel.stand()) is not None:
                 self._mark(stand, now)
-                self._stand_gap_s = min(2.0 * self._stand_gap_s, _STAND_EVERY_S)
+                self._stand_gap_s = min(2.0 * self._stand_gap_s, TUNING.stand_every_s)
                 self._stand_at = now + self._stand_gap_s
             step = self._carousel.next_step(now, batch)
             if step is None:
@@ -270,7 +278,7 @@ class Transmitter:
             waits_s = waits / self._line_bytes_s
             leaves = self._reactor.seconds() + waits_s
             self._unsent = (self._framer.frame(step, payloads, leaves), 0)
-        return max(_TICK_S, -self._credit / self.rate_bytes_s)
+        return max(TUNING.tick_s, -self._credit / self.rate_bytes_s)
 
     def _mark(self, step: Run | Mark | None, now: float) -> None:
         if isinstance(step, Mark):

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ...protocol.errors import ProtocolError
 
@@ -44,18 +45,26 @@ _IPV6_MTU = 24
 _PMTUDISC_DO = struct.pack("@i", 2)
 _NO_OFFLOAD = frozenset({errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
 _LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
-#: Datagrams that may wait in this host, in time at the session's rate: enough for a process that
-#: gets its core late, and few enough for a short qdisc to hold.
-_WAITING_S = 0.04
-_LEAST_SEND_BUFFER = 64 << 10
-_MOST_SEND_BUFFER = 1 << 20
-#: The kernel counts a datagram of Ethernet size as about 2304 bytes. With segmentation it counts
-#: 1.04 to 1.57 bytes for each byte, by the interface's queue.
-_KERNEL_BYTES = 2304 / 1472
+
+
+class BufferTuning(NamedTuple):
+    """How many bytes of a session may wait in this host."""
+
+    #: In time at the session's rate: enough for a process that gets its core late, and little
+    #: enough for a short qdisc to hold.
+    waiting_s: float = 0.04
+    least_send_buffer: int = 64 << 10
+    most_send_buffer: int = 1 << 20
+    #: The kernel counts a datagram of Ethernet size as about 2304 bytes. With segmentation it
+    #: counts 1.04 to 1.57 bytes for each byte, by the interface's queue.
+    kernel_bytes: float = 2304 / 1472
+    #: The last sends whose median is the kernel's count for a byte.
+    sends: int = 9
+
+
+TUNING = BufferTuning()
 #: SO_SNDBUF grants twice the given number.
-_KERNEL_SHARE = _KERNEL_BYTES / 2
-#: The last sends whose median is the kernel's count for a byte.
-_SENDS = 9
+_KERNEL_SHARE = TUNING.kernel_bytes / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +142,8 @@ class GroupSender:
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         try:
             self._socket.setblocking(False)
-            waiting = int(rate_bytes_s * _WAITING_S * _KERNEL_SHARE)
-            waiting = min(_MOST_SEND_BUFFER, max(_LEAST_SEND_BUFFER, waiting))
+            waiting = int(rate_bytes_s * TUNING.waiting_s * _KERNEL_SHARE)
+            waiting = min(TUNING.most_send_buffer, max(TUNING.least_send_buffer, waiting))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, waiting)
             if interface.is_ipv6:
                 index = struct.pack("@I", interface.index)
@@ -161,7 +170,7 @@ class GroupSender:
         self.offload = True
         self.datagrams = 0
         #: The kernel's count for a byte of the last sends.
-        self._counts: deque[float] = deque([_KERNEL_BYTES], maxlen=_SENDS)
+        self._counts: deque[float] = deque([TUNING.kernel_bytes], maxlen=TUNING.sends)
 
     def mtu(self) -> int:
         """The MTU of the interface and of the route to the group. Raises OSError."""
