@@ -582,9 +582,10 @@ class HookedAdmission:
         One that has taken nearly nothing keeps it no longer than it used it, all times without a
         connection together, so that asking and hanging up at once, even again and again, holds
         little up; and each time that such a slot ran out, the next is kept half as long. A small
-        download is sooner begun anew than resumed: its slot is not kept.
+        download is sooner begun anew than resumed: its slot is not kept once it has begun. One
+        whose client waited for its turn has yet to come for it.
         """
-        if not held.large:
+        if not held.large and (held.ticket is None or not held.untouched):
             return 0.0
         whole_s = self.settings.lease_idle_s
         if was_used(held):
