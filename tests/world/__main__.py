@@ -37,25 +37,29 @@ def main() -> int:
     words.add_argument("--minutes", type=float, default=math.inf, help="search for this time")
     words.add_argument("--keep-going", action="store_true", help="do not end at the first failure")
     words.add_argument("--shrink", action="store_true", help="make a failing world smaller")
+    words.add_argument("--plan", type=Path, help="run the world of this file")
+    words.add_argument("--keep", type=Path, help="write its plan into this file")
     words.add_argument("--svg", type=Path, help="draw its timeline into this file")
     words.add_argument("--past", help="bring this fault of the past back")
     asked = words.parse_args()
     if asked.past is not None:
         bring_back(asked.past)
 
-    from .plan import draw_plan
+    from .plan import draw_plan, read_plan
     from .story import picture, shrunk, told
     from .world import run_plan
 
-    if asked.seed is not None:
-        plan = draw_plan(asked.seed)
+    if asked.seed is not None or asked.plan is not None:
+        plan = draw_plan(asked.seed) if asked.plan is None else read_plan(asked.plan.read_text())
         world = shrunk(plan) if asked.shrink else run_plan(plan, story=True)
+        if asked.keep is not None:
+            asked.keep.write_text(world.plan.as_text(), "utf-8")
         if asked.svg is not None:
             asked.svg.write_text(picture(world), "utf-8")
         if asked.story or asked.shrink:
             say(told(world))
         else:
-            say(f"seed {asked.seed}: history {world.digest()[:16]}")
+            say(f"seed {plan.seed}: history {world.digest()[:16]}")
             for one in world.broken_promises:
                 say(one)
         return bool(world.broken_promises)

@@ -58,6 +58,7 @@ def _lose_journal(world: World, fault: FaultPlan) -> None:
         if fault.pick < 0.5:
             for name, content in copies.items():
                 (state / name).write_bytes(content)
+        world.journal_lost_s = world.schedule.now
         world.cause("server is killed, its journal is lost")
         world.schedule.after(0.5, _start_again, world)
 

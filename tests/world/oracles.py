@@ -47,6 +47,9 @@ class Oracle:
     def took(self, client: SimulatedClient, count: int) -> None:
         """A client has bytes of its file."""
 
+    def called(self, client: SimulatedClient) -> None:
+        """A client was told that its turn has come."""
+
     def ended(self, client: SimulatedClient) -> None:
         """A client is done, failed or gone."""
 
@@ -173,8 +176,11 @@ class TicketsKeepTheirNumbers(Oracle):
             self.broken(f"{client} had ticket {known}, and now {number}")
 
 
-class PlacesGrowForACause(Oracle):
-    """A place that is told grows only after something happened that the operator can see."""
+class PlacesNeverRise(Oracle):
+    """A place that is told grows only after a restart, or as the operator changes the policy.
+
+    This is said of Fair. Other policies have more causes.
+    """
 
     document = "docs/policies.md"
     sentence = "The place that a client is shown is the order of told starts. It never rises."
@@ -193,16 +199,18 @@ class PlacesGrowForACause(Oracle):
         self._told[client] = place, now
         if before is None or not client.manner.speaks_tickets:
             return
-        grown = place - before[0]
-        # A start that was lost gives its ticket its place back, before later ones; so do small
-        # files that find no slot.
-        excused = self.world.caused_since(before[1]) + self.world.lost_since(before[1])
-        excused += any(
-            one.file == "/SMALL.txt" and not (one.over and one.done_s < before[1])
-            for one in self.world.clients
-            if one.asked_s <= now
-        )
-        if grown > 0 and not excused:
+        if place <= before[0]:
+            return
+        world = self.world
+        # Tickets of which a new server knows nothing come back by their tokens.
+        excused = max(world.started_s, world.switched_s) >= before[1]
+        excused = excused or world.journal_lost_s > 0.0
+        if world.policy_name != "fair":
+            # There it is the order of turn. Small files and lost starts go first, and so does what
+            # stood back for its network.
+            excused = excused or world.caused_since(before[1]) + world.lost_since(before[1]) > 0
+            excused = excused or world.is_crowded or world.waits_for_small(before[1])
+        if not excused:
             self.broken(f"{client} was told place {before[0]}, and now {place}")
 
 
@@ -421,6 +429,29 @@ class UsedTicketsStayUsed(Oracle):
             self._used[self._starts[client]] = client.name
 
 
+class CalledIsKept(Oracle):
+    """A client that was called starts if it comes at once."""
+
+    document = "PROTOCOL.md"
+    sentence = "`called`: its slot is kept for it, fetch the file now"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        #: When a client was called first; nothing once it has come. A second slot is kept for less.
+        self._called_s: dict[SimulatedClient, float | None] = {}
+
+    def called(self, client: SimulatedClient) -> None:
+        self._called_s.setdefault(client, self.world.schedule.now)
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        called_s = self._called_s.get(client)
+        if called_s is None:
+            return
+        self._called_s[client] = None
+        if status == 503 and not self.world.caused_since(called_s):
+            self.broken(f"{client} was called at {called_s:.3f} s, came, and is to wait")
+
+
 def all_oracles(world: World) -> list[Oracle]:
     """One of each."""
     return [one(world) for one in ORACLES]
@@ -433,7 +464,7 @@ ORACLES: tuple[type[Oracle], ...] = (
     SlotsAreKept,
     NumbersBelongToOne,
     TicketsKeepTheirNumbers,
-    PlacesGrowForACause,
+    PlacesNeverRise,
     NobodyWaitsForEver,
     LineIsUsed,
     RunningDownloadsMove,
@@ -442,4 +473,5 @@ ORACLES: tuple[type[Oracle], ...] = (
     WaitsAreFinite,
     RefusalsAreStated,
     UsedTicketsStayUsed,
+    CalledIsKept,
 )

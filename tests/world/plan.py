@@ -84,7 +84,15 @@ class WorldPlan:
 
     def as_text(self) -> str:
         """JSON."""
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+
+def read_plan(text: str) -> WorldPlan:
+    """The plan of `WorldPlan.as_text`."""
+    found = json.loads(text)
+    found["clients"] = tuple(ClientPlan(**one) for one in found["clients"])
+    found["faults"] = tuple(FaultPlan(**one) for one in found["faults"])
+    return WorldPlan(**found)
 
 
 def _sizes(rng: random.Random, line_bytes_s: float) -> dict[str, int]:

@@ -84,6 +84,9 @@ class Witness(Protocol):
     def client_took(self, client: SimulatedClient, count: int) -> None:
         """Bytes of the file are here."""
 
+    def client_called(self, client: SimulatedClient) -> None:
+        """It was told to fetch its file now."""
+
     def client_ended(self, client: SimulatedClient) -> None:
         """It has the file, or has given up."""
 
@@ -179,11 +182,13 @@ class SideRequest:
         if self._over:
             return
         self._head += data
-        head, found, _ = self._head.partition(_HEAD_END)
+        head, found, body = self._head.partition(_HEAD_END)
         if found:
             self._over = True
             status, fields = read_head(head)
             self._client.world.client_heard(self._client, status, fields)
+            if b'"state":"called"' in body:
+                self._client.called()
             # It reads on for a moment, as a person does who sees it begin twice.
             self._client.world.schedule.after(0.5, self._channel.close)
 
@@ -538,6 +543,12 @@ class SimulatedClient:
         again_s = {"ask early": 2.0, "watch": 25.0}.get(deed)
         if again_s is not None:
             self.world.schedule.after(again_s, self._ask_beside, deed)
+
+    def called(self) -> None:
+        """Its turn has come, as the page that watched for it says: it fetches its file now."""
+        if not self.over and all(one.exchange is None for one in self.segments):
+            self.world.client_called(self)
+            self._ask(self.segments[0])
 
     def _read_on(self, exchanges: list[HttpExchange]) -> None:
         for exchange in exchanges:

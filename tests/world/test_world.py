@@ -10,10 +10,12 @@ import pytest
 from tests.world.oracles import ORACLES, Oracle
 from tests.world.past import PastFault
 from tests.world.past.faults import PAST
-from tests.world.plan import draw_plan
+from tests.world.plan import draw_plan, read_plan
 from tests.world.world import run_plan
 
 ROOT = Path(__file__).parent.parent.parent
+#: Worlds that broke a promise once: `python -m tests.world --seed K --shrink --keep FILE`.
+FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 
 
 @pytest.mark.parametrize("seed", [1, 6])
@@ -35,6 +37,11 @@ def test_each_oracle_holds_a_sentence_of_a_document(oracle: type[Oracle]) -> Non
 @pytest.mark.parametrize("seed", [3, 26])
 def test_worlds_keep_their_promises(seed: int) -> None:
     assert run_plan(draw_plan(seed)).broken_promises == []
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_a_world_that_broke_a_promise_keeps_it_now(path: Path) -> None:
+    assert run_plan(read_plan(path.read_text("utf-8"))).broken_promises == []
 
 
 @pytest.mark.parametrize("fault", PAST, ids=lambda fault: fault.name)

@@ -33,9 +33,11 @@ from .wire import MemoryNetwork, ServerEnd
 
 #: After the last fault and the last arrival the line needs so many times what is left, and this.
 _LIVENESS_FACTOR, _LIVENESS_S = 4.0, 900.0
-#: Everything has run out so long after the last client has left; a connection whose client is gone
-#: without a word is cut by the limits.
-_AFTER_S, _CUT_AFTER_S = 80.0, 250.0
+#: Everything has run out so long after the last client has left.
+_AFTER_S = 80.0
+#: The limits cut a connection whose client takes nothing after `min_rate_window_s`, the first of
+#: a client after two. Its requests that are parked for a connection follow one after the other.
+_CUT_AFTER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,14 @@ class World:
         self.database_full_until_s = self.database_slow_until_s = -math.inf
         #: When an operator last changed policy or settings.
         self.switched_s = -math.inf
+        #: When the server that runs started.
+        self.started_s = -math.inf
         #: What excuses a place that grows or a line that idles: when something last happened.
         self.causes: list[tuple[float, str]] = []
         self._lost_s: list[float] = []
         self._numbers: dict[str, int | None] = {}
+        #: When the journal was lost last: older tickets come back by their tokens from then on.
+        self.journal_lost_s = -math.inf
         self.oracles: list[Oracle] = all_oracles(self)
 
     # -- history ----------------------------------------------------------------------------
@@ -119,6 +125,26 @@ class World:
         return sum(at_s >= since_s for at_s in self._lost_s[-200:])
 
     @property
+    def policy_name(self) -> str:
+        """The policy of the server that runs."""
+        gate = self.gate
+        return gate.policy.name if gate is not None else self.policy
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether two clients are of one network."""
+        networks = {one.address.rpartition(".")[0] for one in self.clients}
+        return len(networks) < len(self.clients)
+
+    def waits_for_small(self, since_s: float) -> bool:
+        """Whether a client wants a small file, or wanted one since then."""
+        return any(
+            one.file == "/SMALL.txt" and not (one.over and one.done_s < since_s)
+            for one in self.clients
+            if one.asked_s <= self.schedule.now
+        )
+
+    @property
     def running(self) -> bool:
         """Whether a server runs that is not stopping."""
         return self.life is not None and self.life.alive and not self.life.stopping
@@ -143,12 +169,14 @@ class World:
         kept = gate.settings.reserve_small > 0 and gate.policy.name != "fcfs"
         return kept or gate.snapshot().link_bound
 
+    def stalled_connections(self) -> int:
+        """How many connections have a client that reads no more, or is gone without a word."""
+        ends = [one for one in self.network.sockets.values() if isinstance(one, ServerEnd)]
+        return sum(one.line.lost or not one.line.reads for one in ends)
+
     def somebody_stalls(self) -> bool:
         """Whether a download runs whose client is the limit, or gone without a word."""
-        lost = any(
-            isinstance(one, ServerEnd) and one.line.lost for one in self.network.sockets.values()
-        )
-        return lost or any(
+        return self.stalled_connections() > 0 or any(
             client.state == "fetching"
             and (client.plan.misdeed or client.rate_bytes_s < self.network.wire.rate_bytes_s)
             for client in self.clients
@@ -248,6 +276,7 @@ class World:
         )
         self.life = life
         life.start()
+        self.started_s = self.schedule.now
         self.cause(f"server starts (life {self.lives})")
 
     def _pool(self, most: int, name: str) -> VirtualPool:
@@ -284,6 +313,12 @@ class World:
         """See `Witness`."""
         for oracle in self._takers:
             oracle.took(client, count)
+
+    def client_called(self, client: SimulatedClient) -> None:
+        """See `Witness`."""
+        self.note(f"{client} is called")
+        for oracle in self.oracles:
+            oracle.called(client)
 
     def client_ended(self, client: SimulatedClient) -> None:
         """See `Witness`."""
@@ -380,7 +415,8 @@ class World:
             oracle.settled()
         for client in self.clients:
             client.give_up()
-        after_s = _CUT_AFTER_S if self.somebody_stalls() else _AFTER_S
+        stalled = self.stalled_connections()
+        after_s = _AFTER_S + (_CUT_AFTER_S * (2 + stalled) if stalled else 0.0)
         self.schedule.run(self.schedule.now + after_s, self._going)
         if self._going():
             gc.collect()

@@ -221,4 +221,11 @@ PAST: tuple[PastFault, ...] = (
         "        queue.next_number = max(queue.next_number, next_number)",
         "        queue.next_number = next_number",
     ),
+    PastFault(
+        "called-small-file-had-no-slot",
+        "tests/world/found/called-small-file-had-no-slot.json",
+        "policies.admission",
+        "        if not held.large and (held.ticket is None or not held.untouched):",
+        "        if not held.large:",
+    ),
 )
