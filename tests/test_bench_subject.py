@@ -22,6 +22,7 @@ from bench import bars, compare, http_peers, mirror, peers, staging
 from bench.attacks import live, simulated, table
 from bench.parallel import lab as parallel
 from bench.policies import lab as policies
+from bench.policies.crowd import TraceReplay
 from bench.shared.subject import NothingMeasured, Suppressed, require
 from tests import machine_faults
 from tests import test_e2e_chaos as chaos
@@ -361,3 +362,10 @@ def test_suppressed_errors_are_counted_and_printed(capsys: pytest.CaptureFixture
 
 def test_what_took_place_is_not_told() -> None:
     require(1, "never said")
+
+
+def test_no_clients_of_the_lab_of_policies_are_of_one_network() -> None:
+    replay = TraceReplay("http://192.0.2.1", False, "10.0.0.0")
+    addresses = [replay.address(number) for number in range(250)]
+    # All new clients of a /16 have a share together.
+    assert len({address.rsplit(".", 2)[0] for address in addresses}) == 250

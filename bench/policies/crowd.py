@@ -64,9 +64,12 @@ class TraceReplay:
         return list(await asyncio.gather(*(self.client(n, row) for n, row in enumerate(rows))))
 
     def address(self, number: int) -> str:
-        """The source address of a client: hosts of the network that `bind` names."""
-        first, second, _, _ = self.bind.split(".")
-        return f"{first}.{second}.{1 + number // 200}.{1 + number % 200}"
+        """The source address of a client, each in a /16 of its own.
+
+        The server gives all new clients of one /24 or /16 a share together.
+        """
+        first, _, _, _ = self.bind.split(".")
+        return f"{first}.{number % 256}.{1 + number // 256}.{1 + number % 200}"
 
     async def client(self, number: int, row: dict[str, object]) -> ClientOutcome:
         """One download from its arrival to its end."""
@@ -164,7 +167,7 @@ def main() -> int:
     parser.add_argument("url")
     parser.add_argument("trace", type=Path)
     parser.add_argument("--poll", action="store_true")
-    parser.add_argument("--bind", default="127.0.0.0", help="network whose hosts the clients are")
+    parser.add_argument("--bind", default="127.0.0.0", help="an IPv4 /8: the clients are in it")
     given = parser.parse_args()
     rows = [json.loads(line) for line in given.trace.read_text("utf-8").splitlines() if line]
     for outcome in asyncio.run(TraceReplay(given.url, given.poll, given.bind).run(rows)):

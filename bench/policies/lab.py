@@ -138,10 +138,10 @@ def line(
             ending.enter_context(path(server, clients, rate_mbit, rtt_s))
         else:
             namespaces.connect(server, clients)
-        namespaces.address(server, f"{SERVER}/16")
-        namespaces.address(clients, "10.91.0.2/16")
+        namespaces.address(server, f"{SERVER}/8")
+        namespaces.address(clients, "10.91.0.2/8")
         # Every host of the network is a client.
-        run("ip", "-n", clients, *["route", "add", "local", "10.91.0.0/17", "dev", "eth0"])
+        run("ip", "-n", clients, *["route", "add", "local", "10.0.0.0/8", "dev", "eth0"])
         run("ip", "-n", clients, *f"route add {SERVER}/32 dev eth0 table 99".split())
         run("ip", "-n", clients, *f"rule add to {SERVER} lookup 99 priority 0".split())
         for rule in ("del priority 0", "add priority 10"):
@@ -238,7 +238,7 @@ def replay(
     trace = folder / "trace.jsonl"
     trace.write_text("\n".join(to_trace(workload)), "utf-8")
     command = inside(f"{prefix}-c", sys.executable, "-m", "bench.policies.crowd")
-    command += [f"http://{SERVER}:8080", str(trace), "--bind", "10.91.0.0"]
+    command += [f"http://{SERVER}:8080", str(trace), "--bind", "10.0.0.0"]
     done = subprocess.run(
         [*command, *(["--poll"] if poll else [])],
         capture_output=True,
