@@ -136,7 +136,7 @@ class Outlet:
 
     link_busy = False
     sent_bytes_total = 0
-    waiting_downloads = 0
+    waiting_networks = 0
     goodput = 0.0
     bandwidth_bytes_s: float | None = None
 

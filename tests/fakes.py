@@ -202,7 +202,7 @@ class FakeJournal:
 class FakeLink:
     link_busy = False
     sent_bytes_total = 0
-    waiting_downloads = 0
+    waiting_networks = 0
 
     def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
         self.bandwidth_bytes_s = bandwidth_bytes_s
@@ -256,6 +256,7 @@ class House:
     ) -> None:
         settings = {"small_below_bytes": 20_000, **settings}
         self.clock = clock or Clock()
+        self.link = FakeLink()
         if self.clock.seconds() == 0:
             self.clock.advance(START_S)
         self.journal = journal or FakeJournal()
@@ -276,7 +277,7 @@ class House:
             numbers=Numbers(next_number, over, self.promises.append),
             passes=self.passes,
             waiting=RetryResponder(Pages()),
-            line=LineKeeper(FakeLink(), None),
+            line=LineKeeper(self.link, None),
             clients=Clients(1000, self.clock.seconds),
             rules=RuleBook(rules),
             arrived=self.arrivals.append,

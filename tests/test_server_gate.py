@@ -405,6 +405,24 @@ def test_more_connections_than_a_lease_may_have_are_refused_or_held() -> None:
     assert "retry-after" in refused.connection.fields
 
 
+def test_the_line_is_shared_by_networks_however_many_downloads_each_wants() -> None:
+    house = House(slots=2)
+    running = [house.ask(f"192.0.2.{number}", agent=CURL) for number in (1, 2)]
+    parked = [house.ask(f"192.0.2.{number}", agent=CURL) for number in (3, 4)]
+    house.wait(1)
+    # Once for those that run, once for those that wait.
+    assert house.link.waiting_networks == 2
+    parked.append(house.ask("198.51.100.1", agent=CURL))
+    house.wait(1)
+    assert house.link.waiting_networks == 3
+    for one in running:
+        one.transfer.finish()
+    for one in parked:
+        one.leave()
+    house.wait(60)
+    assert house.link.waiting_networks == 0
+
+
 def test_connections_beyond_the_lease_take_over_in_turn_when_one_ends() -> None:
     house = House(connections_per_lease=2)
     asked = [house.ask(agent="wrk", ranges=(n, n + 10)) for n in range(5)]

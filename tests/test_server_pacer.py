@@ -367,7 +367,7 @@ def flood_beside(
     """What large downloads and a flood get in 20 s; and the world to go on with."""
     clock = Clock()
     pacer = Pacer(clock, cap)
-    pacer.waiting_downloads = wanted
+    pacer.waiting_networks = wanted
     large = [Taker(pacer, clock, 1e9) for _ in range(downloads)]
     for taker in large:
         taker.ready()
@@ -400,6 +400,13 @@ def test_one_network_has_one_share_of_all_who_want_the_line() -> None:
     assert large >= 0.9 * 20 * 2_500_000
 
 
+def test_large_downloads_of_one_network_leave_its_small_ones_a_share() -> None:
+    # Sixty people behind one address, and nobody else.
+    large, small, *_ = flood_beside(60, ["192.0.2.1", "192.0.2.2"], 100_000, wanted=1)
+    assert small >= 0.4 * 20 * 2_500_000
+    assert large >= 0.4 * 20 * 2_500_000
+
+
 def test_downloads_have_all_of_the_line_once_a_flood_is_over() -> None:
     *_, clock, pacer, large = flood_beside(8, [f"10.{n}.0.1" for n in range(40)], 250_000)
     pacer.requests.let_all_go()
@@ -423,7 +430,7 @@ def test_a_flood_alone_has_the_line_and_no_more(sizes: list[int]) -> None:
 def test_small_downloads_of_one_network_take_turns_in_one_share() -> None:
     clock = Clock()
     pacer = Pacer(clock, 400_000)
-    pacer.waiting_downloads = 9
+    pacer.waiting_networks = 9
     large = Taker(pacer, clock, 1e9)
     small = [Taker(pacer, clock, 1e9, Share(address=f"192.0.2.{n}")) for n in range(50)]
     for taker in (large, *small):

@@ -315,7 +315,8 @@ class Engine:
     def _earn_shares(self) -> float:
         """Each share has grown since it was last asked; how fast one grows now."""
         networks = max(1, len(self._waiting_networks))
-        sharing = max(networks + len(self._leases) + len(self._held), 2 * networks)
+        large = len(_networks_of(self._leases)) + len(_networks_of(self._held))
+        sharing = max(networks + large, 2 * networks)
         share_bytes_s = self._link.capacity_bytes_s / sharing
         self._shares.earn(share_bytes_s * (self.now - self._earned_s))
         self._earned_s = self.now
@@ -666,6 +667,12 @@ class Engine:
             del self._held[client.held]
             self._held_downloads.discard((client.visitor.key, self._file_of(client).name))
         client.held = None
+
+
+def _networks_of(clients: Mapping[int, list[SimClient]]) -> set[str]:
+    """The networks of clients, by lease or ticket; a client without one is one by itself."""
+    firsts = (here[0].visitor for here in clients.values())
+    return {one.network[-1] if one.network else one.key for one in firsts}
 
 
 def answer_to(decision: Wait | Refuse) -> RetryAfter | Refused:

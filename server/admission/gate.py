@@ -549,9 +549,9 @@ class Gate:
         """See `leases.Parked`."""
         self.call(ticket)
 
-    def how_many(self) -> int:
+    def how_many_networks(self) -> int:
         """See `leases.Parked`."""
-        return len(self.parked)
+        return self.parked.how_many_networks()
 
     def anybody(self) -> bool:
         """See `leases.Parked`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
@@ -19,6 +20,7 @@ from ...policies.contract import Admit, Decision, Job, PolicyView, TicketRow, Ti
 from ...policies.driver import PolicyDriver
 from ...policies.registry import make_policy
 from ...policies.settings import PolicySettings
+from ..files.request_queue import network_of
 from ..http.clock import DelayedCall, cancel
 from .downloads import MOST_LATE_S, Delivery, LeasedDownload, Rounds
 from .gateparts import GateParts
@@ -56,8 +58,8 @@ class Parked(Protocol):
         """Whether a request is parked at all."""
         ...
 
-    def how_many(self) -> int:
-        """How many requests are parked."""
+    def how_many_networks(self) -> int:
+        """From how many networks requests are parked."""
         ...
 
     def connection_ended(self, client: str, file: str) -> None:
@@ -85,7 +87,9 @@ class LeaseManager:
         self._by_job: dict[tuple[str, str], LeasedDownload] = {}
         self._rounds = Rounds()
         #: How many there are of each file, and which of all are paused.
-        self._of_file: dict[str, int] = {}
+        self._of_file: Counter[str] = Counter()
+        #: Downloads by the network of their client.
+        self._networks: Counter[str] = Counter()
         self._paused: set[int] = set()
         self.now: Callable[[], float] = parts.now
         self._parts = parts
@@ -195,7 +199,8 @@ class LeaseManager:
         """A lease was granted."""
         self.downloads[download.lease] = download
         self._rounds.add(download)
-        self._of_file[download.file] = self._of_file.get(download.file, 0) + 1
+        self._of_file[download.file] += 1
+        self._networks[network_of(download.address)] += 1
         self._by_job[download.client, download.file] = download
         self._parts.popularity.count(download.file, 1, 0, 0)
         return download
@@ -272,9 +277,8 @@ class LeaseManager:
             return None
         self._rounds.discard(lease)
         self._paused.discard(lease)
-        self._of_file[download.file] -= 1
-        if not self._of_file[download.file]:
-            del self._of_file[download.file]
+        _count_less(self._of_file, download.file)
+        _count_less(self._networks, network_of(download.address))
         if self.find(download.client, download.file) is download:
             del self._by_job[download.client, download.file]
         return download
@@ -371,7 +375,8 @@ class LeaseManager:
         line = self._parts.line
         rounds = self._rounds
         line.tick(now, rounds.awake, rounds.asleep_bytes)
-        line.wanted_by(len(self.downloads) + self._parked.how_many())
+        # A network of which some downloads run and others wait counts twice.
+        line.wanted_by(len(self._networks) + self._parked.how_many_networks())
         if self._measure_call is None:
             leases = rounds.begin(now)
             self._to_measure = iter(leases)
@@ -484,3 +489,9 @@ class LeaseManager:
 def moved(row: TicketRow, by_s: float) -> TicketRow:
     """A ticket with its times on another clock."""
     return row._replace(issued_s=row.issued_s + by_s, changed_s=row.changed_s + by_s)
+
+
+def _count_less(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -47,8 +47,8 @@ class Outlet(Protocol):
         """So much of what was handed to sockets stands still there: others may send it."""
         ...
 
-    #: Large downloads that want the line, running or not.
-    waiting_downloads: int
+    #: Networks whose large downloads want the line, running or not.
+    waiting_networks: int
 
 
 class Line(Protocol):
@@ -85,8 +85,8 @@ class Line(Protocol):
         """A body was handed over whole; a part of it may not have arrived yet."""
         ...
 
-    def wanted_by(self, downloads: int) -> None:
-        """How many downloads want the line: those that run, are paused or wait here."""
+    def wanted_by(self, networks: int) -> None:
+        """Of how many networks downloads want the line: running, paused or waiting here."""
         ...
 
     def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
@@ -175,9 +175,9 @@ class LineKeeper:
         """See `Line`."""
         self._lingering.add(transfer, now)
 
-    def wanted_by(self, downloads: int) -> None:
+    def wanted_by(self, networks: int) -> None:
         """See `Line`."""
-        self._link.waiting_downloads = downloads
+        self._link.waiting_networks = networks
 
     def tick(
         self,

@@ -201,6 +201,10 @@ class ParkedRequests:
             return None
         return self._by_network.to_give_up(network)
 
+    def how_many_networks(self) -> int:
+        """From how many networks requests are parked."""
+        return self._by_network.networks
+
     def add(self, request: ParkedRequest) -> None:
         """Keep a request; it leaves by `remove`."""
         self._requests[request] = None

@@ -25,7 +25,7 @@ class _Machine:
     cap_bytes_s: float | None
     here: list[Node] = field(default_factory=list)
     sent_bytes_total: int = 0
-    waiting_downloads: int = 0
+    waiting_networks: int = 0
     #: When its nodes reported last, when that was by their own clock, and what each had sent.
     received_s: float = 0.0
     at_s: float = 0.0
@@ -120,7 +120,7 @@ class FleetLine:
         known = [one for one in caps or [self._ceiling_bytes_s] if one is not None]
         return sum(known) if len(known) == max(1, len(caps)) else None
 
-    def wanted_by(self, downloads: int) -> None:
+    def wanted_by(self, networks: int) -> None:
         """See `Line`: each process counts those that it serves."""
 
     def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:

@@ -231,8 +231,8 @@ class Pacer:
         self._short = False
         #: Requests whose answers do not ask for turns; see `RequestQueue`.
         self.requests = RequestQueue()
-        #: Large downloads that wait for the line elsewhere: paused, or in the queue.
-        self.waiting_downloads = 0
+        #: Networks whose large downloads run, are paused or wait in the queue.
+        self.waiting_networks = 0
         self.sent_bytes_total = 0
         self._marks: deque[tuple[float, int]] = deque()
         #: Paused senders with the number of their pause, by when their next keep-alive bytes are
@@ -473,9 +473,9 @@ class Pacer:
 
     def _grant(self, earned_bytes: float, rate_bytes_s: float) -> None:
         """What requests may have: half of the line beside large downloads, else all of it."""
-        requests, large = self.requests, len(self._ring) + len(self._behind)
-        networks = max(1, requests.networks)
-        large = max(large, self.waiting_downloads)
+        requests, networks = self.requests, max(1, self.requests.networks)
+        # By network: else those of one network, alone on the line, would leave its small ones none.
+        large = max(bool(self._ring or self._behind), self.waiting_networks)
         # Where many networks ask, large downloads keep their half.
         sharing = max(networks + large, 2 * networks) if large else networks
         requests.share_bytes_s = rate_bytes_s / sharing
@@ -518,7 +518,7 @@ class Pacer:
             requests.refuse_oldest(self._last_tick_s)
             requests.serve(
                 within_share=bool(ring or behind),
-                alone=not (ring or behind or self.waiting_downloads),
+                alone=not (ring or behind or self.waiting_networks),
             )
         # No turn is larger than what the budget can hold.
         quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _BURST_S)))

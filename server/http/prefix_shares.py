@@ -65,6 +65,11 @@ class PrefixShares(Generic[Member]):
     def __len__(self) -> int:
         return len(self._networks)
 
+    @property
+    def networks(self) -> int:
+        """Of how many of the widest prefixes there are members."""
+        return len(self._all.inside)
+
     def __contains__(self, member: Member) -> bool:
         return member in self._networks
 

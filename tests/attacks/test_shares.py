@@ -17,7 +17,7 @@ SMALL_BYTES = 100_000
 def bench(tmp_path: Path) -> Bench:
     found = Bench(tmp_path, bandwidth_bytes_s=1_000_000.0)
     found.write("small.bin", bytes(SMALL_BYTES))
-    found.pacer.waiting_downloads = 9
+    found.pacer.waiting_networks = 9
     return found
 
 
