@@ -1,6 +1,7 @@
 """Searches for the attacker that costs honest clients most, and the crowd that loses most.
 
     python -m tests.attacks.adversary [--minutes 60] [--policy fair] [--seed N] [--results FILE]
+        [--rush 30]
 
 An attacker is a vector (`Attack`), and so is a crowd (`HonestCrowd`). An evolutionary search on a
 short release day in virtual time makes children of the worst vectors of each kind of network. Two
@@ -414,12 +415,12 @@ def _described(vector: Vector) -> str:
     return ", ".join(f"{name} {value:g}" if name != "where" else value for name, value in values)
 
 
-def attack_rows(search: Search[Attack], policy: str) -> Iterator[str]:
+def attack_rows(search: Search[Attack], policy: str, day: ReleaseDay) -> Iterator[str]:
     """The ten worst of one network, then the worst of each other kind, on all days."""
-    limit = statistics.fmean(bound(policy, seed) for seed in DAYS)
+    limit = statistics.fmean(bound(policy, seed, day) for seed in DAYS)
     yield markdown.head("attacker", "cost", "searched day", "its people", "not done") + "\n"
     people = f"{SHARE.title}: the bound"
-    yield markdown.row(people, _percent(limit), _percent(bound(policy)), "–", "–") + "\n"
+    yield markdown.row(people, _percent(limit), _percent(bound(policy, day=day)), "–", "–") + "\n"
     shown = search.worst(*ONE_NETWORK)[:_SHOWN]
     for niche in Attack.GRID["where"]:
         shown += search.worst(niche)[:2] if niche not in ONE_NETWORK else []
@@ -427,9 +428,9 @@ def attack_rows(search: Search[Attack], policy: str) -> Iterator[str]:
         yield (
             markdown.row(
                 _described(find.vector),
-                _percent(*costs_on_all_days(policy, find.vector)),
+                _percent(*costs_on_all_days(policy, find.vector, day)),
                 _percent(find.cost),
-                _percent(bound(policy, sizes=find.vector.conduct().sizes)),
+                _percent(bound(policy, day=day, sizes=find.vector.conduct().sizes)),
                 f"{100 * find.undone:.0f} %",
             )
             + "\n"
@@ -437,27 +438,33 @@ def attack_rows(search: Search[Attack], policy: str) -> Iterator[str]:
 
 
 @cache
-def costs_on_all_days(policy: str, vector: Attack) -> tuple[float, ...]:
-    """Its costs on each day."""
-    costs = (attack_cost(policy, vector, seed, most_events=_JUDGED_EVENTS) for seed in DAYS)
-    return tuple(cost for cost, _ in costs)
+def costs_on_all_days(policy: str, vector: Attack, day: ReleaseDay) -> tuple[float, ...]:
+    """Its costs on each day; 0 where it did not take place."""
+
+    def cost(seed: int) -> float:
+        try:
+            return attack_cost(policy, vector, seed, day, _JUDGED_EVENTS)[0]
+        except NothingMeasured:
+            return 0.0
+
+    return tuple(map(cost, DAYS))
 
 
-def crowd_rows(search: Search[HonestCrowd], policy: str) -> Iterator[str]:
+def crowd_rows(search: Search[HonestCrowd], policy: str, day: ReleaseDay) -> Iterator[str]:
     """The ten crowds that lose most, on all days."""
     yield markdown.head("crowd", "it loses", "searched day", "the others lose") + "\n"
     for find in search.worst()[:_SHOWN]:
-        costs = [crowd_cost(policy, find.vector, seed) for seed in DAYS]
+        costs = [crowd_cost(policy, find.vector, seed, day) for seed in DAYS]
         inside, outside = zip(*costs, strict=True)
         cells = _percent(*inside), _percent(find.cost), _percent(*outside)
         yield markdown.row(_described(find.vector), *cells) + "\n"
 
 
-def beyond_bound(search: Search[Attack], policy: str) -> list[Attack]:
+def beyond_bound(search: Search[Attack], policy: str, day: ReleaseDay) -> list[Attack]:
     """The worst attackers of one network whose mean cost exceeds the bound."""
-    limit = statistics.fmean(bound(policy, seed) for seed in DAYS)
+    limit = statistics.fmean(bound(policy, seed, day) for seed in DAYS)
     worst = [find.vector for find in search.worst(*ONE_NETWORK)[:_SHOWN]]
-    return [one for one in worst if statistics.fmean(costs_on_all_days(policy, one)) > limit]
+    return [one for one in worst if statistics.fmean(costs_on_all_days(policy, one, day)) > limit]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -469,35 +476,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="Of the search alone.")
     parser.add_argument("--seed", type=int, help="Of the search; by default another one each time.")
     parser.add_argument("--results", type=Path, help="Keeps what was played, and goes on from it.")
+    parser.add_argument("--rush", type=float, default=DAY.rush_s, help="Seconds of a day's rush.")
     given = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     sys.stdout.write(f"Seed {seed}\n")
-    policy = given.policy
+    policy, day = given.policy, replace(DAY, rush_s=given.rush, calm_s=given.rush)
     results = Results(given.results, policy) if given.results else None
     attacks = Search(
         Attack.GRID["where"],
         Attack,
-        partial(attack_cost, policy),
+        partial(attack_cost, policy, day=day),
         random.Random(f"attacks/{seed}"),
         results,
     )
     crowds = Search(
         HonestCrowd.GRID["where"],
         HonestCrowd,
-        lambda crowd: (crowd_cost(policy, crowd)[0], 0.0),
+        lambda crowd: (crowd_cost(policy, crowd, day=day)[0], 0.0),
         random.Random(f"crowds/{seed}"),
         results,
     )
     attacks.run(60.0 * given.minutes * _FOR_ATTACKS)
     crowds.run(60.0 * given.minutes * (1.0 - _FOR_ATTACKS))
-    sys.stdout.write(f"\n{''.join(attack_rows(attacks, policy))}\n")
+    sys.stdout.write(f"\n{''.join(attack_rows(attacks, policy, day))}\n")
     for niches in (
         ONE_NETWORK,
         *((one,) for one in Attack.GRID["where"] if one not in ONE_NETWORK),
     ):
         sys.stdout.write(f"{', '.join(niches)}: {attacks.curve(*niches)}")
-    sys.stdout.write(f"\n{''.join(crowd_rows(crowds, policy))}\nCrowds: {crowds.curve()}")
-    beyond = beyond_bound(attacks, policy)
+    sys.stdout.write(f"\n{''.join(crowd_rows(crowds, policy, day))}\nCrowds: {crowds.curve()}")
+    beyond = beyond_bound(attacks, policy, day)
     sys.stdout.write("".join(f"Beyond the bound: {vector}\n" for vector in beyond))
     return 1 if beyond else 0
 
