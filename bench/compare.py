@@ -35,7 +35,7 @@ from tidegate.loadtest.population import scaled
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import measure
 from tidegate.loadtest.sim.scenario import Scenario
-from tidegate.loadtest.workloads import make_workload
+from tidegate.loadtest.workloads import Workload, make_workload
 from tidegate.policies.registry import POLICIES
 from tidegate.policies.settings import PolicySettings
 
@@ -130,12 +130,13 @@ def staged(policy: str, settings: Mapping[str, Any]) -> Scenario:
     )
 
 
-def simulate(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]) -> float:
+def simulate(
+    policy: str, workload: Workload, seed: int, time_scale: float, settings: Mapping[str, Any]
+) -> float:
     """The mean session time of the simulated clients, in the paper's seconds.
 
     It is the mean over `DRAWINGS` of the clients' jitter, which alone moves FCFS by 5 %.
     """
-    workload = scaled(make_workload("exp2", seed), time_scale=time_scale)
     scenario = staged(policy, settings)
     conditions = replace(
         scenario.conditions(workload),
@@ -153,13 +154,12 @@ def simulate(policy: str, seed: int, time_scale: float, settings: Mapping[str, A
 
 
 def figures_of(
-    policy: str, seed: int, time_scale: float, settings: Mapping[str, Any], *load: str
+    policy: str, workload: Workload, settings: Mapping[str, Any], options: Sequence[str]
 ) -> dict[str, float]:
     """Replay the same clients against a real server. Returns the run's figures.
 
-    `load` has further options of Locust. Raises RuntimeError when the run did not finish.
+    `options` are Locust's. Raises RuntimeError when the run did not finish.
     """
-    workload = scaled(make_workload("exp2", seed), time_scale=time_scale)
     with tempfile.TemporaryDirectory(prefix="tidegate-compare-") as name:
         folder = Path(name)
         config = folder / "tidegate.toml"
@@ -171,9 +171,8 @@ def figures_of(
         config.write_text(to_toml(dict(settings) | fixed), encoding="utf-8")
         command = [sys.executable, "-m", "bench.staging", str(folder), "--workload", "exp2"]
         command += ["--profile", "loadtest/paper_exp2.conf"]
-        options = ["--seed", str(seed), "--time-scale", str(time_scale)]
-        options += ["--users", str(len(workload.visitors)), *load]
-        command += [f"--locust={option}" for option in options]
+        users = ("--users", str(len(workload.visitors)))
+        command += [f"--locust={option}" for option in (*options, *users)]
         command += ["--", "--config", str(config)]
         rate = int(workload.bandwidth_bytes_s * LOAD)
         command += ["--policy", policy, "--bandwidth", f"{rate}B/s"]
@@ -199,11 +198,13 @@ def require_overload(policy: str, figures: Mapping[str, float], clients: int) ->
 
 
 def replay(
-    policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]
+    policy: str, seed: int, time_scale: float, thin: float, settings: Mapping[str, Any]
 ) -> ComparedPolicy:
     """One population under one policy, live and simulated."""
-    found = figures_of(policy, seed, time_scale, settings)
-    simulated_s = simulate(policy, seed, time_scale, settings)
+    workload = scaled(make_workload("exp2", seed), time_scale=time_scale, thin=thin)
+    options = ["--seed", str(seed), "--time-scale", str(time_scale), "--thin", str(thin)]
+    found = figures_of(policy, workload, settings, options)
+    simulated_s = simulate(policy, workload, seed, time_scale, settings)
     live_s, failed = found["mean_visit"] * time_scale, found.get("failed_fraction", 0.0)
     paper_s = PAPER.get(policy)
     return ComparedPolicy(policy, paper_s, simulated_s, live_s, failed, live_s / simulated_s)
@@ -246,6 +247,7 @@ def main() -> int:
     """Compare, print, and judge."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--time-scale", type=float, default=10.0)
+    parser.add_argument("--thin", type=float, default=1.0, help="one client in so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", action="append", choices=sorted(POLICIES))
     parser.add_argument("--rounds", type=int, default=1, help="populations, from this seed on; 1")
@@ -257,7 +259,7 @@ def main() -> int:
     for policy in given.policy or POLICIES:
         rounds = []
         for seed in range(given.seed, given.seed + given.rounds):
-            rounds.append(replay(policy, seed, given.time_scale, settings))
+            rounds.append(replay(policy, seed, given.time_scale, given.thin, settings))
             sys.stderr.write(f"{policy}, population {seed}: {rounds[-1].ratio:.3f}\n")
         rows.append(joined(rounds))
     sys.stdout.write(table(rows) + "\n")
