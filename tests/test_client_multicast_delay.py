@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.client.multicast.delay import DelayWatch
+from tidegate.client.multicast.receiver import DelayWatch
 
 
 def test_only_growth_that_all_samples_of_an_interval_show_counts() -> None:

@@ -12,9 +12,8 @@ from mirror_site import Site, described, edit, fill
 from tidegate.protocol.channel import index_path
 from tidegate.protocol.tree import Entry
 from tidegate.server.mirror.objects import ObjectError, ObjectStore
-from tidegate.server.mirror.publish import PublishSettings
+from tidegate.server.mirror.publish import PublishSettings, schedule_updates
 from tidegate.server.mirror.repository import Repository, RepositoryProblem, initialise, utc
-from tidegate.server.mirror.scheduling import schedule_updates
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tidegate.client.multicast.delay import DelayWatch
+from tidegate.client.multicast.receiver import DelayWatch
 from tidegate.protocol.session_report import ReceiverReport
 from tidegate.server.multicast.fair_rate import FairRate, loss_rate_at, tcp_datagrams_s
 from tidegate.server.multicast.rate import RateControl

@@ -22,9 +22,8 @@ from ..net.errors import (
     NoRoom,
     UsageProblem,
 )
-from ..net.guarded import GuardedNetwork
 from ..net.identity import client_secret, data_folder
-from ..net.network import Network
+from ..net.network import GuardedNetwork, Network
 from ..net.request_builder import RequestBuilder
 from ..net.urls import Url
 from ..schedule.segments import UNKNOWN_SIZE, Segment, SegmentMap

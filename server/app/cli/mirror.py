@@ -143,7 +143,7 @@ def publish(
 
     def announce(updates: Iterable[tuple[Edge, GeneratedUpdate]]) -> None:
         if multicast_state is not None:
-            from ...mirror.scheduling import LOOK_S, schedule_updates
+            from ...mirror.publish import LOOK_S, schedule_updates
 
             at = time.time() + delay_s
             if schedule_updates(multicast_state, multicast_prefix, channel, updates, at):
