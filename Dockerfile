@@ -11,7 +11,7 @@ RUN /opt/tidegate/bin/pip wheel --disable-pip-version-check --no-deps --no-build
 # The same image with what the load test and PostgreSQL need.
 FROM build AS build-load
 RUN /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check \
-      --require-hashes -r requirements/test.txt
+      --require-hashes -r requirements/load.txt
 
 FROM python:3.11-slim-bookworm AS base
 RUN useradd --system --uid 10001 --create-home tidegate \

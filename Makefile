@@ -93,6 +93,8 @@ lock: $(VENV)/bin/python
 	$(BIN)/$(COMPILE) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(BIN)/$(COMPILE) --extra test --extra loadtest --extra postgres --extra peers \
 		pyproject.toml requirements/build.in -o requirements/test.txt
+	$(BIN)/$(COMPILE) --extra loadtest --extra postgres -c requirements/test.txt \
+		pyproject.toml requirements/build.in -o requirements/load.txt
 	$(BIN)/$(COMPILE) --extra docs pyproject.toml requirements/build.in -o requirements/docs.txt
 
 # The documents as a site in build/site, with strict links; its folder is `docs/site`.
