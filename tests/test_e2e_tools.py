@@ -45,14 +45,19 @@ def test_every_tool_gets_the_file_from_a_full_server_in_the_order_of_asking(
 ) -> None:
     for tool in ("curl", "wget", "aria2c"):
         need(tool)
-    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    digests = make_release(tmp_path / "release", big_iso=2 * SIZE)
     with serving(tmp_path / "release", tmp_path / "state", *ONE_SLOT, **MANY) as server:
+        ready = f"{server.url}/-/ready"
         running: dict[str, subprocess.Popen[bytes]] = {}
         ended: dict[str, float] = {}
         for number, (name, command) in enumerate(TOOLS.items()):
             out = str(tmp_path / f"{name}.out")
             running[name] = subprocess.Popen(command(server.url + "/big.iso", out))
-            wait_for(lambda: len(journal(tmp_path / "state")) > number)  # noqa: B023
+            if number == 0:
+                # It starts at once, and so has no ticket.
+                wait_for(lambda: requests.get(ready, timeout=10).headers["Tidegate-Free"] == "no")
+            wait_for(lambda: len(journal(tmp_path / "state")) >= number)  # noqa: B023
+            assert len(journal(tmp_path / "state")) >= number, "each of the others waits"
         while len(ended) < len(running):
             for name, process in running.items():
                 if name not in ended and process.poll() is not None:
