@@ -181,10 +181,11 @@ class FairPolicy(Policy):
             if least is None:
                 least = least_of[lease.network] = self.admission.least_bytes(lease.network)
             left, speed = lease.rank_bytes, lease.speed_bytes_s
-            key = (left if left >= least else least) / lease.weight
+            short = lease.started_bytes < least
+            key = (least if short and left < least else left) / lease.weight
             if lease.mark == math.inf:
                 lease.mark = self._enter(lease.client, left, speed)
-            if left >= least and lease.mark < math.inf:
+            if not short and lease.mark < math.inf:
                 client, together = lease.client, max(speed, self._running.speed_of(lease.client))
                 if together <= FAIR.nearly * virtual.most_bytes_s(client):
                     key += FAIR.unshared

@@ -2,10 +2,11 @@
 
 Shortest first favours short downloads, so an attacker who fetches short files again and again would
 always be first. A network of strangers may take `burst_means` mean downloads at once, and `shares`
-shares of what the line carries from then on. A network that takes more has no
-advantage from short downloads any more: each counts as `least_means` mean downloads, or as the
-network's excess where that is less. Its long downloads count as what they are, so a crowd behind
-one address loses little.
+shares of what the line carries from then on. Networks that are ahead of their shares have that
+burst together: ten addresses have no ten bursts. A network that takes more has no advantage from
+short downloads any more: each counts as `least_means` mean downloads, or as the network's excess
+where that is less. Its long downloads count as what they are, so a crowd behind one address loses
+little.
 
 What each constant brings is measured in docs/decisions/policies.md ("Networks beyond their share").
 """
@@ -70,12 +71,14 @@ class MeanDownload:
 class NetworkOrder:
     """What networks of strangers were given of the line, and what the order makes of it."""
 
-    __slots__ = ("_earned_s", "_mean", "_shares")
+    __slots__ = ("_ahead", "_earned_s", "_mean", "_shares")
 
     def __init__(self) -> None:
         self._mean = MeanDownload()
         self._shares = NetworkShares()
         self._earned_s: float | None = None
+        #: Networks with an excess of more than a mean download, at least one.
+        self._ahead = 1
 
     def note(self, owner: str, size_bytes: int) -> None:
         """A download is wanted: by a stranger of this network, or by this known client."""
@@ -91,6 +94,7 @@ class NetworkOrder:
         if self._earned_s is not None:
             earned = goodput_bytes_s * max(0.0, now - self._earned_s)
             self._shares.earn(earned * ORDER.shares / (present + ORDER.shares))
+            self._ahead = max(1, self._shares.count_ahead(self._mean.size_bytes))
         self._earned_s = now
 
     def least_bytes(self, network: str) -> float:
@@ -101,4 +105,5 @@ class NetworkOrder:
         if excess <= 0.0:
             return 0.0
         mean = self._mean.size_bytes
-        return min(ORDER.least_means * mean, max(0.0, excess - ORDER.burst_means * mean))
+        burst = ORDER.burst_means * mean / self._ahead
+        return min(ORDER.least_means * mean, max(0.0, excess - burst))

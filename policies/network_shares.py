@@ -113,6 +113,11 @@ class NetworkShares:
         """The largest excess of these networks."""
         return self.finish_tag(path) - self._share_bytes
 
+    def count_ahead(self, least_bytes: float) -> int:
+        """How many networks (wide ones apart) have an excess of more than this."""
+        least = self._share_bytes + least_bytes
+        return sum(tag > least and not key.endswith(_WIDE) for key, tag in self._tags.items())
+
     def clear(self) -> None:
         """Forget all: no client stood in another's way for a while."""
         self._tags.clear()

@@ -104,6 +104,19 @@ def test_short_downloads_of_a_network_beyond_its_share_count_as_long_ones() -> N
     assert order.least_bytes("10.2.0.0/24") == 0.0
 
 
+def test_ten_networks_have_one_burst_together() -> None:
+    order = crowd()
+    networks = [f"10.{number}.0.0/24" for number in range(10)]
+    for network in networks:
+        order.took(network, 4_000_000)
+    order.earn(0.0, 10, 1.0)
+    assert all(order.least_bytes(network) == ORDER.least_means * 1_000_000 for network in networks)
+    alone = crowd()
+    alone.took(networks[0], 4_000_000)
+    alone.earn(0.0, 10, 1.0)
+    assert alone.least_bytes(networks[0]) == 0.0, "half of its burst"
+
+
 def test_a_network_that_takes_no_more_is_within_its_share_again() -> None:
     order = crowd()
     order.took("10.1.0.0/24", 20_000_000)

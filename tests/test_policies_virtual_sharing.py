@@ -172,3 +172,45 @@ def test_downloads_of_one_client_share_its_flow_one_after_another() -> None:
     third = virtual.add("a", 1_000_000, LINK)
     assert virtual.left_s("a", second) == 0.0, "it is late, and stays so"
     assert virtual.left_s("a", third) == pytest.approx(1.0)
+
+
+#: Downloads of (network, client), begun in this order, and which of them are given up.
+COMINGS = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 30), st.booleans()), min_size=1, max_size=120
+)
+
+
+@given(COMINGS)
+@example([(network, client, False) for network in range(10) for client in range(10)])
+def test_crowds_weigh_together_as_one_network_or_as_all_others(
+    comings: list[tuple[int, int, bool]],
+) -> None:
+    """Ten addresses with ten names each weighed as much as a hundred people."""
+    shares = 4
+    virtual = VirtualSharing()
+    virtual.run_to(0.0, LINK)
+    here: dict[str, int] = {}
+    for network, client, given_up in comings:
+        name = f"{network}/{client}"
+        # The first network is of people who are known.
+        prefix = f"10.{network}.0.0/24" if network else ""
+        virtual.add(name, 1_000_000, LINK, prefix, shares)
+        here[name] = network
+        if given_up:
+            virtual.end(name, False)
+            del here[name]
+    if not here:
+        return
+    crowds: dict[int, float] = {}
+    others = 0.0
+    level = max(virtual.most_bytes_s(name) for name in here)
+    for name, network in here.items():
+        weight = virtual.most_bytes_s(name) / level
+        if network and list(here.values()).count(network) > 2:
+            crowds[network] = crowds.get(network, 0.0) + weight
+        else:
+            others += weight
+    # Weights are set anew once they are 10 % off, for the network and for all.
+    assert sum(crowds.values()) <= 1.1**2 * max(shares, others) + 1e-9
+    for weight in crowds.values():
+        assert weight <= 1.1**2 * shares + 1e-9

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -62,6 +63,13 @@ def test_the_worst_that_were_found_cost_no_more_than_a_network_s_shares(attack: 
 def test_the_crowds_that_lose_most_by_the_bounds_lose_little(crowd: HonestCrowd) -> None:
     """People of one network are hardly later than if networks had no bounds."""
     assert crowd_cost("fair", crowd)[0] <= _CROWD_LOSES
+
+
+@pytest.mark.parametrize("size_bytes", [320_000, 5_120_000, 0])
+def test_ten_addresses_cost_no_more_than_one_may(size_bytes: int) -> None:
+    """They cost +540 to +1 150 % on this day, and the people of one network cost +246 %."""
+    ten = replace(_WORST[0], where="networks", width=10, names=10, size_bytes=size_bytes)
+    assert cost_of(ten)[0] <= bound("fair", _DAY_SEED, _DAY)
 
 
 def test_without_the_order_of_networks_a_found_attacker_costs_more(
