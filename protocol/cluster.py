@@ -18,13 +18,10 @@ import msgspec
 
 from .errors import ProtocolError
 
-#: The version of this program.
-VERSION = 2
+#: The version of this program: raised when an older one would read a message wrongly.
+VERSION = 3
 #: The oldest version that it understands.
-OLDEST = 1
-#: From this version on each node is told the machine's whole cap, and shares it with the others.
-#: Before, each node was told its part.
-SHARING = 2
+OLDEST = 3
 #: Bounds a frame. The largest message is a generated answer of the leader.
 MOST_BYTES = 64 * 1024 * 1024
 
@@ -199,21 +196,19 @@ class ProgressReport(msgspec.Struct, frozen=True, array_like=True, tag="progress
     """Sent four times a second: the bodies that moved, and the node's totals.
 
     `small` counts the files served without a decision since the last report: URL path, times,
-    bytes. `small_whole` has the number of whole files of each; an older node leaves it out.
-    `flying_bytes` of `sent_bytes_total` are unacknowledged, those of ended bodies included; None
-    from an older node. `at_s` is the time of the report on the machine's monotonic clock; 0: now.
+    whole files among these, bytes. `flying_bytes` of `sent_bytes_total` are unacknowledged, those
+    of ended bodies included. `at_s` is the time of the report on the machine's monotonic clock.
     """
 
     bodies: tuple[BodyState, ...] = ()
     goodput_bytes_s: float = 0.0
     link_busy: bool = False
-    small: tuple[tuple[str, int, int], ...] = ()
+    small: tuple[tuple[str, int, int, int], ...] = ()
     connections: int = 0
     connections_total: int = 0
     sent_bytes_total: int = 0
-    flying_bytes: int | None = None
+    flying_bytes: int = 0
     at_s: float = 0.0
-    small_whole: tuple[int, ...] = ()
 
 
 class Parting(msgspec.Struct, frozen=True, array_like=True, tag="parting"):
@@ -244,7 +239,6 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
     """The leader's answer to Hello. Each leader has a higher epoch than the one before."""
 
     epoch: int
-    version: int = VERSION
 
 
 class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
@@ -252,7 +246,8 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
 
     It serves files below `small_below_bytes` while `small_free`, and larger ones that leave in one
     write while `brief_free`. `rules` are the rules for files as JSON. `bandwidth_bytes_s` is the
-    cap that all nodes of the machine share (None: no cap).
+    cap that all nodes of the machine share (None: no cap). `blocked` are the networks whose
+    requests the leader judges (None: it judges all).
     """
 
     small_below_bytes: int
@@ -260,14 +255,9 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
     rules: bytes
     bandwidth_bytes_s: float | None
     brief_free: bool = False
-    #: Whether the leader judges every request: an older node does not read `blocked`.
-    judge_all: bool = False
-    #: The blocked networks, whose requests the leader judges.
-    blocked: tuple[str, ...] = ()
-    #: Always 0. Older nodes read it: how many large downloads they may run without a leader.
-    alone: int = 0
+    blocked: tuple[str, ...] | None = ()
     #: What a node issues tickets with while there is no leader: the keys of tickets, newest first
-    #: (name and derived secret), the policy, and its settings as JSON. Empty from an older leader.
+    #: (name and derived secret), the policy, and its settings as JSON.
     keys: tuple[tuple[str, bytes], ...] = ()
     policy: str = ""
     settings: bytes = b""

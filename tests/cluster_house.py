@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import msgspec
 from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
 
@@ -68,63 +67,13 @@ class MemoryTransport:
         self.abortConnection()
 
 
-#: What messages of version 1 have of fields, their kind included, where those of today have more.
-_FIELDS_BEFORE = {"progress": 8, "terms": 8}
-
-
-def version_before(frame: bytes) -> bytes:
-    """A frame as the version before would have sent it: newer fields left out."""
-    messages = msgspec.msgpack.decode(frame)
-    for message in messages:
-        del message[_FIELDS_BEFORE.get(message[0], len(message)) :]
-        if message[0] in ("hello", "welcome"):
-            message[2] = 1
-        if message[0] == "progress":
-            message[1] = [body[:4] for body in message[1]]
-    return msgspec.msgpack.encode(messages)
-
-
-class _FramesBefore:
-    """A transport from a node, or from a leader, of the version before."""
-
-    def __init__(self, transport: MemoryTransport) -> None:
-        self._transport = transport
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        self._frames = getattr(self, "_frames", b"") + data
-        while len(self._frames) >= 4:
-            end = 4 + int.from_bytes(self._frames[:4], "big")
-            if len(self._frames) < end:
-                return
-            body, self._frames = version_before(self._frames[4:end]), self._frames[end:]
-            self._transport.write(len(body).to_bytes(4, "big") + body)
-
-
-def join(
-    clock: Clock,
-    leader: Leader,
-    node: RemoteAdmission,
-    *,
-    before: bool = False,
-    led_before: bool = False,
-) -> Link[FromLeader]:
-    """Connect a node with a leader; the node's side of it.
-
-    `before`: the node is one of the version before, as far as its messages tell; `led_before`: the
-    leader is.
-    """
+def join(clock: Clock, leader: Leader, node: RemoteAdmission) -> Link[FromLeader]:
+    """Connect a node with a leader; the node's side of it."""
     at_node: Link[FromLeader] = Link(clock, decode_from_leader, node.peer)
     at_leader: Link[FromNode] = Link(clock, decode_from_node, leader.peer)
     for near, far in ((at_node, at_leader), (at_leader, at_node)):
         near.transport = MemoryTransport(clock)
         near.transport.near, near.transport.far = near, far
-    if before:
-        at_node.transport = _FramesBefore(at_node.transport)
-    if led_before:
-        at_leader.transport = _FramesBefore(at_leader.transport)
     at_leader.connectionMade()
     at_node.connectionMade()
     clock.advance(0)
@@ -165,8 +114,7 @@ class Served:
 class FleetHouse(House):
     """The same as a `House`, but every request enters by one node or another, in turn.
 
-    The nodes are those of one machine, or each is one of its own; those in `before` speak the
-    version before (`version_before`), or the leader does.
+    The nodes are those of one machine, or each is one of its own.
     """
 
     def __init__(
@@ -174,13 +122,10 @@ class FleetHouse(House):
         *args: Any,
         count: int = 2,
         machines: bool = False,
-        before: Collection[int] = (),
-        led_before: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
         self.names = [f"m{n}/node-0" if machines else f"node-{n}" for n in range(count)]
-        self.before, self.led_before = before, led_before
         self.begun_again: list[Request] = []
         self.left: Callable[[int], None] = lambda index: None
         self.outlets = [Outlet() for _ in range(count)]
@@ -194,7 +139,6 @@ class FleetHouse(House):
                 leave=partial(self._leave, index),
                 again=lambda request: self.begun_again.append(request),
                 machine=machine_of(self.names[index]),
-                sharing=count,
                 make_gate=self._make_gate,
             )
             for index, outlet in enumerate(self.outlets)
@@ -257,16 +201,7 @@ class FleetHouse(House):
         )
         self.leader.start(lambda: None)
         if join_all:
-            self.links = [
-                join(
-                    self.clock,
-                    self.leader,
-                    node,
-                    before=index in self.before,
-                    led_before=self.led_before,
-                )
-                for index, node in enumerate(self.fleet)
-            ]
+            self.links = [join(self.clock, self.leader, node) for node in self.fleet]
             self.clock.advance(0)
 
     def ask_with(

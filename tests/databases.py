@@ -255,10 +255,3 @@ def journals(
     monkeypatch.setattr(fakes, "FakeJournal", maker.make)
     yield
     maker.end_test()
-
-
-def in_memory(reason: str) -> Any:
-    """Run a test of houses with journals in memory, which the reason must explain."""
-    return pytest.mark.parametrize(
-        "journals", [pytest.param(MEMORY, id=f"memory: {reason}")], indirect=True
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +26,6 @@ from tidegate.protocol.cluster import (
     encode_frame,
 )
 
-OLDEST = json.loads((Path(__file__).parent / "vectors" / "cluster_v1.json").read_text("ascii"))
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "cluster.json").read_text("ascii"))
 
 
@@ -93,29 +91,6 @@ def test_frames_stand_as_they_are_written_down(vector: dict[str, str]) -> None:
     assert repr(messages) == vector["messages"]
 
 
-@pytest.mark.parametrize("vector", OLDEST, ids=lambda vector: str(vector["name"]))
-def test_frames_of_the_oldest_version_still_say_the_same(vector: dict[str, str]) -> None:
-    """Written by the program that spoke version 1: what it said, and defaults for all since."""
-    frame = bytes.fromhex(vector["frame"])
-    decode = decode_from_node if vector["from"] == "node" else decode_from_leader
-    messages = decode(frame)
-    said = msgspec.msgpack.decode(frame)
-    now = msgspec.msgpack.decode(encode_frame(messages))
-    assert _cut(now, said) == said
-    plain = [
-        type(one)(*msgspec.structs.astuple(one)[: len(old) - 1])
-        for one, old in zip(messages, said, strict=True)
-    ]
-    assert plain == messages
-
-
-def _cut(new: Any, old: Any) -> Any:
-    """Lists without the fields that were added at their ends."""
-    if not isinstance(new, list) or not isinstance(old, list):
-        return new
-    return [_cut(one, other) for one, other in zip(new, old, strict=False)]
-
-
 def test_every_message_is_in_a_vector() -> None:
     written = " ".join(vector["messages"] for vector in VECTORS)
     for kind in (*cluster.FromNode.__args__, *cluster.FromLeader.__args__):
@@ -145,9 +120,9 @@ def test_an_older_peer_leaves_fields_out() -> None:
         ProgressReport((BodyState(1, 2, 3, False, shut=False),)),
         Ended(3, 10, True),
     ]
-    older = [["terms", 5, True, b"[]", None, False, True]]
+    older = [["terms", 5, True, b"[]", None, True]]
     [terms] = decode_from_leader(msgspec.msgpack.encode(older))
-    assert terms == Terms(5, True, b"[]", None, judge_all=True)
+    assert terms == Terms(5, True, b"[]", None, brief_free=True)
 
 
 @pytest.mark.parametrize(

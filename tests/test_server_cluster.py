@@ -13,7 +13,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 import tests.test_server_gate as gate_tests
 from tests.cluster_house import FleetHouse, MemoryTransport, Outlet, join
-from tests.databases import in_memory, journal_makers, journals, postgres
+from tests.databases import journal_makers, journals, postgres
 from tests.fakes import BIG, FakeConnection, House, admits, representation
 from tidegate.policies.contract import ELSEWHERE, TicketState
 from tidegate.protocol.cluster import (
@@ -23,7 +23,6 @@ from tidegate.protocol.cluster import (
     Gone,
     Hello,
     Terms,
-    Welcome,
     decode_from_node,
     encode_frame,
 )
@@ -77,23 +76,6 @@ def test_the_gate_keeps_its_word_through_nodes(
     test()
 
 
-@in_memory("the versions differ in their messages alone")
-@pytest.mark.parametrize("upgraded", ["leader", "node"])
-@pytest.mark.parametrize("test", _GATE_TESTS, ids=lambda test: str(test.__name__))
-def test_the_gate_keeps_its_word_while_a_cluster_is_upgraded(
-    test: Callable[[], None], upgraded: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same where one node still speaks the version before, or their leader does."""
-    first = upgraded == "leader"
-
-    class Mixed(FleetHouse):
-        def __init__(self, *args: Any, **more: Any) -> None:
-            super().__init__(*args, before={1} if first else (), led_before=not first, **more)
-
-    monkeypatch.setattr(gate_tests, "House", Mixed)
-    test()
-
-
 def test_the_exceptions_of_the_gate_tests_are_tests() -> None:
     assert set(vars(gate_tests)) >= _WITHIN_ONE_TURN | _SEARCHES
     assert len(_GATE_TESTS) > 30
@@ -114,15 +96,12 @@ def test_a_node_that_is_lost_frees_its_slots_and_keeps_its_clients_places() -> N
     assert len(house.nodes) == 0
 
 
-@pytest.mark.parametrize("back", [False, True])
-def test_an_upgrade_of_the_leader_and_back_keeps_places_and_bodies(*, back: bool) -> None:
-    """The leader's machine is upgraded first, or last: its successor speaks the other version."""
-    house = FleetHouse(slots=2, led_before=not back)
+def test_a_new_leader_keeps_places_and_bodies() -> None:
+    house = FleetHouse(slots=2)
     running = [house.ask(f"192.0.2.{n}") for n in (1, 2)]
     waiting = [house.ask(f"192.0.2.{n}") for n in range(3, 9)]
     places = [int(one.connection.fields["tidegate-place"]) for one in waiting]
     assert places == [1, 2, 3, 4, 5, 6]
-    house.led_before = back
     _new_leader(house, slots=2)
     house.wait(0.5)
     assert not any(one.transfer.paused or one.transfer.over for one in running)
@@ -683,22 +662,6 @@ def test_the_nodes_of_a_machine_are_told_its_whole_cap_and_share_it_by_themselve
     assert [outlet.bandwidth_bytes_s for outlet in house.outlets] == [1_000_000.0, 1_000_000.0]
 
 
-def test_beside_the_version_before_the_cap_is_kept_too() -> None:
-    """There each node of a machine was told its own part."""
-    house = FleetHouse(slots=4, before={1})
-    for link in house.links:
-        link.drop()
-    house.wait(0.25)
-    house.lead(bandwidth_bytes_s=1_000_000.0)
-    house.wait(0.5)
-    assert [outlet.bandwidth_bytes_s for outlet in house.outlets] == [1_000_000.0, 500_000.0]
-    # And a node of today that an older leader tells its part: two on the machine have two of them.
-    [outlet] = house.outlets[:1]
-    house.links[0]._peer.received(house.links[0], [Welcome(2, version=1)])
-    house.links[0]._peer.received(house.links[0], [Terms(1, True, b"[]", 400_000.0)])
-    assert outlet.bandwidth_bytes_s == 800_000.0
-
-
 def test_each_machine_brings_its_slots_and_takes_them_along() -> None:
     house = FleetHouse(slots=2, reserve_small=1, machines=True, lease_idle_s=5)
 
@@ -806,10 +769,9 @@ def test_a_node_tells_what_has_not_arrived_also_of_bodies_that_are_over() -> Non
     assert told() == [30_000, 0]
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_a_leader_hears_whose_program_reads_slowly(*, before: bool) -> None:
-    """By its shut window, from a node that tells it; one of the version before does not."""
-    house = FleetHouse(slots=2, before=(0,) if before else ())
+def test_a_leader_hears_whose_program_reads_slowly() -> None:
+    """By its shut window, which a node tells."""
+    house = FleetHouse(slots=2)
     body = house.ask_at(0, "192.0.2.1").transfer
     body.blocked = True
     [download] = house.gate.downloads.values()
@@ -822,7 +784,7 @@ def test_a_leader_hears_whose_program_reads_slowly(*, before: bool) -> None:
         return download.reads_bytes_s
 
     assert looks(8, 0.5) == 0.0
-    assert looks(8, 1.0) == pytest.approx(0.0 if before else 40_000.0, rel=0.1)
+    assert looks(8, 1.0) == pytest.approx(40_000.0, rel=0.1)
     assert looks(3, 0.5) == 0.0
 
 

@@ -98,11 +98,11 @@ class Line(Protocol):
 class ToldSight:
     """What other processes have seen of what they send.
 
-    `at_s` is by their clock; `flying_bytes` is all that has not arrived, None if that is not known.
+    `at_s` is by their clock; `flying_bytes` is all that has not arrived.
     """
 
     at_s: float
-    flying_bytes: int | None
+    flying_bytes: int
 
 
 class LingeringBodies:
@@ -212,9 +212,7 @@ class LineKeeper:
             link.give_back(stands)
         seen_s = now
         if seen is not None:
-            seen_s = seen.at_s
-            if seen.flying_bytes is not None:
-                total_flying = seen.flying_bytes
+            seen_s, total_flying = seen.at_s, seen.flying_bytes
         acked = link.sent_bytes_total - total_flying
         orders = LineOrders(self._bottleneck.ceiling_bytes_s)
         with _log.failuresHandled("The line could not be judged: it is unknown") as judged:

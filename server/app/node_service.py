@@ -93,7 +93,6 @@ class NodeService:
             again=self._answer,
             machine=machine,
             epoch=epoch,
-            sharing=len(fleet.names),
             make_gate=self._make_gate,
             answers=answers,
         )

@@ -74,7 +74,7 @@ class DegradedQueue:
         settings = settings.model_copy(update={"ticket_ttl_s": _TICKET_TTL_S})
         first = ELSEWHERE + (secrets.randbits(_BLOCKS_BITS) << _BLOCK_BITS)
         self._gate = gate = make_gate(terms, settings, first)
-        gate.reception.blocked.become(terms.blocked)
+        gate.reception.blocked.become(terms.blocked or ())
         gate.close_doors(True)
         gate.open()
 

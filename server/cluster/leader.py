@@ -17,7 +17,6 @@ from twisted.logger import Logger
 
 from ...protocol.cluster import (
     OLDEST,
-    SHARING,
     VERSION,
     Administer,
     Allow,
@@ -344,7 +343,6 @@ class Node:
     link: Link[FromNode]
     machine: str = ""
     serves: bool = True
-    version: int = VERSION
     #: The time since its last message, by this process's own ticks: a stopped one received nothing.
     silent_s: float = 0.0
     #: The same of what it was told.
@@ -586,7 +584,6 @@ class Leader:
         elif message.serves:
             _log.info("Node {name} (process {pid}) is here.", name=message.name, pid=message.pid)
         node = Node(message.name, message.pid, link, message.machine, message.serves)
-        node.version = message.version
         self._by_link[link] = node
         node.send(Welcome(self._epoch))
         if not node.serves:
@@ -741,9 +738,7 @@ class Leader:
                 remote.transfer.moved(
                     body.sent_bytes, body.delivered_bytes, body.blocked, shut=body.shut
                 )
-        # An older node does not tell how many were whole files: nearly all are.
-        whole_files = message.small_whole or [times for _, times, _ in message.small]
-        for (url_path, times, size_bytes), whole in zip(message.small, whole_files, strict=False):
+        for url_path, times, whole, size_bytes in message.small:
             self._gate.served_elsewhere(url_path, times, whole, size_bytes)
 
     def _find_digests(self, node: Node, message: FindDigests) -> None:
@@ -783,17 +778,6 @@ class Leader:
             node.proofs = told
             node.send(told)
 
-    def _cap_for(self, node: Node) -> float | None:
-        """What its machine may send; one of the version before sends what it is told alone."""
-        cap = self._cap_of(node.machine) if node.serves else None
-        if cap is None or node.version >= SHARING:
-            return cap
-        return cap / len(self._beside(node))
-
-    def _beside(self, node: Node) -> list[Node]:
-        """The nodes of its machine, itself included."""
-        return [other for other in self.nodes if other.machine == node.machine]
-
     def _tell_node(self, node: Node) -> None:
         small, queue = self._gate.small_terms(), self._gate.queue_terms()
         book = self._gate.parts.rules
@@ -803,12 +787,9 @@ class Leader:
             small.below_bytes,
             small.free,
             self._rules[1],
-            self._cap_for(node),
+            self._cap_of(node.machine) if node.serves else None,
             small.brief,
-            # A node that does not know the list has all requests judged.
-            bool(small.blocked),
-            small.blocked if len(small.blocked) <= TUNING.most_blocked else (),
-            0,
+            small.blocked if len(small.blocked) <= TUNING.most_blocked else None,
             queue.keys if node.serves else (),
             queue.policy,
             queue.settings,

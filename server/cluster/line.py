@@ -37,11 +37,9 @@ class _Machine:
         return any(node.told.link_busy for node in self.here)
 
     @property
-    def flying_bytes(self) -> int | None:
-        """What was sent and has not arrived; None while a node of the version before is here."""
-        told = [node.told.flying_bytes for node in self.here]
-        known = [one for one in told if one is not None]
-        return sum(known) if len(known) == len(told) else None
+    def flying_bytes(self) -> int:
+        """What was sent and has not arrived."""
+        return sum(node.told.flying_bytes for node in self.here)
 
     def goodput_bytes_s(self) -> float:
         """See `Outlet`."""
@@ -62,7 +60,7 @@ class _Machine:
         self.received_s = max(node.told_s for node in nodes)
         # A message may lie here or there while a process has no turn: what counts is when it was
         # so. The nodes of a machine tell at different moments, so the middle of these is its time.
-        self.at_s = fmean(node.told.at_s or node.told_s for node in nodes)
+        self.at_s = fmean(node.told.at_s for node in nodes)
         for node in nodes:
             # What a node sent before it came here is not of this time.
             before = self._counted.get(node, node.told.sent_bytes_total)

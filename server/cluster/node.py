@@ -20,8 +20,6 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from ...protocol.cluster import (
-    SHARING,
-    VERSION,
     Administer,
     Allow,
     Ask,
@@ -180,7 +178,6 @@ class RemoteAdmission:
         machine: str = "",
         serves: bool = True,
         epoch: Callable[[], int] = lambda: 0,
-        sharing: int = 1,
         make_gate: MakeGate | None = None,
         unled: Callable[[Request], None] = no_leader,
         answers: UnarrivedAnswers | None = None,
@@ -196,9 +193,6 @@ class RemoteAdmission:
         self._silent_s = 0.0
         self._parting = False
         self._outlet = outlet
-        #: How many nodes of this machine share the cap.
-        self._sharing = sharing
-        self._leader_version = VERSION
         self._lingering = LingeringBodies()
         self._answers = UnarrivedAnswers() if answers is None else answers
         self._connections = connections
@@ -224,7 +218,7 @@ class RemoteAdmission:
         self._judge_all = False
         #: The blocked networks, as the leader told last.
         self.blocked = BlockList(time.time)
-        #: The logins and API tokens that hold, see `Proofs`; a leader of before tells none.
+        #: The logins and API tokens that hold, see `Proofs`.
         self.proofs: frozenset[str] | None = None
         self._digests: dict[int, Deferred[FileDigests | None]] = {}
         self._numbers = 0
@@ -489,13 +483,12 @@ class RemoteAdmission:
                 tuple(bodies),
                 goodput,
                 self._outlet.link_busy,
-                tuple((path, count, size) for path, (count, _, size) in small.items()),
+                tuple((path, times, whole, size) for path, (times, whole, size) in small.items()),
                 here,
                 total,
                 self._outlet.sent_bytes_total,
                 flying,
                 now_s,
-                tuple(whole for _, whole, _ in small.values()),
             )
         )
 
@@ -637,7 +630,6 @@ class RemoteAdmission:
                     link.drop()
                     return
                 self._epoch = message.epoch
-                self._leader_version = message.version
                 self._welcome()
             elif isinstance(message, Terms):
                 self._use(message)
@@ -660,12 +652,9 @@ class RemoteAdmission:
         self._terms = terms
         self._small_free, self._brief_free = terms.small_free, terms.brief_free
         self._small_below = terms.small_below_bytes
-        self._judge_all = terms.judge_all and not terms.blocked
-        self.blocked.become(terms.blocked)
-        cap = terms.bandwidth_bytes_s
-        if cap is not None and self._leader_version < SHARING:
-            cap *= self._sharing
-        self._outlet.set_bandwidth(cap)
+        self._judge_all = terms.blocked is None
+        self.blocked.become(terms.blocked or ())
+        self._outlet.set_bandwidth(terms.bandwidth_bytes_s)
         if terms.rules != self._terms_rules:
             self._terms_rules = terms.rules
             rules = [Rule.model_validate(one) for one in json.loads(terms.rules)]
