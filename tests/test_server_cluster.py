@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
@@ -22,7 +23,6 @@ from tidegate.protocol.cluster import (
     FromNode,
     Gone,
     Hello,
-    Terms,
     decode_from_node,
     encode_frame,
 )
@@ -362,10 +362,9 @@ def test_small_files_go_on_without_a_leader(policy: str) -> None:
     node = house.fleet[0]
     # The last leader had no slot for them.
     house.leader.stop()
-    told = house.gate.queue_terms()
-    full = Terms(
-        1_000, False, b"[]", None, keys=told.keys, policy=told.policy, settings=told.settings
-    )
+    told = next(iter(house.nodes)).terms
+    assert told is not None
+    full = structs.replace(told, small_below_bytes=1_000, small_free=False)
     house.links[0]._peer.received(house.links[0], [full])
     small, large = representation("/small", 500), representation("/big.iso", BIG)
     assert not node.admit_again(small, 500)

@@ -11,7 +11,7 @@ running lease that will call it, or looks for itself; and while requests are par
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from twisted.logger import Logger
 
@@ -76,28 +76,6 @@ _QUEUED = frozenset({TicketState.WAITING, TicketState.READY})
 _FORBIDDEN = frozenset({Reason.TICKET_EXPIRED, Reason.TICKET_USED, Reason.TICKET_FOREIGN})
 
 
-@dataclass(frozen=True, slots=True)
-class SmallTerms:
-    """What a node may serve without asking: files below a size while `free`; while `brief`, also
-    larger ones that leave in one write.
-    """
-
-    below_bytes: int
-    free: bool
-    brief: bool
-    #: The networks whose requests are to be judged here: the operator has blocked them.
-    blocked: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class QueueTerms:
-    """What another gate decides with while this one is out of reach: see `Gate.queue_terms`."""
-
-    keys: tuple[tuple[str, bytes], ...] = field(repr=False)
-    policy: str
-    settings: bytes
-
-
 class Gate:
     """Implements `transfer.Admission` with the policy of this name."""
 
@@ -117,9 +95,6 @@ class Gate:
             parts.terms.holds_most,
             parts.terms.holds_per_client,
         )
-        #: The settings that were written as JSON last.
-        self._told_settings: PolicySettings | None = None
-        self._settings_text = b""
         self._small_below = settings.small_below_bytes
         self.reception = Identifier(parts, self.parked, lambda: self._small_below)
         #: Since when requests are parked with tickets although nothing runs.
@@ -257,22 +232,14 @@ class Gate:
         whole = times if body_bytes == rep.size_bytes else 0
         self.parts.popularity.count(rep.url_path, whole, whole, times * body_bytes)
 
-    def small_terms(self) -> SmallTerms:
-        """What may be served elsewhere without asking here, as things are now."""
-        seen = self.policy.snapshot(self.now())
-        active = seen.small_active + seen.large_active
-        free = not self.draining and active < seen.slots
-        brief = free and self.leases.can_admit_single_write(self.now())
-        blocked = self.reception.blocked.networks()
-        return SmallTerms(self._small_below, free, brief, blocked)
+    def free_for_small(self) -> tuple[bool, bool]:
+        """Whether small files may be served elsewhere without asking here.
 
-    def queue_terms(self) -> QueueTerms:
-        """The keys of tickets, the policy, and its settings as JSON."""
-        settings = self.settings
-        if settings is not self._told_settings:
-            self._told_settings = settings
-            self._settings_text = settings.model_dump_json().encode()
-        return QueueTerms(self.parts.keys.derived(), self.policy.name, self._settings_text)
+        The second value says whether larger ones may that leave in one write.
+        """
+        seen = self.policy.snapshot(self.now())
+        free = not self.draining and seen.small_active + seen.large_active < seen.slots
+        return free, free and self.leases.can_admit_single_write(self.now())
 
     def served_elsewhere(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
         """Count bodies that were served on these terms.

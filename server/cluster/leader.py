@@ -7,11 +7,14 @@ told. So the gate, the policy and everything around them do not know that there 
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
@@ -61,7 +64,7 @@ from ..http.clock import Clock, cancel, pause
 from ..http.proxies import TrustedProxies
 from ..http.request import Request
 from .link import Link, Peer
-from .wire import body_plan, representation, ticket_row, wire_digests, wire_rules
+from .wire import body_plan, representation, ticket_row, wire_digests
 
 _log = Logger()
 #: How often changed terms are sent to nodes, in seconds.
@@ -489,8 +492,6 @@ class Leader:
         self._reactor = reactor
         self._gate = gate
         self._home = home
-        #: The rules for files, and the same as JSON.
-        self._rules: tuple[RuleBook | None, bytes] = (None, b"[]")
         self._proxies = proxies
         self._epoch = epoch
         self._awaited = awaited
@@ -590,7 +591,7 @@ class Leader:
             return node
         self.nodes.add(node)
         self._serve_with_machines()
-        self._tell_node(node)
+        self._tell_node(node, self._terms())
         if self._awaited <= self.nodes.by_name.keys():
             # What it runs follows in the same frame or is there already.
             self._reactor.callLater(0, self._open)
@@ -725,7 +726,6 @@ class Leader:
             )
             return remote.transfer
 
-        rep = representation(message.file)
         self._home.enter(request, rep, plan, start)
         if message.running and remote.transfer is None and remote.alive:
             node.send(Pause(number))
@@ -754,20 +754,19 @@ class Leader:
 
     def _tell(self) -> None:
         self._tell_call = self._reactor.callLater(TELL_S, self._tell)
+        self._serve_with_machines()
+        terms = self._terms()
         for node in tuple(self._by_link.values()):
             node.silent_s += TELL_S
             node.untold_s += TELL_S
             if not node.serves:
                 # A candidate hears something at every tick: silence is its witness.
                 node.untold_s = TUNING.again_s
-                self._tell_node(node)
                 self._tell_proofs(node)
+            self._tell_node(node, terms)
             if node.silent_s >= SILENT_S:
                 _log.error("Node {name} says nothing; its connection is cut.", name=node.name)
                 node.link.drop()
-        self._serve_with_machines()
-        for node in self.nodes:
-            self._tell_node(node)
 
     def _tell_proofs(self, node: Node) -> None:
         proofs = self._home.proofs()
@@ -778,22 +777,35 @@ class Leader:
             node.proofs = told
             node.send(told)
 
-    def _tell_node(self, node: Node) -> None:
-        small, queue = self._gate.small_terms(), self._gate.queue_terms()
-        book = self._gate.parts.rules
-        if book is not self._rules[0]:
-            self._rules = (book, wire_rules(book.rules))
-        terms = Terms(
-            small.below_bytes,
-            small.free,
-            self._rules[1],
-            self._cap_of(node.machine) if node.serves else None,
-            small.brief,
-            small.blocked if len(small.blocked) <= TUNING.most_blocked else None,
-            queue.keys if node.serves else (),
-            queue.policy,
-            queue.settings,
+    def _terms(self) -> Terms:
+        """What nodes may do without asking, as things are now."""
+        gate = self._gate
+        small_free, brief_free = gate.free_for_small()
+        blocked = gate.reception.blocked.networks()
+        return Terms(
+            gate.settings.small_below_bytes,
+            small_free,
+            _as_json(gate.parts.rules),
+            None,
+            brief_free,
+            blocked if len(blocked) <= TUNING.most_blocked else None,
+            gate.parts.keys.derived(),
+            gate.policy.name,
+            gate.settings.model_dump_json().encode(),
         )
+
+    def _tell_node(self, node: Node, terms: Terms) -> None:
+        if node.serves:
+            terms = replace(terms, bandwidth_bytes_s=self._cap_of(node.machine))
+        else:
+            terms = replace(terms, keys=())
         if terms != node.terms or node.untold_s >= TUNING.again_s:
             node.terms, node.untold_s = terms, 0.0
             node.send(terms)
+
+
+@functools.lru_cache(1)
+def _as_json(book: RuleBook) -> bytes:
+    """Rules for nodes."""
+    rules = [rule.model_dump(mode="json", exclude_none=True) for rule in book.rules]
+    return json.dumps(rules).encode()

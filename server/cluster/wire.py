@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
 from ...policies.contract import TicketRow, TicketState
 from ...protocol.cluster import WireDigests, WireFile, WirePlan, WireRequest, WireTicket
 from ...protocol.manifest import FileDigests
-from ..admission.rules import Rule
 from ..files.transfer import BodyPlan, FileKey, Representation
 from ..http.request import Request
 
@@ -123,8 +119,3 @@ def ticket_row(ticket: WireTicket, now: float) -> TicketRow:
         priority_class=ticket.priority_class,
         network=ticket.network,
     )
-
-
-def wire_rules(rules: Sequence[Rule]) -> bytes:
-    """Rules as JSON for nodes."""
-    return json.dumps([rule.model_dump(mode="json", exclude_none=True) for rule in rules]).encode()
