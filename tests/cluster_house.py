@@ -12,13 +12,6 @@ from twisted.internet.task import Clock
 
 from tests.fakes import Asked, House
 from tidegate.policies.settings import PolicySettings
-from tidegate.protocol.cluster import (
-    FromLeader,
-    FromNode,
-    Terms,
-    decode_from_leader,
-    decode_from_node,
-)
 from tidegate.protocol.manifest import FileDigests
 from tidegate.protocol.ticket import KeyRing
 from tidegate.server.admission.gate import Gate
@@ -29,6 +22,13 @@ from tidegate.server.cluster.degraded import NoJournal
 from tidegate.server.cluster.leader import Home, Leader, Nodes, machine_of
 from tidegate.server.cluster.line import FleetLine
 from tidegate.server.cluster.link import Link
+from tidegate.server.cluster.messages import (
+    FromLeader,
+    FromNode,
+    Terms,
+    decode_from_leader,
+    decode_from_node,
+)
 from tidegate.server.cluster.node import RemoteAdmission
 from tidegate.server.files.pages import Pages
 from tidegate.server.http.proxies import TrustedProxies

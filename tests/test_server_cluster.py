@@ -17,15 +17,6 @@ from tests.cluster_house import FleetHouse, MemoryTransport, Outlet, join
 from tests.databases import journal_makers, journals, postgres
 from tests.fakes import BIG, FakeConnection, House, admits, representation
 from tidegate.policies.contract import ELSEWHERE, TicketState
-from tidegate.protocol.cluster import (
-    OLDEST,
-    VERSION,
-    FromNode,
-    Gone,
-    Hello,
-    decode_from_node,
-    encode_frame,
-)
 from tidegate.protocol.manifest import FileDigests
 from tidegate.protocol.ticket import Pass
 from tidegate.server.accounts.accounts import digest
@@ -35,6 +26,15 @@ from tidegate.server.admission.rules import Rule
 from tidegate.server.app.health import Unled, add_node_routes, answer_unled
 from tidegate.server.cluster.leader import GATHER_S
 from tidegate.server.cluster.link import Link
+from tidegate.server.cluster.messages import (
+    OLDEST,
+    VERSION,
+    FromNode,
+    Gone,
+    Hello,
+    decode_from_node,
+    encode_frame,
+)
 from tidegate.server.cluster.node import PATIENCE_S, TICK_S, RemoteAdmission, RemoteDigests
 from tidegate.server.http.request import Request
 

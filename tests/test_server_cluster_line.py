@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.fakes import representation
 from tidegate.policies.contract import Admit, Job
-from tidegate.protocol.cluster import ProgressReport
 from tidegate.server.admission.downloads import Delivery, LeasedDownload
 from tidegate.server.cluster.leader import Node, Nodes, RemoteTransfer
 from tidegate.server.cluster.line import FleetLine
+from tidegate.server.cluster.messages import ProgressReport
 from tidegate.server.files.transfer import BodyPlan
 
 SIZE = 10**10

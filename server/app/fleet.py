@@ -9,12 +9,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
-from ...protocol.cluster import FromNode, decode_from_node
 from ...protocol.manifest import FileDigests
 from ..admission.gate import Gate
 from ..cluster.common_memory import CommonCounts, CommonLine, CommonMemory
 from ..cluster.leader import Home, Leader, Nodes, machine_of
 from ..cluster.link import LinkFactory
+from ..cluster.messages import FromNode, decode_from_node
 from ..control.vitals import NodeFigures, Totals
 from ..files.site import Site
 from ..files.transfer import Representation

@@ -19,11 +19,11 @@ import click
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from ...protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_from_node
 from ..cluster.candidate import Candidate
 from ..cluster.election import Candidacy, Standing
 from ..cluster.identity import MutualTls
 from ..cluster.link import Link, LinkFactory, Peer, Redial
+from ..cluster.messages import FromLeader, FromNode, decode_from_leader, decode_from_node
 from ..cluster.node import RemoteAdmission
 from ..files.pacer import Pacer
 from ..http.clock import Reactor

@@ -13,7 +13,6 @@ from twisted.internet.endpoints import UNIXClientEndpoint
 from twisted.logger import Logger
 
 from ...policies.settings import PolicySettings
-from ...protocol.cluster import Terms, decode_from_leader
 from ...protocol.errors import ProtocolError
 from ...protocol.ticket import KeyRing
 from ..admission.gate import Gate
@@ -24,6 +23,7 @@ from ..cluster.degraded import NoJournal
 from ..cluster.leader import Nodes
 from ..cluster.line import FleetLine
 from ..cluster.link import LinkFactory, Redial
+from ..cluster.messages import Terms, decode_from_leader
 from ..cluster.node import RemoteAdmission, RemoteDigests
 from ..files.pacer import Pacer
 from ..files.pages import Pages

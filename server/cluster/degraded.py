@@ -15,13 +15,12 @@ from pydantic import ValidationError
 from ...policies.contract import ELSEWHERE, TicketRow
 from ...policies.registry import POLICIES
 from ...policies.settings import PolicySettings
-from ...protocol.cluster import Terms, WireTicket
 from ...protocol.errors import ProtocolError
 from ..admission.gate import Gate
 from ..admission.gateparts import AdmissionRequest
 from ..files.transfer import BodyPlan, Representation, StartBody
 from ..http.request import Request
-from .wire import wire_ticket
+from .messages import Terms, WireTicket, wire_ticket
 
 #: Retry-After of requests that only a leader can answer, in seconds. A leader returns within 2 s.
 RETRY_S = 2

@@ -18,7 +18,17 @@ from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from ...protocol.cluster import (
+from ...protocol.errors import ProtocolError
+from ...protocol.manifest import FileDigests
+from ..admission.gate import Gate
+from ..admission.rules import RuleBook
+from ..files.transfer import BodyPlan, Representation, StartBody, TransferListener
+from ..http.answers import Header
+from ..http.clock import Clock, cancel, pause
+from ..http.proxies import TrustedProxies
+from ..http.request import Request
+from .link import Link, Peer
+from .messages import (
     OLDEST,
     VERSION,
     Administer,
@@ -53,18 +63,8 @@ from ...protocol.cluster import (
     Welcome,
     WireRequest,
     Write,
+    ticket_row,
 )
-from ...protocol.errors import ProtocolError
-from ...protocol.manifest import FileDigests
-from ..admission.gate import Gate
-from ..admission.rules import RuleBook
-from ..files.transfer import BodyPlan, Representation, StartBody, TransferListener
-from ..http.answers import Header
-from ..http.clock import Clock, cancel, pause
-from ..http.proxies import TrustedProxies
-from ..http.request import Request
-from .link import Link, Peer
-from .wire import body_plan, representation, ticket_row, wire_digests
 
 _log = Logger()
 #: How often changed terms are sent to nodes, in seconds.
@@ -688,9 +688,7 @@ class Leader:
                     node.send(Allow(message.number))
                     del node.remote[message.number]
             elif isinstance(message, Register):
-                rep = representation(message.file)
-                if request.method != b"GET" or not self._gate.reception.register(request, rep):
-                    request.not_found()
+                self._register(request, message.file)
             else:
                 self._enter_body(remote, request, message)
         except ProtocolError as error:
@@ -700,8 +698,12 @@ class Leader:
             _log.failure("a node's request failed")
             request.refuse(500, "internal-error", "The server failed; this was logged.")
 
+    def _register(self, request: Request, rep: Representation) -> None:
+        if request.method != b"GET" or not self._gate.reception.register(request, rep):
+            request.not_found()
+
     def _enter_body(self, remote: RemoteConnection, request: Request, message: Enter) -> None:
-        node, number, plan = remote.node, remote.number, body_plan(message.plan)
+        node, number, plan = remote.node, remote.number, message.plan
 
         def start(listener: TransferListener, headers: Sequence[Header] = ()) -> RemoteTransfer:
             share = listener.share
@@ -726,7 +728,7 @@ class Leader:
             )
             return remote.transfer
 
-        self._home.enter(request, rep, plan, start)
+        self._home.enter(request, message.file, plan, start)
         if message.running and remote.transfer is None and remote.alive:
             node.send(Pause(number))
 
@@ -743,12 +745,12 @@ class Leader:
 
     def _find_digests(self, node: Node, message: FindDigests) -> None:
         def found(digests: FileDigests | None) -> None:
-            node.send(Digests(message.number, wire_digests(digests) if digests else None))
+            node.send(Digests(message.number, digests))
 
         def failed(_: object) -> None:
             node.send(Digests(message.number, None))
 
-        self._home.digests(representation(message.file)).addCallbacks(found, failed)
+        self._home.digests(message.file).addCallbacks(found, failed)
 
     # -- terms -------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 
-from ...protocol.cluster import MOST_BYTES, BadFrame, FromLeader, FromNode, encode_frame
 from ..http.clock import Clock, cancel
+from .messages import MOST_BYTES, BadFrame, FromLeader, FromNode, encode_frame
 
 _log = Logger()
 Received = TypeVar("Received")

@@ -19,7 +19,21 @@ from msgspec.structs import replace
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from ...protocol.cluster import (
+from ...protocol.errors import ProtocolError
+from ...protocol.manifest import FileDigests
+from ..admission.downloads import unsent_most, was_shut
+from ..admission.line import LingeringBodies, Outlet
+from ..admission.rules import Rule, RuleBook
+from ..admission.small_files import admit_small
+from ..files.pacer import Share
+from ..files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
+from ..http.clock import Clock, cancel
+from ..http.denylist import BlockList
+from ..http.request import Request
+from ..http.unarrived import UnarrivedAnswers
+from .degraded import RETRY_S, DegradedQueue, MakeGate, no_leader
+from .link import Link, Peer
+from .messages import (
     Administer,
     Allow,
     Ask,
@@ -52,22 +66,8 @@ from ...protocol.cluster import (
     Welcome,
     WireRequest,
     Write,
+    wire_request,
 )
-from ...protocol.errors import ProtocolError
-from ...protocol.manifest import FileDigests
-from ..admission.downloads import unsent_most, was_shut
-from ..admission.line import LingeringBodies, Outlet
-from ..admission.rules import Rule, RuleBook
-from ..admission.small_files import admit_small
-from ..files.pacer import Share
-from ..files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
-from ..http.clock import Clock, cancel
-from ..http.denylist import BlockList
-from ..http.request import Request
-from ..http.unarrived import UnarrivedAnswers
-from .degraded import RETRY_S, DegradedQueue, MakeGate, no_leader
-from .link import Link, Peer
-from .wire import file_digests, wire_file, wire_plan, wire_request
 
 _log = Logger()
 TICK_S = 0.25
@@ -361,7 +361,7 @@ class RemoteAdmission:
             return succeed(None)
         self._numbers += 1
         waiting = self._digests[self._numbers] = Deferred()
-        self._send(FindDigests(self._numbers, wire_file(rep)))
+        self._send(FindDigests(self._numbers, rep))
         return waiting
 
     # -- telling the leader ---------------------------------------------------------------------
@@ -411,12 +411,13 @@ class RemoteAdmission:
         elif asked.rep is None:
             self._send(Ask(asked.number, request))
         elif asked.plan is None:
-            self._send(Register(asked.number, request, wire_file(asked.rep)))
+            self._send(Register(asked.number, request, asked.rep))
         else:
             running = asked.transfer is not None
             delivered = asked.transfer.delivered_bytes() if asked.transfer is not None else 0
-            file, plan = wire_file(asked.rep), wire_plan(asked.plan)
-            self._send(Enter(asked.number, request, file, plan, running, delivered))
+            # The header stays here.
+            plan = BodyPlan(asked.plan.status, (), asked.plan.ranges, asked.plan.body_bytes)
+            self._send(Enter(asked.number, request, asked.rep, plan, running, delivered))
 
     def _send(self, message: Any) -> None:
         if self._link is not None:
@@ -641,8 +642,7 @@ class RemoteAdmission:
             elif isinstance(message, Digests):
                 waiting = self._digests.pop(message.number, None)
                 if waiting is not None:
-                    found = message.digests
-                    waiting.callback(file_digests(found) if found is not None else None)
+                    waiting.callback(message.digests)
             else:
                 asked = self._asked.get(message.number)
                 if asked is not None:

@@ -8,9 +8,9 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransportWithDisconnection
 
-from tidegate.protocol.cluster import Hello, decode_from_node, encode_frame
 from tidegate.server.cluster.identity import MutualTls, make_identity
 from tidegate.server.cluster.link import Link, LinkFactory, Peer
+from tidegate.server.cluster.messages import Hello, decode_from_node, encode_frame
 
 
 class Door:

@@ -16,9 +16,14 @@ from typing import TypeVar
 
 import msgspec
 
-from .errors import ProtocolError
+from ...policies.contract import TicketRow, TicketState
+from ...protocol.errors import ProtocolError
+from ...protocol.manifest import FileDigests
+from ..files.transfer import BodyPlan, Representation
+from ..http.request import Request
 
-#: The version of this program: raised when an older one would read a message wrongly.
+#: The version of this program: raised when an older one would read a message wrongly, and when a
+#: named tuple in a message (`files.transfer.FileKey`) gets a field.
 VERSION = 3
 #: The oldest version that it understands.
 OLDEST = 3
@@ -27,7 +32,6 @@ MOST_BYTES = 64 * 1024 * 1024
 
 _Kind = TypeVar("_Kind")
 Fields = tuple[tuple[bytes, bytes], ...]
-Ranges = tuple[tuple[int, int], ...]
 
 
 class BadFrame(ProtocolError):
@@ -50,38 +54,8 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
     prefaced: bool = False
 
 
-class WireFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file: its path below the served directory, and the identity of its content."""
-
-    path: bytes
-    url_path: str
-    size_bytes: int
-    mtime_s: float
-    etag: str
-    inode: int
-    mtime_ns: int
-    ctime_ns: int
-
-
-class WirePlan(msgspec.Struct, frozen=True, array_like=True):
-    """A planned answer: status, half-open ranges, length of the body."""
-
-    status: int
-    ranges: Ranges
-    body_bytes: int
-
-
-class WireDigests(msgspec.Struct, frozen=True, array_like=True):
-    """The digests of a file: SHA-256 of the whole and of its pieces."""
-
-    size_bytes: int
-    sha256: bytes
-    piece_bytes: int
-    pieces: bytes
-
-
 class WireTicket(msgspec.Struct, frozen=True, array_like=True):
-    """A waiting ticket that the leader does not know; `issued_s` is Unix time."""
+    """Fields of the `TicketRow` of a waiting ticket that the leader does not know, in Unix time."""
 
     number: int
     client: str
@@ -93,6 +67,34 @@ class WireTicket(msgspec.Struct, frozen=True, array_like=True):
     priority_class: str = ""
     #: The crowd of the ticket's network. It keeps its place there: the client may know it.
     network: str = ""
+
+
+def wire_request(request: Request) -> WireRequest:
+    """A request for the leader; its peer as the node's own socket or a proxy's preface has it."""
+    connection = request.connection
+    prefaced = connection.forwarded is not None
+    return WireRequest(
+        method=request.method,
+        target=request.target,
+        headers=dict(request.headers),
+        body=request.body,
+        http10=request.http10,
+        peer_address=request.client_address if prefaced else connection.peer_address,
+        is_tls=request.is_tls if prefaced else connection.is_tls,
+        dripped=request.dripped,
+        prefaced=prefaced,
+    )
+
+
+def wire_ticket(row: TicketRow) -> WireTicket:
+    """A ticket for a leader that does not know it."""
+    return WireTicket(*(getattr(row, name) for name in WireTicket.__struct_fields__))
+
+
+def ticket_row(ticket: WireTicket, now: float) -> TicketRow:
+    """A node's ticket, at the leader; `now` is Unix time."""
+    fields = msgspec.structs.asdict(ticket)
+    return TicketRow(**fields, state=TicketState.WAITING, changed_s=now)
 
 
 # -- messages of a node -------------------------------------------------------------------------
@@ -119,8 +121,8 @@ class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
 
     number: int
     request: WireRequest
-    file: WireFile
-    plan: WirePlan
+    file: Representation
+    plan: BodyPlan
     running: bool = False
     delivered_bytes: int = 0
 
@@ -144,7 +146,7 @@ class Register(msgspec.Struct, frozen=True, array_like=True, tag="register"):
 
     number: int
     request: WireRequest
-    file: WireFile
+    file: Representation
 
 
 class Judge(msgspec.Struct, frozen=True, array_like=True, tag="judge"):
@@ -229,7 +231,7 @@ class FindDigests(msgspec.Struct, frozen=True, array_like=True, tag="find-digest
     """A node wants a file's digests."""
 
     number: int
-    file: WireFile
+    file: Representation
 
 
 # -- messages of the leader ---------------------------------------------------------------------
@@ -366,7 +368,7 @@ class Digests(msgspec.Struct, frozen=True, array_like=True, tag="digests"):
     """The answer to FindDigests. None: the leader does not know them, and the node hashes."""
 
     number: int
-    digests: WireDigests | None
+    digests: FileDigests | None
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):

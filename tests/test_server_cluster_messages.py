@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.protocol import cluster
-from tidegate.protocol.cluster import (
+from tidegate.server.cluster import messages as cluster
+from tidegate.server.cluster.messages import (
     BadFrame,
     BodyState,
     Ended,
@@ -31,7 +31,10 @@ VECTORS = json.loads((Path(__file__).parent / "vectors" / "cluster.json").read_t
 
 def _built(kind: type) -> st.SearchStrategy[object]:
     hints = msgspec.inspect.type_info(kind)
-    assert isinstance(hints, msgspec.inspect.StructType)
+    assert isinstance(
+        hints,
+        msgspec.inspect.StructType | msgspec.inspect.DataclassType | msgspec.inspect.NamedTupleType,
+    )
     return st.builds(kind, **{field.name: _value(field.type) for field in hints.fields})
 
 
@@ -58,6 +61,8 @@ def _value(kind: msgspec.inspect.Type) -> st.SearchStrategy[object]:
         case msgspec.inspect.DictType(key_type=key, value_type=value):
             return st.dictionaries(_value(key), _value(value), max_size=3)
         case msgspec.inspect.StructType(cls=cls):
+            return _built(cls)
+        case msgspec.inspect.DataclassType(cls=cls) | msgspec.inspect.NamedTupleType(cls=cls):
             return _built(cls)
     raise AssertionError(kind)
 
