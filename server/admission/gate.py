@@ -84,7 +84,6 @@ class Gate:
     def __init__(self, parts: GateParts, policy: str, settings: PolicySettings) -> None:
         self.parts = parts
         self.now: Callable[[], float] = parts.now
-        self.leases = LeaseManager(parts, policy, settings, self)
         self.draining = False
         #: Answers that are kept back from clients who ask again and again.
         self._slowed = 0
@@ -95,6 +94,7 @@ class Gate:
             parts.terms.holds_most,
             parts.terms.holds_per_client,
         )
+        self.leases = LeaseManager(parts, policy, settings, self.parked, self._check)
         self._small_below = settings.small_below_bytes
         self.reception = Identifier(parts, self.parked, lambda: self._small_below)
         #: Since when requests are parked with tickets although nothing runs.
@@ -397,7 +397,7 @@ class Gate:
                 return TicketState.READY
         return TicketState.WAITING
 
-    # -- parked requests (`parked.ParkingGate`, `leases.Parked`) -----------------------------------
+    # -- parked requests (`parked.ParkingGate`) -----------------------------------
 
     def offer_again(self, request: ParkedRequest) -> None:
         """See `parked.ParkingGate`."""
@@ -501,38 +501,8 @@ class Gate:
                 one.visit.tell()
         return released
 
-    def waits(self, client: str, file: str) -> bool:
-        """See `leases.Parked`."""
-        return self.parked.has_place(client, file)
-
-    def call(self, ticket: int) -> bool:
-        """See `leases.Parked`."""
-        requests = self.parked.with_ticket(ticket)
-        for request in requests:
-            self.offer_again(request)
-        return bool(requests)
-
-    def expired(self, ticket: int) -> None:
-        """See `leases.Parked`."""
-        self.call(ticket)
-
-    def how_many_networks(self) -> int:
-        """See `leases.Parked`."""
-        return self.parked.how_many_networks()
-
-    def anybody(self) -> bool:
-        """See `leases.Parked`."""
-        return len(self.parked) > 0
-
-    def connection_ended(self, client: str, file: str) -> None:
-        """See `leases.Parked`."""
-        while (request := self.parked.first_for_connection(client, file)) is not None:
-            self.offer_again(request)
-            if request.waits_for is ParkedFor.CONNECTION and not request.over:
-                return
-
-    def check(self) -> None:
-        """See `leases.Parked`. What is found here is a fault of ours: it is logged and mended."""
+    def _check(self) -> None:
+        """Look that no request is parked for nothing: a fault of ours is logged and mended."""
         for request in self.parked.next_to_check():
             if not self.is_awaited(request):
                 self.log.error(

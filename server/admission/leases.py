@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Protocol
 
 from twisted.logger import Logger
 
@@ -24,6 +23,7 @@ from ..files.request_queue import network_of
 from ..http.clock import DelayedCall, cancel
 from .downloads import MOST_LATE_S, Delivery, LeasedDownload, Rounds
 from .gateparts import GateParts
+from .parked import ParkedRequests
 
 TICK_S = 0.25
 #: Changes that no client waits for are settled together after this time, seconds.
@@ -39,47 +39,19 @@ _log = Logger()
 _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
 
 
-class Parked(Protocol):
-    """What the lease manager asks of those who keep requests waiting (the gate)."""
-
-    def waits(self, client: str, file: str) -> bool:
-        """Whether a request of this download is parked with a ticket."""
-        ...
-
-    def call(self, ticket: int) -> bool:
-        """Offer all requests again that are parked with this ticket; False if there is none."""
-        ...
-
-    def expired(self, ticket: int) -> None:
-        """This ticket is over: requests parked with it ask anew."""
-        ...
-
-    def anybody(self) -> bool:
-        """Whether a request is parked at all."""
-        ...
-
-    def how_many_networks(self) -> int:
-        """From how many networks requests are parked."""
-        ...
-
-    def connection_ended(self, client: str, file: str) -> None:
-        """A download has a connection less, or its lease is over: the next request may join."""
-        ...
-
-    def check(self) -> None:
-        """Look that no request is parked for nothing; called at each tick."""
-        ...
-
-
 class LeaseManager:
-    """Owns the policy and the downloads; the server's `policies.driver.Hands`."""
+    """Owns the policy and the downloads; the server's `policies.driver.Hands`.
+
+    `check` looks at each tick that no request is parked for nothing.
+    """
 
     def __init__(
         self,
         parts: GateParts,
         policy: str,
         settings: PolicySettings,
-        parked: Parked,
+        parked: ParkedRequests,
+        check: Callable[[], None],
     ) -> None:
         self.settings = settings
         self.downloads: dict[int, LeasedDownload] = {}
@@ -103,6 +75,7 @@ class LeaseManager:
         self.admit_single_write = self._driver.admit_single_write
         self.can_admit_single_write = self._driver.can_admit_single_write
         self._parked = parked
+        self._check = check
         #: Downloads with a connection less than at the last settling.
         self._ended: set[tuple[str, str]] = set()
         self._settling = False
@@ -297,7 +270,7 @@ class LeaseManager:
         if hurry:
             delay_s = 0.0 if self._somebody_waits() else _MOMENT_S
         else:
-            delay_s = _MOMENT_S if self._paused or self._parked.anybody() else _CALM_S
+            delay_s = _MOMENT_S if self._paused or self._parked else _CALM_S
         call = self._soon_call
         if call is None:
             self._soon_call = self._parts.reactor.callLater(delay_s, self._pass_time)
@@ -307,7 +280,7 @@ class LeaseManager:
             self._soon_s = delay_s
 
     def _somebody_waits(self) -> bool:
-        if self._paused or self._parked.anybody():
+        if self._paused or self._parked:
             return True
         return self._driver.view.anybody_waits()
 
@@ -354,7 +327,7 @@ class LeaseManager:
             wake_s = self._driver.settle(now)
             while self._ended:
                 ended, self._ended = self._ended, set()
-                if self._parked.anybody():
+                if self._parked:
                     for client, file in ended:
                         self._parked.connection_ended(client, file)
                     wake_s = self._driver.settle(now)
@@ -385,7 +358,7 @@ class LeaseManager:
         self._driver.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
         self._seat(now)
         self._pass_time()
-        self._parked.check()
+        self._check()
 
     def _measure(self, due_s: float, pause_s: float) -> None:
         """Look how far downloads are: a few now, the others in pieces before the next tick.
@@ -475,11 +448,11 @@ class LeaseManager:
         row = self.policy.ticket(ticket)
         if row is not None:
             self._parts.evidence.wasted(row.client, self._parts.wall())
-        self._parked.expired(ticket)
+        self._parked.call(ticket)
 
     def parked(self, client: str, file: str) -> bool:
         """Whether a request of this download is parked with a ticket."""
-        return self._parked.waits(client, file)
+        return self._parked.has_place(client, file)
 
     def call(self, ticket: int, now: float) -> bool:
         """Offer the requests again that are parked with this ticket."""

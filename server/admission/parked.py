@@ -234,10 +234,20 @@ class ParkedRequests:
         """Whether a request of this download waits with a ticket."""
         return (client, file) in self._places
 
-    def first_for_connection(self, client: str, file: str) -> ParkedRequest | None:
-        """Which one has waited longest for a connection of this download to end."""
-        requests = self._for_connection.get((client, file))
-        return next(iter(requests)) if requests else None
+    def call(self, ticket: int) -> bool:
+        """Offer all requests again that are parked with this ticket; False if there is none."""
+        requests = self.with_ticket(ticket)
+        for request in requests:
+            self.host.offer_again(request)
+        return bool(requests)
+
+    def connection_ended(self, client: str, file: str) -> None:
+        """A download has a connection less, or its lease is over: the next request may join."""
+        while requests := self._for_connection.get((client, file)):
+            request = next(iter(requests))
+            self.host.offer_again(request)
+            if request.waits_for is ParkedFor.CONNECTION and not request.over:
+                return
 
     def next_to_check(self) -> list[ParkedRequest]:
         """Some of all parked requests; in a few seconds every one is among them."""

@@ -8,10 +8,10 @@ PAST: tuple[PastFault, ...] = (
     PastFault(
         "parked-not-called",
         "tests/test_server_parked_machine.py",
-        "server.admission.gate",
-        "        requests = self.parked.with_ticket(ticket)\n        for request in requests:\n"
-        "            self.offer_again(request)\n        return bool(requests)",
-        "        return bool(self.parked.with_ticket(ticket))",
+        "server.admission.parked",
+        "        requests = self.with_ticket(ticket)\n        for request in requests:\n"
+        "            self.host.offer_again(request)\n        return bool(requests)",
+        "        return bool(self.with_ticket(ticket))",
     ),
     PastFault(
         "wall-clock-expires",
