@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from ..cluster.candidate import Candidate
 from ..cluster.election import Candidacy, Standing
 from ..cluster.identity import MutualTls
-from ..cluster.link import Link, LinkFactory, Peer, Redial
+from ..cluster.link import NOBODY, LinkFactory, Redial
 from ..cluster.messages import FromLeader, FromNode, decode_from_leader, decode_from_node
 from ..cluster.node import RemoteAdmission
 from ..files.pacer import Pacer
@@ -45,28 +45,6 @@ from .workers import RETIRED
 _RETRY_S = 0.1
 #: Shared keys are read, and renewed if due, this often, in seconds.
 _REFRESH_S = 600.0
-
-
-class ClusterDoor:
-    """Where nodes of other machines connect; dropped while this machine does not lead."""
-
-    def __init__(self) -> None:
-        self.leads: Peer[FromNode] | None = None
-        self.peer: Peer[FromNode] = Peer(self._opened, self._received, self._closed)
-
-    def _opened(self, link: Link[FromNode]) -> None:
-        if self.leads is None:
-            link.drop()
-        else:
-            self.leads.opened(link)
-
-    def _received(self, link: Link[FromNode], messages: list[FromNode]) -> None:
-        if self.leads is not None:
-            self.leads.received(link, messages)
-
-    def _closed(self, link: Link[FromNode]) -> None:
-        if self.leads is not None:
-            self.leads.closed(link)
 
 
 class Machine:
@@ -113,7 +91,10 @@ class Machine:
                 f"The cluster's database cannot be used: {fault}. Start it, or correct `cluster`."
             ) from fault
         self._tls = MutualTls(self._shared.identities, time.time())
-        self._door = ClusterDoor()
+        #: Where nodes of other machines connect.
+        self._door: LinkFactory[FromNode] = LinkFactory(
+            reactor, decode_from_node, NOBODY, door=True
+        )
         self._port: Any = None
         self._candidate: Candidate | None = None
         self._service: Any = None
@@ -135,12 +116,9 @@ class Machine:
         """Accept nodes and campaign. Raises `CannotStart`."""
         config = self._loaded.config
         host, number = _address(config)
-        links: LinkFactory[FromNode] = LinkFactory(
-            self._reactor, decode_from_node, self._door.peer, door=True
-        )
         try:
             self._port = self._reactor.listenTCP(
-                number, self._tls.around(links, client=False), interface=host
+                number, self._tls.around(self._door, client=False), interface=host
             )
         except Exception as fault:
             raise CannotStart(
@@ -176,7 +154,7 @@ class Machine:
             return
         if self._service is not None:
             # Answers stop first; then everything that was answered is stored.
-            self._door.leads = None
+            self._door.peer = NOBODY
             self._service.leader.let_go()
             self.log.info("This machine hands over.")
             await self._service.stop()
@@ -258,7 +236,7 @@ class Machine:
             if self._candidate is not None:
                 self._candidate.release()
             self._end(1)
-        self._door.leads = self._service.leader.peer
+        self._door.peer = self._service.leader.peer
         self._tell_nodes(epoch, "", 0)
         gc.freeze()
         gc.enable()

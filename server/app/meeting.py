@@ -48,15 +48,39 @@ def write_meeting(state: Path, meeting: Meeting) -> None:
     write_whole(state / _NAME, json.dumps(body).encode("ascii"), mode=0o600)
 
 
-class MeetingFile:
-    """Reads the file again whenever it changed."""
+class MeetingEndpoint:
+    """A client endpoint to the leader of the file; `socket` is its socket on this machine."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(
+        self, reactor: Reactor, state: Path, socket: Path, wall: Callable[[], float]
+    ) -> None:
+        self._reactor = reactor
         self._path = state / _NAME
         self._seen: tuple[int, int] | None = None
         self._meeting: Meeting | None = None
+        self._socket = socket
+        self._wall = wall
 
-    def read(self) -> Meeting | None:
+    @property
+    def epoch(self) -> int:
+        """The epoch of the latest known leader."""
+        found = self._read()
+        return found.epoch if found is not None else 0
+
+    def connect(self, factory: Any) -> Any:
+        """See `IStreamClientEndpoint`."""
+        found = self._read()
+        if found is None:
+            return fail(ConnectError("nobody leads as yet"))  # type: ignore[no-untyped-call]
+        if not found.host:
+            near: Any = UNIXClientEndpoint
+            return near(self._reactor, str(self._socket)).connect(factory)
+        far: Any = HostnameEndpoint
+        tls = MutualTls(found.identities, self._wall())
+        endpoint = far(self._reactor, found.host, found.port, timeout=_CONNECT_S)
+        return endpoint.connect(tls.around(factory, client=True))
+
+    def _read(self) -> Meeting | None:
         """The latest content; None before the first."""
         try:
             status = os.stat(self._path)
@@ -69,34 +93,3 @@ class MeetingFile:
         except (OSError, ValueError, KeyError, TypeError):
             return self._meeting
         return self._meeting
-
-
-class MeetingEndpoint:
-    """A client endpoint to the leader; `socket` is its socket on this machine."""
-
-    def __init__(
-        self, reactor: Reactor, state: Path, socket: Path, wall: Callable[[], float]
-    ) -> None:
-        self._reactor = reactor
-        self._file = MeetingFile(state)
-        self._socket = socket
-        self._wall = wall
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the latest known leader."""
-        found = self._file.read()
-        return found.epoch if found is not None else 0
-
-    def connect(self, factory: Any) -> Any:
-        """See `IStreamClientEndpoint`."""
-        found = self._file.read()
-        if found is None:
-            return fail(ConnectError("nobody leads as yet"))  # type: ignore[no-untyped-call]
-        if not found.host:
-            near: Any = UNIXClientEndpoint
-            return near(self._reactor, str(self._socket)).connect(factory)
-        far: Any = HostnameEndpoint
-        tls = MutualTls(found.identities, self._wall())
-        endpoint = far(self._reactor, found.host, found.port, timeout=_CONNECT_S)
-        return endpoint.connect(tls.around(factory, client=True))

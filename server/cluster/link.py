@@ -35,6 +35,10 @@ class Peer(Generic[Received]):
         self.closed = closed
 
 
+#: Cuts each connection, while no machine leads here.
+NOBODY: Peer[Any] = Peer(lambda link: link.drop(), lambda link, messages: None, lambda link: None)
+
+
 class SilentConnections:
     """Connections at a door on which no message has come yet: a stranger without the cluster's
     certificate never gets further, and must not use up the descriptors either."""
@@ -135,7 +139,7 @@ class Link(Int32StringReceiver, Generic[Received]):
 
 
 class LinkFactory(protocol.Factory, Generic[Received]):
-    """Builds links that all report to one peer; at a `door` strangers may come."""
+    """Builds links that report to `peer`, later ones to another; at a `door` strangers may come."""
 
     noisy = False
 
@@ -149,12 +153,12 @@ class LinkFactory(protocol.Factory, Generic[Received]):
     ) -> None:
         self._reactor = reactor
         self._decode = decode
-        self._peer = peer
+        self.peer = peer
         self._silent = SilentConnections(reactor) if door else None
 
     def buildProtocol(self, addr: Any) -> Link[Received]:
         """See `Factory`."""
-        return Link(self._reactor, self._decode, self._peer, self._silent)
+        return Link(self._reactor, self._decode, self.peer, self._silent)
 
 
 class Redial(Generic[Received]):
