@@ -201,21 +201,18 @@ class RemoteAdmission:
         self._again = again
         self._real_url = real_url
         self.rules = RuleBook(rules, real_url)
-        self._small_below = small_below_bytes
-        self._small_free = True
-        self._brief_free = False
-        #: The latest terms of a leader.
-        self._terms: Terms | None = None
+        #: The latest terms of a leader; before the first those of this machine's configuration.
+        self._terms = Terms(small_below_bytes, True, b"", None)
+        #: Whether a leader has told its terms since the start: large downloads cannot start before.
+        self.met_leader = False
         self._make_gate = make_gate
         #: Issues tickets while no leader has been here for `PATIENCE_S`.
         self._degraded: DegradedQueue | None = None
-        self._terms_rules = b""
         self._asked: dict[int, _Asked] = {}
         #: What each download has of the line, as long as a body of it is here.
         self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
         #: What has been judged of requests that are not answered yet.
         self._allowed: dict[Request, set[str]] = {}
-        self._judge_all = False
         #: The blocked networks, as the leader told last.
         self.blocked = BlockList(time.time)
         #: The logins and API tokens that hold, see `Proofs`.
@@ -262,12 +259,6 @@ class RemoteAdmission:
         return self._welcomed and self._silent_s < MISSING_S
 
     @property
-    def met_leader(self) -> bool:
-        """Whether a leader has told its terms since the start: without them large ones cannot
-        start here."""
-        return self._terms is not None
-
-    @property
     def unheard_s(self) -> float | None:
         """For how long the leader that is there has said nothing; None where none is there."""
         return self._silent_s if self._welcomed else None
@@ -290,19 +281,22 @@ class RemoteAdmission:
 
     def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`: on the leader's last terms."""
-        return admit_small(self, self.blocked, self._small_below, request, rep, body_bytes)
+        return admit_small(
+            self, self.blocked, self._terms.small_below_bytes, request, rep, body_bytes
+        )
 
     def is_plain(self, rep: Representation) -> bool:
         """See `transfer.Admission`."""
-        if self._judge_all:
+        if self._terms.blocked is None:
             return False
         return self.rules.verdict(rep.url_path).is_plain(time.time())
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`; whether a part may go, only the leader knows."""
-        if rep.size_bytes < self._small_below:
-            return self._small_free
-        return self._brief_free and body_bytes == rep.size_bytes
+        terms = self._terms
+        if rep.size_bytes < terms.small_below_bytes:
+            return terms.small_free
+        return terms.brief_free and body_bytes == rep.size_bytes
 
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """See `transfer.Admission`."""
@@ -347,7 +341,7 @@ class RemoteAdmission:
 
     def turned_away(self, request: Request, url_path: str) -> bool:
         """See `transfer.Visibility`: have the leader judge it; it begins anew if it may."""
-        judged = self._judge_all or self.blocked.blocks(request.client_address)
+        judged = self._terms.blocked is None or self.blocked.blocks(request.client_address)
         if not judged and not self.secret(url_path):
             return False
         if url_path in self._allowed.get(request, ()):
@@ -546,14 +540,14 @@ class RemoteAdmission:
 
     def _degrade(self) -> None:
         """No leader for `PATIENCE_S`: what has begun continues, new large downloads get tickets."""
-        if self._terms is None or self._make_gate is None:
+        if not self.met_leader or self._make_gate is None:
             return
         try:
             self._degraded = queue = DegradedQueue(self._terms, self._make_gate)
         except ProtocolError:
             return
         _log.info("Nobody leads: no large download starts at this node until a leader is back.")
-        self._small_free, self._brief_free = True, False
+        self._terms = replace(self._terms, small_free=True, brief_free=False)
         for asked in tuple(self._asked.values()):
             if asked.transfer is not None:
                 if asked.paused:
@@ -649,14 +643,10 @@ class RemoteAdmission:
                     self._do(asked, message)
 
     def _use(self, terms: Terms) -> None:
-        self._terms = terms
-        self._small_free, self._brief_free = terms.small_free, terms.brief_free
-        self._small_below = terms.small_below_bytes
-        self._judge_all = terms.blocked is None
+        before, self._terms, self.met_leader = self._terms, terms, True
         self.blocked.become(terms.blocked or ())
         self._outlet.set_bandwidth(terms.bandwidth_bytes_s)
-        if terms.rules != self._terms_rules:
-            self._terms_rules = terms.rules
+        if terms.rules != before.rules:
             rules = [Rule.model_validate(one) for one in json.loads(terms.rules)]
             self.rules = RuleBook(rules, self._real_url)
             self._rules_changed()
@@ -701,7 +691,9 @@ class RemoteAdmission:
         if message.share:
             asked.share = self._shares.get(message.share)
             if asked.share is None:
-                small = asked.rep is not None and asked.rep.size_bytes < self._small_below
+                small = (
+                    asked.rep is not None and asked.rep.size_bytes < self._terms.small_below_bytes
+                )
                 address = asked.request.client_address if small else ""
                 asked.share = Share(counts_body=message.counts_body, address=address)
                 self._shares[message.share] = asked.share
