@@ -167,7 +167,8 @@ class Crowd(RuleBasedStateMachine):
         policy = self.gate.leases._driver._policy
         now = self.house.clock.seconds()
         numbers = [request.ticket for request in self.gate.parked if request.ticket is not None]
-        return all(policy._has_wasted(number, now) for number in numbers)
+        rows = policy.queue.table.rows
+        return all(policy.laws.stands_aside(rows[number], now) for number in numbers)
 
     @invariant()
     def what_runs_is_known_to_both(self) -> None:
