@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,14 @@ from ...admission.client_programs import ToolRule
 from ...admission.rules import Rule
 from ..config import (
     CannotStart,
-    ConfigError,
     LoadedConfig,
     field_of,
-    load_config,
     setting_names,
     value_of,
     without_password,
 )
 from ..settings import FIXED, ServerConfig
+from .serve import load_or_fail
 
 _FILE = click.option(
     "--config",
@@ -41,20 +38,11 @@ def config() -> None:
     """Check or show the configuration."""
 
 
-def _load(file: Path | None) -> LoadedConfig:
-    try:
-        return load_config(file, os.environ, {})
-    except ConfigError as error:
-        for fault in error.faults:
-            click.echo(f"tidegate: {fault}", err=True)
-        sys.exit(2)
-
-
 @config.command()
 @_FILE
 def check(file: Path | None) -> None:
     """Say whether the configuration is good; exit 2 and name each fault when it is not."""
-    loaded = _load(file)
+    _, loaded = load_or_fail(file, {})
     for variable in loaded.ignored:
         click.echo(f"tidegate: {variable} names no setting and is ignored.", err=True)
     click.echo(f"The configuration is good ({loaded.file or 'no file; defaults'}).")
@@ -69,7 +57,7 @@ def show(file: Path | None, as_json: bool) -> None:
     Where a revision of the admin page is in force instead of the file, its value is shown, and
     what the file says.
     """
-    loaded = _load(file)
+    _, loaded = load_or_fail(file, {})
     try:
         changed = _changed(loaded)
     except CannotStart as fault:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from ....protocol.errors import ProtocolError
 from ....protocol.units import format_duration, parse_duration
 from ...multicast.schedule import ScheduledSend, write_entry
-from ..config import ConfigError, Flag, load_config
+from ..config import Flag
+from .serve import fail, flags_of, load_or_fail
 
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?\Z")
 _EPILOG = (
@@ -80,31 +78,21 @@ def send(
     config_file: Path | None,
 ) -> None:
     """Send FILE once to all receivers at a set time."""
-    flags = {
-        name: Flag(value, f"--{name}")
-        for name, value in (("directory", directory), ("state", state))
-        if value is not None
-    }
+    flags = flags_of({"state": state})
+    if directory is not None:
+        flags["directory"] = Flag(directory, "--directory")
+    config = load_or_fail(config_file, flags)[1].config
     now = datetime.now().astimezone()
     try:
-        config = load_config(config_file, os.environ, flags).config
         at = parse_when(when, now)
         path = url_path(file, config.directory)
         entry = ScheduledSend(path, at.timestamp(), passes, return_channel)
         write_entry(config.state, entry)
-    except ConfigError as fault:
-        _fail(*fault.faults)
     except ProtocolError as fault:
-        _fail(str(fault))
+        fail([str(fault)], 2)
     except OSError as fault:
-        _fail(f"the schedule cannot be written: {fault.filename}: {fault.strerror}")
+        fail([f"the schedule cannot be written: {fault.filename}: {fault.strerror}"], 2)
     left_s = max(0.0, entry.at - time.time())
     click.echo(f"{path} will be sent at {at:%Y-%m-%d %H:%M:%S %Z} (in {format_duration(left_s)}).")
     if not config.multicast.enabled:
         click.echo("Note: it is sent only by a server that runs with --multicast.", err=True)
-
-
-def _fail(*faults: str) -> NoReturn:
-    for fault in faults:
-        click.echo(f"tidegate: {fault}", err=True)
-    sys.exit(2)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from ....protocol.errors import ProtocolError
 from ....protocol.units import parse_duration
-from ..config import CannotStart, ConfigError, Flag, load_config
+from ..config import CannotStart
+from .serve import fail, flags_of, load_or_fail
 
 _MOST = 1_000_000
 
@@ -46,22 +45,21 @@ def issue(
     file: Path | None,
 ) -> None:
     """Print signed tickets, one a line; `tidegate get --pass TICKET URL` uses one."""
-    flags = {"state": Flag(state, "--state")} if state is not None else {}
+    config = load_or_fail(file, flags_of({"state": state}))[1].config
     try:
-        config = load_config(file, os.environ, flags).config
         valid_s = parse_duration(valid)
-    except ConfigError as fault:
-        _fail(*fault.faults)
     except ProtocolError as fault:
-        _fail(f"--valid: {fault}")
+        fail([f"--valid: {fault}"], 2)
     weights = config.admission.class_weights
     if priority_class not in weights:
         known = ", ".join(sorted(weights))
-        _fail(f"There is no class {priority_class!r}; configured in class_weights are: {known}.")
+        fail(
+            [f"There is no class {priority_class!r}; configured in class_weights are: {known}."], 2
+        )
     if not 1 <= count <= _MOST:
-        _fail(f"--count must be from 1 to {_MOST}.")
+        fail([f"--count must be from 1 to {_MOST}."], 2)
     if uses < 1:
-        _fail("--uses must be at least 1.")
+        fail(["--uses must be at least 1."], 2)
 
     from ...admission.passes import PassBook
     from ...store.database import Database, StoreUnavailable, sqlite_url
@@ -91,11 +89,12 @@ def issue(
             write_passes(session, [record for _, record in issued])
         database.close()
     except StoreUnavailable as fault:
-        _fail(f"The database does not take the tickets: {fault}")
+        fail([f"The database does not take the tickets: {fault}"], 2)
     except OSError as fault:
-        _fail(f"The state folder {config.state} cannot be used: {fault.strerror}; name another.")
+        text = f"The state folder {config.state} cannot be used: {fault.strerror}; name another."
+        fail([text], 2)
     except (CannotStart, ValueError) as fault:
-        _fail(str(fault))
+        fail([str(fault)], 2)
     if shape == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(["ticket", "serial", "class", "path", "uses", "expires_s"])
@@ -110,9 +109,3 @@ def issue(
             click.echo(json.dumps(document))
         else:
             click.echo(token)
-
-
-def _fail(*faults: str) -> NoReturn:
-    for fault in faults:
-        click.echo(f"tidegate: {fault}", err=True)
-    sys.exit(2)
