@@ -22,7 +22,7 @@ from tidegate.loadtest.trace import from_trace
 from tidegate.loadtest.workloads import Workload
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
-from tidegate.server.admission.downloads import LOOK_S
+from tidegate.server.admission.downloads import DOWNLOADS
 from tidegate.server.admission.leases import TICK_S
 
 pytestmark = pytest.mark.e2e
@@ -73,7 +73,7 @@ def simulated(workload: Workload, policy: str, first_tick_s: float) -> Times:
         accept_s=0.0,
         tick_s=TICK_S,
         first_tick_s=first_tick_s,
-        look_s=LOOK_S,
+        look_s=DOWNLOADS.look_s,
         ceiling_bytes_s=workload.bandwidth_bytes_s,
     )
     engine = Engine(workload, make_policy(policy, settings, random.Random(1)), conditions)

@@ -35,7 +35,7 @@ from tidegate.server.cluster.messages import (
     decode_from_node,
     encode_frame,
 )
-from tidegate.server.cluster.node import PATIENCE_S, TICK_S, RemoteAdmission, RemoteDigests
+from tidegate.server.cluster.node import PATIENCE, TICK_S, RemoteAdmission, RemoteDigests
 from tidegate.server.http.request import Request
 
 __all__ = ["journal_makers", "journals", "postgres"]
@@ -177,7 +177,7 @@ def test_new_downloads_wait_for_a_leader_and_are_told_when_it_takes_long() -> No
         link.drop()
     house.wait(0.25)
     early = house.ask("192.0.2.1")
-    house.wait(PATIENCE_S - 1)
+    house.wait(PATIENCE.leaderless_s - 1)
     assert (early.started, early.connection.status) == (False, 0)
     _new_leader(house, slots=5)
     assert early.started
@@ -192,7 +192,7 @@ def _led_by_nobody(house: FleetHouse) -> None:
     house.leader.stop()
     # Otherwise its leases would run out, as nobody uses them there.
     house.gate.close()
-    house.wait(PATIENCE_S + 1)
+    house.wait(PATIENCE.leaderless_s + 1)
 
 
 def test_a_probe_does_not_wait_for_a_leader_that_stands_still() -> None:
@@ -229,7 +229,7 @@ def test_a_node_is_ready_once_it_has_met_a_leader() -> None:
     early = ready()
     assert (early.status, early.fields["retry-after"]) == (503, "2")
     assert b"no-leader" in early.body
-    house.wait(PATIENCE_S + 1)
+    house.wait(PATIENCE.leaderless_s + 1)
     assert ready().status == 503
     link = join(house.clock, house.leader, node)
     house.wait(0.25)
@@ -333,7 +333,7 @@ def test_without_a_leader_newcomers_get_tickets_and_no_large_download_starts() -
     house.wait(0.25)
     early = house.ask_at(0, "198.51.100.1")
     parked = house.ask_at(0, "192.0.2.20", agent=CURL)
-    house.wait(PATIENCE_S - 1)
+    house.wait(PATIENCE.leaderless_s - 1)
     assert (early.started, early.connection.status) == (False, 0)
     assert house.fleet[0].fault.endswith("large downloads wait for a leader.")
     house.wait(2)
@@ -492,7 +492,7 @@ def test_what_only_a_leader_can_judge_waits_for_one() -> None:
     # A node that has never heard a leader's rules has no keys for tickets either.
     fresh = RemoteAdmission(house.clock, "node-9", 9, Outlet(), small_below_bytes=20_000)
     fresh.begin()
-    house.wait(PATIENCE_S + 1)
+    house.wait(PATIENCE.leaderless_s + 1)
     assert "tidegate-ticket" in house.ask_at(0, "192.0.2.1").connection.fields
     house.fleet[0] = fresh
     unmet = house.ask_at(0, "192.0.2.2").connection

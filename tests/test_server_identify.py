@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.fakes import BIG, Asked, FakeConnection, House
 from tidegate.protocol.ticket import Key, KeyRing
 from tidegate.server.admission.client_keys import Client, Clients, address_of
-from tidegate.server.admission.evidence import RUSH_GAP_S, Evidence
+from tidegate.server.admission.evidence import EVIDENCE, Evidence
 from tidegate.server.http.cookies import read_cookie, set_cookie
 from tidegate.server.http.proxies import block_of, prefixes_of
 from tidegate.server.http.request import Request
@@ -284,7 +284,7 @@ def test_a_proof_counts_when_it_is_older_than_the_rush() -> None:
     for at in range(1000, 3000, 100):
         evidence.waits(float(at))
     assert not evidence.knows(client(since_s=1500.0), 2950.0)
-    later = 2900.0 + RUSH_GAP_S + 1
+    later = 2900.0 + EVIDENCE.rush_gap_s + 1
     evidence.waits(later)
     assert evidence.knows(client(since_s=1500.0), later)
 
@@ -323,7 +323,7 @@ def test_what_is_taken_during_a_rush_earns_no_share_of_its_own() -> None:
     for name in names:
         evidence.took(name, 1 << 20, 1 << 30, 1001.0)
     assert not any(evidence.knows(client(name), 1100.0) for name in names)
-    evidence.waits(later := 1000.0 + RUSH_GAP_S + 1.0)
+    evidence.waits(later := 1000.0 + EVIDENCE.rush_gap_s + 1.0)
     assert all(evidence.knows(client(name), later) for name in names)
 
 

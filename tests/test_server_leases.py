@@ -10,7 +10,7 @@ from twisted.logger import LogLevel, capturedLogs
 from tests.fakes import BIG, Asked, FakeTransfer, House
 from tidegate.policies.contract import TicketState
 from tidegate.policies.driver import PolicyDriver
-from tidegate.server.admission.downloads import RARELY_S, SELDOM_S, STILL_S, LeasedDownload
+from tidegate.server.admission.downloads import DOWNLOADS, LeasedDownload
 from tidegate.server.admission.leases import TICK_S
 
 
@@ -61,18 +61,18 @@ def test_a_download_that_stands_still_is_asked_rarely_and_found_when_it_moves() 
         one.transfer.delivered_bytes = delivered  # type: ignore[method-assign]
     asked[2].transfer.blocked = True
     span_s = 20.0
-    for _ in range(round((STILL_S + span_s) / TICK_S)):
+    for _ in range(round((DOWNLOADS.still_s + span_s) / TICK_S)):
         asked[0].transfer.send(1000)
         house.wait(TICK_S)
     assert asks[0] >= span_s / TICK_S
-    assert asks[1] <= STILL_S / TICK_S + span_s / SELDOM_S + 2
-    assert asks[2] <= STILL_S / TICK_S + 2
+    assert asks[1] <= DOWNLOADS.still_s / TICK_S + span_s / DOWNLOADS.seldom_s + 2
+    assert asks[2] <= DOWNLOADS.still_s / TICK_S + 2
     # Its socket tells when its peer takes bytes again.
     asked[2].transfer.send(500_000)
     house.wait(2 * TICK_S)
     assert left(house)[2] == BIG - 500_000
     asked[1].transfer.send(500_000)
-    for _ in range(round(SELDOM_S / TICK_S) + 1):
+    for _ in range(round(DOWNLOADS.seldom_s / TICK_S) + 1):
         if left(house)[1] < BIG:
             break
         house.wait(TICK_S)
@@ -88,7 +88,7 @@ def test_what_moves_without_a_word_from_its_socket_is_found_all_the_same() -> No
     transfer.flying, transfer.blocked = 800_000, True
     house.wait(100.0)
     transfer.flying = 0
-    house.wait(RARELY_S + TICK_S)
+    house.wait(DOWNLOADS.rarely_s + TICK_S)
     assert left(house) == [BIG - 900_000]
 
 
@@ -114,7 +114,7 @@ def test_a_paused_download_of_which_nothing_moves_is_asked_rarely() -> None:
     for _ in range(round(span_s / TICK_S)):
         transfers[2].flying -= 200
         house.wait(TICK_S)
-    assert max(asks[:2]) <= 2 * STILL_S / TICK_S + 4 * span_s / RARELY_S
+    assert max(asks[:2]) <= 2 * DOWNLOADS.still_s / TICK_S + 4 * span_s / DOWNLOADS.rarely_s
     assert asks[2] >= span_s / TICK_S - 1
     for lease in tuple(leases.downloads):
         leases.resume(lease, house.clock.seconds())
@@ -158,7 +158,7 @@ def test_a_process_that_is_late_leaves_more_in_sockets() -> None:
 
 def test_a_paused_download_that_goes_on_is_looked_at_at_once() -> None:
     house, asked = crowd(1)
-    house.wait(STILL_S + 1.0)
+    house.wait(DOWNLOADS.still_s + 1.0)
     leases = house.gate.leases
     download = next(iter(leases.downloads.values()))
     leases.pause(download.lease, house.clock.seconds())
@@ -278,13 +278,15 @@ def test_what_is_under_way_to_those_who_stand_still_is_counted_and_nobody_is_ask
     for one in asked:
         one.transfer.sent_bytes = 1000
         monkeypatch.setattr(one.transfer, "delivered_bytes", lambda: 400)
-    house.wait(STILL_S + 1.0)
+    house.wait(DOWNLOADS.still_s + 1.0)
     assert seen[-1] == (0, 4 * 600)
     asked[0].transfer.finish()
     house.wait(TICK_S)
     assert seen[-1] == (0, 3 * 600)
-    house.wait(RARELY_S)
-    assert set(seen[-round(RARELY_S / TICK_S) :]) == {(0, 3 * 600)}, "nor when they are due"
+    house.wait(DOWNLOADS.rarely_s)
+    assert set(seen[-round(DOWNLOADS.rarely_s / TICK_S) :]) == {(0, 3 * 600)}, (
+        "nor when they are due"
+    )
 
 
 def test_thousands_that_are_due_at_once_are_asked_a_few_in_each_turn() -> None:
@@ -300,9 +302,9 @@ def test_thousands_that_are_due_at_once_are_asked_a_few_in_each_turn() -> None:
     asks.append(0)
     for one in asked:
         one.transfer.delivered_bytes = delivered  # type: ignore[method-assign]
-    house.wait(2 * STILL_S)
+    house.wait(2 * DOWNLOADS.still_s)
     asks.clear()
-    for _ in range(round(RARELY_S / 0.001)):
+    for _ in range(round(DOWNLOADS.rarely_s / 0.001)):
         asks.append(0)
         house.clock.advance(0.001)
     assert count <= sum(asks) <= 4 * count

@@ -13,13 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes import representation
-from tidegate.server.admission.draw import (
-    MOST_OF_ADDRESS,
-    MOST_OF_NETWORK,
-    Draw,
-    DrawEntry,
-    Prequeue,
-)
+from tidegate.server.admission.draw import DRAWS, Draw, DrawEntry, Prequeue
 
 OPENS_S = 2_000.0
 
@@ -111,10 +105,10 @@ def test_one_network_has_only_so_many_entries_and_each_is_written_once() -> None
     for number in range(3000):
         network = (f"2001:db8:0:{number:x}::/64", "2001:db8::/56", "2001:db8::/48")
         draw.enter(f"{network[0]}#0", representation(), 1.0, network)
-    assert draw.entered == MOST_OF_NETWORK
+    assert draw.entered == DRAWS.most_of_network
     for number in range(3000):
         draw.enter(f"192.0.2.1#{number}", representation(), 1.0, ("192.0.2.1", "192.0.2.0/24"))
-    assert draw.entered == MOST_OF_NETWORK + MOST_OF_ADDRESS
+    assert draw.entered == DRAWS.most_of_network + DRAWS.most_of_address
     enter(draw, "198.51.100.1#0", ("198.51.100.1", "198.51.100.0/24"))
     rows = [name for name in kept if name.startswith(f"{draw.name} ")]
     assert len(rows) == draw.entered
@@ -125,7 +119,8 @@ def test_one_network_has_only_so_many_entries_and_each_is_written_once() -> None
 def test_a_draw_that_is_full_takes_nobody_new_and_knows_who_is_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidegate.server.admission.draw.MOST_ENTRIES", 2)
+    bounds = replace(DRAWS, most_entries=2)
+    monkeypatch.setattr("tidegate.server.admission.draw.DRAWS", bounds)
     draw = make()[0].draw(OPENS_S)
     first = enter(draw, "a")
     enter(draw, "b")

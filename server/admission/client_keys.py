@@ -39,16 +39,25 @@ WAIT_FIELD = b"tidegate-wait"
 REMAINING_FIELD = b"tidegate-remaining"
 VISITOR_COOKIE = b"tidegate-visitor"
 
-#: Each answer to a browser renews it. A month covers the visits around one release; a browser that
-#: stays away longer is a new visitor.
-_COOKIE_AGE_S = 30 * 86_400
-#: A name that was not used for so long makes room for another one of its address.
-_UNUSED_S = 3600.0
-#: Names that are remembered in all; whole addresses are forgotten first that were idle longest.
-_MOST_NAMES = 65_536
-#: Names that those share whom an address has too many of.
-_SHARED = 8
-_MOST_COOKIES = 4096
+
+@dataclass(frozen=True, slots=True)
+class NameBounds:
+    """How many names of clients are remembered, and for how long."""
+
+    #: Each answer to a browser renews it. A month covers the visits around one release; a browser
+    #: that stays away longer is a new visitor.
+    cookie_age_s: int = 30 * 86_400
+    #: A name that was not used for so long makes room for another one of its address.
+    unused_s: float = 3600.0
+    #: Names that are remembered in all; whole addresses are forgotten first that were idle longest.
+    most: int = 65_536
+    #: Names that those share whom an address has too many of.
+    shared: int = 8
+    #: Cookies whose signature is known to be good.
+    most_cookies: int = 4096
+
+
+NAMES = NameBounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +145,7 @@ class Clients:
                 found = keys.read_visitor(token)
             except BadToken:
                 return None
-            if len(self._visitors) >= _MOST_COOKIES:
+            if len(self._visitors) >= NAMES.most_cookies:
                 self._visitors.clear()
             self._visitors[token] = found
         return found
@@ -150,14 +159,14 @@ class Clients:
         if name not in names:
             if len(names) >= self._per_address:
                 oldest, used_s = next(iter(names.items()))
-                if now - used_s < _UNUSED_S:
-                    return f"s{zlib.crc32(name.encode('ascii')) % _SHARED}"
+                if now - used_s < NAMES.unused_s:
+                    return f"s{zlib.crc32(name.encode('ascii')) % NAMES.shared}"
                 del names[oldest]
                 self._count -= 1
             self._count += 1
         names[name] = now
         names.move_to_end(name)
-        while self._count > _MOST_NAMES:
+        while self._count > NAMES.most:
             _, forgotten = self._names.popitem(last=False)
             self._count -= len(forgotten)
         return name
@@ -169,7 +178,7 @@ def visitor_cookie(request: Request, token: str) -> Header:
         VISITOR_COOKIE,
         token.encode("ascii"),
         path=b"/",
-        age_s=_COOKIE_AGE_S,
+        age_s=NAMES.cookie_age_s,
         secure=request.is_tls,
     )
 

@@ -8,6 +8,7 @@ connection finds its lease open.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from ...policies.contract import Admit, Job
 from ...policies.reading import ReadingPace, RunningRate
@@ -16,29 +17,38 @@ from ..files.pacer import Share
 from ..files.transfer import BodyPlan, Representation, Transfer
 from .client_keys import address_of
 
-#: A rate is measured over this time of running, seconds.
-LOOK_S = 0.2
-#: A download that took nothing for this time is looked at less often: after the same time again.
-STILL_S = 2.0
-#: But at least this often, seconds.
-SELDOM_S = 10.0
-#: The same while its peers take no more, seconds. A socket tells when they do, but not when what
-#: lies in it has left.
-RARELY_S = 30.0
-#: Bytes in flight stand still as far as they are more than the peer took in this time, seconds.
-_STANDS_S = 1.0
-#: The reader limits a download when its window was shut for this part of the time.
-_SHUT = 0.9
-#: Downloads that are due within this time are looked at in the same round, seconds.
-_SPAN_S = 0.25
-#: What may lie unsent in the kernel, in seconds of the download's rate. A pause, or a trial of the
-#: line, acts only when that has left.
-_UNSENT_S = 0.25
-#: And at least, bytes.
-_UNSENT_BYTES = 32 * 1024
-#: More is allowed by how late this process was lately, up to this, seconds. A client that finds its
-#: socket empty cannot catch up.
-MOST_LATE_S = 0.25
+
+@dataclass(frozen=True, slots=True)
+class DownloadTuning:
+    """How a running download is watched, and what it may have in the kernel."""
+
+    #: A rate is measured over this time of running, seconds.
+    look_s: float = 0.2
+    #: A download that took nothing for this time is looked at less often: after the same time
+    #: again.
+    still_s: float = 2.0
+    #: But at least this often, seconds.
+    seldom_s: float = 10.0
+    #: The same while its peers take no more, seconds. A socket tells when they do, but not when
+    #: what lies in it has left.
+    rarely_s: float = 30.0
+    #: Bytes in flight stand still as far as they are more than the peer took in this time, seconds.
+    stands_s: float = 1.0
+    #: The reader limits a download when its window was shut for this part of the time.
+    shut: float = 0.9
+    #: Downloads that are due within this time are looked at in the same round, seconds.
+    span_s: float = 0.25
+    #: What may lie unsent in the kernel, in seconds of the download's rate. A pause, or a trial of
+    #: the line, acts only when that has left.
+    unsent_s: float = 0.25
+    #: And at least, bytes.
+    unsent_bytes: int = 32 * 1024
+    #: More is allowed by how late this process was lately, up to this, seconds. A client that finds
+    #: its socket empty cannot catch up.
+    most_late_s: float = 0.25
+
+
+DOWNLOADS = DownloadTuning()
 
 
 def unsent_most(rate_bytes_s: float, late_s: float = 0.0) -> int:
@@ -46,12 +56,12 @@ def unsent_most(rate_bytes_s: float, late_s: float = 0.0) -> int:
 
     `late_s` is how late the process was lately.
     """
-    return int(max(_UNSENT_BYTES, rate_bytes_s * (_UNSENT_S + late_s)))
+    return int(max(DOWNLOADS.unsent_bytes, rate_bytes_s * (DOWNLOADS.unsent_s + late_s)))
 
 
 def was_shut(shut_s: float, passed_s: float) -> bool:
     """Whether a window that was shut for so long was so nearly all of the time that passed."""
-    return shut_s >= _SHUT * passed_s
+    return shut_s >= DOWNLOADS.shut * passed_s
 
 
 class Delivery:
@@ -330,14 +340,14 @@ class LeasedDownload:
         """
         since_s, before = self._counted
         passed_s = now - since_s
-        if passed_s < _STANDS_S:
+        if passed_s < DOWNLOADS.stands_s:
             return 0
         self._counted = now, arrived
         if self.paused and not self.held:
             # While nothing is measured: what keeps its client alive is too little to look for.
             self._still_s = 0.0 if flying and arrived > before else self._still_s + passed_s
             self.look_at_s = self._next_look_s(now)
-        taken = int((arrived - before) * _STANDS_S / passed_s)
+        taken = int((arrived - before) * DOWNLOADS.stands_s / passed_s)
         standing, self._standing_bytes = self._standing_bytes, max(0, flying - max(0, taken))
         return self._standing_bytes - standing
 
@@ -396,7 +406,7 @@ class LeasedDownload:
         self.flying_bytes = flying
         left = self.left_when_seen()
         running_s = now - self._looked_s
-        if running_s < LOOK_S:
+        if running_s < DOWNLOADS.look_s:
             self.flowed_bytes = fresh
             return left
         self.flowed_bytes = 0
@@ -414,10 +424,12 @@ class LeasedDownload:
     def _next_look_s(self, now: float) -> float:
         """When it is worth looking again; thousands may stand still."""
         still_s = self._still_s
-        if still_s < STILL_S:
+        if still_s < DOWNLOADS.still_s:
             return 0.0
         told = self.paused or self.stuck
-        return now + (min(RARELY_S, 2.0 * still_s) if told else min(SELDOM_S, still_s))
+        return now + (
+            min(DOWNLOADS.rarely_s, 2.0 * still_s) if told else min(DOWNLOADS.seldom_s, still_s)
+        )
 
     def _was_shut(self, passed_s: float) -> bool:
         """Whether its peers' windows were shut nearly all of this time, on every connection."""
@@ -533,7 +545,7 @@ class Rounds:
 
         Each is to be asked for with `take` when it is its turn.
         """
-        past = [span for span in self._due if span * _SPAN_S <= now]
+        past = [span for span in self._due if span * DOWNLOADS.span_s <= now]
         return [*self._awake, *(lease for span in past for lease in self._due.pop(span))]
 
     def take(self, lease: int, now: float) -> LeasedDownload | None:
@@ -558,4 +570,4 @@ class Rounds:
             download.woken = self._wake
             self._asleep[lease] = download, download.flying_bytes
             self.asleep_bytes += download.flying_bytes
-            self._due.setdefault(int(download.look_at_s / _SPAN_S) + 1, []).append(lease)
+            self._due.setdefault(int(download.look_at_s / DOWNLOADS.span_s) + 1, []).append(lease)

@@ -25,14 +25,27 @@ from typing import Any
 from ..files.transfer import FileKey, Representation
 
 ROUTE = "/-/prequeue"
-#: Entries seated in one turn of the reactor: a few milliseconds.
-SEATED_AT_ONCE = 500
-#: Entries of one address, of one network and of all, for one opening.
-MOST_OF_ADDRESS = 256
-MOST_OF_NETWORK = 1024
-MOST_ENTRIES = 200_000
-_KEPT_S = 7 * 86_400.0
-_SAVE_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class DrawBounds:
+    """How many may register for one opening, and how draws are kept."""
+
+    #: Entries seated in one turn of the reactor: a few milliseconds.
+    seated_at_once: int = 500
+    #: Entries of one address for one opening.
+    most_of_address: int = 256
+    #: Entries of one network.
+    most_of_network: int = 1024
+    #: All entries.
+    most_entries: int = 200_000
+    #: A draw can be checked for a week after its opening.
+    kept_s: float = 7 * 86_400.0
+    #: Changes of a draw are written together after this time, seconds.
+    save_every_s: float = 2.0
+
+
+DRAWS = DrawBounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +153,9 @@ class Draw:
         self._left = [by_ident[ident] for ident in self.order if ident in by_ident]
 
     def _has_room(self, network: Sequence[str]) -> bool:
-        if len(self.entries) >= MOST_ENTRIES:
+        if len(self.entries) >= DRAWS.most_entries:
             return False
-        bounds = [MOST_OF_ADDRESS] + [MOST_OF_NETWORK] * (len(network) - 1)
+        bounds = [DRAWS.most_of_address] + [DRAWS.most_of_network] * (len(network) - 1)
         return all(
             self._of_networks.get(key, 0) < bound
             for key, bound in zip(network, bounds, strict=False)
@@ -201,12 +214,12 @@ class Prequeue:
             self._draws[draw.opens_s] = draw
         for row in rows:
             found = self._draws.get(row["opens_s"])
-            if found is None or found.seated or found.opens_s < now - _KEPT_S:
+            if found is None or found.seated or found.opens_s < now - DRAWS.kept_s:
                 self._stale.append(f"draw {row['opens_s']:.0f} {row['ident']}")
             else:
                 found.take_up(DrawEntry.of(row))
         for draw in list(self._draws.values()):
-            if draw.opens_s < now - _KEPT_S:
+            if draw.opens_s < now - DRAWS.kept_s:
                 self._stale.append(draw.name)
                 del self._draws[draw.opens_s]
             elif draw.order and not draw.seated:
@@ -238,12 +251,12 @@ class Prequeue:
         """Entries whose turn to be seated has come."""
         for draw in self._draws.values():
             if draw.opens_s <= now and draw.entries and not draw.seated:
-                return draw.next_seats(SEATED_AT_ONCE)
+                return draw.next_seats(DRAWS.seated_at_once)
         return []
 
     def tend(self, now: float) -> None:
         """Save what changed, now and then."""
-        if now - self._saved_s < _SAVE_EVERY_S:
+        if now - self._saved_s < DRAWS.save_every_s:
             return
         self._saved_s = now
         self.save()

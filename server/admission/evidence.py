@@ -9,18 +9,29 @@ loses its evidence until it downloads again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..http.bounded_table import BoundedTable
 from .client_keys import Client
 
-#: A rush is over when no client had to wait for this time, seconds: the longest told return.
-RUSH_GAP_S = 300.0
-#: A download that took this much, or a tenth of what it wanted, establishes its client.
-_TAKEN_BYTES = 1 << 20
-#: A name that wasted a place has no evidence for this time, seconds.
-_WASTED_S = 3600.0
-_MOST = 65_536
-#: Names of one prefix that may count by the age of their proof alone: proofs can be collected.
-_MOST_BY_AGE = 1024
+
+@dataclass(frozen=True, slots=True)
+class EvidenceTuning:
+    """What counts as evidence, and how much of it is remembered."""
+
+    #: A rush is over when no client had to wait for this time, seconds: the longest told return.
+    rush_gap_s: float = 300.0
+    #: A download that took this much, or a tenth of what it wanted, establishes its client.
+    taken_bytes: int = 1 << 20
+    #: A name that wasted a place has no evidence for this time, seconds.
+    wasted_s: float = 3600.0
+    #: Names that are remembered in all.
+    most: int = 65_536
+    #: Names of one prefix that may count by the age of their proof alone: proofs can be collected.
+    most_by_age: int = 1024
+
+
+EVIDENCE = EvidenceTuning()
 
 
 class Evidence:
@@ -29,7 +40,7 @@ class Evidence:
     def __init__(self) -> None:
         #: By client key: since when it is established, or (negative) until when a wasted place
         #: counts against it.
-        self._names: BoundedTable[str, float] = BoundedTable(_MOST)
+        self._names: BoundedTable[str, float] = BoundedTable(EVIDENCE.most)
         #: By widest prefix: the names that counted by age in this rush.
         self._by_age: dict[str, set[str]] = {}
         self._aged = 0
@@ -38,7 +49,7 @@ class Evidence:
 
     def waits(self, now: float) -> None:
         """A client has to wait."""
-        if self._rush_s is None or now - self._waited_s > RUSH_GAP_S:
+        if self._rush_s is None or now - self._waited_s > EVIDENCE.rush_gap_s:
             self._rush_s = now
             self._by_age.clear()
             self._aged = 0
@@ -61,7 +72,7 @@ class Evidence:
 
     def wasted(self, key: str, now: float) -> None:
         """A place or a slot of this name passed unused."""
-        self._note(key, -(now + _WASTED_S))
+        self._note(key, -(now + EVIDENCE.wasted_s))
 
     def knows(self, client: Client, now: float) -> bool:
         """Whether this name has earned a share of its own."""
@@ -73,7 +84,7 @@ class Evidence:
             since_s = noted_s
         if since_s is None:
             return False
-        if self._rush_s is None or now - self._waited_s > RUSH_GAP_S:
+        if self._rush_s is None or now - self._waited_s > EVIDENCE.rush_gap_s:
             return since_s < now
         return since_s < self._rush_s and self._counts_by_age(client)
 
@@ -81,7 +92,9 @@ class Evidence:
         names = self._by_age.get(client.network[-1])
         if names is not None and client.key in names:
             return True
-        if self._aged >= _MOST or (names is not None and len(names) >= _MOST_BY_AGE):
+        if self._aged >= EVIDENCE.most or (
+            names is not None and len(names) >= EVIDENCE.most_by_age
+        ):
             return False
         self._by_age.setdefault(client.network[-1], set()).add(client.key)
         self._aged += 1
@@ -92,4 +105,4 @@ class Evidence:
 
 
 def _establishes(taken_bytes: int, wanted_bytes: int) -> bool:
-    return taken_bytes >= min(_TAKEN_BYTES, max(1, wanted_bytes // 10))
+    return taken_bytes >= min(EVIDENCE.taken_bytes, max(1, wanted_bytes // 10))

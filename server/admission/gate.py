@@ -11,7 +11,7 @@ running lease that will call it, or looks for itself; and while requests are par
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from twisted.logger import Logger
 
@@ -59,21 +59,30 @@ _SENTENCES = {
     Reason.CLOSED: "The server is being stopped or restarted; come back soon.",
 }
 _PLACE_KEPT = "The server is being stopped or restarted; come back soon, your place is kept."
-#: How often parked requests look for a free slot under a policy that calls no client.
-_LOOK_S = 2.0
-#: While requests are parked with tickets, nothing at all may run for no longer than this.
-_IDLE_S = 5.0
 #: How one more connection of a running download is held, for programs that come back and for those
 #: that are unknown. Every program bears this much silence.
 _BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
-#: Pages of one browser that may be parked. A browser has at most six connections.
-_MOST_PAGES = 3
-#: More answers than these are not kept back at once.
-_MOST_SLOWED = 2_000
-#: No longer time is told to who waits for a download of its own.
-_LONGEST_TOLD_S = 86_400.0
 _QUEUED = frozenset({TicketState.WAITING, TicketState.READY})
 _FORBIDDEN = frozenset({Reason.TICKET_EXPIRED, Reason.TICKET_USED, Reason.TICKET_FOREIGN})
+
+
+@dataclass(frozen=True, slots=True)
+class GateBounds:
+    """How long the gate lets requests wait for nothing, and what it holds back at most."""
+
+    #: How often parked requests look for a free slot under a policy that calls no client.
+    look_s: float = 2.0
+    #: While requests are parked with tickets, nothing at all may run for no longer than this.
+    idle_s: float = 5.0
+    #: Pages of one browser that may be parked. A browser has at most six connections.
+    most_pages: int = 3
+    #: More answers than these are not kept back at once.
+    most_slowed: int = 2_000
+    #: No longer time is told to who waits for a download of its own.
+    longest_told_s: float = 86_400.0
+
+
+BOUNDS = GateBounds()
 
 
 class Gate:
@@ -281,7 +290,7 @@ class Gate:
             return False
         parts = self.parts
         client = parts.clients.identify(request, parts.keys, ticket, browser=False)
-        if self.parked.of_client(client.key) >= _MOST_PAGES:
+        if self.parked.of_client(client.key) >= BOUNDS.most_pages:
             return False
         if not self.parked.has_room(client.key, client.network):
             return False
@@ -342,7 +351,7 @@ class Gate:
         download = self.leases.find(visit.job.client, visit.rep.url_path)
         if download is None or download.rate_bytes_s <= 0.0:
             return replace(wait, place=1)
-        left_s = min(download.remaining_bytes() / download.rate_bytes_s, _LONGEST_TOLD_S)
+        left_s = min(download.remaining_bytes() / download.rate_bytes_s, BOUNDS.longest_told_s)
         return replace(wait, place=1, estimate=Estimate(left_s, 2.0 * left_s))
 
     def _decide(self, visit: AdmissionRequest, ticket: Ticket | None) -> Decision:
@@ -517,12 +526,12 @@ class Gate:
         now = self.now()
         if self._idle_since_s is None:
             self._idle_since_s = now
-        elif now - self._idle_since_s >= _IDLE_S:
+        elif now - self._idle_since_s >= BOUNDS.idle_s:
             self._idle_since_s = now
             self.log.error(
                 "Nothing ran for {seconds:.0f} s although {count} requests are parked; they ask "
                 "anew.",
-                seconds=_IDLE_S,
+                seconds=BOUNDS.idle_s,
                 count=self.parked.placed,
             )
             for request in self.parked:
@@ -612,7 +621,7 @@ class Gate:
         self.parked.bind(request, wait, waits_for)
         if waits_for is ParkedFor.SLOT:
             # No policy calls it, so it looks for a free slot by itself.
-            request.look_in(min(_LOOK_S, wait.retry_after_s))
+            request.look_in(min(BOUNDS.look_s, wait.retry_after_s))
 
     def _ask_back(self, visit: AdmissionRequest, wait: Wait) -> None:
         self._note_issued(wait)
@@ -621,7 +630,7 @@ class Gate:
             token, issued_s = self._token(wait.ticket, visit)
             waited_s = max(0.0, self.parts.wall() - issued_s)
             visit.request.waited_s = waited_s
-        slowly_s = wait.answer_after_s if self._slowed < _MOST_SLOWED else 0.0
+        slowly_s = wait.answer_after_s if self._slowed < BOUNDS.most_slowed else 0.0
         if slowly_s > 0.0:
             # What it is told counts from the moment it hears it.
             wait = replace(wait, retry_after_s=wait.retry_after_s - slowly_s)

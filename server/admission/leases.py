@@ -11,6 +11,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from twisted.logger import Logger
@@ -21,22 +22,31 @@ from ...policies.registry import make_policy
 from ...policies.settings import PolicySettings
 from ..files.request_queue import network_of
 from ..http.clock import DelayedCall, cancel
-from .downloads import MOST_LATE_S, Delivery, LeasedDownload, Rounds
+from .downloads import DOWNLOADS, Delivery, LeasedDownload, Rounds
 from .gateparts import GateParts
 from .parked import ParkedRequests
 
 TICK_S = 0.25
-#: Changes that no client waits for are settled together after this time, seconds.
-_MOMENT_S = 0.01
-#: The same for visits that were told to come back, while no client could be called, seconds.
-_CALM_S = 0.1
-#: Downloads that are measured in one go (a quarter of a millisecond). Requests are answered in
-#: between.
-_AT_ONCE = 25
-#: What remains at the next tick of how late this process was.
-_LESS_LATE = 0.9
 _log = Logger()
 _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTuning:
+    """When changes are settled, and how many downloads are measured in one go."""
+
+    #: Changes that no client waits for are settled together after this time, seconds.
+    moment_s: float = 0.01
+    #: The same for visits that were told to come back, while no client could be called, seconds.
+    calm_s: float = 0.1
+    #: Downloads that are measured in one go (a quarter of a millisecond). Requests are answered in
+    #: between.
+    at_once: int = 25
+    #: What remains at the next tick of how late this process was.
+    less_late: float = 0.9
+
+
+LEASES = LeaseTuning()
 
 
 class LeaseManager:
@@ -268,9 +278,9 @@ class LeaseManager:
             return
         # Changes that no client waits for are settled together a moment later.
         if hurry:
-            delay_s = 0.0 if self._somebody_waits() else _MOMENT_S
+            delay_s = 0.0 if self._somebody_waits() else LEASES.moment_s
         else:
-            delay_s = _MOMENT_S if self._paused or self._parked else _CALM_S
+            delay_s = LEASES.moment_s if self._paused or self._parked else LEASES.calm_s
         call = self._soon_call
         if call is None:
             self._soon_call = self._parts.reactor.callLater(delay_s, self._pass_time)
@@ -342,7 +352,8 @@ class LeaseManager:
 
     def _tick(self) -> None:
         now = self.now()
-        self._late_s = max(min(now - self._due_s, MOST_LATE_S), _LESS_LATE * self._late_s)
+        late_s = min(now - self._due_s, DOWNLOADS.most_late_s)
+        self._late_s = max(late_s, LEASES.less_late * self._late_s)
         self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
         self._due_s = now + TICK_S
         line = self._parts.line
@@ -353,7 +364,7 @@ class LeaseManager:
         if self._measure_call is None:
             leases = rounds.begin(now)
             self._to_measure = iter(leases)
-            self._measure(now, TICK_S / max(1, -(-len(leases) // _AT_ONCE)))
+            self._measure(now, TICK_S / max(1, -(-len(leases) // LEASES.at_once)))
         goodput = line.goodput_bytes_s()
         self._driver.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
         self._seat(now)
@@ -366,8 +377,8 @@ class LeaseManager:
         This piece was due at `due_s`; one that comes late does not put off those after it.
         """
         now, rounds, line = self.now(), self._rounds, self._parts.line
-        late_s = self._late_s = max(min(now - due_s, MOST_LATE_S), self._late_s)
-        leases = list(islice(self._to_measure, _AT_ONCE))
+        late_s = self._late_s = max(min(now - due_s, DOWNLOADS.most_late_s), self._late_s)
+        leases = list(islice(self._to_measure, LEASES.at_once))
         for lease in leases:
             download = rounds.take(lease, now)
             if download is not None:
@@ -382,7 +393,7 @@ class LeaseManager:
             self._parts.reactor.callLater(
                 max(0.0, due_s + pause_s - now), self._measure, due_s + pause_s, pause_s
             )
-            if len(leases) == _AT_ONCE
+            if len(leases) == LEASES.at_once
             else None
         )
 

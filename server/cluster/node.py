@@ -71,26 +71,35 @@ from .messages import (
 
 _log = Logger()
 TICK_S = 0.25
-#: New large downloads wait for a leader for so long, in seconds.
-PATIENCE_S = 5.0
-#: The last bytes of a body wait no longer than this for the leader.
-END_S = 0.5
 #: What a new look counts in a rate.
 _SMOOTHING = 0.5
-#: A leader says something every second; one that has not for so long is looked for again.
-SILENT_S = 5.0
-#: Probes are not sent to one that has said nothing for so long, in seconds.
-_QUIET_S = 2.0
-#: A request to an admin page waits no longer than this for a leader that says nothing, in seconds.
-ADMIN_PATIENCE_S = 1.5
-#: A machine's candidate is told something at every tick of its leader: one that has heard nothing
-#: for so long, in seconds, is a witness that the leader is away.
-MISSING_S = 0.75
 _TICKET = b"tidegate-ticket"
 
 
 #: What a leader tells of one request.
 Told = Respond | Allow | Begin | Write | Finish | Drip | Cut | Start | Pause | Resume | MayEnd
+
+
+@dataclass(frozen=True, slots=True)
+class NodePatience:
+    """How long a node waits for its leader, seconds; see docs/cluster.md."""
+
+    #: New large downloads wait for a leader.
+    leaderless_s: float = 5.0
+    #: The last bytes of a body wait for the leader.
+    end_s: float = 0.5
+    #: A leader says something every second; one that has not for so long is looked for again.
+    silent_s: float = 5.0
+    #: Probes are not sent to a leader that has said nothing for so long.
+    quiet_s: float = 2.0
+    #: A request to an admin page waits for a leader that says nothing.
+    admin_s: float = 1.5
+    #: A machine's candidate is told something at every tick of its leader: one that has heard
+    #: nothing for so long is a witness that the leader is away.
+    missing_s: float = 0.75
+
+
+PATIENCE = NodePatience()
 
 
 @dataclass(eq=False, slots=True)
@@ -206,7 +215,7 @@ class RemoteAdmission:
         #: Whether a leader has told its terms since the start: large downloads cannot start before.
         self.met_leader = False
         self._make_gate = make_gate
-        #: Issues tickets while no leader has been here for `PATIENCE_S`.
+        #: Issues tickets while no leader has been here for `PATIENCE.leaderless_s`.
         self._degraded: DegradedQueue | None = None
         self._asked: dict[int, _Asked] = {}
         #: What each download has of the line, as long as a body of it is here.
@@ -256,7 +265,7 @@ class RemoteAdmission:
     @property
     def led(self) -> bool:
         """Whether a leader of all is there, and was heard a moment ago."""
-        return self._welcomed and self._silent_s < MISSING_S
+        return self._welcomed and self._silent_s < PATIENCE.missing_s
 
     @property
     def unheard_s(self) -> float | None:
@@ -273,7 +282,7 @@ class RemoteAdmission:
             )
         if not self._welcomed:
             return "Nobody leads the queue at present: large downloads wait for a leader."
-        if self._silent_s >= _QUIET_S:
+        if self._silent_s >= PATIENCE.quiet_s:
             return "The leader says nothing: large downloads wait for it."
         return ""
 
@@ -372,7 +381,7 @@ class RemoteAdmission:
         asked = self._add(request, rep, plan, start)
         asked.judged, asked.administers = judged, administers
         parts = self._parting and start is not None
-        unheard = self._welcomed and self._silent_s >= ADMIN_PATIENCE_S
+        unheard = self._welcomed and self._silent_s >= PATIENCE.admin_s
         if parts or (administers and unheard):
             self._send_away(asked)
         elif self._welcomed:
@@ -430,7 +439,7 @@ class RemoteAdmission:
         """A body with a ticket is about to end: the leader puts that on record first."""
         if self._welcomed:
             self._send(Ending(asked.number))
-            self._reactor.callLater(END_S, asked.let_end)
+            self._reactor.callLater(PATIENCE.end_s, asked.let_end)
         else:
             asked.let_end()
 
@@ -449,7 +458,7 @@ class RemoteAdmission:
         goodput = self._outlet.goodput_bytes_s()
         if self._link is not None:
             self._silent_s += TICK_S
-            if self._latest_epoch() > self._epoch > 0 or self._silent_s >= SILENT_S:
+            if self._latest_epoch() > self._epoch > 0 or self._silent_s >= PATIENCE.silent_s:
                 # It leads no more, or is not to be reached: what it would say comes too late.
                 self._link.drop()
         self._answer_unled()
@@ -489,10 +498,10 @@ class RemoteAdmission:
 
     def _answer_unled(self) -> None:
         """Answer requests to the admin page of this machine that no leader answers."""
-        answers = self._welcomed and self._silent_s < ADMIN_PATIENCE_S
+        answers = self._welcomed and self._silent_s < PATIENCE.admin_s
         for asked in [one for one in self._asked.values() if one.administers and not one.begun]:
             asked.waited_s += TICK_S
-            if not answers and asked.waited_s >= ADMIN_PATIENCE_S:
+            if not answers and asked.waited_s >= PATIENCE.admin_s:
                 self._send(Gone(asked.number))
                 self._send_away(asked)
 
@@ -525,7 +534,7 @@ class RemoteAdmission:
 
     def _wait_for_leader(self) -> None:
         if self._patience is None:
-            self._patience = self._reactor.callLater(PATIENCE_S, self._lose_patience)
+            self._patience = self._reactor.callLater(PATIENCE.leaderless_s, self._lose_patience)
 
     def _lose_patience(self) -> None:
         self._patience = None
@@ -539,7 +548,7 @@ class RemoteAdmission:
     # -- without a leader ------------------------------------------------------------------------
 
     def _degrade(self) -> None:
-        """No leader for `PATIENCE_S`: what has begun continues, new large downloads get tickets."""
+        """No leader came: what has begun continues, new large downloads get tickets."""
         if not self.met_leader or self._make_gate is None:
             return
         try:

@@ -90,7 +90,7 @@ PAST: tuple[PastFault, ...] = (
         "standstill-costs-slots",
         "fb6c8e2",
         "server.admission.leases",
-        "self._late_s = max(min(now - self._due_s, MOST_LATE_S), _LESS_LATE * self._late_s)",
+        "self._late_s = max(late_s, LEASES.less_late * self._late_s)",
         "self._late_s = 0.0",
     ),
     PastFault(
@@ -154,7 +154,7 @@ PAST: tuple[PastFault, ...] = (
         "nobody-looks-for-a-slot",
         "tests/test_server_parked_machine.py",
         "server.admission.gate",
-        "            request.look_in(min(_LOOK_S, wait.retry_after_s))",
+        "            request.look_in(min(BOUNDS.look_s, wait.retry_after_s))",
         "            pass",
     ),
     PastFault(
@@ -211,7 +211,7 @@ PAST: tuple[PastFault, ...] = (
         "behind-its-own-told-for-ever",
         "1803998",
         "server.admission.gate",
-        "left_s = min(download.remaining_bytes() / download.rate_bytes_s, _LONGEST_TOLD_S)",
+        "left_s = min(download.remaining_bytes() / download.rate_bytes_s, BOUNDS.longest_told_s)",
         "left_s = download.remaining_bytes() / download.rate_bytes_s * 1e17",
     ),
     PastFault(
