@@ -146,23 +146,27 @@ def _serve(
     admin: OpenListener | None = None,
 ) -> tuple[list[str], int]:
     """Run the process that has the queue and serves, alone or by nodes."""
-    needs = needs_of(loaded.config, several=child is not None)
-    reactor = _reactor(loaded, needs)
-
     from .service import Service
 
-    try:
+    service: Service | None = None
+
+    def build(reactor: Reactor) -> _Life:
+        nonlocal service
         service = Service(
             loaded, reactor, child.fleet if child is not None else None, opened, admin
         )
-    except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
-        return [_told(fault)], 1
-    faults: list[str] = []
-    again = child is not None and child.fleet.epoch > 1
-    supervisor = _Supervisor(service, reactor, load, faults, again)
-    signals = _Signals(supervisor.terminate, supervisor.reload, service.reopen_logs)
-    _run(reactor, supervisor.begin, signals, child, needs)
-    if service.hung or faults:
+        again = child is not None and child.fleet.epoch > 1
+        supervisor = _Supervisor(service, reactor, load, again)
+        return _Life(
+            supervisor.begin,
+            supervisor.terminate,
+            supervisor.reload,
+            service.reopen_logs,
+            supervisor.stop,
+        )
+
+    faults = _live(loaded, needs_of(loaded.config, several=child is not None), child, build)
+    if service is not None and (service.hung or faults):
         # A thread waits for a database that does not answer, or was never told to end. Python
         # would wait for it.
         for text in faults:
@@ -174,7 +178,7 @@ def _serve(
         from .workers import CANNOT
 
         os._exit(CANNOT)
-    return [], 0
+    return faults, 1 if faults else 0
 
 
 def _serve_machine(
@@ -184,26 +188,10 @@ def _serve_machine(
     admin: OpenListener | None,
 ) -> tuple[list[str], int]:
     """Run the process of a machine that follows the cluster's leader, or leads."""
-    needs = needs_of(loaded.config, several=True)
-    reactor = _reactor(loaded, needs)
-
     from .machine import Machine
     from .service import Service
 
-    faults: list[str] = []
-
-    def begin() -> None:
-        try:
-            machine.begin()
-        except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
-            faults.append(_told(fault))
-            reactor.stop()
-
-    def reload() -> None:
-        with contextlib.suppress(ConfigError):
-            machine.reload(load())
-
-    try:
+    def build(reactor: Reactor) -> _Life:
         machine = Machine(
             loaded,
             reactor,
@@ -214,10 +202,15 @@ def _serve_machine(
             again=child.fleet.epoch > 1,
             admin=admin,
         )
-    except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
-        return [_told(fault)], 1
-    # Only nodes write an access log.
-    _run(reactor, begin, _Signals(machine.terminate, reload, lambda: None), child, needs)
+
+        def reload() -> None:
+            with contextlib.suppress(ConfigError):
+                machine.reload(load())
+
+        # Only nodes write an access log.
+        return _Life(machine.begin, machine.terminate, reload, lambda: None, reactor.stop)
+
+    faults = _live(loaded, needs_of(loaded.config, several=True), child, build)
     return faults, 1 if faults else 0
 
 
@@ -225,45 +218,32 @@ def _serve_node(
     loaded: LoadedConfig, load: Callable[[], LoadedConfig], child: Child
 ) -> tuple[list[str], int]:
     """Run a node, which asks its leader."""
-    needs = needs_of(loaded.config, several=True, asks=True)
-    reactor = _reactor(loaded, needs)
-
     from .node_service import NodeService
 
-    faults: list[str] = []
-    stopping = False
+    def build(reactor: Reactor) -> _Life:
+        stopping = False
 
-    def stop() -> None:
-        nonlocal stopping
-        if not stopping:
-            stopping = True
-            _stop(node, reactor)
+        def stop() -> None:
+            nonlocal stopping
+            if not stopping:
+                stopping = True
+                _stop(node, reactor)
 
-    def terminate() -> None:
-        # The leader of one machine drains for all, and says when they may stop.
-        if loaded.config.cluster is not None:
-            node.drain(stop)
-        else:
-            stop()
+        def terminate() -> None:
+            # The leader of one machine drains for all, and says when they may stop.
+            if loaded.config.cluster is not None:
+                node.drain(stop)
+            else:
+                stop()
 
-    def begin() -> None:
-        nonlocal stopping
-        try:
-            node.start()
-        except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
-            faults.append(_told(fault))
-            stopping = True
-            _stop(node, reactor)
+        def reload() -> None:
+            with contextlib.suppress(ConfigError):  # the leader tells of it
+                node.reload(load())
 
-    def reload() -> None:
-        with contextlib.suppress(ConfigError):  # the leader tells of it
-            node.reload(load())
-
-    try:
         node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets, stop)
-    except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
-        return [_told(fault)], 1
-    _run(reactor, begin, _Signals(terminate, reload, node.reopen_logs), child, needs)
+        return _Life(node.start, terminate, reload, node.reopen_logs, stop)
+
+    faults = _live(loaded, needs_of(loaded.config, several=True, asks=True), child, build)
     return faults, 1 if faults else 0
 
 
@@ -292,41 +272,58 @@ def _reactor(loaded: LoadedConfig, needs: Needs | None) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Signals:
-    """The action of each signal."""
+class _Life:
+    """What a process does at its start, at each signal, and when it could not start."""
 
+    begin: Callable[[], None]
     terminate: Callable[[], None]
     reload: Callable[[], None]
     reopen_logs: Callable[[], None]
+    stop: Callable[[], object]
 
 
-def _run(
-    reactor: Reactor,
-    begin: Callable[[], None],
-    signals: _Signals,
-    child: Child | None,
+def _live(
+    loaded: LoadedConfig,
     needs: Needs | None,
-) -> None:
-    """Run the reactor until it is stopped; answer signals, and the end of the parent.
+    child: Child | None,
+    build: Callable[[Reactor], _Life],
+) -> list[str]:
+    """Run a process until its reactor is stopped; why it could not start.
 
-    A confined process gives up system calls once it has begun.
+    It answers signals, and the end of the parent. A confined process gives up system calls once it
+    has begun.
     """
+    reactor = _reactor(loaded, needs)
+    try:
+        life = build(reactor)
+    except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
+        return [_told(fault)]
+    faults: list[str] = []
+
+    def begin() -> None:
+        try:
+            life.begin()
+        except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
+            faults.append(_told(fault))
+            life.stop()
+
     gc.set_threshold(*_COLLECT)
     reactor.callWhenRunning(begin)
     if needs is not None:
         reactor.callWhenRunning(lambda: _give_up(needs))
     actions = [
-        (signal.SIGTERM, signals.terminate),
-        (signal.SIGHUP, signals.reload),
-        (signal.SIGUSR1, signals.reopen_logs),
+        (signal.SIGTERM, life.terminate),
+        (signal.SIGHUP, life.reload),
+        (signal.SIGUSR1, life.reopen_logs),
     ]
     if child is None:
-        actions.append((signal.SIGINT, signals.terminate))
+        actions.append((signal.SIGINT, life.terminate))
     else:
-        reactor.addReader(_Lifeline(child.lifeline, reactor, signals.terminate))
+        reactor.addReader(_Lifeline(child.lifeline, reactor, life.terminate))
     for number, action in actions:
         signal.signal(number, lambda *_, act=action: reactor.callFromThread(act))
     reactor.run(installSignalHandlers=False)
+    return faults
 
 
 def _give_up(needs: Needs) -> None:
@@ -399,26 +396,20 @@ class _Supervisor:
         service: Any,
         reactor: Reactor,
         load: Callable[[], LoadedConfig],
-        faults: list[str],
         again: bool,
     ) -> None:
         self._service = service
         self._reactor = reactor
         self._load = load
-        self._faults = faults
         self._again = again
         self._stopping = False
 
     def begin(self) -> None:
         """Open the listeners and say so."""
-        try:
-            self._service.start(self._introduce)
-            # The objects built so far live as long as the server: exclude them from collections.
-            gc.collect()
-            gc.freeze()
-        except Exception as fault:  # noqa: BLE001 - `_told` tells faults of ours apart
-            self._faults.append(_told(fault))
-            self._stop()
+        self._service.start(self._introduce)
+        # The objects built so far live as long as the server: exclude them from collections.
+        gc.collect()
+        gc.freeze()
 
     def _introduce(self, urls: list[str]) -> None:
         """Say what is served where, once it is."""
@@ -436,9 +427,9 @@ class _Supervisor:
     def terminate(self) -> None:
         """First signal: drain. Second: stop now."""
         if self._service.draining:
-            self._stop()
+            self.stop()
         else:
-            self._service.drain(self._stop)
+            self._service.drain(self.stop)
 
     def reload(self) -> None:
         """Read the configuration again; a bad one changes nothing."""
@@ -454,7 +445,8 @@ class _Supervisor:
             log.warn("{name} has changed: it takes effect at the next start.", name=name)
         log.info("The configuration was read again.")
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Close everything, once."""
         if self._stopping:
             return
         self._stopping = True
