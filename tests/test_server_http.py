@@ -522,7 +522,7 @@ def test_a_handler_that_fails_is_a_500_and_the_server_lives(
 
     noted: list[str] = []
     monkeypatch.setattr(
-        "tidegate.server.http.connection._log.failure", lambda text, *a, **k: noted.append(text)
+        "tidegate.server.http.request._log.failure", lambda text, *a, **k: noted.append(text)
     )
     client = Bench(tmp_path, handler=fail).connect()
     answer = client.ask(OK)

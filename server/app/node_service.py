@@ -13,7 +13,6 @@ from twisted.internet.endpoints import UNIXClientEndpoint
 from twisted.logger import Logger
 
 from ...policies.settings import PolicySettings
-from ...protocol.errors import ProtocolError
 from ...protocol.ticket import KeyRing
 from ..admission.gate import Gate
 from ..admission.gateparts import GateParts
@@ -28,7 +27,6 @@ from ..cluster.node import RemoteAdmission, RemoteDigests
 from ..files.pacer import Pacer
 from ..files.pages import Pages
 from ..http.clock import Reactor
-from ..http.request import Request
 from ..http.unarrived import UnarrivedAnswers
 from .config import LoadedConfig
 from .connections import SharedPort, build_connections
@@ -90,7 +88,7 @@ class NodeService:
             connections=self._count_connections,
             leave=left,
             rules_changed=lambda: self.site.forget_all(),
-            again=self._answer,
+            again=lambda request: request.answer_by(self.site),
             machine=machine,
             epoch=epoch,
             make_gate=self._make_gate,
@@ -183,17 +181,6 @@ class NodeService:
     async def stop(self) -> None:
         """Close everything after complete answers have left."""
         await self._parts.stopService()
-
-    def _answer(self, request: Request) -> None:
-        """Answer a request that the leader has judged."""
-        try:
-            self.site(request)
-        except ProtocolError as error:
-            again = [(b"Retry-After", b"5")] if error.status == 503 else []
-            request.refuse(error.status, error.code, str(error), again)
-        except Exception:  # noqa: BLE001 - as for any connection: log it, tell the client
-            self.log.failure("a request handler failed", client=request.client_address)
-            request.refuse(500, "internal-error", "The server failed; this was logged.")
 
     def _make_gate(self, terms: Terms, settings: PolicySettings, first: int) -> Gate:
         """The gate that issues tickets here without a leader (`cluster.degraded`)."""

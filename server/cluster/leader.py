@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from ...protocol.errors import ProtocolError
 from ...protocol.manifest import FileDigests
 from ..admission.gate import Gate
 from ..admission.rules import RuleBook
@@ -678,25 +677,21 @@ class Leader:
         node.remote[message.number] = remote
         request = remote.request
         assert request is not None
-        try:
-            if isinstance(message, Ask):
-                self._home.route(request)
-            elif isinstance(message, Administer):
-                self._home.administer(request)
-            elif isinstance(message, Judge):
-                if not self._gate.reception.turned_away(request, message.url_path):
-                    node.send(Allow(message.number))
-                    del node.remote[message.number]
-            elif isinstance(message, Register):
-                self._register(request, message.file)
-            else:
-                self._enter_body(remote, request, message)
-        except ProtocolError as error:
-            again = [(b"Retry-After", b"5")] if error.status == 503 else []
-            request.refuse(error.status, error.code, str(error), again)
-        except Exception:  # noqa: BLE001 - as for any connection: log it, tell the client
-            _log.failure("a node's request failed")
-            request.refuse(500, "internal-error", "The server failed; this was logged.")
+        request.answer_by(lambda request: self._decide(remote, request, message))
+
+    def _decide(self, remote: RemoteConnection, request: Request, message: Asked) -> None:
+        if isinstance(message, Ask):
+            self._home.route(request)
+        elif isinstance(message, Administer):
+            self._home.administer(request)
+        elif isinstance(message, Judge):
+            if not self._gate.reception.turned_away(request, message.url_path):
+                remote.node.send(Allow(message.number))
+                del remote.node.remote[message.number]
+        elif isinstance(message, Register):
+            self._register(request, message.file)
+        else:
+            self._enter_body(remote, request, message)
 
     def _register(self, request: Request, rep: Representation) -> None:
         if request.method != b"GET" or not self._gate.reception.register(request, rep):

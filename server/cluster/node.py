@@ -574,13 +574,8 @@ class RemoteAdmission:
         if asked.rep is None or asked.plan is None or asked.start is None:
             self._send_away(asked)
             return
-        try:
-            queue.enter(asked.request, asked.rep, asked.plan, asked.start)
-        except ProtocolError as error:
-            asked.request.refuse(error.status, error.code, str(error))
-        except Exception:  # noqa: BLE001 - as for any connection: log it, tell the client
-            _log.failure("a request that waited for a leader failed")
-            asked.request.refuse(500, "internal-error", "The server failed; this was logged.")
+        rep, plan, start = asked.rep, asked.plan, asked.start
+        asked.request.answer_by(lambda request: queue.enter(request, rep, plan, start))
 
     def _hand_back(self) -> None:
         """A leader is back: it hears of the tickets first, then of the parked requests."""

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from twisted.logger import Logger
-
 from ...protocol.errors import ProtocolError
 from .answers import Header, header_block, status_line
 from .factory import REQUEST_BYTES, HttpFactory
@@ -30,7 +28,6 @@ from .request import Request
 from .request_shape import recognise
 from .tls import AwaitedHello, TlsServer
 
-_log = Logger()
 _NEVER = float("inf")
 #: A request follows its connection within this time, unless its client means to say nothing.
 _ON_THE_WAY_S = 1.0
@@ -549,17 +546,7 @@ class HttpConnection:
         if self._current is not request:
             # Its client has left meanwhile.
             return
-        try:
-            self.factory.handler(request)
-        except ProtocolError as error:
-            again = [(b"Retry-After", b"5")] if error.status == 503 else []
-            request.refuse(error.status, error.code, str(error), again)
-        except Exception:  # noqa: BLE001 - the last resort: log it, tell the client
-            _log.failure("a request handler failed", client=request.client_address)
-            if request.status:
-                self.abort()
-            else:
-                request.refuse(500, "internal-error", "The server failed; this was logged.")
+        request.answer_by(self.factory.handler)
 
     # -- sending ----------------------------------------------------------------------------
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from twisted.logger import Logger
+
+from ...protocol.errors import ProtocolError
 from .access_entry import AccessRecord
 from .answers import NOT_FOUND, Header, problem_answer
 from .limits import HttpLimits
 from .proxies import Preface, TrustedProxies
 from .unarrived import UnarrivedAnswers
 
+_log = Logger()
 _NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
@@ -265,6 +269,20 @@ class Request:
         accept, language = self.headers.get(b"accept"), self.headers.get(b"accept-language")
         fields, body = problem_answer(status, code, detail, accept, language, **members)
         self.respond(status, [*fields, *headers], body)
+
+    def answer_by(self, handler: Callable[[Request], object]) -> None:
+        """Let `handler` answer it; what that raises is told to the client, and logged if ours."""
+        try:
+            handler(self)
+        except ProtocolError as error:
+            again = [(b"Retry-After", b"5")] if error.status == 503 else []
+            self.refuse(error.status, error.code, str(error), again)
+        except Exception:  # noqa: BLE001 - the last resort
+            _log.failure("a request handler failed", client=self.client_address)
+            if self.status:
+                self.abort()
+            else:
+                self.refuse(500, "internal-error", "The server failed; this was logged.")
 
     def begin(
         self, status: int, headers: Iterable[Header], length: int | None, *, more: bool = True
