@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from ...protocol.errors import BadToken
 from ...protocol.ticket import PASS_USED, KeyRing, Pass
@@ -76,7 +76,7 @@ class PassBook:
             max_uses=max_uses,
         )
         token = self.keys.write_pass(permit)
-        record = replace(_record(permit, now), note=note)
+        record = PassRecord(**asdict(permit), issued_s=now, note=note)
         self._records[record.serial] = record
         return token, record
 
@@ -108,7 +108,7 @@ class PassBook:
         if self._begun.get((client, file)) == permit.serial:
             return
         self._begun[client, file] = permit.serial
-        record = self._records.get(permit.serial) or _record(permit, now)
+        record = self._records.get(permit.serial) or PassRecord(**asdict(permit), issued_s=now)
         record = replace(record, uses=record.uses + 1)
         self._records[permit.serial] = record
         self._keep(record)
@@ -124,16 +124,3 @@ class PassBook:
             return False
         self._records[serial] = replace(record, revoked=True)
         return True
-
-
-def _record(permit: Pass, now: float) -> PassRecord:
-    return PassRecord(
-        serial=permit.serial,
-        priority_class=permit.priority_class,
-        weight=permit.weight,
-        path=permit.path,
-        issued_s=now,
-        not_before_s=permit.not_before_s,
-        expires_s=permit.expires_s,
-        max_uses=permit.max_uses,
-    )
