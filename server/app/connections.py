@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from ..files.pacer import Pacer
@@ -33,14 +33,6 @@ from .settings import ServerConfig
 
 #: Complete answers have this long to leave when the server stops.
 CLOSING_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class SharedPort:
-    """What the processes of one machine share: how many serve, and connections by address."""
-
-    processes: int
-    per_address: AddressCounts
 
 
 class Connections:
@@ -126,16 +118,20 @@ def build_connections(
     answers: UnarrivedAnswers,
     tls: TlsServer | None,
     opened: Sequence[OpenListener] = (),
-    shared: SharedPort | None = None,
+    processes: int = 1,
+    per_address: AddressCounts | None = None,
 ) -> Connections:
-    """The connections that `site` answers. Raises `CannotStart`."""
+    """The connections that `site` answers. Raises `CannotStart`.
+
+    The `processes` of one machine that serve count connections `per_address` together.
+    """
     open_files = raise_limit()
 
     def limits(config: ServerConfig) -> HttpLimits:
         found = config.limits.http_limits()
-        if shared is not None and found.max_connections:
+        if found.max_connections:
             # The kernel divides connections evenly among the processes.
-            found = replace(found, max_connections=-(-found.max_connections // shared.processes))
+            found = replace(found, max_connections=-(-found.max_connections // processes))
         return affordable(found, open_files)
 
     factory = HttpFactory(
@@ -148,7 +144,7 @@ def build_connections(
         charge=pacer.charge_answers,
         requests=pacer.requests,
         denylist=blocked,
-        per_address=shared.per_address if shared is not None else None,
+        per_address=per_address,
         answers=answers,
         shortcut=site,
     )

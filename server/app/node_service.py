@@ -29,7 +29,7 @@ from ..files.pages import Pages
 from ..http.clock import Reactor
 from ..http.unarrived import UnarrivedAnswers
 from .config import LoadedConfig
-from .connections import SharedPort, build_connections
+from .connections import build_connections
 from .files_room import build_files, open_tree, private_paths
 from .fleet import FleetPlan
 from .health import add_node_routes
@@ -120,7 +120,8 @@ class NodeService:
             answers=answers,
             tls=tls,
             opened=[OpenListener(url_of(one, tls is not None), [one]) for one in sockets],
-            shared=SharedPort(len(fleet.names), fleet.common_counts()),
+            processes=len(fleet.names),
+            per_address=fleet.common_counts(),
         )
         links = LinkFactory(reactor, decode_from_leader, self.admission.peer)
         link = Redial(reactor, place, links, _RETRY_S)
