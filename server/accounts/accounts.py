@@ -32,7 +32,6 @@ Hash = Callable[[Asker, str, str | None], Awaitable[str | None]]
 #: The pattern of a user's name.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 _NAME = re.compile(NAME[1:-1] + r"\Z")
-_TOKEN_PREFIX = "tga_"
 #: A token's last use is stored once in this time at most: else each poll would write.
 _LAST_USED_GRAIN_S = 60.0
 #: NIST SP 800-63B asks for 8 characters or more.
@@ -311,7 +310,7 @@ class Accounts:
         parent: ApiToken | None = None,
     ) -> tuple[str, ApiToken]:
         """A new API token: its secret, which is shown once, and its record."""
-        secret = _TOKEN_PREFIX + secrets.token_urlsafe(24)
+        secret = "tga_" + secrets.token_urlsafe(24)
         if parent is not None and parent.expires_s is not None:
             expires_s = parent.expires_s if expires_s is None else min(expires_s, parent.expires_s)
         token = ApiToken(

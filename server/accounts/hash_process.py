@@ -17,8 +17,6 @@ import sys
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, HashingError, InvalidHashError
 
-#: On a shared core this process gets a tenth of what the server gets.
-_NICENESS = 10
 #: A hash takes 0.2 s. No person waits this long for a login.
 _PATIENCE_S = 60.0
 
@@ -60,7 +58,8 @@ def kept_hash_apart(hasher: PasswordHasher, password: str, known: str | None) ->
 def main() -> None:
     """Answer one order: [cost, password, known] on standard input, the hash on standard output."""
     with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
+        # On a shared core this process gets a tenth of what the server gets.
+        os.nice(10)
     cost, password, known = json.load(sys.stdin.buffer)
     json.dump(kept_hash(PasswordHasher(*cost), password, known), sys.stdout)
 

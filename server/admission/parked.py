@@ -24,8 +24,6 @@ from .client_programs import ToolRule
 from .gateparts import AdmissionRequest, StatusRequest
 
 _log = Logger()
-#: How many ticks it takes to look at all parked requests once.
-_ROUND_TICKS = 20
 
 
 class ParkedFor(enum.Enum):
@@ -253,7 +251,8 @@ class ParkedRequests:
         """Some of all parked requests; in a few seconds every one is among them."""
         if not self._unchecked:
             self._unchecked = list(self._requests)
-        count = len(self._requests) // _ROUND_TICKS + 1
+        # All are looked at once in 20 ticks.
+        count = len(self._requests) // 20 + 1
         found, self._unchecked = self._unchecked[-count:], self._unchecked[:-count]
         return [request for request in found if not request.over]
 

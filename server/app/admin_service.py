@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from ..torrent.room import TorrentRoom
 
 _KEY_BYTES = 32
-#: Threads for the work of pages, apart from those of the store.
-_THREADS = 3
 
 
 class AdminConnections:
@@ -128,7 +126,8 @@ class AdminService:
         self._handler: AdminHandler | None = None
         self._reactor = reactor
         self._tls = tls
-        self._pool = ThreadPool(0, _THREADS, "admin")
+        # For the work of pages, apart from the threads of the store.
+        self._pool = ThreadPool(0, 3, "admin")
         self.faults = FaultCount()
         desk, events = QueueActions(gate), EventLog(store, now)
         vitals = Vitals(

@@ -70,7 +70,6 @@ _SCOPES = 1 << 0 | 1 << 1
 #: elf(5): the program header that names the loader.
 _PT_INTERP = 3
 
-_POSTGRES_PORT = 5432
 #: Long DNS answers use TCP.
 _DNS_PORT = 53
 #: Query parameters that also name the server in PostgreSQL's URL.
@@ -186,9 +185,7 @@ def database_ports(url: str) -> tuple[frozenset[int] | None, bool]:
         return frozenset(), False
     if not parts.hostname or "," in parts.netloc or _PLACES & parse_qs(parts.query).keys():
         return None, True
-    return frozenset(
-        {parts.port or int(os.environ.get("PGPORT", _POSTGRES_PORT)), _DNS_PORT}
-    ), False
+    return frozenset({parts.port or int(os.environ.get("PGPORT", 5432)), _DNS_PORT}), False
 
 
 def programs() -> list[Path]:

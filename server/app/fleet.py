@@ -26,10 +26,6 @@ from ..store.database import Database
 from .line_room import LineRoom
 from .shared import Shared
 
-_BACKLOG = 64
-#: A node that is away for this time was removed, in seconds.
-_FORGOTTEN_S = 600.0
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeat:
@@ -159,7 +155,8 @@ def fleet_totals(line: LineRoom, plan: FleetPlan, now: Callable[[], float]) -> T
 def _fault(nodes: Nodes, plan: FleetPlan, now: float) -> str:
     """A sentence about faults among processes and machines; empty without a fault."""
     found = []
-    away = sorted(name for name, lost_s in nodes.away.items() if lost_s > now - _FORGOTTEN_S)
+    # A node that is away for ten minutes was removed.
+    away = sorted(name for name, lost_s in nodes.away.items() if lost_s > now - 600.0)
     if away:
         named = ", ".join(away[:3]) + (" and others" if len(away) > 3 else "")
         found.append(f"{named} {'is' if len(away) == 1 else 'are'} away.")
@@ -183,7 +180,7 @@ class NodePort:
         """Listen; removes the socket of an earlier leader."""
         self._path.unlink(missing_ok=True)
         self._port = self._reactor.listenUNIX(
-            str(self._path), self._factory, backlog=_BACKLOG, mode=0o600
+            str(self._path), self._factory, backlog=64, mode=0o600
         )
 
     def close(self) -> Any:

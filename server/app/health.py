@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 LIVE = "/-/live"
 READY = "/-/ready"
-_NO_STORE = (b"Cache-Control", b"no-store")
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 #: The same as in `server.cluster.degraded`, which is not loaded here.
 _NO_LEADER_RETRY = b"2"
@@ -127,5 +126,5 @@ def _metrics(seen: Unled) -> str:
 
 
 def _say(request: Request, text: str, *more: Header, kind: bytes = b"text/plain") -> None:
-    fields = [(b"Content-Type", kind), _NO_STORE, *more]
+    fields = [(b"Content-Type", kind), (b"Cache-Control", b"no-store"), *more]
     request.respond(200, fields, text.encode("ascii", "replace"))

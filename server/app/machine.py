@@ -42,7 +42,6 @@ from .shared import Shared, machine_name, open_shared
 from .state_lock import lock_state
 from .workers import RETIRED
 
-_RETRY_S = 0.1
 #: Shared keys are read, and renewed if due, this often, in seconds.
 _REFRESH_S = 600.0
 
@@ -295,7 +294,7 @@ class Machine:
             relay.begin()
             self._follower = relay
             links = LinkFactory(self._reactor, decode_from_leader, relay.peer)
-            self._relay = Redial(self._reactor, endpoint, links, _RETRY_S)
+            self._relay = Redial(self._reactor, endpoint, links, 0.1)
             self._relay.start()
             if config.admin != "off":
                 self._listen_for_admin(config, relay)

@@ -22,9 +22,6 @@ from ..cluster.identity import MutualTls, NodeIdentity
 from ..http.clock import Reactor
 
 _NAME = "cluster.json"
-#: A leader that does not answer within this time, in seconds, may be lost; the file then has the
-#: next one.
-_CONNECT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,8 @@ class MeetingEndpoint:
             return near(self._reactor, str(self._socket)).connect(factory)
         far: Any = HostnameEndpoint
         tls = MutualTls(found.identities, self._wall())
-        endpoint = far(self._reactor, found.host, found.port, timeout=_CONNECT_S)
+        # A leader that does not answer may be lost; the file then has the next one.
+        endpoint = far(self._reactor, found.host, found.port, timeout=1.0)
         return endpoint.connect(tls.around(factory, client=True))
 
     def _read(self) -> Meeting | None:

@@ -40,9 +40,6 @@ from .queue_room import build_waiting, common_parts, reload_waiting_pages
 from .settings import ServerConfig
 from .shared import machine_name
 
-#: Seconds between two attempts to reach a lost leader, which returns within 1 or 2 s.
-_RETRY_S = 0.1
-
 
 class NodeService:
     """A node with `sockets` that listen already. `left` is called when its leader dismisses it.
@@ -124,7 +121,8 @@ class NodeService:
             per_address=fleet.common_counts(),
         )
         links = LinkFactory(reactor, decode_from_leader, self.admission.peer)
-        link = Redial(reactor, place, links, _RETRY_S)
+        # A lost leader is looked for ten times a second: it returns within 1 or 2 s.
+        link = Redial(reactor, place, links, 0.1)
         self._parts = InOrder(
             [
                 self.connections.log_part(),

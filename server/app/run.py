@@ -106,10 +106,6 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     return [], workers.run()
 
 
-#: Requests and connections leave no garbage in cycles, and a full collection delays all clients:
-#: collect rarely (`gc.set_threshold`).
-_COLLECT = (20_000, 20, 20)
-
 #: Modules of a process that serves alone, and of a leader with its nodes.
 _ALONE = ("tidegate.server.app.service",)
 _SHARED = tuple(f"tidegate.server.app.{name}" for name in ("service", "node_service", "machine"))
@@ -307,7 +303,8 @@ def _live(
             faults.append(_told(fault))
             life.stop()
 
-    gc.set_threshold(*_COLLECT)
+    # Requests leave no garbage in cycles, and a full collection delays all clients: collect rarely.
+    gc.set_threshold(20_000, 20, 20)
     reactor.callWhenRunning(begin)
     if needs is not None:
         reactor.callWhenRunning(lambda: _give_up(needs))

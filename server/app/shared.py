@@ -22,8 +22,6 @@ _LINKS = "links"
 _ADMIN = "admin"
 _ADMIN_BYTES = 32
 _NAME = "machine"
-#: Older certificates that are kept beside the newest one.
-_OLDER_IDENTITIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,8 @@ def _renewed(
     links = found[_LINKS]
     if not links or now - links[0].made_s >= rotate_after_s:
         made = make_identity(now)
-        links = [Secret(secrets.token_hex(4), made.pem, now), *links[:_OLDER_IDENTITIES]]
+        # Two older certificates are kept beside the newest one.
+        links = [Secret(secrets.token_hex(4), made.pem, now), *links[:2]]
     return {
         _TICKETS: [
             Secret(key.name, key.secret.hex(), made_s)

@@ -23,8 +23,6 @@ from .state_lock import LockKeeper, lock_state
 if TYPE_CHECKING:
     from .fleet import ClusterSeat
 
-_READ_THREADS = 3
-
 
 class StateRoom:
     """The state of one server; in a cluster, its machine holds the folder and the keys.
@@ -62,7 +60,7 @@ class StateRoom:
         self.hung = False
         self._write_pool = ThreadPool(1, 1, "store-write")
         #: Threads that may wait for a disk.
-        self.read_pool = ThreadPool(0, _READ_THREADS, "store-read")
+        self.read_pool = ThreadPool(0, 3, "store-read")
         self.store = Store(
             self.memory.database,
             reactor,

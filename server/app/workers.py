@@ -29,7 +29,6 @@ from .listeners import OpenListener
 
 #: A child that ended within this time twice in a row is restarted after a pause, in seconds.
 _YOUNG_S = 3.0
-_PAUSE_S = 1.0
 #: Nodes have this long to end after the leader of a single machine, in seconds.
 _LAST_S = 5.0
 #: Exit status of a child that cannot start: a restart would not help.
@@ -203,7 +202,7 @@ class Workers:
         young = now - child.since_s < _YOUNG_S
         self._young[name] = self._young.get(name, 0) + 1 if young else 0
         # One early end may be chance, and clients wait. Repeated ends are a fault: pause.
-        self._due[name] = now + (_PAUSE_S if self._young[name] > 1 else 0.0)
+        self._due[name] = now + (1.0 if self._young[name] > 1 else 0.0)
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         click.echo(f"tidegate: {name} {how}; it is started again.", err=True)
 

@@ -28,7 +28,6 @@ from zope.interface import implementer
 #: One that is younger is accepted, and shown only where there is no older one: by then every
 #: machine has read it.
 _SETTLED_S = 3600.0
-_VALID = datetime.timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def make_identity(now: float) -> NodeIdentity:
         .serial_number(serial)
         # Clocks differ a little.
         .not_valid_before(since - datetime.timedelta(days=1))
-        .not_valid_after(since + _VALID)
+        .not_valid_after(since + datetime.timedelta(days=3650))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )

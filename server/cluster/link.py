@@ -17,8 +17,6 @@ _log = Logger()
 Received = TypeVar("Received")
 #: A connection without a message is cut after this time, in seconds.
 _HELLO_S = 10.0
-#: Bounds the connections without a message.
-_MOST_SILENT = 256
 
 
 class Peer(Generic[Received]):
@@ -50,7 +48,7 @@ class SilentConnections:
     def add(self, link: Link[Any]) -> None:
         """It has begun; where there are too many the oldest goes."""
         self._calls[link] = self._reactor.callLater(_HELLO_S, link.drop)
-        if len(self._calls) > _MOST_SILENT:
+        if len(self._calls) > 256:
             next(iter(self._calls)).drop()
 
     def remove(self, link: Link[Any]) -> None:

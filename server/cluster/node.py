@@ -71,8 +71,6 @@ from .messages import (
 
 _log = Logger()
 TICK_S = 0.25
-#: What a new look counts in a rate.
-_SMOOTHING = 0.5
 _TICKET = b"tidegate-ticket"
 
 
@@ -508,7 +506,7 @@ class RemoteAdmission:
     def _bound(self, asked: _Asked, transfer: Transfer, delivered_bytes: int) -> None:
         """Bound the unsent bytes in the kernel by the rate of the client."""
         rate = max(0, delivered_bytes - asked.seen[1]) / TICK_S
-        asked.rate_bytes_s += (rate - asked.rate_bytes_s) * _SMOOTHING
+        asked.rate_bytes_s += (rate - asked.rate_bytes_s) * 0.5
         if not transfer.blocked or rate > 0.0:
             most = unsent_most(asked.rate_bytes_s)
             transfer.limit_unsent(most)

@@ -22,9 +22,6 @@ from ..state_lock import lock_state
 _DATABASE = "tidegate.db"
 #: Parts of SQLite's own journal, the lock and sockets: they mean nothing elsewhere.
 _LEFT_OUT = (f"{_DATABASE}-wal", f"{_DATABASE}-shm", f"{_DATABASE}-journal", "lock", "queue.sock")
-#: Numbers that were given away after the backup are never given to another client.
-_SKIPPED_NUMBERS = 10_000_000
-_WAIT_S = 30.0
 
 _config = click.option(
     "--config", "file", type=click.Path(path_type=Path), help="Configuration file."
@@ -72,7 +69,7 @@ def _pack(archive: tarfile.TarFile, state: Path) -> None:
                 copy = Path(folder) / _DATABASE
                 # SQLite's own way: whole and of one moment, even while the server writes.
                 with (
-                    contextlib.closing(sqlite3.connect(path, timeout=_WAIT_S)) as live,
+                    contextlib.closing(sqlite3.connect(path, timeout=30.0)) as live,
                     contextlib.closing(sqlite3.connect(copy)) as still,
                 ):
                     live.backup(still)
@@ -106,7 +103,8 @@ def restore(source: Path, file: Path | None, state: str | None) -> None:
             if "keys.json" not in names:
                 _fail(f"{source} is no backup of Tidegate: it has no keys.json.")
             _unpack(archive, folder)
-        keep_mark(folder, read_mark(folder) + _SKIPPED_NUMBERS)
+        # Numbers that were given away after the backup are never given again.
+        keep_mark(folder, read_mark(folder) + 10_000_000)
         os.close(held)
     except (OSError, tarfile.TarError, CannotStart) as fault:
         _fail(f"{source} could not be restored: {fault}")
