@@ -11,6 +11,7 @@ from tests.world.oracles import ORACLES, Oracle
 from tests.world.past import PastFault
 from tests.world.past.faults import PAST
 from tests.world.plan import draw_plan, read_plan
+from tests.world.promises import DOCUMENTS, WITHOUT_ORACLE, promising
 from tests.world.world import run_plan
 
 ROOT = Path(__file__).parent.parent.parent
@@ -32,6 +33,20 @@ def test_each_oracle_holds_a_sentence_of_a_document(oracle: type[Oracle]) -> Non
     text = re.sub(r"\s+", " ", (ROOT / oracle.document).read_text("utf-8"))
     assert oracle.sentence
     assert oracle.sentence in text, "the document changed: change the oracle's sentence with it"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_each_promise_of_the_documents_has_an_oracle_or_a_reason(document: str) -> None:
+    watched = [one.sentence for one in ORACLES if one.document == document]
+    reasons = dict(WITHOUT_ORACLE[document])
+    for sentence in promising(ROOT, document):
+        if any(one in sentence or sentence in one for one in watched):
+            continue
+        found = next((start for start in reasons if sentence.startswith(start)), None)
+        assert found is not None, f"write an oracle, or say what holds it: {sentence}"
+        path, _, name = reasons.pop(found).partition("::")
+        assert not name or f"def {name}(" in (ROOT / path).read_text("utf-8")
+    assert not reasons, "these stand in the document no more"
 
 
 @pytest.mark.parametrize("seed", [3, 26])
