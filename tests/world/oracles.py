@@ -106,11 +106,18 @@ class SlotsAreKept(Oracle):
     document = "docs/policies.md"
     sentence = "first come, first served in a fixed number of slots"
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        #: Those that started beside doubted leases run on when these are doubted no more.
+        self._doubted = 0
+
     def tick(self) -> None:
         gate = self.world.gate
         if gate is None:
             return
         seen = gate.snapshot()
+        fits = seen.large_active <= seen.large_slots + seen.slotless
+        self._doubted = max(0 if fits else self._doubted, self.world.doubted)
         if seen.link_bound or self.world.caused_since(self.world.schedule.now - 60.0):
             return
         receiving = set()
@@ -127,7 +134,7 @@ class SlotsAreKept(Oracle):
                             # It goes on under a policy or settings that would not start it.
                             return
                         receiving.add((client.name, client.file))
-        most = seen.large_slots + seen.slotless + self.world.doubted
+        most = seen.large_slots + seen.slotless + self._doubted
         if len(receiving) > most:
             self.broken(f"{len(receiving)} downloads run, {most} may: {sorted(receiving)}")
 
@@ -206,8 +213,9 @@ class PlacesNeverRise(Oracle):
         excused = max(world.started_s, world.switched_s) >= before[1]
         excused = excused or world.journal_lost_s > 0.0
         if world.policy_name != "fair":
-            # There it is the order of turn. Small files and lost starts go first, and so does what
-            # stood back for its network.
+            # There it is the order of turn. Small files and lost starts go first, also those of an
+            # earlier life as their clients come back, and so does what stood back for its network.
+            excused = excused or world.lives > 1
             excused = excused or world.caused_since(before[1]) + world.lost_since(before[1]) > 0
             excused = excused or world.is_crowded or world.waits_for_small(before[1])
         if not excused:
@@ -222,7 +230,7 @@ class NobodyWaitsForEver(Oracle):
 
     def settled(self) -> None:
         for client in self.world.clients:
-            if not client.over:
+            if not client.over and not client.reads_no_more:
                 self.broken(
                     f"{client} is {client.state} since {client.plan.comes_s:.0f} s, "
                     f"{client.body_bytes} bytes, last status {client.last_status}"

@@ -265,6 +265,11 @@ class SimulatedClient:
         return self.state in ("done", "failed", "gone")
 
     @property
+    def reads_no_more(self) -> bool:
+        """Whether it has stopped reading for ever: only its own time-out ends that."""
+        return self.plan.misdeed == "stop reading" and math.isinf(self.plan.back_s)
+
+    @property
     def patient(self) -> bool:
         """Whether it goes on until it has the file."""
         harmless = self.plan.misdeed in ("", "watch")
