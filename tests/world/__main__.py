@@ -31,7 +31,9 @@ def main() -> int:
     _fixed_hashes()
     words = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
     words.add_argument("--seed", type=int, help="run one world")
-    words.add_argument("--story", action="store_true", help="tell what happens in it")
+    words.add_argument(
+        "--story", action="store_true", help="tell what happens in it, or in one that fails"
+    )
     words.add_argument("--first", type=int, help="the first seed of a search; else a fresh one")
     words.add_argument("--seeds", type=int, default=1_000_000, help="search so many worlds")
     words.add_argument("--minutes", type=float, default=math.inf, help="search for this time")
@@ -77,6 +79,9 @@ def main() -> int:
         if world.broken_promises:
             failed += 1
             say(f"seed {seed}: {world.broken_promises[0]}")
+            if asked.story:
+                say(told(run_plan(world.plan, story=True)))
+                say(f"Repeat it: python -m tests.world --seed {seed} --story")
             if not asked.keep_going:
                 break
     spent = time.process_time() - cpu
