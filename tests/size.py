@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_800, 165),
     "protocol": Size(5_178, 136),
-    "server": Size(44_356, 751),
+    "server": Size(45_600, 782),
     "client": Size(16_400, 111),
     "loadtest": Size(8_400, 142),
     "bench": Size(6_250, 168),

@@ -304,11 +304,14 @@ def test_an_operator_types_what_the_manual_has(tmp_path: Path) -> None:
         lines = [line for name, line in commands() if name == "docs/admin.md"]
         steering = [line for line in lines if "reset-password" not in line]
         assert len(steering) >= 10
-        # Somebody who came is something to preview.
-        assert requests.get(f"{server.url}/b.iso", timeout=10).ok
+        # A preview takes some who came.
+        for number in range(30):
+            who = {"Tidegate-Client": f"visitor-{number}"}
+            assert requests.get(f"{server.url}/b.iso", headers=who, timeout=10).ok
         past = f"file:{tmp_path}/state/tidegate.db?mode=ro"
         with contextlib.closing(sqlite3.connect(past, uri=True)) as database:
-            wait_for(lambda: database.execute("SELECT 1 FROM arrivals").fetchone())
+            came = "SELECT count(*) FROM arrivals"
+            wait_for(lambda: database.execute(came).fetchone()[0] == 30)
         for line in steering:
             told = run(line.replace("restore 3", "restore 1"), tmp_path, environ)
             assert told or "set" in line, line

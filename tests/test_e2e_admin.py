@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 PAGES = (
     *("/", "/queue", "/queue?tab=tickets", "/queue?tab=blocks", "/queue/block", "/policy"),
     *("/policy/revisions", "/files", "/files/rule", "/passes", "/waiting", "/waiting/preview"),
-    *("/network", "/log", "/account", "/nothing-here"),
+    *("/report", "/network", "/alerts", "/log", "/account", "/nothing-here"),
 )
 EVIL = "<img src=x onerror=document.title='owned'>.bin"
 PRIMARY = "form.card button.primary"

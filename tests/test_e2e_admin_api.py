@@ -183,6 +183,7 @@ def test_the_command_line_prepares_a_release(tidegate: Any) -> None:
     assert "No mirror" in tidegate("mirrors")
     assert "Nothing is sent" in tidegate("multicast")
     assert "t" in json.loads(tidegate("history"))
+    assert "asked for" in tidegate("report", "--span", "1h")
     came = [json.loads(line) for line in tidegate("arrivals", "--span", "1h").splitlines()]
     assert all(one["client"].startswith("c") for one in came)
     assert json.loads(tidegate("--json", "arrivals"))["arrivals"] == came

@@ -174,7 +174,10 @@ def test_migrations_make_the_tables_of_the_models(tmp_path: Path) -> None:
     assert rows(migrated).keys() >= before.keys()
     for table, kept in before.items():
         if table != "alembic_version":
-            for old, now in zip(kept, rows(migrated)[table], strict=True):
+            found = rows(migrated)[table]
+            # What fits the tables from now on is one more counter.
+            assert len(found) - len(kept) == (table == "counters")
+            for old, now in zip(kept, found, strict=False):
                 assert old.items() <= now.items()
     assert live(migrated) == [7]
 

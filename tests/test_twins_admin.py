@@ -43,6 +43,7 @@ APART = {
     "/passes": {"POST /passes"},
     "/waiting": {"PUT /waiting-page"},
     "/alerts": {"POST /alerts/test"},
+    "/report/share": {"POST /report/links"},
 }
 #: What is looked at after each act.
 STATE = (
@@ -144,6 +145,11 @@ def restore(number: int, note: str = "", status: int = 200) -> Act:
     return Act(f"/policy{path}", form, "POST", path, body, status=status)
 
 
+def shared(status: int = 200, **body: Any) -> Act:
+    form = {name: str(value) for name, value in body.items()}
+    return Act("/report/share", form, "POST", "/report/links", body, status=status)
+
+
 CANCEL = "/queue/download/{}/cancel", "DELETE", "/downloads/{}"
 EXPIRE = "/queue/ticket/{}/expire", "DELETE", "/tickets/{}"
 PROMOTE = "/queue/ticket/{}/promote", "POST", "/tickets/{}/promote"
@@ -214,6 +220,10 @@ ACTS = (
     doors(422, closed="ajar"),
     doors(closed=False),
     Act("/alerts", {}, "POST", "/alerts/test"),
+    shared(since_s=NOW - 60.0, until_s=NOW, days=3),
+    shared(422, since_s=NOW, until_s=NOW - 60.0),
+    shared(422, days=0),
+    shared(422, path=LONG * 10),
     words("Patience", "Line one.\nLine two."),
     words("Patience\x00", "", 422),
     words(LONG, "", 422),

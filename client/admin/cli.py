@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...protocol.errors import ProtocolError
-from . import account, policy, queue, release, show
+from . import account, policy, queue, release, report, show
 from .api import AdminApi, AdminFault
 from .steering import Steering, steer
 
@@ -207,7 +207,7 @@ for command in (
     *(queue.doors, queue.downloads, queue.cancel, queue.tickets, queue.promote, queue.expire),
     *(queue.blocks, queue.block, queue.unblock),
     *(policy.settings, policy.revisions, policy.restore, policy.preview),
-    *(policy.history, policy.arrivals),
+    *(policy.history, policy.arrivals, report.report),
     *(release.files, release.rules, release.prequeues, release.passes, release.waiting_page),
     *(account.tokens, account.users),
 ):

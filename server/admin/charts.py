@@ -82,6 +82,11 @@ def lines_of(chart: Chart, history: Series) -> list[list[float | None]]:
     ]
 
 
+def is_empty(chart: Chart, history: Series) -> bool:
+    """Whether all that it could show is nothing."""
+    return not any(value for line in lines_of(chart, history) for value in line)
+
+
 def drawn(chart: Chart, value: float | None) -> float | None:
     """A recorded number in the chart's unit: rates are recorded in bytes and read in bits."""
     return value * 8 if value is not None and chart.unit == "bit_s" else value

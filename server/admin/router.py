@@ -230,11 +230,11 @@ def _lenient(ask: Asked, model: type[BaseModel]) -> BaseModel:
     """The query of a page as a model; what does not fit it is left out."""
     values = {name: found[0].strip() for name, found in ask.call.query.items()}
     try:
-        return model.model_validate(values, extra="ignore")
+        return model.model_validate(values, extra="ignore", context=ask.zone)
     except ValidationError as error:
         bad = {str(fault["loc"][0]) for fault in error.errors()}
         left = {name: value for name, value in values.items() if name not in bad}
-        return model.model_validate(left, extra="ignore")
+        return model.model_validate(left, extra="ignore", context=ask.zone)
 
 
 def _camel(name: str) -> str:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from ..accounts.stored import OpenedAccounts
 from ..control.server import Server
-from . import account, alerts, files, log, now, passes, policy, queue, waiting
+from . import account, alerts, files, log, now, passes, policy, queue, report, waiting
 from .app import Admin
 from .previews import Previews, Simulator
 from .render import make_pages
 from .router import Router
 
 #: Of two patterns that fit a path, the first one counts.
-MODULES = (now, account, queue, policy, files, passes, waiting, log, alerts)
+MODULES = (now, account, queue, policy, files, passes, waiting, log, alerts, report)
 
 
 def make_admin(server: Server, opened: OpenedAccounts, state: Path) -> Admin:

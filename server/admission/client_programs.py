@@ -230,3 +230,20 @@ class ToolTable:
             )
             self._found[agent] = found
         return found
+
+
+#: Browsers by the token that no other browser sends; Chrome's is in most of the others, too.
+_BROWSERS = {b"Firefox/": "Firefox", b"Edg/": "Edge", b"OPR/": "Opera", b"Chrome/": "Chrome"}
+#: The product of a User-Agent: its words before the version.
+_PRODUCT = re.compile(rb"[A-Za-z][\w.+-]*(?: [A-Za-z][\w.+-]*){0,2}(?=/| [^A-Za-z]|$)")
+_PRODUCT_MOST = 32
+
+
+@functools.lru_cache(1024)
+def program_name(agent: bytes) -> str:
+    """What operators call the program of a User-Agent, without its version: `curl`, `Firefox`."""
+    if agent.startswith(b"Mozilla/"):
+        known = (name for token, name in _BROWSERS.items() if token in agent)
+        return next(known, "Safari" if b"Safari/" in agent else "other browser")
+    found = _PRODUCT.match(agent[:256])
+    return found[0][:_PRODUCT_MOST].decode("latin-1") if found else "unknown"

@@ -38,7 +38,7 @@ from ..http.cookies import read_cookie
 from ..http.request import Request
 from ..store.records import ArrivalRecord
 from .client_keys import TICKET_FIELD, visitor_cookie
-from .client_programs import ToolRule, for_this_try
+from .client_programs import ToolRule, for_this_try, program_name
 from .credentials import write_proof
 from .downloads import Delivery, LeasedDownload
 from .gateparts import AdmissionRequest, GateParts, GateTerms, StatusRequest
@@ -321,14 +321,14 @@ class Gate:
             parts.passes.begin(grant, job.client, job.file, now)
         if isinstance(decision, Admit):
             if not decision.joined:
-                parts.arrived(ArrivalRecord(now, job.client, job.file, visit.rep.size_bytes))
+                parts.arrived(_arrival(visit, now))
             if decision.joined or decision.ticket is not None:
                 self.leases.settle()
             # Otherwise no client is told before the next tick.
             self._start(visit, decision)
             return
         if isinstance(decision, Wait):
-            parts.arrived(ArrivalRecord(now, job.client, job.file, visit.rep.size_bytes))
+            parts.arrived(_arrival(visit, now))
         # A client told to come back has changed nothing for the others.
         self.leases.settle(hurry=job.present or not isinstance(decision, Wait))
         if isinstance(decision, Wait):
@@ -711,3 +711,10 @@ def _waits_for(wait: Wait) -> ParkedFor:
 
 def _until_one_ends(refusal: Refuse) -> Wait:
     return Wait(min(5.0, refusal.retry_after_s or 5.0))
+
+
+def _arrival(visit: AdmissionRequest, now: float) -> ArrivalRecord:
+    job, agent = visit.job, visit.request.headers.get(b"user-agent")
+    return ArrivalRecord(
+        now, job.client, job.file, visit.rep.size_bytes, program_name(agent or b"")
+    )

@@ -75,9 +75,14 @@ SERIES = (
     *("last_wait_p90_s", "eta_within_p90", "eta_median_error", "multicast_receivers"),
     *("people_waiting", "end_within_p90", "end_median_error"),
 )
-#: Previews replay small files from the last one.
-RECORDED = (*SERIES, "admitted_small")
-_RATES = frozenset({"offers", "admitted", "completed", "refused", "errors", "admitted_small"})
+#: Previews replay small files from the third last one; reports count judged and kept ends.
+RECORDED = (*SERIES, "admitted_small", "ends_judged", "ends_kept")
+_RATES = frozenset(
+    {
+        *("offers", "admitted", "completed", "refused", "errors"),
+        *("admitted_small", "ends_judged", "ends_kept"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ ARRIVALS = Table(
     _column("client", String(128)),
     _column("file", Text),
     _column("size_bytes", BigInteger),
+    _column("program", String(48), server_default=""),
 )
 
 #: Downloads of each file since its first request.

@@ -60,12 +60,13 @@ class SampleRecord:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalRecord:
-    """The first request of a client for a large file."""
+    """The first request of a client for a large file; `program` is what it calls itself."""
 
     at_s: float
     client: str
     file: str
     size_bytes: int
+    program: str = ""
 
 
 @dataclass(frozen=True, slots=True)

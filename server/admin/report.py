@@ -1,0 +1,370 @@
+"""The report of a span or a release: figures, sentences, charts, CSV, and a link to share it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from itsdangerous import BadSignature, Signer
+from pydantic import BeforeValidator, Field
+
+from ..accounts.accounts import Scope
+from ..control.problems import Problem, wrong
+from ..control.report import (
+    Beside,
+    FileCount,
+    Peak,
+    Period,
+    Report,
+    arrivals_to_play,
+    make_report,
+    sentences,
+)
+from ..control.rule_keeper import Sourced
+from .app import HandlerCall
+from .charts import CHARTS, from_first_value, is_empty, picture
+from .files import rule_out
+from .policy import COMPARED_LEAST
+from .previews import RECORDED, Preview, Side
+from .render import moment, stamp
+from .router import Operations, PageRoutes
+from .shapes import Hour, Shape, Text
+from .web import Answer, csv_answer, redirect
+
+api = Operations("report", Scope.READ)
+pages = PageRoutes(Scope.READ)
+
+_DAY_S = 86_400.0
+#: The report of a release reaches to this long after its hour.
+RELEASE_S = 3 * _DAY_S
+#: Spans end at a full five minutes, so a page that is loaded again finds the same report.
+_GRAIN_S = 300.0
+SPANS = {"24 hours": _DAY_S, "7 days": 7 * _DAY_S, "30 days": 30 * _DAY_S}
+_SHOWN = ("queue", "goodput", "flow", "wait", "eta", "faults")
+#: Rows of each table on the page; the CSV has all.
+_ROWS = 20
+_SALT = "tidegate.admin.report"
+
+
+def _plain_seconds(value: Any) -> Any:
+    """A link says a time in seconds, where a form says it as people do."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
+
+
+#: A time of a link or a form.
+Moment = Annotated[Hour, BeforeValidator(_plain_seconds)]
+
+
+class ReportQuery(Shape):
+    since_s: Moment = Field(None, description="From this time; null: a day before its end.")
+    until_s: Moment = Field(None, description="To this time; null: now.")
+    path: Text = Field("", max_length=1024, description="Only files that fit this pattern.")
+
+    def period(self, now: float) -> Period:
+        """The period that is asked for. Raises Problem 422."""
+        until_s = self.until_s if self.until_s is not None else now - now % _GRAIN_S + _GRAIN_S
+        since_s = self.since_s if self.since_s is not None else until_s - _DAY_S
+        if until_s <= since_s:
+            raise wrong("until_s", "The end must be after the start.")
+        return Period(since_s, until_s, self.path)
+
+
+class ShareIn(ReportQuery):
+    days: int = Field(7, ge=1, le=90, description="The link works for this many days.")
+
+
+class SharePath(Shape):
+    token: str = Field(min_length=1, max_length=4096, description="What the link carries.")
+
+
+class ShareOut(Shape):
+    path: str = Field(description="The address below the administration's own.")
+    expires_s: float
+
+
+class CountOut(Shape):
+    name: str
+    count: int
+
+
+class ComparisonOut(Shape):
+    """The same arrivals in the simulator; `state` is too-few, waiting, running, done or failed."""
+
+    state: str
+    fault: str = ""
+    downloads: int | None = None
+    here_s: float | None = None
+    nginx_s: float | None = None
+    left_here: int | None = None
+    left_nginx: int | None = None
+
+
+class ReportOut(Shape):
+    since_s: float
+    until_s: float
+    path: str
+    words: list[str]
+    clients: int
+    downloads: int
+    begun: int
+    complete: int
+    sent_bytes: int
+    peak_people: Peak | None
+    peak_goodput: Peak | None
+    longest_wait: Peak | None
+    ends_judged: int
+    ends_kept: int
+    end_error: float | None
+    small: int
+    refused: int
+    faults: int
+    files: list[FileCount]
+    programs: list[CountOut]
+    networks: list[CountOut]
+    comparison: ComparisonOut
+
+
+@dataclass(frozen=True, slots=True)
+class PastRelease:
+    """A release whose hour is over: its rule's pattern and its period."""
+
+    path: str
+    period: Period
+
+
+def releases(rules: list[Sourced], now: float) -> list[PastRelease]:
+    """The releases that had their hour, newest first."""
+    found = []
+    for rule in map(rule_out, rules):
+        at_s, end_s = rule.hidden_until_s, now - now % _GRAIN_S
+        if at_s is not None and at_s < end_s:
+            period = Period(at_s, min(at_s + RELEASE_S, end_s), rule.path)
+            found.append(PastRelease(rule.path, period))
+    return sorted(found, key=lambda one: -one.period.since_s)
+
+
+# -- beside nginx ----------------------------------------------------------------------------
+
+
+def _key(period: Period) -> str:
+    text = f"{period.since_s}-{period.until_s}-{period.path}"
+    return "report-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+async def _compare(ask: HandlerCall, report: Report) -> ComparisonOut:
+    """What became of the simulation of this report, which the first look begins."""
+    previews, key = ask.admin.previews, _key(report.period)
+    found = previews.by_key.get(key)
+    if found is None and report.arrivals.downloads < COMPARED_LEAST:
+        return ComparisonOut(state="too-few")
+    if found is None:
+        if not previews.room():
+            return ComparisonOut(state="waiting")
+        found = await _begin(ask, report, key)
+    if found.before is None or found.after is None:
+        return ComparisonOut(state=found.state, fault=found.fault)
+    here, nginx = found.before, found.after
+    return ComparisonOut(
+        state=found.state,
+        downloads=found.jobs,
+        here_s=here.session_mean_s,
+        nginx_s=nginx.session_mean_s,
+        left_here=here.abandoned,
+        left_nginx=nginx.abandoned,
+    )
+
+
+async def _begin(ask: HandlerCall, report: Report, key: str) -> Preview:
+    current, peak = ask.server.revisions.current, report.peak_goodput
+    arrivals = await arrivals_to_play(ask.server, report)
+    line = ask.server.vitals.read().totals.capacity_bytes_s
+    found = Preview(
+        key=key,
+        who="report",
+        at_s=ask.now,
+        workload=RECORDED,
+        jobs=len(arrivals),
+        present=Side(current.policy, current.settings),
+        # A plain server: all that have come share the line.
+        proposed=Side("ps", current.settings),
+        base_revision=current.number,
+    )
+    ask.admin.previews.begin(found, arrivals, line or (peak.value if peak else None))
+    return ask.admin.previews.by_key[key]
+
+
+# -- the API ---------------------------------------------------------------------------------
+
+
+async def _beside(ask: HandlerCall, report: Report) -> tuple[ComparisonOut, Beside | None]:
+    found = await _compare(ask, report)
+    if found.here_s is None or found.nginx_s is None:
+        return found, None
+    return found, Beside(
+        found.downloads or 0,
+        found.here_s,
+        found.nginx_s,
+        found.left_here or 0,
+        found.left_nginx or 0,
+    )
+
+
+@api.get("/report")
+async def get_report(ask: HandlerCall, query: ReportQuery) -> ReportOut:
+    """The report of a period, which the recorded history gives at any time."""
+    period = query.period(ask.now)
+    report = await make_report(ask.server, period)
+    comparison, beside = await _beside(ask, report)
+    known = {
+        name: getattr(report, name) for name in ReportOut.model_fields if hasattr(report, name)
+    }
+    known |= {name: getattr(period, name) for name in ("since_s", "until_s", "path")}
+    return ReportOut(
+        **known,
+        words=sentences(report, beside, moment),
+        clients=report.arrivals.clients,
+        downloads=report.arrivals.downloads,
+        programs=_counts(report.arrivals.programs),
+        networks=_counts(report.arrivals.networks),
+        comparison=comparison,
+    )
+
+
+def _counts(pairs: Iterable[tuple[str, int]]) -> list[CountOut]:
+    return [CountOut(name=name or "unknown", count=count) for name, count in pairs]
+
+
+@api.get("/report.csv", media="text/csv")
+@pages.get("/report.csv")
+async def export_report(ask: HandlerCall, query: ReportQuery) -> Answer:
+    """The report of a period as CSV: what is counted, its name, and the count."""
+    report = await make_report(ask.server, query.period(ask.now))
+    return csv_answer("report.csv", ["what", "name", "value"], _rows(report))
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str, object]]:
+    period = report.period
+    yield "period", "from", stamp(period.since_s)
+    yield "period", "to", stamp(period.until_s)
+    for name in ("downloads", "clients"):
+        yield "arrivals", name, getattr(report.arrivals, name)
+    for name in ("begun", "complete", "sent_bytes", "small", "refused", "faults"):
+        yield "downloads", name, getattr(report, name)
+    for name in ("peak_people", "peak_goodput", "longest_wait"):
+        peak: Peak | None = getattr(report, name)
+        yield "peaks", name, peak.value if peak else None
+        yield "peaks", f"{name}_at", stamp(peak.at_s) if peak else None
+    for name in ("ends_judged", "ends_kept", "end_error"):
+        yield "told ends", name, getattr(report, name)
+    for file in report.files:
+        yield "begun", file.path, file.begun
+        yield "complete", file.path, file.complete
+        yield "sent_bytes", file.path, file.sent_bytes
+    for name, count in report.arrivals.programs:
+        yield "downloads by program", name or "unknown", count
+    for name, count in report.arrivals.networks:
+        yield "clients by network", name, count
+
+
+# -- sharing ---------------------------------------------------------------------------------
+
+
+def _signer(ask: HandlerCall) -> Signer:
+    return Signer(ask.admin.sessions.key, salt=_SALT, digest_method=hashlib.sha256)
+
+
+@api.post("/report/links", scope=Scope.FILES, status=201)
+async def share_report(ask: HandlerCall, body: ShareIn) -> ShareOut:
+    """Make a signed link that shows this report without a login, until it expires."""
+    period = body.period(ask.now)
+    expires_s = ask.now + body.days * _DAY_S
+    fields = [period.since_s, period.until_s, period.path, round(expires_s)]
+    text = json.dumps(fields, separators=(",", ":")).encode().hex()
+    ask.log("report", f"shared a report by a link that works for {body.days} days")
+    return ShareOut(path=f"/report/shared/{_signer(ask).sign(text).decode()}", expires_s=expires_s)
+
+
+def _shared(ask: HandlerCall, token: str) -> ReportQuery:
+    """What a link shows. Raises Problem 404 for one that is forged or over."""
+    try:
+        text = bytes.fromhex(_signer(ask).unsign(token).decode())
+        since_s, until_s, path, expires_s = json.loads(text)
+    except (BadSignature, ValueError):
+        raise Problem(404, "This link is not one of ours.") from None
+    if ask.now > expires_s:
+        raise Problem(404, "This link has expired; ask for another one.")
+    return ReportQuery(since_s=since_s, until_s=until_s, path=path)
+
+
+# -- the pages -------------------------------------------------------------------------------
+
+
+async def _page(ask: HandlerCall, query: ReportQuery, template: str, **values: Any) -> Answer:
+    period = query.period(ask.now)
+    report = await make_report(ask.server, period)
+    comparison, beside = await _beside(ask, report)
+    history, zone = from_first_value(report.history), ask.zone
+    charts = [one for one in CHARTS if one.name in _SHOWN and not is_empty(one, history)]
+    return ask.page(
+        template,
+        query=query,
+        period=period,
+        report=report,
+        comparison=comparison,
+        sentences=sentences(report, beside, lambda at: moment(at, zone)),
+        pictures=[(one, picture(one, history, lambda at: moment(at, zone)[:16])) for one in charts],
+        rows=_ROWS,
+        needed=COMPARED_LEAST,
+        **values,
+    )
+
+
+def _address(period: Period) -> str:
+    fields = {"since_s": f"{period.since_s:.0f}", "until_s": f"{period.until_s:.0f}"}
+    return urlencode(fields | ({"path": period.path} if period.path else {}))
+
+
+async def _own(ask: HandlerCall, query: ReportQuery, link: ShareOut | None = None) -> Answer:
+    end_s = ask.now - ask.now % _GRAIN_S + _GRAIN_S
+    had = releases(ask.server.rules.all(), ask.now)
+    host = ask.call.headers.get("host", "")
+    scheme = "https" if ask.call.secure else "http"
+    return await _page(
+        ask,
+        query,
+        "report.html",
+        spans=[(word, _address(Period(end_s - span_s, end_s))) for word, span_s in SPANS.items()],
+        releases=[(one, _address(one.period)) for one in had],
+        address=_address(query.period(ask.now)),
+        link=f"{scheme}://{host}{link.path}" if link else "",
+        expires_s=link.expires_s if link else None,
+    )
+
+
+@pages.get("/report")
+async def report(ask: HandlerCall, query: ReportQuery) -> Answer:
+    """A period's report; without one that of the last day, under an address that stays."""
+    if (query.since_s is None or query.until_s is None) and ask.problem is None:
+        return redirect(f"/report?{_address(query.period(ask.now))}")
+    return await _own(ask, query)
+
+
+@pages.post("/report/share", scope=Scope.FILES, again=report)
+async def report_share(ask: HandlerCall, body: ShareIn) -> Answer:
+    """Make a link, and show it."""
+    link = await share_report(ask, body)
+    query = ReportQuery(**body.model_dump(exclude={"days"}))
+    return await _own(ask, query, link)
+
+
+@pages.get("/report/shared/{token}", public=True)
+async def report_shared(ask: HandlerCall, path: SharePath) -> Answer:
+    """The report behind a link; networks are only counted."""
+    return await _page(ask, _shared(ask, path.token), "report_shared.html")

@@ -1,0 +1,220 @@
+"""The report of a period: what the recorded history says of it, in figures and in sentences."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from ...protocol.units import format_duration, format_size
+from ..admission.client_keys import address_of
+from ..http.proxies import prefixes_of
+from ..store.records import ArrivalRecord
+from ..store.reports import PeriodArrivals, read_around, read_files, read_peaks, read_period
+from .events import ask
+from .history import Series
+
+if TYPE_CHECKING:
+    from .server import Server
+
+#: Steps of the report's charts and sums.
+_POINTS = 240
+#: Arrivals that the simulator plays; of more those around the peak.
+PLAYED_MOST = 20_000
+_PEAKS = ("people_waiting", "goodput_bytes_s", "last_wait_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """[`since_s`, `until_s`) in Unix seconds, of the files that fit `path` (empty: all)."""
+
+    since_s: float
+    until_s: float
+    path: str = ""
+
+    def wanted(self) -> Callable[[str], bool] | None:
+        """Whether a file (percent-encoded) belongs to it; None: all do."""
+        if not self.path:
+            return None
+        pattern = re.compile(fnmatch.translate(self.path + ("*" if self.path[-1] == "/" else "")))
+        return lambda file: pattern.match(unquote(file)) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FileCount:
+    """Downloads of one file in the hours that a period touches."""
+
+    path: str
+    begun: int
+    complete: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest value of a series, and when."""
+
+    at_s: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is known of a period. Counts of the whole server are rounded sums of recorded rates."""
+
+    period: Period
+    arrivals: PeriodArrivals
+    files: Sequence[FileCount]
+    peak_people: Peak | None
+    peak_goodput: Peak | None
+    longest_wait: Peak | None
+    ends_judged: int
+    ends_kept: int
+    end_error: float | None
+    small: int
+    refused: int
+    faults: int
+    history: Series
+
+    @property
+    def begun(self) -> int:
+        """Downloads of large files that began."""
+        return sum(one.begun for one in self.files)
+
+    @property
+    def complete(self) -> int:
+        """Downloads of large files that became whole."""
+        return sum(one.complete for one in self.files)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of the files."""
+        return sum(one.sent_bytes for one in self.files)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is recorded of the period."""
+        return not (self.arrivals.downloads or self.files or self.small)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What the simulator says of the same arrivals: means from arrival to the last byte."""
+
+    downloads: int
+    here_s: float
+    nginx_s: float
+    left_here: int
+    left_nginx: int
+
+
+async def make_report(server: Server, period: Period) -> Report:
+    """Read a period from the store. Raises StoreSilent."""
+    since_s, until_s, wanted = period.since_s, period.until_s, period.wanted()
+    arrivals = await ask(
+        server.store, lambda c: read_period(c, since_s, until_s, wanted, _network_of)
+    )
+    files = await ask(server.store, lambda c: read_files(c, since_s, until_s, wanted))
+    peaks = await ask(server.store, lambda c: read_peaks(c, _PEAKS, since_s, until_s))
+    history = await server.history.read(since_s, until_s, _POINTS)
+    known = {name: Peak(*peak) for name, peak in peaks.items() if peak[1] > 0}
+    errors = [one for one in history.series["end_median_error"] if one is not None]
+    return Report(
+        period,
+        arrivals,
+        [FileCount(unquote(name), *counts) for name, *counts in files],
+        peak_people=known.get("people_waiting"),
+        peak_goodput=known.get("goodput_bytes_s"),
+        longest_wait=known.get("last_wait_s"),
+        ends_judged=_total(history, "ends_judged"),
+        ends_kept=_total(history, "ends_kept"),
+        end_error=sum(errors) / len(errors) if errors else None,
+        small=_total(history, "admitted_small"),
+        refused=_total(history, "refused"),
+        faults=_total(history, "errors"),
+        history=history,
+    )
+
+
+async def arrivals_to_play(server: Server, report: Report) -> list[ArrivalRecord]:
+    """The arrivals of a report, for the simulator. Raises StoreSilent."""
+    period, peak = report.period, report.peak_people
+    peak_s = peak.at_s if peak else period.since_s
+    return await ask(
+        server.store,
+        lambda c: read_around(
+            c, period.since_s, period.until_s, period.wanted(), peak_s, PLAYED_MOST
+        ),
+    )
+
+
+def _network_of(client: str) -> str:
+    return prefixes_of(address_of(client).partition("/")[0])[-1]
+
+
+def _total(history: Series, name: str) -> int:
+    """How often something happened, from its recorded rate."""
+    if len(history.t) < 2:
+        return 0
+    width_s = history.t[1] - history.t[0]
+    return round(sum(rate for rate in history.series[name] if rate is not None) * width_s)
+
+
+def sentences(report: Report, beside: Beside | None, moment: Callable[[float], str]) -> list[str]:
+    """The report in words, what matters most first; `moment` writes a time."""
+    if report.empty:
+        return ["Nothing is recorded of this time."]
+    came, told = report.arrivals, []
+    if came.downloads:
+        told.append(
+            f"{_count(came.clients, 'client')} asked for {_count(came.downloads, 'download')} of "
+            "large files."
+        )
+    if report.files:
+        told.append(
+            f"{_count(report.complete, 'download')} became complete, of {report.begun:,} that "
+            f"began. {format_size(report.sent_bytes)} were sent."
+        )
+    if report.peak_people:
+        people = int(report.peak_people.value)
+        told.append(
+            f"The line was longest at {moment(report.peak_people.at_s)}: "
+            f"{'1 person was' if people == 1 else f'{people:,} people were'} waiting."
+        )
+    elif came.downloads:
+        told.append("Nobody had to wait.")
+    if report.longest_wait:
+        told.append(f"The longest told wait was {format_duration(report.longest_wait.value)}.")
+    if report.ends_judged:
+        kept = 100 * report.ends_kept / report.ends_judged
+        told.append(
+            f"{kept:.0f} % of {report.ends_judged:,} told ends were kept: the last byte came "
+            "before the told bound."
+        )
+    told.append(
+        f"{_count(report.refused, 'request') if report.refused else 'No request'} "
+        f"{'was' if report.refused <= 1 else 'were'} refused. "
+        f"{_count(report.faults, 'fault') if report.faults else 'No fault'} "
+        f"{'was' if report.faults <= 1 else 'were'} logged."
+    )
+    if beside is not None:
+        told.append(_comparison(beside))
+    return told
+
+
+def _comparison(beside: Beside) -> str:
+    here, nginx = format_duration(beside.here_s), format_duration(beside.nginx_s)
+    told = (
+        f"Simulated with the same {beside.downloads:,} downloads: {here} in the mean from arrival "
+        f"to the last byte here, {nginx} with nginx, where all share the line at once."
+    )
+    if beside.left_here or beside.left_nginx:
+        told += f" {beside.left_here:,} leave without their file here, {beside.left_nginx:,} there."
+    return told
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

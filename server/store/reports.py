@@ -1,0 +1,124 @@
+"""What the store knows of a period: peaks, who came with which program, what each file was taken.
+
+All functions block, and read only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, func, select
+
+from .models import ARRIVALS, HISTORY, USAGE_HOURS
+from .records import ArrivalRecord
+
+#: Clients whose networks are counted; more of them would take seconds.
+_MOST_CLIENTS = 200_000
+#: Files that a pattern may choose: SQLite takes no more values in one query.
+_MOST_FILES = 30_000
+HOUR_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodArrivals:
+    """The arrivals of a period. `programs` counts downloads, `networks` counts clients."""
+
+    downloads: int = 0
+    clients: int = 0
+    programs: Sequence[tuple[str, int]] = ()
+    networks: Sequence[tuple[str, int]] = ()
+
+
+def read_peaks(
+    connection: Connection, series: Collection[str], since_s: float, until_s: float
+) -> dict[str, tuple[float, float]]:
+    """(when, how much) at the peak of each series, as exactly as the time is still known."""
+    found: dict[str, tuple[float, float]] = {}
+    for name in series:
+        query = (
+            select(HISTORY.c.at_s, HISTORY.c.peak)
+            .where(HISTORY.c.series == name, HISTORY.c.at_s >= since_s, HISTORY.c.at_s < until_s)
+            .where(HISTORY.c.resolution_s.in_((0, 60, HOUR_S)))
+            .order_by(HISTORY.c.peak.desc(), HISTORY.c.resolution_s)
+            .limit(1)
+        )
+        row = connection.execute(query).first()
+        if row is not None:
+            found[name] = (row[0], row[1])
+    return found
+
+
+def _in_period(
+    connection: Connection, since_s: float, until_s: float, wanted: Callable[[str], bool] | None
+) -> list[ColumnElement[bool]]:
+    """The conditions of the arrivals of a period, of the `wanted` files."""
+    period = [ARRIVALS.c.at_s >= since_s, ARRIVALS.c.at_s < until_s]
+    if wanted is not None:
+        files = connection.scalars(select(ARRIVALS.c.file).where(*period).distinct())
+        period.append(ARRIVALS.c.file.in_([one for one in files if wanted(one)][:_MOST_FILES]))
+    return period
+
+
+def read_period(
+    connection: Connection,
+    since_s: float,
+    until_s: float,
+    wanted: Callable[[str], bool] | None,
+    network_of: Callable[[str], str],
+) -> PeriodArrivals:
+    """Who came; `network_of` names the network of a client."""
+    period = _in_period(connection, since_s, until_s, wanted)
+    programs = connection.execute(
+        select(ARRIVALS.c.program, func.count())
+        .where(*period)
+        .group_by(ARRIVALS.c.program)
+        .order_by(func.count().desc(), ARRIVALS.c.program)
+    )
+    known = [(name, count) for name, count in programs]
+    clients = connection.scalars(
+        select(ARRIVALS.c.client).where(*period).distinct().limit(_MOST_CLIENTS)
+    )
+    networks: Counter[str] = Counter(map(network_of, clients))
+    return PeriodArrivals(
+        sum(count for _, count in known), networks.total(), known, networks.most_common()
+    )
+
+
+def read_around(
+    connection: Connection,
+    since_s: float,
+    until_s: float,
+    wanted: Callable[[str], bool] | None,
+    peak_s: float,
+    most: int,
+) -> list[ArrivalRecord]:
+    """The arrivals of a period, oldest first; of more than `most` those around `peak_s`."""
+    period = _in_period(connection, since_s, until_s, wanted)
+    columns = [ARRIVALS.c[name] for name in ("at_s", "client", "file", "size_bytes", "program")]
+    query = select(*columns).where(*period).order_by(func.abs(ARRIVALS.c.at_s - peak_s))
+    found = [ArrivalRecord(*row) for row in connection.execute(query.limit(most))]
+    return sorted(found, key=lambda one: one.at_s)
+
+
+def read_files(
+    connection: Connection,
+    since_s: float,
+    until_s: float,
+    wanted: Callable[[str], bool] | None,
+) -> list[tuple[str, int, int, int]]:
+    """(file, begun, complete, bytes) of the hours that a period touches, most bytes first."""
+    sums = [func.sum(USAGE_HOURS.c[name]) for name in ("begun", "complete", "sent_bytes")]
+    query = (
+        select(USAGE_HOURS.c.file, *sums)
+        .where(USAGE_HOURS.c.hour_s >= since_s // HOUR_S * HOUR_S, USAGE_HOURS.c.hour_s < until_s)
+        .group_by(USAGE_HOURS.c.file)
+        .order_by(sums[2].desc(), USAGE_HOURS.c.file)
+    )
+    rows = connection.execute(query)
+    return [
+        (file, int(begun), int(complete), int(sent))
+        for file, begun, complete, sent in rows
+        if wanted is None or wanted(file)
+    ]
