@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -198,9 +199,12 @@ def serving(directory: Path, state: Path, *args: str, **environ: Any) -> Iterato
 
 
 def wait_for(condition: Any, limit_s: float = 20.0) -> None:
-    """Come back when the condition holds, or when the limit has passed."""
+    """Come back when the condition holds, or when the limit has passed, which pytest then tells."""
     end_s = time.monotonic() + limit_s
-    while not condition() and time.monotonic() < end_s:
+    while not condition():
+        if time.monotonic() >= end_s:
+            warnings.warn(f"waited in vain for {limit_s:.0f} s", stacklevel=2)
+            return
         time.sleep(0.02)
 
 
