@@ -28,7 +28,15 @@ from tests.running import RunningServer, wait_for
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 PAGES = (
-    *("/", "/queue", "/queue?tab=tickets", "/queue?tab=blocks", "/queue/block", "/policy"),
+    *(
+        "/",
+        "/queue",
+        "/queue?tab=downloads",
+        "/queue?tab=tickets",
+        "/queue?tab=blocks",
+        "/queue/block",
+        "/policy",
+    ),
     *("/policy/revisions", "/files", "/files/rule", "/passes", "/waiting", "/waiting/preview"),
     *("/report", "/network", "/alerts", "/log", "/account", "/nothing-here"),
 )
@@ -250,7 +258,7 @@ def test_everything_can_be_done_without_a_script(visit: AdminVisit) -> None:
         plain.get(visit.url + "/")
         assert len(plain.find_elements(By.CSS_SELECTOR, ".plot svg")) == 8
         assert 'http-equiv="refresh"' in plain.page_source
-        plain.get(visit.url + "/queue")
+        plain.get(visit.url + "/queue?tab=downloads")
         click(plain, "a[aria-label^='Cancel']")
         number = plain.current_url.split("/")[-2]
         click(plain, GRAVE)

@@ -19,7 +19,14 @@ from tidegate.loadtest.trace import from_trace
 from tidegate.policies.contract import Estimate, Snapshot, Wait
 from tidegate.policies.settings import PolicySettings
 from tidegate.protocol.units import format_duration
-from tidegate.server.admin.charts import CHARTS, first_value, from_first_value, recorded_since, show
+from tidegate.server.admin.charts import (
+    CHARTS,
+    LEADING,
+    first_value,
+    from_first_value,
+    recorded_since,
+    show,
+)
 from tidegate.server.admin.policy import COMPARED_LEAST
 from tidegate.server.admin.setting_words import ADVANCED, MAIN, WORDS
 from tidegate.server.admin.status_text import state_of
@@ -196,6 +203,74 @@ def test_the_overview_draws_every_chart_without_a_script(site: Site, browser: Br
     assert page.count("<svg viewBox") >= len(CHARTS)
     assert "7 people are waiting" in page
     assert all(name in SERIES for chart in CHARTS for name in chart.lines)
+
+
+def test_an_empty_server_leads_until_somebody_came(site: Site, browser: Browser) -> None:
+    page = browser.text("/")
+    assert "Before the first visitor comes" in page
+    assert re.search(r">\d files? (is|are) served</span>|>no file yet</span>", page)
+    for state in ("found by measuring", "nothing hidden", "not tried yet"):
+        assert f">{state}</span>" in page, state
+    assert "tidegate loadtest --host" in page
+    api(browser, "PUT", "/rules", path="/43.0/*", hidden_until_s=NOW + 86_400)
+    api(browser, "PATCH", "/settings", settings={"bandwidth_bytes_s": 5e6})
+    steps = browser.text("/now")
+    assert "/43.0/* opens 2030-" in steps
+    assert ">at most 40 Mbit/s</span>" in steps
+    site.download("203.0.113.1")
+    assert "Before the first visitor comes" not in browser.text("/now")
+
+
+def test_the_first_steps_do_not_come_back_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site(tmp_path, monkeypatch)
+    site.download("203.0.113.1")
+    site.wait(70.0)
+    site.settle()
+    browser = operator(site)
+    stop(site)
+    again = make_site(tmp_path, monkeypatch)
+    try:
+        browser.site = again
+        assert "Before the first visitor comes" not in browser.text("/")
+    finally:
+        stop(again)
+
+
+def test_what_is_empty_folds_and_what_matters_leads(site: Site, browser: Browser) -> None:
+    crowd(site, 3)
+    site.wait(30.0)
+    page = browser.text("/")
+    titles = [chart.title for chart in CHARTS]
+    assert titles[:LEADING] == ["People in line", "Goodput"]
+    assert page.index(">People in line") < page.index(">Goodput") < page.index(">Slots in use")
+    shown, _, folded = page.partition('<details class="folded">')
+    assert 'id="chart-held"' in folded
+    assert 'id="chart-goodput"' in shown, "also while nothing is sent"
+    assert 'id="chart-queue"' in shown
+    assert "None: promises judged, clients held, multicast" in page
+
+
+def test_the_queue_is_grouped_by_file_and_program_and_opens_to_rows(
+    site: Site, browser: Browser
+) -> None:
+    crowd(site, 4)
+    for number in range(6):
+        site.download(f"198.51.100.{number + 1}", "/a%20b.iso", user_agent="curl/8.5.0")
+    found = api(browser, "GET", "/queue/groups")
+    counts = [
+        (one["file"], one["program"], one["running"], one["ready"] + one["waiting"])
+        for one in found["groups"]
+    ]
+    assert counts == [("/a%20b.iso", "curl", 0, 6), ("/big.iso", "tidegate", 1, 3)]
+    page = browser.text("/queue")
+    assert "/queue?tab=tickets&amp;q=/a%2520b.iso" in page
+    rows = browser.text("/queue?tab=tickets&q=/a%2520b.iso")
+    assert "1–6 of 6" in rows
+    assert [one["file"] for one in api(browser, "GET", "/queue/groups?q=curl")["groups"]] == [
+        "/a%20b.iso"
+    ]
 
 
 def test_the_live_stream_gives_rates_after_two_looks(site: Site, browser: Browser) -> None:

@@ -23,7 +23,16 @@ class Chart:
     lines: Mapping[str, str]
 
 
+#: The first `LEADING` are drawn wide, and also while they are empty.
+LEADING = 2
 CHARTS = (
+    Chart(
+        "queue",
+        "People in line",
+        "count",
+        {"people_waiting": "waiting, begun or not", "ready": "ready", "paused": "paused"},
+    ),
+    Chart("goodput", "Goodput", "bit_s", {"goodput_bytes_s": "sent"}),
     Chart(
         "slots",
         "Slots in use",
@@ -31,18 +40,11 @@ CHARTS = (
         {"large_active": "large", "small_active": "small", "paused": "paused"},
     ),
     Chart(
-        "queue",
-        "People in line",
-        "count",
-        {"people_waiting": "waiting, begun or not", "ready": "ready", "paused": "paused"},
-    ),
-    Chart(
         "flow",
         "Requests a second",
         "per_s",
         {"offers": "asked", "admitted": "started", "completed": "finished"},
     ),
-    Chart("goodput", "Goodput", "bit_s", {"goodput_bytes_s": "sent"}),
     Chart(
         "wait",
         "Wait of the last in line",

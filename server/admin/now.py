@@ -14,7 +14,17 @@ from ..control.history import SERIES, Sampler
 from ..control.metrics import Metrics
 from ..control.problems import Problem, wrong
 from .app import HandlerCall
-from .charts import CHARTS, drawn, from_first_value, lines_of, picture, recorded_since
+from .charts import (
+    CHARTS,
+    LEADING,
+    drawn,
+    from_first_value,
+    is_empty,
+    lines_of,
+    picture,
+    recorded_since,
+)
+from .first_day import first_steps
 from .openapi import openapi
 from .render import clock, moment, stamp
 from .router import Operations, PageRoutes
@@ -190,13 +200,19 @@ async def now(ask: HandlerCall) -> Answer:
     history = from_first_value(whole)
     zone = ask.zone
     write = clock if span_s <= 86_400 else moment
-    pictures = [(chart, picture(chart, history, lambda at: write(at, zone))) for chart in CHARTS]
+    pictures = [
+        (chart, picture(chart, history, lambda at: write(at, zone)), is_empty(chart, history))
+        for chart in CHARTS
+    ]
     snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
     return ask.page(
         "now.html",
         state=state_of(snapshot, health),
         snapshot=snapshot,
-        charts=pictures,
+        leading=pictures[:LEADING],
+        charts=[one for one in pictures[LEADING:] if not one[2]],
+        folded=[one for one in pictures[LEADING:] if one[2]],
+        steps=await first_steps(ask),
         periods=[(word, label) for word, (_, label, _) in SPANS.items()],
         chosen=chosen,
         span_s=span_s,
@@ -209,7 +225,8 @@ async def now(ask: HandlerCall) -> Answer:
 async def now_part(ask: HandlerCall) -> Answer:
     """The figures alone, for htmx."""
     snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
-    return ask.page("now_part.html", state=state_of(snapshot, health), snapshot=snapshot)
+    state, steps = state_of(snapshot, health), await first_steps(ask)
+    return ask.page("now_part.html", state=state, snapshot=snapshot, steps=steps)
 
 
 @pages.get("/history")

@@ -16,6 +16,7 @@ from ..control.blocks import BlockedNetwork, network_of
 from ..control.doors import TEXT_MAX, DoorState
 from ..control.events import ask as ask_store
 from ..control.problems import Problem
+from ..control.queue_groups import COUNTED_MOST, QueueGroup, queue_groups
 from ..store.journal import search_tickets
 from .app import HandlerCall
 from .router import Operations, PageRoutes
@@ -40,7 +41,7 @@ class TicketQuery(ListQuery):
 
 class QueueQuery(ListQuery):
     state: InState = ""
-    tab: Literal["downloads", "tickets", "blocks"] = "downloads"
+    tab: Literal["groups", "downloads", "tickets", "blocks"] = "groups"
 
 
 class NetworkQuery(Shape):
@@ -63,6 +64,23 @@ class LeaseOut(Shape):
     rate_bytes_s: float
     done_s: float | None
     done_p90_s: float | None
+
+
+class GroupOut(Shape):
+    """What clients of one program do with one file."""
+
+    file: str
+    program: str = Field(description="Empty: unknown.")
+    running: int
+    paused: int
+    ready: int
+    waiting: int
+    left_bytes: int
+
+
+class GroupsOut(Shape):
+    total: int
+    groups: list[GroupOut]
 
 
 class LeasesOut(Shape):
@@ -123,6 +141,12 @@ def leases_like(ask: HandlerCall, search: str) -> list[LeaseView]:
         if search in lease.file or search in lease.client
     ]
     return sorted(found, key=lambda lease: lease.started_s)
+
+
+def groups_like(ask: HandlerCall, search: str) -> list[QueueGroup]:
+    """Groups whose file or program contains the words, the largest first."""
+    every = queue_groups(ask.server.gate, ask.server.history.program_of)
+    return [one for one in every if search in one.file or search in one.program]
 
 
 def lease_of(ask: HandlerCall, number: int) -> LeaseView:
@@ -193,7 +217,9 @@ async def _list(ask: HandlerCall, query: QueueQuery, template: str) -> Answer:
         rows, total = found.tickets, found.total
     else:
         every: Sequence[Any]
-        if query.tab == "blocks":
+        if query.tab == "groups":
+            every = groups_like(ask, query.q)
+        elif query.tab == "blocks":
             every = [b for b in ask.server.blocks.all() if query.q in b.network]
         else:
             every = leases_like(ask, query.q)
@@ -207,6 +233,7 @@ async def _list(ask: HandlerCall, query: QueueQuery, template: str) -> Answer:
         rows=rows,
         total=total,
         doors=ask.server.doors.state,
+        counted_most=COUNTED_MOST,
     )
 
 
@@ -220,7 +247,7 @@ async def lease_ask(ask: HandlerCall, path: NumberPath) -> Answer:
         text="Its connections are closed and its slot is free for the next in the queue.",
         facts=[("File", found.file), ("Client", found.client)],
         button="Cancel the download",
-        back="/queue",
+        back="/queue?tab=downloads",
     )
 
 
@@ -271,8 +298,16 @@ async def list_downloads(ask: HandlerCall, query: ListQuery) -> LeasesOut:
     return LeasesOut(total=len(found), leases=shown)
 
 
+@api.get("/queue/groups")
+async def list_groups(ask: HandlerCall, query: ListQuery) -> GroupsOut:
+    """Running downloads and the first tickets by file and program, the largest group first."""
+    found = groups_like(ask, query.q)
+    shown = [GroupOut.model_validate(one) for one in query.page(found)]
+    return GroupsOut(total=len(found), groups=shown)
+
+
 @api.delete("/downloads/{number}")
-@pages.post("/queue/download/{number}/cancel", then="/queue")
+@pages.post("/queue/download/{number}/cancel", then="/queue?tab=downloads")
 async def cancel_download(ask: HandlerCall, path: NumberPath) -> None:
     """End a download and free its slot."""
     number, found = path.number, lease_of(ask, path.number)

@@ -180,7 +180,8 @@ class Arrivals:
     """First requests for large files, until they are written."""
 
     def __init__(self) -> None:
-        self._seen: BoundedTable[tuple[str, str], float] = BoundedTable(_TUNING.arrivals_known)
+        self._seen: BoundedTable[tuple[str, str], ArrivalRecord]
+        self._seen = BoundedTable(_TUNING.arrivals_known)
         self._fresh: list[ArrivalRecord] = []
         self._taken: list[ArrivalRecord] = []
 
@@ -188,10 +189,15 @@ class Arrivals:
         """Add a request, unless the client requested the file shortly before."""
         key = (record.client, record.file)
         known = self._seen.get(key)
-        self._seen[key] = record.at_s
-        fresh = known is None or record.at_s - known > _TUNING.same_arrival_s
+        self._seen[key] = record
+        fresh = known is None or record.at_s - known.at_s > _TUNING.same_arrival_s
         if fresh and len(self._fresh) < _TUNING.arrivals_waiting:
             self._fresh.append(record)
+
+    def program_of(self, client: str, file: str) -> str:
+        """What program of a client asked for a file lately; empty where it is unknown."""
+        known = self._seen.get((client, file))
+        return known.program if known is not None else ""
 
     def take(self) -> list[ArrivalRecord]:
         """The arrivals since the last call."""
@@ -279,6 +285,10 @@ class History:
             except Exception as fault:  # noqa: BLE001 - any fault of a database
                 log.warn("The history cannot be read: {fault}", fault=str(fault))
         return Series(tuple(axis), {name: tuple(values) for name, values in found.items()})
+
+    def program_of(self, client: str, file: str) -> str:
+        """What program of a client asked for a file lately; empty where it is unknown."""
+        return self._arrivals.program_of(client, file)
 
     async def arrivals(self, since_s: float, limit: int) -> list[ArrivalRecord]:
         """Recorded arrivals for a preview, a random sample beyond `limit`. Raises StoreSilent."""

@@ -51,6 +51,11 @@ def read_usage(connection: Connection) -> dict[str, tuple[int, int, int]]:
     return {file: (begun, done, size) for file, begun, done, size in connection.execute(query)}
 
 
+def has_usage(connection: Connection) -> bool:
+    """Whether anything was ever downloaded."""
+    return connection.scalar(select(USAGE.c.file).limit(1)) is not None
+
+
 def read_hours(
     connection: Connection, since_s: float, until_s: float, file: str, most: int
 ) -> list[tuple[int, str, int, int, int]]:

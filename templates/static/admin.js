@@ -50,9 +50,10 @@
     const grid = colour("line");
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     plot.replaceChildren();
+    // A folded chart has no width until it is opened.
+    const size = () => ({ width: Math.max(plot.clientWidth, 200), height: 150 });
     const chart = new uPlot({
-      width: plot.clientWidth,
-      height: 150,
+      ...size(),
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), root.dataset.zone),
       cursor: { y: false, points: { size: 7 } },
       legend: { show: false },
@@ -63,7 +64,7 @@
         { ...axis, size: 68, space: 36, ...(unit === "s" ? { incrs: steps } : {}), values: (_, ticks) => ticks.map(show[unit]) },
       ],
     }, data, plot);
-    new ResizeObserver(() => chart.setSize({ width: plot.clientWidth, height: 150 })).observe(plot);
+    new ResizeObserver(() => chart.setSize(size())).observe(plot);
     return chart;
   };
 
@@ -90,6 +91,9 @@
         if (!rows) continue;
         rows[0].push(t);
         values.forEach((value, index) => rows[index + 1].push(value));
+        if (values.some((value) => value)) {
+          area.querySelector(`details [data-chart="${name}"]`)?.closest("details").setAttribute("open", "");
+        }
         while (rows[0].length > 2 && rows[0][0] < t - keep) rows.forEach((row) => row.shift());
         if (!document.hidden) charts[name]?.setData(rows);
       }

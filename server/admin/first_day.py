@@ -1,0 +1,91 @@
+"""What an operator does first, each step with its state: Now shows it before the first download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...protocol.units import format_rate
+from ..store.usage import has_usage
+from .app import HandlerCall
+from .files import rule_out
+from .render import moment
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """One step; `state` is a word or two, `done` says whether it needs anything."""
+
+    title: str
+    done: bool
+    state: str
+    words: str
+    link: str = ""
+    link_text: str = ""
+    command: str = ""
+
+
+async def first_steps(ask: HandlerCall) -> list[FirstStep]:
+    """The steps; none after the first download, in this run or in an earlier one."""
+    figures = ask.server.vitals.figures()
+    if figures["offers_total"] or figures["admitted_total"] or figures["begun_downloads_total"]:
+        return []
+    try:
+        known = await ask.server.store.read(has_usage)
+    except Exception:  # noqa: BLE001 - a database that does not answer is told in the headline
+        return []
+    if known:
+        return []
+    own = next(iter(ask.server.vitals.read().totals.listeners), "").rstrip("/")
+    return [await _files(ask, own), _line(ask), _release(ask), _trial(own)]
+
+
+async def _files(ask: HandlerCall, own: str) -> FirstStep:
+    _, total = await ask.server.files.read("", "path", 0, 1)
+    told = "1 file is served" if total == 1 else f"{total:,} files are served"
+    return FirstStep(
+        "Share the link",
+        total > 0,
+        told if total else "no file yet",
+        "Visitors find all files here. Behind a proxy, share its address instead.",
+        f"{own}/" if own else "",
+        f"{own}/",
+    )
+
+
+def _line(ask: HandlerCall) -> FirstStep:
+    cap = ask.server.revisions.current.settings.get("bandwidth_bytes_s")
+    return FirstStep(
+        "Say what the line carries",
+        cap is not None,
+        f"at most {format_rate(cap)}" if cap is not None else "found by measuring",
+        "Without a limit the server finds what the line carries once downloads fill it.",
+        "/policy#f-bandwidth_bytes_s",
+        "Change the limit" if cap is not None else "Set a limit",
+    )
+
+
+def _release(ask: HandlerCall) -> FirstStep:
+    coming = sorted(
+        (rule.hidden_until_s, rule.path)
+        for rule in map(rule_out, ask.server.rules.all())
+        if rule.hidden_until_s is not None and rule.hidden_until_s > ask.now
+    )
+    state = f"{coming[0][1]} opens {moment(coming[0][0], ask.zone)}" if coming else "nothing hidden"
+    return FirstStep(
+        "Hide a release until its hour",
+        bool(coming),
+        state,
+        "Copy the files before; nobody sees them until then, and their digests are ready.",
+        "/files/rule",
+        "Add a rule",
+    )
+
+
+def _trial(own: str) -> FirstStep:
+    return FirstStep(
+        "Try it with a crowd",
+        False,
+        "not tried yet",
+        "From another machine. The report then shows who waited, and how long.",
+        command=f"tidegate loadtest --host {own} --release FOLDER --visitors 200 --within 5m",
+    )

@@ -1,0 +1,55 @@
+"""The downloads and tickets of a queue by file and program: a crowd in a few lines."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...policies.contract import TicketState
+from ..admission.gate import Gate
+
+#: Tickets that are counted, from the head of the queue: a look takes some milliseconds.
+COUNTED_MOST = 5_000
+
+
+@dataclass(slots=True)
+class QueueGroup:
+    """What clients of one program do with one file; `left_bytes` is what all of them still want."""
+
+    file: str
+    program: str
+    running: int = 0
+    paused: int = 0
+    ready: int = 0
+    waiting: int = 0
+    left_bytes: int = 0
+
+    @property
+    def clients(self) -> int:
+        """Downloads and tickets."""
+        return self.running + self.paused + self.ready + self.waiting
+
+
+def queue_groups(gate: Gate, program_of: Callable[[str, str], str]) -> list[QueueGroup]:
+    """All running downloads and the first `COUNTED_MOST` tickets, the largest group first.
+
+    `program_of` names the program of a client and a file; empty where it is unknown.
+    """
+    found: dict[tuple[str, str], QueueGroup] = {}
+
+    def group(client: str, file: str) -> QueueGroup:
+        program = program_of(client, file)
+        return found.setdefault((file, program), QueueGroup(file, program))
+
+    for lease in gate.running():
+        one = group(lease.client, lease.file)
+        one.paused += lease.paused
+        one.running += not lease.paused
+        one.left_bytes += lease.remaining_bytes
+    for row in itertools.islice(gate.policy.tickets(0), COUNTED_MOST):
+        one = group(row.client, row.file)
+        one.ready += row.state is TicketState.READY
+        one.waiting += row.state is TicketState.WAITING
+        one.left_bytes += row.remaining_bytes
+    return sorted(found.values(), key=lambda one: (-one.clients, one.file, one.program))
