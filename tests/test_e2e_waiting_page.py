@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -36,6 +37,20 @@ FLAGS = (
     "--lang=de",
     "--window-size=900,900",
 )
+
+
+#: Notes what the page asks of its visitor, and what it tells; a headless browser shows neither.
+NOTIFIED = """
+window.told = [];
+window.Notification = class {
+  static get permission() { return sessionStorage.asked ? "granted" : "default"; }
+  static async requestPermission() {
+    sessionStorage.asked = Number(sessionStorage.asked ?? 0) + 1;
+    return "granted";
+  }
+  constructor(text) { window.told.push(text); }
+};
+"""
 
 
 def browser(downloads: Path, *, scripts: bool, language: str = "de,en") -> webdriver.Chrome:
@@ -91,6 +106,8 @@ def test_the_waiting_page_ends_in_a_finished_download_without_scripts(tmp_path: 
             assert driver.find_element(By.TAG_NAME, "html").get_attribute("lang") == "de"
             # What is expected may grow, and this page knows nothing of the one before it.
             assert not driver.find_element(By.TAG_NAME, "progress").is_displayed()
+            assert not driver.find_element(By.ID, "sound").is_displayed()
+            assert re.match(r"\d+ Sek. – Sie sind als Nächstes", driver.title.replace("\xa0", " "))
             assert all(
                 node.get_attribute("src") for node in driver.find_elements(By.TAG_NAME, "script")
             )
@@ -117,6 +134,7 @@ def test_with_scripts_the_page_follows_its_ticket_and_says_how_to_check(tmp_path
         with full_server(tmp_path) as (url, first):
             # As a page before this one left it.
             driver.get(url.removesuffix("big.iso"))
+            driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": NOTIFIED})
             store = "sessionStorage.setItem('progress', JSON.stringify(arguments[0]))"
             driver.execute_script(store, ["/big.iso", time.time(), 97])
             driver.get(url)
@@ -127,10 +145,19 @@ def test_with_scripts_the_page_follows_its_ticket_and_says_how_to_check(tmp_path
             waited = driver.find_element(By.CSS_SELECTOR, "[data-live=waited]")
             before = waited.text
             wait_for(lambda: waited.text != before, 20)
+            # Asked in the page itself: each visit loads it anew.
+            icon = "return document.querySelector('link[rel=icon]')?.href ?? ''"
+            wait_for(lambda: driver.execute_script(icon).startswith("data:image/png"), 20)
+            assert driver.execute_script("return sessionStorage.asked ?? null") is None
+            press = "document.querySelector('[data-live=notify]').click()"
+            driver.execute_script(press)
+            row = "return document.querySelector('[data-live=told]')?.textContent"
+            wait_for(lambda: "You will be told" in (driver.execute_script(row) or ""), 20)
             heading = "Your download has started"
             # Asked in the page itself: an element that was found may be gone in the next moment.
             told = "return (document.querySelector('h1') || {}).textContent"
             wait_for(lambda: driver.execute_script(told) == heading, 60)
+            assert driver.execute_script("return window.told") == [heading]
             digest = driver.find_element(By.CSS_SELECTOR, "[data-live=digest]")
             wait_for(lambda: digest.text == digests["big.iso"], 20)
             driver.save_screenshot(str(tmp_path / "started.png"))

@@ -190,6 +190,7 @@ class RetryResponder:
             values["has_latest"] = _escaped(phrases.time(bound_of(done.p90_s)))
         if token is not None:
             values["token"] = escaped(token)
+            values["place"] = b"%d" % (notice.wait.place or 0)
             values["waited_s"] = b"%d" % round(notice.waited_s)
             if estimate is not None:
                 values["expected_s"] = b"%d" % round(estimate.expected_s)
@@ -269,6 +270,7 @@ class RetryResponder:
                 "path": blank("path"),
                 "sums": blank("sums"),
                 "signed": blank("signed") if of_file["signed"] else "",
+                "place": blank("place"),
                 "waited_s": blank("waited_s"),
                 "expected_s": blank("expected_s") if estimate else "",
                 "done_s": blank("done_s") if done else "",
@@ -353,7 +355,7 @@ class RetryResponder:
 #: What the page's script writes by itself.
 _SCRIPTED = (
     *("title_next", "title_ready", "title_place", "title_started", "title_done", "check_done"),
-    *("expected_value", "latest", "next_visit"),
+    *("notify_on", "expected_value", "latest", "next_visit"),
 )
 #: "You are next" stands beside no longer wait than this, seconds.
 SOON_S = 90.0

@@ -38,6 +38,13 @@ ENGLISH: Mapping[str, str] = {
     # Without a full stop: units end with one in some languages.
     "next_visit": "This page asks again in {time}",
     "keep": "Keep this page open. Reloading it sooner does not help.",
+    "background": "This tab may stay in the background.",
+    "notify": "Tell me when it starts",
+    "notify_on": "You will be told when it starts.",
+    "sound": "Sound when it starts",
+    "sound_none": "No sound",
+    "sound_bell": "Bell",
+    "sound_chime": "Chime",
     "elsewhere": "These mirrors start at once:",
     "title_started": "Your download has started",
     "lead_started": "{file} is being downloaded. You may close this page.",

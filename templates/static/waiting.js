@@ -103,6 +103,94 @@
     document.title = `${left} – ${heading} – ${name}`;
   };
 
+  // The tab's picture: the place while it waits, then a sign. It is drawn only when it changes.
+  let pictured = "";
+  const picture = (text) => {
+    const icon = document.querySelector("link[rel=icon]");
+    const canvas = document.createElement("canvas");
+    const pen = canvas.getContext("2d");
+    if (text === pictured || !icon || !pen) return;
+    pictured = text;
+    canvas.width = canvas.height = 64;
+    pen.fillStyle = "#0b6e7f";
+    pen.beginPath();
+    pen.arc(32, 32, 32, 0, 7);
+    pen.fill();
+    pen.fillStyle = "#ffffff";
+    pen.font = `bold ${[44, 44, 36, 27][Math.min(text.length, 3)]}px sans-serif`;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    pen.fillText(text, 32, 35);
+    icon.type = "image/png";
+    icon.href = canvas.toDataURL();
+  };
+
+  const picturePlace = (place) => picture(place > 999 ? "…" : String(place));
+
+  // What tells somebody who looks elsewhere. Both are asked for by hand; neither asks by itself.
+  let sounds = null;
+  const melodies = { bell: [880], chime: [660, 830, 990] };
+  const ring = () => {
+    const notes = melodies[at("sound")?.value];
+    if (!notes || !sounds) return;
+    sounds.resume();
+    notes.forEach((pitch, number) => {
+      const begin = sounds.currentTime + number * 0.35;
+      const tone = sounds.createOscillator();
+      const loud = sounds.createGain();
+      tone.frequency.value = pitch;
+      loud.gain.setValueAtTime(0.3, begin);
+      loud.gain.exponentialRampToValueAtTime(0.001, begin + 1.2);
+      tone.connect(loud).connect(sounds.destination);
+      tone.start(begin);
+      tone.stop(begin + 1.2);
+    });
+  };
+  const tell = (text) => {
+    ring();
+    if (window.Notification?.permission !== "granted" || at("notify")?.dataset.on === undefined) return;
+    try {
+      new Notification(text, { body: name, icon: document.querySelector("link[rel=icon]").href });
+    } catch {
+      // Some phones let only a service worker notify; the sound and the title tell it there.
+    }
+  };
+  // Each visit loads the page anew: what was chosen holds in this tab.
+  const chosen = (name, value) => {
+    try {
+      if (value !== undefined) sessionStorage.setItem(`tell-${name}`, value);
+      return sessionStorage.getItem(`tell-${name}`) ?? "";
+    } catch {
+      return value ?? "";
+    }
+  };
+  const offer = () => {
+    if (!at("tell")) return;
+    at("tell").hidden = false;
+    at("sound").value = chosen("sound");
+    if (at("sound").value) sounds = new AudioContext();
+    at("sound").addEventListener("change", () => {
+      // A browser lets a page sound only after its visitor has touched it: this is the touch.
+      sounds ??= new AudioContext();
+      chosen("sound", at("sound").value);
+      ring();
+    });
+    // Only a secure page may notify.
+    if (!("Notification" in window) || !window.isSecureContext) return;
+    const on = () => {
+      at("notify").dataset.on = "";
+      at("notify").hidden = true;
+      show("told", words.notify_on);
+    };
+    if (chosen("notify") && Notification.permission === "granted") return on();
+    at("notify").hidden = false;
+    at("notify").addEventListener("click", async () => {
+      if ((await Notification.requestPermission()) !== "granted") return;
+      chosen("notify", "yes");
+      on();
+    });
+  };
+
   // How often the numbers are to be of now, seconds.
   const interval = () => {
     if (started) return 20;
@@ -154,6 +242,7 @@
       show("has-latest", fill(words.latest, { time: time(bound(status.p90_done_s)) }));
     }
     if (status.place) {
+      picturePlace(status.place);
       const place = status.place.toLocaleString(document.documentElement.lang);
       const soon = starts === null || starts - now <= Number(page.dataset.soon);
       const next = status.place === 1 ? words.title_next : words.title_ready;
@@ -178,6 +267,8 @@
   const begun = (status) => {
     if (!started) {
       started = true;
+      picture("▼");
+      tell(words.title_started);
       // Ends the Refresh of this page, once the answer has become a download of its own.
       window.setTimeout(() => window.stop(), 1500);
       show("title", words.title_started);
@@ -194,6 +285,7 @@
   const completed = (status) => {
     begun(status);
     done = true;
+    picture("✓");
     show("title", words.title_done);
     document.title = `${words.title_done} – ${name}`;
     show("lead", page.dataset.done);
@@ -202,5 +294,7 @@
 
   window.setInterval(tick, 1000);
   document.addEventListener("visibilitychange", () => document.hidden || ask());
+  offer();
+  if (Number(page.dataset.place)) picturePlace(Number(page.dataset.place));
   ask();
 })();
