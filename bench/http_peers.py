@@ -89,7 +89,8 @@ class BenchedServer:
     port: int
     process: subprocess.Popen[bytes]
     tls: BenchedServer | None = None
-    results: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    #: Of each round of a row: CPU cost, rate, and the 99th percentile of the time in ms.
+    results: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     #: The number of the next request of a varied row.
     numbered: int = 0
 
@@ -127,8 +128,8 @@ class BenchedServer:
         return total
 
     def median(self, row: str, column: int) -> float:
-        """The median over the rounds of a row's cost (0) or rate (1); NaN where there is none."""
-        values = [both[column] for both in self.results.get(row, [])]
+        """The median over the rounds of a column of `results`; NaN where there is none."""
+        values = [of_round[column] for of_round in self.results.get(row, [])]
         return statistics.median(values) if values else float("nan")
 
 
@@ -264,7 +265,9 @@ def stop_all(peers: Sequence[BenchedServer]) -> None:
 
 
 WRK_NUMBER = re.compile(r"([0-9]+) requests in [0-9.]+\w+, ([0-9.]+)(B|KB|MB|GB|TB) read")
+WRK_P99 = re.compile(r"99%\s+([0-9.]+)(us|ms|s|m)\s")
 WRK_BAD = re.compile(r"Non-2xx or 3xx responses: ([0-9]+)")
+TIMES_MS = {"us": 0.001, "ms": 1.0, "s": 1e3, "m": 60e3}
 UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
@@ -310,6 +313,7 @@ class Row:
 
 #: Files below the root and their sizes in bytes; folders, with how many files and their size.
 _FILES = {
+    "empty.bin": 0,
     "1k.bin": 1 << 10,
     "2k.bin": 2 << 10,
     "10k.bin": 10 << 10,
@@ -340,9 +344,17 @@ ROWS = (
     Row("304", "/1k.bin", conditional=True),
     Row("404", "/nothing.bin", rare=True),
     Row("SHA256SUMS of 30 files", "/thirty/SHA256SUMS", nginx_path="/2k.bin"),
+    Row("HTTPS 1 KiB", "/1k.bin", tls=True),
     Row("HTTPS 1 KiB, new connection each", "/1k.bin", fields=_CLOSE, tls=True),
     Row("HTTPS 256 MiB", "/256m.bin", 4, by_bytes=True, tls=True),
     Row("Varied: User-Agent", "/1k.bin", varied='ask("/1k.bin", agent(n))'),
+    Row("Varied: cookie", "/1k.bin", varied='ask("/1k.bin", "Cookie: session=" .. n .. "\\r\\n")'),
+    # wrk waits for the body that a HEAD request has none of, unless the file is empty.
+    Row(
+        "Varied: HEAD",
+        "/empty.bin",
+        varied='(ask("/empty.bin", agent(n)):gsub("^GET", "HEAD"))',
+    ),
     Row("Varied: query", "/1k.bin", varied='ask("/1k.bin?v=" .. n)'),
     Row(
         "Varied: 5 000 files, 200 User-Agents",
@@ -423,14 +435,18 @@ class VethLine:
 
 def load(
     peer: BenchedServer, row: Row, seconds: int, scratch: Path, line: VethLine | None
-) -> tuple[float, float]:
-    """Run wrk. Returns CPU µs a request and requests a second, or s/GB and GB/s (`by_bytes`)."""
+) -> tuple[float, float, float]:
+    """Run wrk. Returns CPU µs a request and requests a second, or s/GB and GB/s (`by_bytes`).
+
+    The third is the 99th percentile of a request's time in ms.
+    """
     at = (peer.tls or peer) if row.tls else peer
     scheme = "https" if row.tls else "http"
     path = row.nginx_path if row.nginx_path and peer.name == "nginx" else row.path
     url = f"{scheme}://{at.host}:{at.port}{path}"
     fields = row.fields
-    command = ["wrk", "-t1", f"-c{row.connections}", f"-d{seconds}s", "--timeout", "30s"]
+    command = ["wrk", "-t1", f"-c{row.connections}", f"-d{seconds}s", "--latency"]
+    command += ["--timeout", "30s"]
     if row.conditional:
         fields += (f"If-None-Match: {validators(url)['etag']}",)
     for one in fields:
@@ -454,10 +470,12 @@ def load(
     done = subprocess.run([*command, url], check=True, capture_output=True, text=True)
     cpu_s = at.cpu_s() - before
     requests, count_bytes = served(peer.name, row, done.stdout)
+    found = WRK_P99.search(done.stdout)
+    p99_ms = float(found[1]) * TIMES_MS[found[2]] if found else math.nan
     peer.numbered += requests if row.varied or row.mixed else 0
     if row.by_bytes:
-        return cpu_s / count_bytes * 1e9, count_bytes / 1e9 / seconds
-    return cpu_s / requests * 1e6, requests / seconds
+        return cpu_s / count_bytes * 1e9, count_bytes / 1e9 / seconds, p99_ms
+    return cpu_s / requests * 1e6, requests / seconds, p99_ms
 
 
 def validators(url: str) -> dict[str, str]:
@@ -570,11 +588,12 @@ def put_between_marks(document: str, text: str) -> str:
 
 
 def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
-    """The medians as a Markdown table: CPU, throughput, and the ratio to nginx's CPU."""
+    """The medians as a Markdown table: CPU, throughput, the ratio to nginx's CPU, and p99."""
     others = [peer for peer in peers if peer.name not in ("nginx", "tidegate")]
     named = {peer.name: peer for peer in peers}
     nginx, ours = named["nginx"], named["tidegate"]
-    titles = ["work", "nginx", "Tidegate", "CPU ratio", *(peer.name for peer in others)]
+    titles = ["work", "nginx", "Tidegate", "CPU ratio", "p99 of both, ms"]
+    titles += [peer.name for peer in others]
     lines = []
     for row in rows:
 
@@ -589,7 +608,8 @@ def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
         ratios = ratios_of(row, peers)
         spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
         ratio = f"{statistics.median(ratios):.2f}{spread}"
-        cells = [row.name, cell(nginx), cell(ours), ratio, *map(cell, others)]
+        p99 = f"{nginx.median(row.name, 2):.1f}, {ours.median(row.name, 2):.1f}"
+        cells = [row.name, cell(nginx), cell(ours), ratio, p99, *map(cell, others)]
         lines.append(cells)
     return markdown.table(titles, lines)
 
@@ -690,8 +710,8 @@ def measure(
             for number in range(options.rounds):
                 turn = number % len(asked)
                 for peer in asked[turn:] + asked[:turn]:
-                    both = load(peer, row, options.seconds, scratch, line)
-                    peer.results.setdefault(row.name, []).append(both)
+                    found = load(peer, row, options.seconds, scratch, line)
+                    peer.results.setdefault(row.name, []).append(found)
             click.echo(f"{row.name}: done", err=True)
         if options.stalled:
             for peer in peers:
