@@ -350,6 +350,17 @@ def test_a_shape_holds_each_field_once_and_nothing_unknown() -> None:
     assert not recognise(line + host + b"\r\n" + b"x")
 
 
+@pytest.mark.parametrize(
+    "field", ["If-Modified-Since: {modified}", 'If-None-Match: "x"', "Range: bytes=0-9"]
+)
+def test_a_condition_on_what_is_missing_needs_no_parser(tmp_path: Path, field: str) -> None:
+    field = field.replace("{modified}", _filled(tmp_path)["modified"])
+    house = House(tmp_path, shortcuts=True, busy=False)
+    said = house.say([f"GET /none HTTP/1.1\r\nHost: h\r\n{field}\r\n\r\n".encode()])
+    assert Answer(said[0][0]).status == 404
+    assert house.answered == 1
+
+
 def test_nothing_is_kept_of_what_is_missing_or_asked_for_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for number in range(50):

@@ -47,23 +47,6 @@ class RepresentationHeaders:
         """What is said of files has changed as a whole."""
         self.version += 1
 
-    def fields_of(
-        self,
-        file: OpenFile,
-        now: float,
-        mtime_s: int,
-        digests: FileDigests | None,
-        want: bytes | None,
-    ) -> list[Header]:
-        """`fields`, remembered as long as nothing of it can have changed."""
-        memo = file.memo
-        if want is None and memo is not None and memo[0] == self.version and memo[1] is digests:
-            return memo[2]
-        fields = self.fields(file.rep, mtime_s, digests, want)
-        if want is None and file.rep.mtime_s <= now:
-            file.memo = (self.version, digests, fields)
-        return fields
-
     def fields(
         self,
         rep: Representation,

@@ -108,7 +108,7 @@ class OpenFile:
     object any more; so a plan, a queue or a sender keeps it open by having it.
     """
 
-    __slots__ = ("_mtime_ns", "_size_bytes", "_tag_of", "_told", "by_link", "fd", "memo", "rep")
+    __slots__ = ("_mtime_ns", "_size_bytes", "_tag_of", "_told", "by_link", "fd", "rep")
 
     def __init__(
         self, fd: int, rep: Representation, tag_of: TagOf = local_tag, *, by_link: bool = False
@@ -118,8 +118,6 @@ class OpenFile:
         #: Whether it lay under another name than it was asked for when it was opened.
         self.by_link = by_link
         self._tag_of = tag_of
-        #: For the site: what it last said of this content, and as of when.
-        self.memo: tuple[int, object, list[tuple[bytes, bytes]]] | None = None
         self._size_bytes = rep.size_bytes
         self._mtime_ns = rep.key.mtime_ns
         #: Whether the log has it that the disk fails here.

@@ -63,7 +63,6 @@ _CONDITIONAL = frozenset(
 )
 #: A content written this short a time ago may be written again within the same timestamp.
 _UNSETTLED_NS = 100_000_000
-_MOST_OPENED = 256
 _SMALL_FILES_BYTES = 32 << 20
 #: Answers with a part of a file that are kept: each takes 1 kB at most.
 _MOST_PARTS = 2048
@@ -131,8 +130,6 @@ class Site:
         self._parts: dict[tuple[bytes, bytes], Ready] = {}
         self._not_found: dict[tuple[bool, bytes | None], Ready] = {}
         self._seen = array("I", bytes(4 * _SEEN_PLACES))
-        #: Files that were asked for lately, by target: spares the walk while they are current.
-        self._opened: dict[bytes, OpenFile] = {}
         self._touched = Touched(catalog)
         self.precompressed = Precompressed(tree, visibility)
         self._disk = disk if disk is not None else Disk(reactor)
@@ -160,16 +157,11 @@ class Site:
 
     def __call__(self, request: Request) -> None:
         """Answer a request (or have it answered)."""
-        if request.method == b"GET" and self._answer_whole(request):
-            return
         path = request.path
         if path.startswith(b"/-/"):
             self._route(request)
         elif request.method == b"GET" or request.method == b"HEAD":
-            file = self._opened.get(request.target)
-            if file is not None and self.is_current(file.rep):
-                self._serve_visible(request, file)
-            elif path.startswith(b"/"):
+            if path.startswith(b"/"):
                 self._find(request)
             else:
                 request.refuse(400, "bad-target", "The request target must be a path.")
@@ -179,25 +171,6 @@ class Site:
             request.refuse(
                 405, "method-not-allowed", "Only GET and HEAD are served here.", [_ALLOW]
             )
-
-    def _answer_whole(self, request: Request) -> bool:
-        """Answer with a short file that is known, as it is."""
-        file = self._files.get(request.path)
-        if file is None or file.whole is None or not _CONDITIONAL.isdisjoint(request.headers):
-            return False
-        if _names_folder(request):
-            return False
-        rep, body = file.rep, file.whole.body
-        if body is None:
-            body = file.read()
-        elif not self.is_current(rep):
-            body = None
-        if body is None:
-            self._files.forget(request.path)
-        elif self.admission.admit_small(request, rep, rep.size_bytes):
-            request.connection.answer_ready(request, file.whole, body)
-            return True
-        return False
 
     # -- finding ----------------------------------------------------------------------------
 
@@ -246,10 +219,6 @@ class Site:
             return
         self._touched.serves(file.rep)
         self.folders.serves(file.rep.path, file.rep.key)
-        if len(self._opened) >= _MOST_OPENED:
-            self._opened.clear()
-        if len(request.target) < _LONG_TARGET_BYTES:
-            self._opened[request.target] = file
         self._serve_visible(request, file)
 
     def _serve_visible(self, request: Request, file: OpenFile) -> None:
@@ -337,16 +306,11 @@ class Site:
             )
             return
         digests, _ = self.fields.digests(request, file)
-        fields = self.fields.fields_of(
-            file, now, mtime_s, digests, headers.get(b"want-repr-digest")
-        )
-        if rep is not file.rep:
-            tag = (b"ETag", rep.etag.encode("ascii"))
-            fields = [tag if field[0] == b"ETag" else field for field in fields]
+        fields = self.fields.fields(rep, mtime_s, digests, headers.get(b"want-repr-digest"))
         if chosen is not None:
             fields = chosen.fields(fields)
         elif rep is file.rep and digests is not None:
-            self._know(request, SiteFile(self, rep, digests))
+            self._know(request, rep, digests)
         if status == 304:
             of_body = (b"Content-Type", b"Content-Encoding")
             request.respond(304, [field for field in fields if field[0] not in of_body])
@@ -390,35 +354,48 @@ class Site:
             body = file.read_pieces_at_hand([(0, rep.size_bytes)])
         if body is None:
             return False
-        self._know(request, SiteFile(self, rep, digests, body))
+        self._know(request, rep, digests, body)
         now = self._wall()
         mtime_s = min(int(rep.mtime_s // 1), int(now))
-        request.respond(200, self.fields.fields_of(file, now, mtime_s, digests, None), body)
+        request.respond(200, self.fields.fields(rep, mtime_s, digests), body)
         return True
 
-    def _know(self, request: Request, file: SiteFile) -> None:
+    def _know(
+        self,
+        request: Request,
+        rep: Representation,
+        digests: FileDigests | None,
+        body: bytes | None = None,
+    ) -> None:
         """Requests for this path are answered from what is known of the file from now on."""
-        path, rep = request.path, file.rep
+        path = request.path
         known = self._files.get(path)
         if (
             known is not None
             and known.rep.key == rep.key
-            and known.digests is file.digests
-            and (known.whole is not None or file.whole is None)
+            and known.digests is digests
+            and (known.whole is not None or body is None)
         ):
             return
+        # What a folder shows depends on the query.
+        shows_folder = request.query and path.endswith(b"/")
         if (
             len(path) < _LONG_TARGET_BYTES
-            and not _names_folder(request)
+            and not shows_folder
             and self._is_settled(rep)
             and self.admission.is_plain(rep)
         ):
-            self._files.keep(path, file)
+            self._files.keep(path, SiteFile(self, rep, digests, body))
 
     # -- requests of a known shape (`http.ready.Shortcut`) ------------------------------------
 
     def first(
-        self, path: bytes, accept: bytes | None, language: bytes | None, codings: bytes | None
+        self,
+        path: bytes,
+        accept: bytes | None,
+        language: bytes | None,
+        codings: bytes | None,
+        is_plain: bool,
     ) -> Ready | None:
         """See `Shortcut`: a small file, or none, of which nothing is kept.
 
@@ -436,7 +413,7 @@ class Site:
         if found is False:
             generated = may_be_generated(name.rpartition(b"/")[2])
             return None if generated else self._nothing(accept, language)
-        if found is None:
+        if found is None or not is_plain:
             return None
         self._seen[place] = mark
         rep, body = found
@@ -507,10 +484,6 @@ class Site:
         """Whether a write now would show: one within the same timestamp would not."""
         settled_ns = int(self._wall() * 1e9) - _UNSETTLED_NS
         return max(rep.key.mtime_ns, rep.key.ctime_ns) <= settled_ns
-
-    def is_current(self, rep: Representation) -> bool:
-        """Whether the file is still the one that was described."""
-        return self.tree.has(rep.path, rep.key)
 
     def signatures_of(self, url_path: str) -> list[str]:
         """The endings of the signatures beside a file, as far as all visitors may see them."""
@@ -695,11 +668,6 @@ class _Part:
     def read(self) -> bytes | None:
         """See `Subject`."""
         return self.file.read_part(self._start, self._stop)
-
-
-def _names_folder(request: Request) -> bool:
-    """Whether the answer may be a listing, which depends on the query."""
-    return bool(request.query) and request.path.endswith(b"/")
 
 
 _NOBODY = Plainly(lambda: True)

@@ -159,10 +159,6 @@ class FoundConnection:
         """See `RequestConnection`, as all that follows."""
         request.ended(gone=False)
 
-    def answer_ready(self, request: Request, ready: Any, body: bytes) -> None:
-        """Say nothing."""
-        request.ended(gone=False)
-
     def begin(self, request: Request, *parts: Any) -> None:
         """Say nothing."""
 

@@ -23,7 +23,7 @@ from .factory import REQUEST_BYTES, HttpFactory
 from .outbox import PIECE_BYTES, Outbox, queued_bytes
 from .parser import RequestParser
 from .proxies import Preface, read_preface
-from .ready import CLOSES, JOINED_BYTES, STAYS, STAYS_BY_10, Plainly, Ready, remembered_key
+from .ready import JOINED_BYTES, Plainly, Ready, remembered_key
 from .request import Request
 from .request_shape import recognise
 from .tls import AwaitedHello, TlsServer
@@ -719,25 +719,6 @@ class HttpConnection:
             body = b"" if bodiless or request.method == b"HEAD" else body
             ready = Ready(status, fields, body, Plainly(current))
             self.factory.remembered.keep(remembered_key(request.is_tls, found), ready)
-
-    def answer_ready(self, request: Request, ready: Ready, body: bytes) -> None:
-        """Send an answer that is ready."""
-        ending = CLOSES
-        if request.keep_alive:
-            ending = STAYS_BY_10 if request.http10 else STAYS
-        if not request.dripped:
-            head, body = ready.parts(body, self.date_line, ending)
-        elif request.dripped == ready.status:
-            # A status that has dripped is not said again.
-            self._break_by(_ORDERLY)
-            head = ready.head + ending
-        else:
-            self.abort()
-            return
-        request.status = ready.status
-        request.bytes_out = ready.body_bytes
-        self.send_both(head, body)
-        self.finish(request)
 
     def begin(
         self,

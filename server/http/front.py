@@ -442,9 +442,9 @@ class Front:
             ready = file.whole if is_plain else file.answer_to(head, none_match, since, part)
         else:
             ready = factory.remembered.get(remembered_key(is_tls, found))
-        is_first = ready is None and file is None and is_plain and not requests.busy
+        is_first = ready is None and file is None and head is None and not requests.busy
         if is_first:
-            ready = shortcut.first(path, accept, language, codings)
+            ready = shortcut.first(path, accept, language, codings, is_plain)
         if ready is None or (requests.busy and not requests.passes(client)):
             return None
         ending = STAYS if kept is None and old is None else ending_of(old, kept)

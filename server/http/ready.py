@@ -54,7 +54,7 @@ _REMEMBERED_BYTES = 8 << 20
 #: How a header ends, by what becomes of the connection.
 STAYS = b"\r\n"
 CLOSES = b"Connection: close\r\n\r\n"
-STAYS_BY_10 = b"Connection: keep-alive\r\n\r\n"
+_STAYS_BY_10 = b"Connection: keep-alive\r\n\r\n"
 
 
 def ending_of(version_10: bytes | None, connection: bytes | None) -> bytes:
@@ -62,7 +62,7 @@ def ending_of(version_10: bytes | None, connection: bytes | None) -> bytes:
     if version_10 is None:
         return STAYS if connection is None or connection.lower() != b"close" else CLOSES
     if connection is not None and connection.lower() == b"keep-alive":
-        return STAYS_BY_10
+        return _STAYS_BY_10
     return CLOSES
 
 
@@ -194,6 +194,7 @@ class Ready:
         "_holds",
         "_joined",
         "_looks",
+        "_start",
         "_turn",
         "_uses",
         "body",
@@ -207,6 +208,7 @@ class Ready:
         self, status: int, head: bytes, body: bytes | None, subject: Subject, body_bytes: int = 0
     ) -> None:
         self.status = status
+        self._start = status_line(status) + b"\r\n"
         self.head = head
         self.body = body
         self.body_bytes = body_bytes if body is None else len(body)
@@ -225,7 +227,7 @@ class Ready:
 
     def parts(self, body: bytes, date_line: bytes, ending: bytes) -> tuple[bytes, bytes]:
         """The answer in two parts, of which the second may be empty; its subject is not asked."""
-        head = b"".join((status_line(self.status), b"\r\n", date_line, self.head, ending))
+        head = b"".join((self._start, date_line, self.head, ending))
         return (head + body, b"") if len(body) <= JOINED_BYTES else (head, body)
 
     def again(self, turns: Turns, date_line: bytes, ending: bytes) -> tuple[bytes, bytes] | None:
@@ -307,9 +309,17 @@ class Shortcut(Protocol):
         ...
 
     def first(
-        self, path: bytes, accept: bytes | None, language: bytes | None, codings: bytes | None
+        self,
+        path: bytes,
+        accept: bytes | None,
+        language: bytes | None,
+        codings: bytes | None,
+        is_plain: bool,
     ) -> Ready | None:
-        """The answer to the first request for a path, admitted; None: the parser's way."""
+        """The answer to the first request for a path, admitted; None: the parser's way.
+
+        A request that is not plain has a condition or a range: those mean nothing where no file is.
+        """
         ...
 
 
@@ -330,7 +340,12 @@ class NoShortcut:
         return None
 
     def first(
-        self, path: bytes, accept: bytes | None, language: bytes | None, codings: bytes | None
+        self,
+        path: bytes,
+        accept: bytes | None,
+        language: bytes | None,
+        codings: bytes | None,
+        is_plain: bool,
     ) -> Ready | None:
         """See `Shortcut`."""
         return None

@@ -84,10 +84,6 @@ class RequestConnection(Protocol):
         """See `Request.respond`."""
         ...
 
-    def answer_ready(self, request: Request, ready: Any, body: bytes) -> None:
-        """Answer with a `ready.Ready`."""
-        ...
-
     def begin(
         self,
         request: Request,
