@@ -79,9 +79,9 @@ class GateProcess:
             ).fetchone()
             return whole, sent
 
-    def snippet(self, *words: str) -> str:
+    def snippet(self, *words: str, mover: str = "nginx") -> str:
         release = str(self.folder / "release")
-        command = (TIDEGATE, "gate", "snippet", "nginx", "--root", release, "--gate", self.place)
+        command = (TIDEGATE, "gate", "snippet", mover, "--root", release, "--gate", self.place)
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
         return done.stdout
 
@@ -98,14 +98,18 @@ class Nginx:
         self.file.write_text(configuration)
         self.start()
 
-    def start(self) -> None:
+    def command(self) -> list[str]:
         # The suite may run as root, whose folders nginx's own user may not read.
         user = "user root; " if os.geteuid() == 0 else ""
+        return ["nginx", "-p", str(self.folder), "-c", str(self.file), "-g", f"{user}daemon off;"]
+
+    def start(self) -> None:
         with (self.folder / "log").open("a") as log:
             self.process = subprocess.Popen(
-                ["nginx", "-p", self.folder, "-c", self.file, "-g", f"{user}daemon off;"],
+                self.command(),
                 stdout=log,
                 stderr=log,
+                env={**os.environ, "HOME": str(self.folder)},
             )
         wait_for(lambda: listens(self.port) or self.process.poll() is not None)
         assert self.process.poll() is None, (self.folder / "log").read_text()
@@ -132,9 +136,9 @@ class Nginx:
         return [int(word) for word in listed.split()]
 
     def sending(self, folder: Path) -> set[tuple[int, str]]:
-        """The files of this folder that are open in nginx: one for each body that it sends."""
+        """The files of this folder that are open in the mover: one for each body that it sends."""
         found = set()
-        for worker in self.workers():
+        for worker in (self.process.pid, *self.workers()):
             with suppress(OSError):
                 for descriptor in Path(f"/proc/{worker}/fd").iterdir():
                     with suppress(OSError):
@@ -143,10 +147,26 @@ class Nginx:
         return found
 
 
-class Sampler:
-    """Looks ten times a second which bodies nginx sends, and keeps the most.
+class Caddy(Nginx):
+    """The same of Caddy."""
 
-    A body counts from its second look on: nginx reports an end before it closes the file, and
+    def command(self) -> list[str]:
+        return ["caddy", "run", "--adapter", "caddyfile", "--config", str(self.file)]
+
+
+class Apache(Nginx):
+    """The same of Apache, which refuses to send files as root."""
+
+    def command(self) -> list[str]:
+        user = ["-C", "User nobody", "-C", "Group nogroup"] if os.geteuid() == 0 else []
+        words = ["apache2", "-DFOREGROUND", *user, "-d", str(self.folder), "-f", str(self.file)]
+        return words
+
+
+class Sampler:
+    """Looks ten times a second which bodies a mover sends, and keeps the most.
+
+    A body counts from its second look on: a mover reports an end before it closes the file, and
     another of its processes may have begun the next body by then.
     """
 
@@ -171,13 +191,19 @@ class Sampler:
         self._thread.join()
 
 
+#: By the name of a mover: how it runs, and what its snippet needs besides.
+MOVERS = {"nginx": (Nginx, ()), "caddy": (Caddy, ()), "apache": (Apache, ("--if-absent", "closed"))}
+
+
 @contextmanager
 def gate_and_nginx(
-    folder: Path, *words: str, snippet: tuple[str, ...] = ()
+    folder: Path, *words: str, snippet: tuple[str, ...] = (), mover: str = "nginx"
 ) -> Iterator[tuple[GateProcess, Nginx]]:
-    """Both, for the release in `folder/release`."""
+    """Both, for the release in `folder/release`; or another mover."""
+    kind, own = MOVERS[mover]
     with GateProcess(folder, *words) as gate:
         port = free_port()
-        text = gate.snippet("--complete", "--listen", f"127.0.0.1:{port}", *snippet)
-        with Nginx(folder / "nginx", text, port) as nginx:
+        places = ("--complete", "--listen", f"127.0.0.1:{port}")
+        text = gate.snippet(*places, *own, *snippet, mover=mover)
+        with kind(folder / mover, text, port) as nginx:
             yield gate, nginx

@@ -85,6 +85,83 @@ def test_real_programs_are_whole_slots_are_kept_and_bytes_are_counted(tmp_path: 
     assert seen["mover_reports_lost_total"] == 0
 
 
+#: Movers that take no rate: their clients are slow by themselves.
+SLOW = {
+    "curl": ["curl", "-sSf", "--limit-rate", "3M", "-o", "OUT", "URL"],
+    "wget": ["wget", "-q", "--limit-rate=3M", "-O", "OUT", "URL"],
+    "aria2": [*("aria2c", "-q", "-x1", "--max-download-limit=3M"), "-d", "/", "-o", "OUT", "URL"],
+    "Python": PROGRAMS["Python"],
+}
+
+
+@pytest.mark.parametrize("mover", ["caddy", "apache"])
+def test_another_mover_sends_as_nginx_does(mover: str) -> None:
+    words = ("--slots", "2", "--reserve-small", "0")
+    odd = "/%C3%A4%20b%2520%3F%23%22%24x.iso"
+    with tempfile.TemporaryDirectory() as scratch:
+        # Apache reads it as a user of its own.
+        folder = Path(scratch)
+        folder.chmod(0o755)
+        digests = make_release(folder / "release", big_iso=6 * SIZE, a=SIZE)
+        os.rename(folder / "release" / "a", folder / "release" / 'ä b%20?#"$x.iso')
+        with gate_and_nginx(folder, *words, mover=mover) as (gate, site):
+            sampler = Sampler(site, folder / "release")
+            running = {
+                folder / f"{name}.out": fetch(site, folder / f"{name}.out", command, "/big.iso")
+                for name, command in SLOW.items()
+            }
+            for out, process in running.items():
+                whole(process, out, digests["big.iso"])
+            sampler.stop()
+            assert sampler.most == 2
+            seen = settled(gate)
+            assert seen["mover_reports_total"] == len(SLOW)
+            assert seen["mover_reports_lost_total"] == 0
+
+            forged = {
+                "Tidegate_Mover": "nginx HTTP/3.0 203.0.113.9 9 203.0.113.1 80",
+                "Tidegate_Lease": "0" * 32,
+                "X_Forwarded_For": "203.0.113.9",
+                "X_Sendfile": "/etc/passwd",
+            }
+            sent = answer(site, odd, **forged)
+            assert (sent.status, len(sent.body)) == (200, SIZE)
+            assert "X-Sendfile" not in sent.headers
+            head = answer(site, odd, "HEAD").headers
+            for field in ("ETag", "Last-Modified", "Content-Type", "Content-Length", "Repr-Digest"):
+                assert head[field] == sent.headers[field], field
+            tag = sent.headers["ETag"]
+            assert answer(site, odd, If_None_Match=tag).status == 304
+            for matching, status in ((tag, 206), ('"other"', 200)):
+                part = answer(site, odd, Range="bytes=10-300009", If_Range=matching)
+                assert part.status == status
+                assert part.body == (sent.body[10:300_010] if status == 206 else sent.body)
+            settled(gate)
+
+            # One that leaves, and one on whose way the gate is killed.
+            out = folder / "left"
+            left = fetch(site, out, SLOW["curl"], "/big.iso")
+            wait_for(lambda: out.exists() and out.stat().st_size > SIZE)
+            left.kill()
+            left.communicate()
+            settled(gate)
+            # The socket's buffers hold half of the file: the rest outlasts the gate's start.
+            slower = [word.replace("3M", "1M") for word in SLOW["curl"]]
+            left = fetch(site, out, slower, "/big.iso")
+            wait_for(lambda: gate.figures()["moved_bodies"] == 1)
+            gate.stop(signal.SIGKILL)
+            gate.start()
+            assert gate.figures()["moved_bodies"] == 1
+            whole(left, out, digests["big.iso"])
+            settled(gate)
+            gate.stop()
+            unled = answer(site, odd, Range="bytes=0-9")
+            if mover == "caddy":
+                assert (unled.status, unled.body) == (200, sent.body)
+            else:
+                assert unled.status == 503
+
+
 def test_every_program_that_is_installed_gets_its_file(tmp_path: Path) -> None:
     """The same names and manners as in docs/clients.md, all at once."""
     tools = [name for name in clients.there() if name not in ("pacman", "cargo")]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from tidegate.server.gate.inet_diag import (
     SocketState,
     question,
     read_answer,
-    read_destroyed,
+    read_named,
     read_socket_name,
 )
 from tidegate.server.gate.movers import mover_tag, read_mover
@@ -297,11 +299,24 @@ def test_a_report_of_nginx_is_read() -> None:
         assert read_report(wrong) is None
 
 
+def test_reports_of_apache_and_caddy_are_read() -> None:
+    lease = "0123456789abcdef" * 2
+    for word, whole in (("+", True), ("-", True), ("X", False)):
+        line = f"<13>Nov 26 20:00:00 tidegate: {lease} 200 7 {word}\n".encode()
+        assert read_report(line) == EndReport(lease, 200, 7, whole)
+    entry = {"resp_headers": {"Tidegate-Lease": [lease]}, "size": 7, "status": 206}
+    assert read_report(json.dumps(entry).encode()) == EndReport(lease, 206, 7, True)
+    wrong: list[object] = [{**entry, name: value} for name in entry for value in (None, -1, "x")]
+    wrong += [{**entry, "resp_headers": {"Tidegate-Lease": [lease + "0"]}}, {}]
+    for one in wrong:
+        assert read_report(json.dumps(one).encode()) is None, one
+
+
 @given(st.binary(max_size=300))
 def test_any_datagram_is_a_report_or_none(data: bytes) -> None:
     read_report(data)
     read_answer(data)
-    read_destroyed(data)
+    read_named(data)
     read_mover(data)
 
 
@@ -313,8 +328,8 @@ def test_where_a_mover_sends_is_read_from_one_field() -> None:
     assert told == MovedOn("nginx", name, True)
     assert read_mover(b"nginx HTTP/1.1 unix: - -") == MovedOn("nginx", None, False)
     assert read_mover(b"other HTTP/1.1") is None
-    assert read_socket_name("192.0.2.1 5000 2001:db8::2 443") is None
-    assert read_socket_name("192.0.2.1 70000 198.51.100.1 443") is None
+    assert read_socket_name(["192.0.2.1", "5000", "2001:db8::2", "443"]) is None
+    assert read_socket_name(["192.0.2.1", "70000", "198.51.100.1", "443"]) is None
 
 
 def test_the_kernel_tells_of_a_real_socket_to_the_byte() -> None:
@@ -341,6 +356,10 @@ def test_the_kernel_tells_of_a_real_socket_to_the_byte() -> None:
         while received < 100_000:
             received += len(client.recv(1 << 20))
         assert diag.look(name) == SocketState(100_000, 0)
+        known = read_socket_name([name.client, str(name.client_port)])
+        assert known is not None
+        assert diag.find(known) == name
+        assert diag.find(name) == name
         mover.close()
         client.close()
         assert diag.look(name) is None
@@ -469,7 +488,10 @@ def test_the_tag_is_that_of_nginx() -> None:
         (["snippet", "nginx", "--root", "/a", "--gate", "h:0"], "unix:PATH or HOST:PORT"),
         (["snippet", "nginx", "--root", "/a", "--gate", "a;b:80"], "unix:PATH or HOST:PORT"),
         (["snippet", "nginx", "--root", "/a", "--gate", "h:80", "--complete"], "belong together"),
-        (["snippet", "other"], "is not 'nginx'"),
+        (["snippet", "other"], "is not one of 'apache', 'caddy', 'nginx'"),
+        (["snippet", "apache", "--root", "/a", "--gate", "h:80"], "give --if-absent closed"),
+        (["snippet", "caddy", "--root", "/a", "--gate", "192.0.2.1:80"], "Caddy shows leases"),
+        (["snippet", "caddy", "--http"], "caddy has no http block"),
         (["DIR", "--policy", "fair"], "a gate cannot use the policy fair, which pauses downloads"),
         (["DIR", "--listen", "127.0.0.1:0"], "gate.report needs a port"),
         (["DIR", "--report", "x"], "is not HOST:PORT"),
@@ -491,8 +513,12 @@ def test_no_folder_breaks_out_of_a_configuration(name: str) -> None:
         of = terms(Path("/srv") / name, "unix:/run/gate.sock")
     except ProtocolError:
         return
-    text = SNIPPETS["nginx"](of)
-    assert f'alias "{of.root}/";' in text
+    for mover, line in (
+        ("nginx", f'alias "{of.root}/";'),
+        ("caddy", f'root * "{of.root}"'),
+        ("apache", f'XSendFilePath "{of.root}"'),
+    ):
+        assert line in SNIPPETS[mover](replace(of, if_absent="closed"))
     assert not set(str(of.root)) & set("$\"'\\;{}")
 
 

@@ -7,6 +7,7 @@ by no trusted mover.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from ..files.transfer import (
@@ -21,13 +22,14 @@ from ..http.answers import Header
 from ..http.clock import Clock
 from ..http.request import Request
 from .found_again import FoundConnection, KeptBody, kept_body
-from .movers import LEASE_FIELD, MOVER_FIELD, MOVERS, read_mover
+from .movers import LEASE_FIELD, MOVER_FIELD, MOVERS, RANGE_FIELD, range_of, read_mover
 from .moves import MovedOn, Moves
 
 #: The mover makes these itself, of the file that it sends.
-_OF_THE_MOVER = frozenset(
-    {b"accept-ranges", b"content-length", b"content-range", b"etag", b"last-modified"}
-)
+_OF_THE_MOVER = frozenset({b"accept-ranges", b"content-length", b"content-range", b"last-modified"})
+
+#: A name with one of these would not be one line in a field.
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 class MoverAdmission:
@@ -66,7 +68,7 @@ class MoverAdmission:
         """See `transfer.Admission`."""
         where = None
         one_range = len(plan.ranges) == 1 and b"," not in request.headers.get(b"range", b"")
-        if one_range and request.by_proxy:
+        if one_range and request.by_proxy and not _CONTROL.search(rep.path):
             where = read_mover(request.header(MOVER_FIELD))
         if where is not None:
             start = MoverStart(self, request, rep, plan, where)
@@ -112,11 +114,11 @@ class MoverStart:
             return body
         acked_bytes = found.acked_bytes if found is not None else None
         acked_bytes = moves.hand_over(body, self._where, acked_bytes)
-        name = self._where.socket
+        name = body.connection.where.socket if body.connection is not None else None
         if acked_bytes is not None and name is not None:
             admission.write_down(kept_body(request, body.lease, name, acked_bytes))
-        orders = MOVERS[self._where.mover](self._rep, admission.rate_bytes_s())
+        orders = MOVERS[self._where.mover](self._rep, self._where, admission.rate_bytes_s())
         fields = [field for field in plan.headers if field[0].lower() not in _OF_THE_MOVER]
-        orders.append((LEASE_FIELD, body.lease.encode("ascii")))
+        orders += [(RANGE_FIELD, range_of(plan)), (LEASE_FIELD, body.lease.encode("ascii"))]
         request.respond(200, (*fields, *headers, *orders), b"")
         return body

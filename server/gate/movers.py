@@ -1,33 +1,38 @@
 """What each mover says with a request, and what it is told to send a file.
 
 The snippet of a mover writes `MOVER_FIELD` over what its client sent:
-`NAME PROTOCOL CLIENT-ADDRESS CLIENT-PORT OWN-ADDRESS OWN-PORT`. The last four words may be missing.
+`NAME PROTOCOL CLIENT-ADDRESS CLIENT-PORT OWN-ADDRESS OWN-PORT ROOT`. The last words may be missing.
+A socket without its own end is found by its client's end. ROOT is needed by X-Sendfile alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from urllib.parse import unquote_to_bytes
 
-from ..files.transfer import FileKey, Representation
+from ..files.transfer import BodyPlan, FileKey, Representation
 from ..http.answers import Header
 from .inet_diag import read_socket_name
 from .moves import MovedOn
 
 MOVER_FIELD = b"tidegate-mover"
 LEASE_FIELD = b"Tidegate-Lease"
+#: The range that was admitted, as a request has it; empty for the whole file. A mover with entity
+#: tags of its own asks its files for this one instead of the client's `Range` and `If-Range`.
+RANGE_FIELD = b"Tidegate-Range"
 #: Under this path nginx has the release for its own use (`internal`).
 INTERNAL_PATH = "/-/moved"
 #: In these versions of HTTP a connection carries one answer at a time.
 _SEQUENTIAL = frozenset({"HTTP/1.0", "HTTP/1.1"})
-_MOST_BYTES = 200
+_MOST_BYTES = 1000
 
 #: The fields that tell a mover to send this file, at no more than this many bytes/s (None: no
 #: limit).
-Orders = Callable[[Representation, float | None], list[Header]]
+Orders = Callable[[Representation, MovedOn, float | None], list[Header]]
 
 
-def _accel(rep: Representation, rate_bytes_s: float | None) -> list[Header]:
-    """nginx: X-Accel-Redirect takes a percent-encoded path."""
+def _accel(rep: Representation, where: MovedOn, rate_bytes_s: float | None) -> list[Header]:
+    """X-Accel-Redirect takes a percent-encoded path. Only nginx knows the rate."""
     target = f"{INTERNAL_PATH}{rep.url_path}".encode("ascii")
     fields: list[Header] = [(b"X-Accel-Redirect", target)]
     if rate_bytes_s is not None:
@@ -35,7 +40,24 @@ def _accel(rep: Representation, rate_bytes_s: float | None) -> list[Header]:
     return fields
 
 
-MOVERS: Mapping[str, Orders] = {"nginx": _accel}
+def _sendfile(rep: Representation, where: MovedOn, rate_bytes_s: float | None) -> list[Header]:
+    """X-Sendfile takes the path as it is, from the root of the file system on."""
+    return [(b"X-Sendfile", unquote_to_bytes(where.root) + b"/" + rep.path)]
+
+
+MOVERS: Mapping[str, Orders] = {
+    "nginx": _accel,
+    "caddy": _accel,
+    "apache": _sendfile,
+}
+
+
+def range_of(plan: BodyPlan) -> bytes:
+    """The value of `RANGE_FIELD`."""
+    if plan.status != 206:
+        return b""
+    begin, end = plan.ranges[0]
+    return b"bytes=%d-%d" % (begin, end - 1)
 
 
 def mover_tag(fd: int, key: FileKey) -> str:
@@ -50,5 +72,6 @@ def read_mover(field: bytes | None) -> MovedOn | None:
     name, _, rest = field.decode("latin-1").partition(" ")
     if name not in MOVERS:
         return None
-    protocol, _, ends = rest.partition(" ")
-    return MovedOn(name, read_socket_name(ends), protocol not in _SEQUENTIAL)
+    protocol, *ends = rest.split(" ")
+    root = ends.pop() if ends and ends[-1].startswith("/") else ""
+    return MovedOn(name, read_socket_name(ends), protocol not in _SEQUENTIAL, root)

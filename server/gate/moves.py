@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from twisted.logger import Logger
 
@@ -42,12 +42,14 @@ _SENT_WELL = frozenset({200, 206})
 class MovedOn:
     """Where a body is sent. `socket` is None if the mover does not tell it.
 
-    `multiplexed`: it carries several answers at once.
+    `multiplexed`: it carries several answers at once. `root` is the percent-encoded folder of the
+    release, where the mover needs to be told.
     """
 
     mover: str
     socket: SocketName | None
     multiplexed: bool
+    root: str = ""
 
 
 @dataclass(slots=True)
@@ -155,7 +157,8 @@ class Moves:
     """All bodies that movers send now.
 
     `look` asks the kernel for a socket, `moved` is told of delivered bytes. `claim_s` is how long
-    a mover may take to begin, and `ended` is told the lease of each body that is over.
+    a mover may take to begin, and `ended` is told the lease of each body that is over. `find`
+    completes the name of a socket.
     """
 
     def __init__(
@@ -166,6 +169,7 @@ class Moves:
         rng: random.Random,
         claim_s: float,
         ended: Callable[[str], None] = lambda lease: None,
+        find: Callable[[SocketName], SocketName] = lambda name: name,
     ) -> None:
         self._clock = clock
         self._look = look
@@ -173,6 +177,7 @@ class Moves:
         self._rng = rng
         self._claim_s = claim_s
         self._ended = ended
+        self._find = find
         self.counts = MoveCounts()
         self._bodies: dict[str, MovedBody] = {}
         #: The connections with bodies on them; by name those whose socket is known.
@@ -208,6 +213,8 @@ class Moves:
         has had before this body; None where nothing is known of it.
         """
         now = self._clock.seconds()
+        if where.socket is not None:
+            where = replace(where, socket=self._find(where.socket))
         name = where.socket
         connection = self._by_name.get(name) if name is not None else None
         if connection is None:

@@ -1,8 +1,12 @@
-"""How a mover says that a body is over: one syslog datagram a body (RFC 3164), as of nginx."""
+"""How a mover says that a body is over: one datagram a body.
+
+It is a line of syslog (RFC 3164), as of nginx and logger(1), or an entry of Caddy's log in JSON.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -17,8 +21,11 @@ from ..http.clock import Reactor
 _MOST_BYTES = 4096
 #: Datagrams that are read in one go, about 1 ms: requests are answered before the rest is read.
 _READ_AT_ONCE = 100
-#: What the end of a line is, see `snippets.LOG_FORMAT`: lease, status, bytes, whether all was sent.
-_LINE = re.compile(rb"tidegate: ([0-9a-f]{32}) ([0-9]{3}) ([0-9]{1,18}) (OK)?\s*\Z")
+#: What the end of a line is: lease, status, bytes, whether all was sent. nginx says `OK` for that,
+#: Apache whether the connection is kept (`+`) or closed (`-`), and `X` for a
+#: client that left.
+_LINE = re.compile(rb"tidegate: ([0-9a-f]{32}) ([0-9]{3}) ([0-9]{1,18}) (?:(OK|[-+])|X)?\s*\Z")
+_LEASE = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +40,28 @@ class EndReport:
 
 def read_report(data: bytes) -> EndReport | None:
     """The report in a datagram; None for another text."""
+    if data.startswith(b"{"):
+        return _read_entry(data)
     found = _LINE.search(data)
     if found is None:
         return None
     lease, status, sent, whole = found.groups()
     return EndReport(lease.decode("ascii"), int(status), int(sent), whole is not None)
+
+
+def _read_entry(data: bytes) -> EndReport | None:
+    """An entry of Caddy's access log. Its size is what was sent, whole or not."""
+    try:
+        entry = json.loads(data)
+        (lease,) = entry["resp_headers"]["Tidegate-Lease"]
+        status, sent = entry["status"], entry["size"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if not (isinstance(lease, str) and _LEASE.fullmatch(lease)):
+        return None
+    if type(status) is not int or type(sent) is not int or min(status, sent) < 0:
+        return None
+    return EndReport(lease, status, sent, True)
 
 
 class ReportSocket:

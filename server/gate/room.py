@@ -55,6 +55,7 @@ class GateRoom:
             random.SystemRandom(),
             settings.claim_s,
             self._ended,
+            self._diag.find,
         )
         self._journal = MovesJournal(journal)
         self._reports = ReportSocket(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from ...protocol.errors import ProtocolError
 from .movers import INTERNAL_PATH
@@ -50,7 +51,9 @@ def terms(
         raise ProtocolError(f"--root must be an absolute path, not {str(root)!r}")
     unsafe = sorted(set(str(root)) & set("$\"'\\;{}\n\r\t"))
     if unsafe:
-        raise ProtocolError(f"--root cannot have {unsafe[0]!r} in it: nginx would read it")
+        raise ProtocolError(
+            f"--root cannot have {unsafe[0]!r} in it: the configuration has a use for it"
+        )
     return SnippetTerms(root, gate, report_place(report, gate), listen, if_absent, most_absent)
 
 
@@ -177,11 +180,185 @@ def _nginx(of: SnippetTerms) -> str:
     )
 
 
+_CADDY = """\
+# Tidegate, for a site block. It has the log of this site: Caddy 2.6 knows one.
+reverse_proxy {upstream} {{
+    # Who the client is, and its socket: written anew, whatever the client said.
+    header_up X-Forwarded-For {{remote_host}}
+    header_up X-Forwarded-Proto {{scheme}}
+    header_up Tidegate-Mover "caddy {{http.request.proto}} {{remote_host}} {{remote_port}}"
+    flush_interval -1
+    # Files that the gate lets go.
+    @moved header X-Accel-Redirect *
+    handle_response @moved {{
+        root * "{root}"
+        copy_response_headers {{
+            include Content-Type Tidegate-Lease Tidegate-Ticket Tidegate-Lease-Connections
+            include X-Content-Type-Options Repr-Digest Link
+        }}
+        # The entity tag is the gate's, which has compared If-Range with it.
+        header {{
+            ETag {{rp.header.Etag}}
+            defer
+        }}
+        request_header Range "{{rp.header.Tidegate-Range}}"
+        request_header -If-Range
+        # The path is the client's own: a rewrite to the gate's would not decode it.
+        file_server
+    }}
+}}
+# The end of each transfer.
+log {{
+    output net {report}
+    format filter {{
+        wrap json
+        fields {{
+            request delete
+        }}
+    }}
+}}
+"""
+
+_CADDY_OPEN = """\
+# The gate is away: files go without a queue, whole: an error's answer has one status.
+handle_errors {{
+    @absent expression {{http.error.status_code}} in [502, 504]
+    handle @absent {{
+        root * "{root}"
+        request_header -Range
+        request_header -If-Match
+        request_header -If-None-Match
+        request_header -If-Modified-Since
+        request_header -If-Unmodified-Since
+        file_server {{
+            status 200
+        }}
+    }}
+}}
+"""
+
+_CADDY_CLOSED = """\
+# The gate is away: clients are asked to come back.
+handle_errors {
+    @absent expression {http.error.status_code} in [502, 504]
+    handle @absent {
+        header Retry-After 30
+        respond "Back in a moment. Please try again." 503
+    }
+}
+"""
+
+_CADDY_COMPLETE = """\
+# caddy run --adapter caddyfile --config THIS-FILE
+{{
+    admin off
+    auto_https off
+}}
+http://{listen} {{
+{site}
+}}
+"""
+
+
+def _caddy(of: SnippetTerms) -> str:
+    report = of.report
+    host = report.rpartition(":")[0]
+    if not report.startswith("unix:") and host not in ("127.0.0.1", "[::1]", "localhost"):
+        # Its log has what the client sees, the lease as well.
+        raise ProtocolError("--report must be unix:PATH or on 127.0.0.1: Caddy shows leases")
+    site = _CADDY.format(
+        upstream=f"unix/{of.gate[5:]}" if of.gate.startswith("unix:") else of.gate,
+        report=f"unixgram/{report[5:]}" if report.startswith("unix:") else f"udp/{report}",
+        root=of.root,
+    )
+    site += _CADDY_OPEN.format(root=of.root) if of.if_absent == "open" else _CADDY_CLOSED
+    if of.listen is None:
+        return site
+    return _CADDY_COMPLETE.format(listen=of.listen, site=_indented(site, 4))
+
+
+_APACHE = """\
+# Tidegate, for a virtual host. Needs a2enmod headers proxy proxy_http setenvif xsendfile, and for
+# the last of them libapache2-mod-xsendfile.
+UseCanonicalPhysicalPort On
+ProxyAddHeaders Off
+ProxyPreserveHost On
+ProxyTimeout 3600
+ProxyPass "/" "{upstream}" flushpackets=on retry=0
+
+# Who the client is, and its socket: written anew, whatever the client said.
+SetEnvIf Server_Addr "(.*)" tidegate_addr=$1
+RequestHeader set X-Forwarded-For "expr=%{{REMOTE_ADDR}}"
+RequestHeader set X-Forwarded-Proto "expr=%{{REQUEST_SCHEME}}"
+RequestHeader set Tidegate-Mover "expr=apache %{{SERVER_PROTOCOL}} %{{REMOTE_ADDR}} \
+%{{REMOTE_PORT}} %{{reqenv:tidegate_addr}} %{{SERVER_PORT}} {quoted}"
+
+# Files that the gate lets go.
+XSendFile On
+XSendFilePath "{root}"
+Header note Tidegate-Lease tidegate-lease
+Header unset Tidegate-Lease
+Header unset Tidegate-Range
+
+# The end of each transfer.
+LogFormat "%{{tidegate-lease}}n %>s %B %X" tidegate
+CustomLog "|/usr/bin/logger -t tidegate {report}" tidegate "expr=-n note('tidegate-lease')"
+
+# The gate is away: clients are asked to come back.
+ErrorDocument 503 "Back in a moment. Please try again."
+Header always set Retry-After 30 "expr=%{{REQUEST_STATUS}} == 503 && -z resp('Retry-After')"
+"""
+
+_APACHE_COMPLETE = """\
+# apache2 -DFOREGROUND -d AN-EMPTY-FOLDER -f THIS-FILE
+ServerName {host}
+Listen {listen}
+PidFile apache.pid
+DefaultRuntimeDir .
+Mutex file:.
+ErrorLog error.log
+{modules}
+<Location "/">
+    Require all granted
+</Location>
+{server}"""
+
+_APACHE_MODULES = (
+    *("authz_core", "headers", "mpm_event", "proxy", "proxy_http", "setenvif", "xsendfile"),
+)
+
+
+def _apache(of: SnippetTerms) -> str:
+    if of.if_absent == "open":
+        raise ProtocolError("Apache sends no files without the gate: give --if-absent closed")
+    host, _, port = of.report.rpartition(":")
+    unix = of.report.startswith("unix:")
+    server = _APACHE.format(
+        upstream=f"{of.gate}|http://gate/" if of.gate.startswith("unix:") else f"http://{of.gate}/",
+        # logger(1) sends a line as the datagram that nginx would send.
+        report=f"-u {of.report[5:]}" if unix else f"-d --rfc3164 -n {host.strip('[]')} -P {port}",
+        root=of.root,
+        quoted=quote(str(of.root)),
+    )
+    if of.listen is None:
+        return server
+    modules = "\n".join(
+        f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so"
+        for name in _APACHE_MODULES
+    )
+    host = of.listen.rpartition(":")[0]
+    return _APACHE_COMPLETE.format(listen=of.listen, host=host, modules=modules, server=server)
+
+
 def _indented(text: str, by: int) -> str:
     return "".join(f"{' ' * by}{line}" if line.strip() else line for line in text.splitlines(True))
 
 
 #: By the name of a mover: what it is configured with.
-SNIPPETS: Mapping[str, Callable[[SnippetTerms], str]] = {"nginx": _nginx}
+SNIPPETS: Mapping[str, Callable[[SnippetTerms], str]] = {
+    "apache": _apache,
+    "caddy": _caddy,
+    "nginx": _nginx,
+}
 #: What stands outside of the part that a site includes.
 HTTP_PARTS: Mapping[str, str] = {"nginx": _NGINX_HTTP}

@@ -41,7 +41,7 @@ class GateGroup(click.Group):
 
 @click.group(cls=GateGroup)
 def gate() -> None:
-    """Decide who may download, and let nginx send the files.
+    """Decide who may download, and let nginx, Caddy or Apache send the files.
 
     \b
     tidegate gate DIR --listen unix:/run/tidegate/gate.sock
@@ -63,8 +63,8 @@ def run(file: Path | None, report: str | None, **options: Any) -> None:
 
 _report = click.option(
     "--report",
-    help="Where nginx reports the end of a transfer: unix:PATH or HOST:PORT (UDP). Default: beside "
-    "the gate's address.",
+    help="Where the mover reports the end of a transfer: unix:PATH or HOST:PORT (UDP). Default: "
+    "beside the gate's address.",
 )
 _run = click.Command(
     "run",
@@ -95,7 +95,7 @@ gate.add_command(_report(_run))
     type=click.IntRange(1, 65535),
     default=200,
     show_default=True,
-    help="How many connections get files without the gate.",
+    help="How many connections get files without the gate (nginx).",
 )
 def snippet(
     mover: str,
@@ -110,6 +110,8 @@ def snippet(
 ) -> None:
     """Print what MOVER is configured with."""
     if outer:
+        if mover not in HTTP_PARTS:
+            raise click.UsageError(f"{mover} has no http block: leave --http out.")
         click.echo(HTTP_PARTS[mover], nl=False)
         return
     if root is None or address is None:
@@ -118,9 +120,9 @@ def snippet(
         raise click.UsageError("--complete and --listen HOST:PORT belong together.")
     try:
         of = terms(root, address, report or "", listen, if_absent, absent_connections)
+        click.echo(SNIPPETS[mover](of), nl=False)
     except ProtocolError as fault:
         raise click.UsageError(str(fault)) from fault
-    click.echo(SNIPPETS[mover](of), nl=False)
 
 
 @gate.command()
