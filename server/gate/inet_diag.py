@@ -89,7 +89,7 @@ def question(name: SocketName, dump: int | None = None) -> bytes:
 
     `dump` is the family of those.
     """
-    family = socket.AF_INET6 if ":" in name.client else socket.AF_INET
+    family: int = socket.AF_INET6 if ":" in name.client else socket.AF_INET
     ends = b"".join(
         socket.inet_pton(family, address).ljust(16, b"\0") for address in (name.mover, name.client)
     )
@@ -200,7 +200,7 @@ class InetDiag:
         """All sockets that the kernel tells. Raises OSError and struct.error."""
         assert self._socket is not None
         self._socket.send(asked)
-        found = []
+        found: list[tuple[SocketName, SocketState]] = []
         while True:
             data = self._socket.recv(65_536)
             while data:
