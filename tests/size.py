@@ -32,7 +32,7 @@ BUDGETS: Mapping[str, Size] = {
     "protocol": Size(5_178, 136),
     "server": Size(45_600, 782),
     "client": Size(16_400, 111),
-    "loadtest": Size(8_400, 142),
+    "loadtest": Size(7_640, 134),
     "bench": Size(6_250, 168),
 }
 

@@ -24,7 +24,6 @@ from .arguments import (
     read_settings,
 )
 from .conditions import Starved
-from .fleet_cli import cluster
 from .paper import LOADS, Cell, findings, order_agrees, run_paper
 from .scenario import MANNERS, POLICIES, Scenario
 from .study import StudyResult, run_seeds
@@ -369,6 +368,3 @@ def paper(
         click.echo(json.dumps(paper_object(cells, statements, orders), allow_nan=False))
     else:
         click.echo(paper_table(cells, statements, orders))
-
-
-simulate.add_command(cluster)
