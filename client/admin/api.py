@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -32,9 +32,6 @@ class ApiLimits:
 
 
 TUNING = ApiLimits()
-
-
-_ROOT = "/api/v1"
 
 
 class AdminFault(Exception):
@@ -78,7 +75,7 @@ class AdminApi:
     ) -> AdminReply:
         """One exchange; `path` is below the API's root. Raises AdminFault."""
         given = {name: value for name, value in (query or {}).items() if value not in (None, "")}
-        target = self._url + _ROOT + quote(path) + ("?" + urlencode(given) if given else "")
+        target = self._url + "/api/v1" + quote(path) + ("?" + urlencode(given) if given else "")
         headers = {"Accept": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -109,22 +106,20 @@ class AdminApi:
             raise AdminFault(f"{self._url} answered with something that is not JSON.") from None
         return AdminReply(document, answer.headers.get("etag", ""))
 
-    def get(self, path: str, **query: Any) -> Any:
+    def get(self, path: str) -> Any:
         """The document at a path."""
-        return self.call("GET", path, query=query).body
+        return self.call("GET", path).body
 
-    def wait_for_preview(self, key: str) -> Any:
-        """The preview once it is done; raises AdminFault when it failed or takes too long."""
+    def settled(
+        self, path: str, state_of: Callable[[Any], str], query: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The document once its simulation has ended, or as it is after `TUNING.preview_s`."""
         end_s = time.monotonic() + TUNING.preview_s
         pause_s = 0.2
         while True:
-            found = self.get(f"/previews/{key}")
-            if found["state"] == "failed":
-                raise AdminFault(f"The simulation failed: {found['fault']}")
-            if found["state"] == "done":
+            found = self.call("GET", path, query=query).body
+            if state_of(found) not in ("waiting", "running") or time.monotonic() > end_s:
                 return found
-            if time.monotonic() > end_s:
-                raise AdminFault("The simulation takes too long; look at the policy page.")
             time.sleep(pause_s)
             pause_s = min(2.0, pause_s * 1.5)
 
