@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import bars, compare, http_peers, mirror, peers, staging
+from bench import compare, http_peers, mirror, peers, staging
 from bench.attacks import live, simulated, table
 from bench.parallel import lab as parallel
 from bench.policies import lab as policies
@@ -88,7 +88,7 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
         "9 bytes were read",
     ),
     "attacks live: people not done": (
-        lambda: live._all_done_s([3.0, live.LONGEST_S]),
+        lambda: live._all_done_s([3.0, live.DAY.longest_s]),
         "1 of 2 people",
     ),
     "attacks live: attacker ended early": (
@@ -300,20 +300,6 @@ def test_faults_of_machines_that_hit_nothing_break_a_promise() -> None:
     assert machine_faults.judge(history, written, harm, 6, 6, "") == ["no fault hit anything"]
     harm.done["leader killed"] += 1
     assert machine_faults.judge(history, written, harm, 6, 6, "") == []
-
-
-def test_a_bar_about_told_times_is_missed_where_nobody_was_told_one() -> None:
-    judge = bars.between("eta_within_p90", 0.85, 0.95)
-    _, held = judge([[{"eta_told": 0.0, "eta_within_p90": float("nan")}]])
-    assert not held
-    _, held = judge([[{"eta_told": 3.0, "eta_within_p90": 0.9}]])
-    assert held
-
-
-def test_bars_that_do_not_exist_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["bars", "--only", "no such bar"])
-    with pytest.raises(NothingMeasured, match="No bar"):
-        bars.main()
 
 
 #: In a process of its own: Locust changes sockets and threads for all that run beside it.

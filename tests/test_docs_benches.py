@@ -70,7 +70,6 @@ SMALLEST = {
     "tests.attacks.adversary --minutes 0.02 --seed 1 --rush 5": "always download: the bound",
     "bench.attacks.table --policy fair --attacker '16 people who always download' --days 1 "
     "--people 4 --no-simulated": "no attacker: ",
-    "bench.bars --seeds 1 --only 'ticket exp2 0.5: to HTTP'": "of 1 bars held",
     "bench.compare --policy reserve --time-scale 60 --thin 2": "| reserve | 355 |",
     "bench.gate --decisions 200 --connections 2": "200 decisions in",
     "bench.http_peers --pair --rounds 1 --seconds 1 --stalled 0 --warm-up 0 --only 304": "| 304 |",
