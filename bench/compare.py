@@ -31,32 +31,39 @@ from typing import Any
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from bench.shared.subject import require
-from tidegate.loadtest.population import scaled
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import measure
 from tidegate.loadtest.sim.scenario import Scenario
-from tidegate.loadtest.workloads import Workload, make_workload
+from tidegate.loadtest.workloads import Workload, make_workload, scaled
 from tidegate.policies.registry import POLICIES
 from tidegate.policies.settings import PolicySettings
 
 #: Policy -> mean of paper A's figure 19 in seconds.
 PAPER: Mapping[str, float] = {"fcfs": 1265.0, "reserve": 355.0, "ticket": 353.0}
-#: Experiment 2 of paper A.
-LARGE_SLOTS = 30
-SMALL_SLOTS = 6
-#: The share of the population's bandwidth that the line has.
-LOAD = 0.5
-#: The largest relative difference of a live mean from the simulated one.
-TOLERANCE = 0.15
-#: The size of an answer without a ticket and with one. It does not shrink with the time scale.
-PLAIN_BYTES = 450
-TICKET_BYTES = 900
-#: How long the server watches a transfer before it uses its rate. Not scaled either.
-LOOK_S = 0.2
-#: Simulations with other jitter of the clients, of which the mean is taken.
-DRAWINGS = 5
-#: Bounds one run.
-_LIMIT_S = 900
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """Experiment 2 of paper A as it is staged, simulated and judged."""
+
+    large_slots: int = 30
+    small_slots: int = 6
+    #: The share of the population's bandwidth that the line has.
+    load: float = 0.5
+    #: The largest relative difference of a live mean from the simulated one.
+    tolerance: float = 0.15
+    #: The size of an answer without a ticket and with one. It does not shrink with the time scale.
+    plain_bytes: int = 450
+    ticket_bytes: int = 900
+    #: How long the server watches a transfer before it uses its rate. Not scaled either.
+    look_s: float = 0.2
+    #: Simulations with other jitter of the clients, of which the mean is taken.
+    drawings: int = 5
+    #: Bounds one run.
+    limit_s: int = 900
+
+
+RUN = ComparedRun()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,7 @@ def to_toml(settings: Mapping[str, Any]) -> str:
 
 
 def _reserve(policy: str) -> int:
-    return SMALL_SLOTS if "reserve_small" in POLICIES[policy].reads else 0
+    return RUN.small_slots if "reserve_small" in POLICIES[policy].reads else 0
 
 
 def staged(policy: str, settings: Mapping[str, Any]) -> Scenario:
@@ -121,9 +128,9 @@ def staged(policy: str, settings: Mapping[str, Any]) -> Scenario:
     reserve = _reserve(policy)
     return Scenario(
         "http" if policy == "fcfs" else policy,
-        slots=LARGE_SLOTS + SMALL_SLOTS - reserve,
+        slots=RUN.large_slots + RUN.small_slots - reserve,
         reserve_small=reserve,
-        bandwidth=LOAD,
+        bandwidth=RUN.load,
         tick_s=0.25,
         hold=False,
         settings=dict(settings),
@@ -135,18 +142,18 @@ def simulate(
 ) -> float:
     """The mean session time of the simulated clients, in the paper's seconds.
 
-    It is the mean over `DRAWINGS` of the clients' jitter, which alone moves FCFS by 5 %.
+    It is the mean over `RUN.drawings` of the clients' jitter, which alone moves FCFS by 5 %.
     """
     scenario = staged(policy, settings)
     conditions = replace(
         scenario.conditions(workload),
         attempt_s=0.0,
         accept_s=0.0,
-        look_s=LOOK_S,
-        answer_bytes=TICKET_BYTES if POLICIES[policy].gives_tickets else PLAIN_BYTES,
+        look_s=RUN.look_s,
+        answer_bytes=RUN.ticket_bytes if POLICIES[policy].gives_tickets else RUN.plain_bytes,
     )
     means = []
-    for drawing in range(seed, seed + DRAWINGS):
+    for drawing in range(seed, seed + RUN.drawings):
         made = scenario.make_policy(workload, drawing)
         tally = Engine(workload, made, conditions, drawing).run()
         means.append(measure(workload, conditions, tally)["mean_session_s"] * time_scale)
@@ -164,7 +171,7 @@ def figures_of(
         folder = Path(name)
         config = folder / "tidegate.toml"
         fixed = {
-            "slots": LARGE_SLOTS + SMALL_SLOTS,
+            "slots": RUN.large_slots + RUN.small_slots,
             "reserve_small": _reserve(policy),
             "small_below_bytes": workload.small_below_bytes,
         }
@@ -174,10 +181,10 @@ def figures_of(
         users = ("--users", str(len(workload.visitors)))
         command += [f"--locust={option}" for option in (*options, *users)]
         command += ["--", "--config", str(config)]
-        rate = int(workload.bandwidth_bytes_s * LOAD)
+        rate = int(workload.bandwidth_bytes_s * RUN.load)
         command += ["--policy", policy, "--bandwidth", f"{rate}B/s"]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+            command, capture_output=True, text=True, timeout=RUN.limit_s, check=False
         )
         figures = folder / "figures.json"
         if not figures.exists():
@@ -215,12 +222,12 @@ def faults(rows: Sequence[ComparedPolicy]) -> list[str]:
     found = [
         f"{row.policy}: the live mean is {100 * row.gap:+.0f} % off the simulator's"
         for row in rows
-        if abs(row.gap) > TOLERANCE
+        if abs(row.gap) > RUN.tolerance
     ]
     found += [f"{row.policy}: {100 * row.failed:.1f} % failed" for row in rows if row.failed]
     for one in rows:
         for other in rows:
-            apart = other.simulated_s > one.simulated_s * (1 + TOLERANCE)
+            apart = other.simulated_s > one.simulated_s * (1 + RUN.tolerance)
             if apart and one.live_s > other.live_s:
                 found.append(f"{one.policy} beats {other.policy} in the simulator, not live")
     return found

@@ -19,7 +19,6 @@ import click
 from ..policies.registry import POLICIES
 from ..protocol.units import format_duration, format_size
 from .content import MOST_FILES, files_of, write
-from .population import scaled
 from .probe import ServerProbe
 from .registry import Profile, find_profile, find_workload, on_release, profile_names
 from .sim.arguments import DurationParam, read_rate, read_weights
@@ -27,7 +26,7 @@ from .sim.conditions import Starved
 from .sim.plan import draw_visitors, files_below, make_crowd
 from .trace import to_trace
 from .verdict import Simulated, simulate, verdict, verdict_page
-from .workloads import File, Workload
+from .workloads import File, Workload, scaled
 
 _PROFILE = "release_day"
 _MOST_NAMED = 5

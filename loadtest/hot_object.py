@@ -17,9 +17,9 @@ from locust import User, task
 from tidegate.loadtest import options
 from tidegate.loadtest.catalogue import CATALOGUE
 from tidegate.loadtest.content import files_of
-from tidegate.loadtest.population import address_of
 from tidegate.loadtest.recorder import must_count, tally
 from tidegate.loadtest.replay import ARRIVALS, Replay, population
+from tidegate.loadtest.workloads import address_of
 
 __all__ = ["HotObject", "ReceiverUser", "options"]
 

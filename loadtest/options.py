@@ -1,18 +1,28 @@
-"""The options that every profile understands, beside Locust's own; in its web page too."""
+"""The options that every profile understands, beside Locust's own; in its web page too.
+
+A headless run asks the server once before it begins, so that a wrong address is told at once.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from typing import Any
 
+import gevent
 from locust import events
+from locust.env import Environment
+from locust.runners import WorkerRunner
 
-from . import presence
+from .catalogue import CATALOGUE
+from .probe import ServerProbe
 from .registry import find_workload
 from .slo import Objective
 from .tally import is_figure
 
-__all__ = ["presence"]
+#: A server that is just being started is waited for this long.
+PATIENCE_S = 10.0
 
 
 def _objective(text: str) -> str:
@@ -122,8 +132,36 @@ def add_options(parser: Any) -> None:
     )
     # No fields: who may start a run on the page may not write files on this machine.
     group.add_argument(
-        "--figures-csv", default="", help="Write all figures of the run to this CSV file"
-    )
-    group.add_argument(
         "--figures-json", default="", help="Write all figures of the run to this JSON file"
     )
+
+
+def why_not(host: str, patience_s: float = PATIENCE_S, ca: str | None = None) -> str | None:
+    """None as soon as the server at this URL answers anything; else what speaks against it."""
+    if not host.startswith(("http://", "https://")):
+        return f"{host!r} is no address of a server; write for example --host http://127.0.0.1:8080"
+    probe = ServerProbe(host, ca, sleep=gevent.sleep)
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            probe.get("/", "HEAD")
+        except OSError as fault:
+            if time.monotonic() > until:
+                return f"{fault}. Start the server, or name it by --host"
+            gevent.sleep(0.5)
+        else:
+            return None
+
+
+@events.init.add_listener
+def _ask(environment: Environment, **_: Any) -> None:
+    CATALOGUE.ca = getattr(environment.parsed_options, "ca", None) or None
+    if isinstance(environment.runner, WorkerRunner) or environment.web_ui is not None:
+        return
+    fault = why_not(environment.host or "", ca=CATALOGUE.ca)
+    if fault is not None:
+        sys.stderr.write(f"{fault}.\n")
+        # What Locust has started besides must not keep the process.
+        if environment.runner is not None:
+            environment.runner.quit()
+        sys.exit(1)

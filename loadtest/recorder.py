@@ -1,4 +1,4 @@
-"""Carries the tally through Locust: from workers to the master, to its page, files and exit code.
+"""Carries the tally through Locust: from workers to the master, to its page, file and exit code.
 
 Import it once from a locustfile. In a worker `tally()` is what this process saw since its last
 report; in a local run or on the master `total()` is everything.
@@ -6,9 +6,6 @@ report; in a local run or on the master `total()` is everything.
 
 from __future__ import annotations
 
-import csv
-import html
-import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,10 +20,8 @@ from .slo import Objective, misses
 from .tally import Tally, rows
 
 _KEY = "tidegate"
-_COLUMNS = ("group", "name", "value", "meaning")
 _seen = Tally()
 _total = Tally()
-_environment: list[Environment] = []
 
 
 def tally() -> Tally:
@@ -75,7 +70,6 @@ def reset() -> None:
 
 @events.init.add_listener
 def _extend_page(environment: Environment, **_: Any) -> None:
-    _environment[:] = [environment]
     if environment.web_ui is None:
         return
     from flask import Response, request
@@ -94,7 +88,6 @@ def _extend_page(environment: Environment, **_: Any) -> None:
                 ],
             }
         ],
-        "extended_csv_files": [{"href": "/tidegate/figures.csv", "title": "Download figures CSV"}],
     }
 
     @app.after_request
@@ -109,19 +102,6 @@ def _extend_page(environment: Environment, **_: Any) -> None:
             response.set_data(json.dumps({**response.get_json(), "extended_stats": extra}))
         return response
 
-    @app.route("/tidegate/figures.csv")
-    def figures_csv() -> Response:
-        return Response(to_csv(total().figures()), mimetype="text/csv")
-
-
-def to_csv(figures: dict[str, float]) -> str:
-    """Figures as CSV with a header row."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(["figure", "value"])
-    writer.writerows(figures.items())
-    return out.getvalue()
-
 
 @events.quitting.add_listener
 def _conclude(environment: Environment, **_: Any) -> None:
@@ -135,8 +115,6 @@ def _conclude(environment: Environment, **_: Any) -> None:
         environment.process_exit_code = 1
     elif isinstance(environment.runner, MasterRunner) and not environment.runner.errors:
         environment.process_exit_code = 0
-    if options.figures_csv:
-        Path(options.figures_csv).write_text(to_csv(figures), encoding="utf-8")
     if options.figures_json:
         verdict = {
             "profile": Path(getattr(options, "config", None) or options.locustfile).stem,
@@ -171,36 +149,3 @@ def verdict_on(wanted: Sequence[str], figures: dict[str, float]) -> list[str]:
         except ValueError as error:
             found.append(str(error))
     return misses(objectives, figures) + missing_subjects(figures) + found
-
-
-@events.quit.add_listener
-def _finish_report(exit_code: int, **_: Any) -> None:
-    """Locust has written its HTML report by now: put our figures into it."""
-    if not _environment or _environment[0].parsed_options is None:
-        return
-    named = getattr(_environment[0].parsed_options, "html_file", None)
-    if not named or not Path(named).is_file():
-        return
-    path = Path(named)
-    page = path.read_text(encoding="utf-8")
-    section = to_html(total().figures())
-    # Locust's scripts have body tags in their strings: the last one is the page's own.
-    head, tag, tail = page.rpartition("</body>")
-    if tag and section not in page:
-        path.write_text(head + section + tag + tail, encoding="utf-8")
-
-
-def to_html(figures: dict[str, float]) -> str:
-    """A section for Locust's report, readable on its light and its dark page."""
-    cells = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(row[key])}</td>" for key in _COLUMNS) + "</tr>"
-        for row in rows(figures)
-    )
-    return (
-        '<section id="tidegate-admission" style="font-family:sans-serif;max-width:60rem;'
-        'margin:2rem auto;padding:0 1rem;background:Canvas;color:CanvasText">'
-        "<h2>Admission</h2>"
-        '<table style="width:100%;border-spacing:0 .3rem;text-align:left">'
-        "<thead><tr><th>About</th><th>Figure</th><th>Value</th><th>Meaning</th></tr></thead>"
-        f"<tbody>{cells}</tbody></table></section>"
-    )

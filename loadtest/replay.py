@@ -18,10 +18,9 @@ from locust import LoadTestShape, events
 from locust.env import Environment
 from locust.runners import HEARTBEAT_LIVENESS, MasterRunner, Runner, WorkerRunner
 
-from .population import scaled
 from .recorder import reset, tally, total
 from .registry import find_workload
-from .workloads import Visitor, Workload, with_rude
+from .workloads import Visitor, Workload, scaled, with_rude
 
 _ARRIVALS = "tidegate-arrivals"
 

@@ -32,14 +32,12 @@ from ..client.net.retry import (
 from .body import NarrowPool, receive
 from .catalogue import CATALOGUE
 from .download_tally import DownloadTally
-from .population import address_of
 from .recorder import tally
 from .replay import ARRIVALS
-from .workloads import File, Visitor
+from .workloads import File, Visitor, address_of
 
 #: A client's kernel takes little before the client has read it, as over a slow line.
 RECEIVE_BUFFER_BYTES = 16 * 1024
-_EXPLANATION_BYTES = 16 * 1024
 
 
 def _trusting(ca: str, **_: Any) -> gevent.ssl.SSLContext:
@@ -156,7 +154,7 @@ class Downloader(FastHttpUser):
             explanation = b""
             if response.status_code >= 400:
                 # Locust has read the body of an error by now, to word the failure.
-                explanation = (response.content or b"")[:_EXPLANATION_BYTES]
+                explanation = (response.content or b"")[: 16 * 1024]
             meaning = read(response.status_code, fields, explanation, time.time())
             if not isinstance(meaning, Body):
                 if isinstance(meaning, Redirect):

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidegate.loadtest.population import scaled
 from tidegate.loadtest.registry import read_profile
-from tidegate.loadtest.workloads import Workload, make_workload, with_rude
+from tidegate.loadtest.workloads import Workload, make_workload, scaled, with_rude
 
 ROOT = Path(__file__).resolve().parents[1]
 _BINS = 60

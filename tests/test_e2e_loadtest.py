@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -15,8 +14,7 @@ import pytest
 
 from bench.shared.ports import free_port
 from tests.installed import PACKAGE, PYTHON
-from tidegate.loadtest.population import scaled
-from tidegate.loadtest.workloads import make_workload
+from tidegate.loadtest.workloads import make_workload, scaled
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.e2e
@@ -104,22 +102,14 @@ def figures(folder: Path) -> Mapping[str, float]:
     return found
 
 
-def test_a_run_reports_in_json_csv_and_html_and_keeps_its_objectives(
-    site: Site, tmp_path: Path
-) -> None:
-    page, table = tmp_path / "report.html", tmp_path / "figures.csv"
-    done = site.run("ci", "--figures-csv", str(table), "--html", str(page))
+def test_a_run_reports_its_figures_and_keeps_its_objectives(site: Site) -> None:
+    done = site.run("ci")
     assert done.returncode == 0, done.stdout + done.stderr
     found = figures(site.folder)
     assert found["finished"] == found["arrived"] > 50
     assert found["failed"] == 0
     assert found["tickets_issued"] == found["tickets_redeemed"] > 0
     assert found["verified_bytes"] > 1_000_000
-    rows = dict(csv.reader(table.read_text().splitlines()))
-    assert float(rows["finished"]) == found["finished"]
-    report = page.read_text()
-    assert report.rindex('id="tidegate-admission"') > report.rindex("</script>")
-    assert "told to wait large" in report
 
 
 def test_a_worker_that_dies_takes_few_arrivals_with_it_and_a_missed_objective_is_named(

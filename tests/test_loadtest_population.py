@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.loadtest.content import blocks, files_of, main, write
-from tidegate.loadtest.population import address_of, scaled
-from tidegate.loadtest.workloads import File, make_workload
+from tidegate.loadtest.workloads import File, address_of, make_workload, scaled
 
 
 def test_time_scale_shrinks_every_duration_alike() -> None:

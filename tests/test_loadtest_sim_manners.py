@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from bench.compare import scaled_settings, staged
-from tidegate.loadtest.population import scaled
 from tidegate.loadtest.sim.conditions import RUDE
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import columns
 from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS, SimClient
-from tidegate.loadtest.workloads import make_workload, with_rude
+from tidegate.loadtest.workloads import make_workload, scaled, with_rude
 from tidegate.policies.contract import Admit, Job, Wait
 
 #: The fraction of the clients that can be rude.

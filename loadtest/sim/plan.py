@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...protocol.units import format_duration, format_rate, format_size
-from ..population import scaled
-from ..workloads import RELEASE_DAY, File, Visitor, Workload
+from ..workloads import RELEASE_DAY, File, Visitor, Workload, scaled
 from .arithmetic import mean
 from .bounds import alone_s
 from .engine import Engine
