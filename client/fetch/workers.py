@@ -379,9 +379,6 @@ class AnswerTaker:
         connection = self._worker.connection
         return connection.last_s if connection is not None else self._worker.driver.network.now()
 
-    def lost(self, text: str, permanent: bool) -> None:
-        """Called by the connection; the worker hears of it too, and gives the blocks back."""
-
 
 class FileBytes:
     """Brings the bytes of one block, or of what was asked for in the dark: then `block` is None

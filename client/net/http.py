@@ -17,19 +17,17 @@ from .answers import Fields
 from .network import Cancellable, Endpoint, Network, Transport
 
 _HEAD_LIMIT = 64 << 10
-#: Answers like "103 Early Hints" before the one that counts.
-_MOST_INTERIM = 100
 
 
 class Taker(Protocol):
-    """Who asked; hears `head`, then `body` any number of times, then `end`, or else `lost`."""
+    """Who asked; hears `head`, then `body` any number of times, then `end`.
+
+    Where the connection goes first, its owner hears that instead.
+    """
 
     def head(self, status: int, fields: Fields) -> None: ...
     def body(self, data: memoryview) -> None: ...
     def end(self) -> None: ...
-    def lost(self, text: str, permanent: bool) -> None:
-        """The connection went first."""
-        ...
 
 
 class Owner(Protocol):
@@ -194,18 +192,13 @@ class Connection:
         self._over = True
         if self._patience is not None:
             self._patience.cancel()
-        current, waiting = self._current, list(self._waiting)
-        crowded = self.crowded
+        current, crowded = self._current, self.crowded
         self._current = None
         self._waiting.clear()
-        if current is not None:
-            if self._left is None and text == "the connection was closed" and not self._parser:
-                # A body without a length ends with the connection (RFC 9112, 6.3).
-                current.end()
-            else:
-                current.lost(text, permanent)
-        for asked in waiting:
-            asked.taker.lost(text, permanent)
+        unsized = self._left is None and self._parser is None
+        if current is not None and unsized and text == "the connection was closed":
+            # A body without a length ends with the connection (RFC 9112, 6.3).
+            current.end()
         self._owner.closed(text, permanent, crowded)
 
     def received(self, data: memoryview) -> None:
@@ -255,7 +248,8 @@ class Connection:
             return data[:0]
         if reader.status < 200:
             self._interim += 1
-            if self._interim > _MOST_INTERIM:
+            # Answers like "103 Early Hints" before the one that counts.
+            if self._interim > 100:
                 self._nonsense("it announces answers without end")
             return rest
         self._interim = 0

@@ -141,9 +141,6 @@ class KeepAliveClient:
         """It is whole."""
         self._tell(Reply(self._status, self._fields.as_dict(), bytes(self._body)))
 
-    def lost(self, text: str, permanent: bool) -> None:
-        """`closed` says more."""
-
     # -- the rest ------------------------------------------------------------------------------
 
     def _watch(self) -> None:

@@ -130,7 +130,6 @@ class _Wire:
     def cancel(self) -> None: ...
     def expect(self, count: int) -> None: ...
     def opened(self, rtt_s: float) -> None: ...
-    def closed(self, text: str, permanent: bool, crowded: bool) -> None: ...
     def head(self, status: int, fields: Fields) -> None: ...
 
     def body(self, data: memoryview) -> None:
@@ -139,7 +138,7 @@ class _Wire:
     def end(self) -> None:
         self.ended = True
 
-    def lost(self, text: str, permanent: bool) -> None:
+    def closed(self, text: str, permanent: bool, crowded: bool) -> None:
         self.fault = text
 
 
