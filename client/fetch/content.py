@@ -94,24 +94,34 @@ class BodyReceiver:
         """Bytes of a whole answer that runs beside the one that has the block."""
         if not self._write(lane, position, data):
             return False
-        self.segments.filled(position, position + len(data))
+        self._filled(position, data)
         self._handler.break_stopped()
-        if self.segments.done:
-            self._handler.wake()
         return True
 
+    def fill(self, number: int, position: int, data: memoryview) -> None:
+        """Bytes from elsewhere, for which this mirror answers. Raises LocalProblem."""
+        self._put(number, position, data)
+        self._filled(position, data)
+
+    def _filled(self, position: int, data: memoryview) -> None:
+        self.segments.filled(position, position + len(data))
+        if self.segments.done:
+            self._handler.wake()
+
     def _write(self, lane: int, position: int, data: memoryview) -> bool:
-        state = self._state
-        mirror = state.mirror_of(lane)
+        mirror = self._state.mirror_of(lane)
         try:
-            self.writer.write_at(position, data, mirror.number)
+            self._put(mirror.number, position, data)
         except LocalProblem as problem:
             self._handler.fail(problem)
             return False
-        if state.first_byte_s is None:
-            self._handler.handle(FirstByte())
         mirror.counts.received_bytes += len(data)
         return True
+
+    def _put(self, number: int, position: int, data: memoryview) -> None:
+        self.writer.write_at(position, data, number)
+        if self._state.first_byte_s is None:
+            self._handler.handle(FirstByte())
 
 
 def make_segment_map(

@@ -23,7 +23,7 @@ from ..net.answers import Body, Fields
 from ..net.errors import DownloadFailed, LocalProblem
 from ..schedule.meter import Meter
 from ..schedule.segments import UNKNOWN_SIZE
-from .events import FirstByte, SessionJoined, SessionLeft, SizeOffered, ValidatorsKnown
+from .events import SessionJoined, SessionLeft, SizeOffered, ValidatorsKnown
 from .options import SourceReport
 from .state import Mirror, MirrorState, Serves
 from .workers import AnswerTaker, Driver, FileBytes, Worker
@@ -240,18 +240,12 @@ class MulticastJoin:
             segments.choose = None
 
     def _write(self, offset: int, data: memoryview) -> None:
-        host, intake = self._host, self._host.intake
+        intake = self._host.intake
         assert intake is not None
-        now = host.network.now()
         # The offer came from the mirror: should its hashes be wrong, it is the one to blame.
-        intake.writer.write_at(offset, data, self._mirror.number)
-        if host.state.first_byte_s is None:
-            host.handle(FirstByte())
+        intake.fill(self._mirror.number, offset, data)
         self.received_bytes += len(data)
-        self._meter.add(len(data), now)
-        intake.segments.filled(offset, offset + len(data))
-        if intake.segments.done:
-            host.wake()
+        self._meter.add(len(data), self._host.network.now())
 
     def tick(self, now: float) -> None:
         """Send the other mirrors where the session will not have come by the time they end."""
@@ -377,9 +371,6 @@ class OfferTaker:
             return
         self._joining.offered(self._worker, bytes(self._offer))
         self._worker.answered()
-
-    def lost(self, text: str, permanent: bool) -> None:
-        """Called by the connection; the worker hears of it too."""
 
 
 class FileInstead:

@@ -17,7 +17,6 @@ from ..peers.exchange import BadTorrent, Exchange
 from ..schedule.meter import Meter
 from ..schedule.segments import UNKNOWN_SIZE
 from .content import BodyReceiver
-from .events import FirstByte
 from .multicast_join import Host
 from .options import SourceReport
 from .state import Mirror
@@ -39,9 +38,6 @@ class PeerTuning(NamedTuple):
 
 
 TUNING = PeerTuning()
-
-
-_LISTEN = ("0.0.0.0", "[::]")
 
 
 class PeerJoin:
@@ -100,7 +96,7 @@ class PeerJoin:
                     self._folder,
                     size_bytes,
                     upload_bytes_s=options.upload_bytes_s,
-                    listen=_LISTEN,
+                    listen=("0.0.0.0", "[::]"),
                     random=self._host.state.random,
                 )
             except (BadTorrent, LocalProblem) as problem:
@@ -122,15 +118,12 @@ class PeerJoin:
             return
         if not self._began_s and not self._begin(exchange, intake, now):
             return
-        writer, segments = intake.writer, intake.segments
+        writer = intake.writer
         for offset, data in exchange.poll():
             # The torrent came from the mirror: should its hashes be wrong, it is the one to blame.
-            writer.write_at(offset, memoryview(data), self._mirror.number)
-            if self._host.state.first_byte_s is None:
-                self._host.handle(FirstByte())
+            intake.fill(self._mirror.number, offset, memoryview(data))
             self.received_bytes += len(data)
             self._meter.add(len(data), now)
-            segments.filled(offset, offset + len(data))
         exchange.share(writer.have, lambda start, end: writer.backing.read(start, end - start))
         self._host.break_stopped()
         if now - self._told_s >= TUNING.figures_s:
@@ -142,8 +135,6 @@ class PeerJoin:
             if figures.peers:
                 text = f"{figures.peers} connected, {figures.sent_bytes} bytes given"
                 self._tell("exchanging", text)
-        if segments.done:
-            self._host.wake()
 
     def _begin(self, exchange: Exchange, intake: BodyReceiver, now: float) -> bool:
         try:
