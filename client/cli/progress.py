@@ -16,7 +16,7 @@ from ..fetch.options import Result
 from ..fetch.state import Mirror
 from ..net.errors import DownloadFailed
 from ..schedule.segments import UNKNOWN_SIZE
-from .show import Quiet, summary
+from .show import Quiet, progress_line, summary
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 _MAP_CELLS = 60
@@ -72,17 +72,9 @@ def draw(download: Download) -> RenderableType:
     writer, segments = download.writer, download.segments
     if writer is None or segments is None:
         return table
-    rate = sum(lane.rate(now) or 0.0 for lane in segments.lanes.values() if lane.blocks)
-    done = writer.have.total
-    line = Text(f"{format_size(done)}")
+    line = Text(progress_line(download.progress()))
     if writer.size_bytes < UNKNOWN_SIZE:
-        share = done / writer.size_bytes if writer.size_bytes else 1.0
-        line.append(f" of {format_size(writer.size_bytes)}  {100 * share:.0f} %")
-        if rate > 0:
-            left_s = (writer.size_bytes - done) / rate
-            line.append(f"  {format_size(rate)}/s  {format_duration(left_s)} left")
         return Group(table, _map(download, writer.size_bytes), line)
-    line.append(f"  {format_size(rate)}/s")
     return Group(table, line)
 
 
