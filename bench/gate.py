@@ -19,7 +19,6 @@ import threading
 import time
 from pathlib import Path
 
-_WARM_UP = 500
 _FILE_BYTES = 400_000
 _LEASE = re.compile(rb"Tidegate-Lease: ([0-9a-f]{32})")
 
@@ -73,7 +72,7 @@ def measure(decisions: int, connections: int, policy: str) -> str:
                 assert gate.stdout is not None
                 if not any(line.startswith("ready ") for line in gate.stdout):
                     sys.exit("the gate did not start")
-                _ask(folder, 255, _WARM_UP)
+                _ask(folder, 255, 500)
                 cpu_s, began_s = _cpu_s(gate.pid), time.monotonic()
                 askers = [
                     threading.Thread(target=_ask, args=(folder, one, decisions // connections))

@@ -28,7 +28,6 @@ from bench.shared.subject import require
 
 _PORT = 8080
 _PATIENCE_S = 600.0
-_SHORTEST_TURN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def play(
                 got = folder / f"client-{number}" / "big.iso"
                 if process.returncode or hashlib.sha256(got.read_bytes()).digest() != digest:
                     raise LabFailed((folder / f"client-{number}" / "log").read_text())
-            time.sleep(_SHORTEST_TURN_S)
+            time.sleep(0.05)
         sent = network.wire()[0] - before
         network.stop()
     return PeerRound(

@@ -34,35 +34,53 @@ from bench.shared.namespaces import inside, run, shape
 from bench.shared.subject import NothingMeasured, Suppressed, require
 
 Manner = Literal["ghost", "idle", "half", "real", "small", "short"]
-#: The two network namespaces.
-_SERVER = "tga-s"
-_CLIENTS = "tga-c"
-_PORT = 8080
-_HOST = "192.0.2.1"
-_HOST6 = "fd5a::1"
-_LINE_MBIT = 24.0
-#: People on a day.
-PEOPLE = 40
-_FILE_BYTES = 900_000
-#: The interval between their arrivals: 1.5 times the load of the line.
-_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class LiveNetwork:
+    """Two network namespaces, and the line between them."""
+
+    server: str = "tga-s"
+    clients: str = "tga-c"
+    port: int = 8080
+    host: str = "192.0.2.1"
+    host6: str = "fd5a::1"
+    line_mbit: float = 24.0
+
+
+NETWORK = LiveNetwork()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDay:
+    """A crowd of people, and the attacker beside it."""
+
+    #: People on a day.
+    people: int = 40
+    file_bytes: int = 900_000
+    #: The interval between their arrivals: 1.5 times the load of the line.
+    every_s: float = 0.2
+    one_address: str = "203.0.113.7"
+    #: A person leaves after this time, so that a day takes at most a minute.
+    longest_s: float = 45.0
+    #: The attacker comes before the people by this time.
+    ahead_s: float = 3.0
+    #: What an idle reader reads in a second, a little above the least rate.
+    idle_bytes: int = 250
+    #: How long a ghost waits for an answer.
+    ghost_s: float = 0.45
+
+
+DAY = LiveDay()
+
 #: Sizes that the manners `small` and `short` fetch: just below and just above `small_below_bytes`.
 _FETCHED_BYTES: dict[Manner, int] = {"small": 250_000, "short": 300_000}
 #: A day on which every other person has the same address.
-BEHIND_ONE = f"{PEOPLE // 2} honest people behind one address"
-_ONE_ADDRESS = "203.0.113.7"
-#: A person leaves after this time, so that a day takes at most a minute.
-LONGEST_S = 45.0
-#: The attacker comes before the people by this time.
-_AHEAD_S = 3.0
-#: What an idle reader reads in a second, a little above the least rate.
-_IDLE_BYTES = 250
-#: How long a ghost waits for an answer.
-_GHOST_S = 0.45
+BEHIND_ONE = f"{DAY.people // 2} honest people behind one address"
 #: The least bytes that an attack reads; other manners need none.
 _LEAST_BYTES: dict[Manner, int] = {
-    "idle": 10 * _IDLE_BYTES,
-    "real": _FILE_BYTES,
+    "idle": 10 * DAY.idle_bytes,
+    "real": DAY.file_bytes,
     **_FETCHED_BYTES,
 }
 _BROKEN = Suppressed("people's requests", OSError, asyncio.IncompleteReadError, TimeoutError)
@@ -90,7 +108,7 @@ ATTACKERS = {
     for attacker in (
         # The bound: honest people, as many as a network of new clients has shares.
         LiveAttacker(SHARE.title, lambda n: f"10.{220 + n}.2.1", SHARE.names, 1, 20.0, 100),
-        LiveAttacker("one IPv4", lambda n: _ONE_ADDRESS, 1, 1000, 20.0, 100),
+        LiveAttacker("one IPv4", lambda n: DAY.one_address, 1, 1000, 20.0, 100),
         LiveAttacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 1, 60.0, 300),
         LiveAttacker("ten addresses", lambda n: f"10.{210 + n}.1.1", 10, 1000, 60.0, 300),
         LiveAttacker("a botnet", lambda n: f"10.{n}.3.1", 200, 1000, 100.0, 400),
@@ -141,7 +159,9 @@ async def _connected(source: str, *, small: bool) -> socket.socket:
     sock.setblocking(False)
     try:
         sock.bind((source, 0))
-        await asyncio.get_running_loop().sock_connect(sock, (_HOST6 if six else _HOST, _PORT))
+        await asyncio.get_running_loop().sock_connect(
+            sock, (NETWORK.host6 if six else NETWORK.host, NETWORK.port)
+        )
     except BaseException:
         sock.close()
         raise
@@ -152,9 +172,9 @@ async def _fetch(number: int, source: str, name: str) -> float:
     """Download as a person with curl does, repeated while the server says to wait. In seconds."""
     begun = time.monotonic()
     request = f"GET /file{number % 4}.bin HTTP/1.1\r\nHost: x\r\n{name}\r\n"
-    while time.monotonic() < begun + LONGEST_S:
+    while time.monotonic() < begun + DAY.longest_s:
         with _BROKEN:
-            async with asyncio.timeout(begun + LONGEST_S - time.monotonic()):
+            async with asyncio.timeout(begun + DAY.longest_s - time.monotonic()):
                 sock = await _connected(source, small=False)
                 reader, writer = await asyncio.open_connection(sock=sock)
                 try:
@@ -165,10 +185,10 @@ async def _fetch(number: int, source: str, name: str) -> float:
                         size += len(data)
                 finally:
                     writer.close()
-                if head.startswith(b"HTTP/1.1 200") and size == _FILE_BYTES:
+                if head.startswith(b"HTTP/1.1 200") and size == DAY.file_bytes:
                     return time.monotonic() - begun
         await asyncio.sleep(0.5)
-    return LONGEST_S
+    return DAY.longest_s
 
 
 async def _people(count: int, behind_one: bool) -> list[float]:
@@ -178,11 +198,11 @@ async def _people(count: int, behind_one: bool) -> list[float]:
     """
 
     async def person(number: int) -> float:
-        await asyncio.sleep(number * _EVERY_S)
+        await asyncio.sleep(number * DAY.every_s)
         own = f"10.{20 + number}.4.1"
         if not behind_one:
             return await _fetch(number, own, "User-Agent: curl/8")
-        source = own if number % 2 else _ONE_ADDRESS
+        source = own if number % 2 else DAY.one_address
         return await _fetch(number // 2, source, f"Tidegate-Client: p{number}")
 
     return await asyncio.gather(*map(person, range(count)))
@@ -207,10 +227,10 @@ async def _strike(attacker: LiveAttacker, number: int, manner: Manner, strikes: 
     reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
     try:
         writer.write(request[: len(request) // 2 if manner == "half" else None])
-        most, pause_s = (1 << 16, 0.0) if downloads else (_IDLE_BYTES, 1.0)
+        most, pause_s = (1 << 16, 0.0) if downloads else (DAY.idle_bytes, 1.0)
         data = b""
         with _SILENT:
-            async with asyncio.timeout(_GHOST_S if manner == "ghost" else None):
+            async with asyncio.timeout(DAY.ghost_s if manner == "ghost" else None):
                 data = await reader.read(most)
                 strikes.answered += bool(data)
                 strikes.admitted += data.startswith(b"HTTP/1.1 200")
@@ -251,24 +271,24 @@ async def _attack(attacker: LiveAttacker, manner: Manner) -> Strikes:
 def line() -> Iterator[None]:
     """Build the two namespaces. All of 10/8, 203.0.113/24 and one /48 are clients' addresses."""
     try:
-        namespaces.make((_SERVER, _CLIENTS))
-        namespaces.connect(_SERVER, _CLIENTS)
-        namespaces.address(_SERVER, f"{_HOST}/24")
-        namespaces.address(_CLIENTS, "192.0.2.2/24")
-        for name, address in ((_SERVER, _HOST6), (_CLIENTS, "fd5a::2")):
+        namespaces.make((NETWORK.server, NETWORK.clients))
+        namespaces.connect(NETWORK.server, NETWORK.clients)
+        namespaces.address(NETWORK.server, f"{NETWORK.host}/24")
+        namespaces.address(NETWORK.clients, "192.0.2.2/24")
+        for name, address in ((NETWORK.server, NETWORK.host6), (NETWORK.clients, "fd5a::2")):
             run("ip", "-n", name, *f"addr add {address}/64 dev eth0 nodad".split())
         for network in ("10.0.0.0/8", "203.0.113.0/24"):
-            run("ip", "-n", _CLIENTS, *f"route add local {network} dev lo".split())
-            run("ip", "-n", _SERVER, *f"route add {network} via 192.0.2.2".split())
+            run("ip", "-n", NETWORK.clients, *f"route add local {network} dev lo".split())
+            run("ip", "-n", NETWORK.server, *f"route add {network} via 192.0.2.2".split())
         # IPv4 addresses of a local route can be bound; IPv6 ones only with this setting.
-        run(*inside(_CLIENTS, "sysctl", "-qw", "net.ipv6.ip_nonlocal_bind=1"))
+        run(*inside(NETWORK.clients, "sysctl", "-qw", "net.ipv6.ip_nonlocal_bind=1"))
         block = "2001:db8:bad::/48"
-        run("ip", "-n", _CLIENTS, *f"-6 route add local {block} dev lo".split())
-        run("ip", "-n", _SERVER, *f"-6 route add {block} via fd5a::2".split())
-        shape(_SERVER, "eth0", _LINE_MBIT, "burst 32k latency 60ms")
+        run("ip", "-n", NETWORK.clients, *f"-6 route add local {block} dev lo".split())
+        run("ip", "-n", NETWORK.server, *f"-6 route add {block} via fd5a::2".split())
+        shape(NETWORK.server, "eth0", NETWORK.line_mbit, "burst 32k latency 60ms")
         yield
     finally:
-        namespaces.remove((_SERVER, _CLIENTS))
+        namespaces.remove((NETWORK.server, NETWORK.clients))
 
 
 @contextmanager
@@ -278,19 +298,20 @@ def _serving(policy: str) -> Iterator[None]:
         release = Path(folder, "release")
         release.mkdir()
         for number in range(4):
-            (release / f"file{number}.bin").write_bytes(bytes(_FILE_BYTES))
+            (release / f"file{number}.bin").write_bytes(bytes(DAY.file_bytes))
             for manner, size_bytes in _FETCHED_BYTES.items():
                 (release / f"{manner}{number}.bin").write_bytes(bytes(size_bytes))
             with (release / f"big{number}.iso").open("wb") as big:
                 big.truncate(2_000_000_000)
         command = [sys.executable, "-m", "tidegate", "serve", str(release), "--admin", "off"]
         command += ["--state", f"{folder}/state", "--policy", policy]
-        command += ["--listen", f"{_HOST}:{_PORT}", "--listen", f"[{_HOST6}]:{_PORT}"]
+        for host in (NETWORK.host, f"[{NETWORK.host6}]"):
+            command += ["--listen", f"{host}:{NETWORK.port}"]
         # A frame of 1 514 bytes has 1 448 bytes of the file.
-        command += ["--bandwidth", f"{_LINE_MBIT * 0.98 * 1448 / 1514:.2f}Mbit"]
+        command += ["--bandwidth", f"{NETWORK.line_mbit * 0.98 * 1448 / 1514:.2f}Mbit"]
         with Path(folder, "log").open("wb") as log:
             process = subprocess.Popen(
-                inside(_SERVER, *command),
+                inside(NETWORK.server, *command),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "TIDEGATE_DRAIN_S": "0"},
@@ -309,7 +330,7 @@ def _serving(policy: str) -> Iterator[None]:
 
 
 def _client(*words: str) -> list[str]:
-    return inside(_CLIENTS, sys.executable, "-m", "bench.attacks.live", *words)
+    return inside(NETWORK.clients, sys.executable, "-m", "bench.attacks.live", *words)
 
 
 def _sessions_s(people: int, *words: str) -> list[float]:
@@ -318,7 +339,7 @@ def _sessions_s(people: int, *words: str) -> list[float]:
     return [float(one) for one in json.loads(done.stdout)]
 
 
-def day(policy: str, title: str = "", manner: Manner = "idle", people: int = PEOPLE) -> float:
+def day(policy: str, title: str = "", manner: Manner = "idle", people: int = DAY.people) -> float:
     """The people's mean session time on a fresh server beside the attacker of this title.
 
     Raises NothingMeasured if the attack did not take place, or without an attacker if one of the
@@ -331,7 +352,7 @@ def day(policy: str, title: str = "", manner: Manner = "idle", people: int = PEO
             _client("attack", title, manner), stdout=subprocess.PIPE, text=True
         )
         try:
-            time.sleep(_AHEAD_S)
+            time.sleep(DAY.ahead_s)
             found_s = statistics.fmean(_sessions_s(people))
             attack.terminate()
             output, _ = attack.communicate(timeout=10)
@@ -351,10 +372,11 @@ def _strikes_of(title: str, manner: Manner, output: str) -> Strikes:
 
 
 def _all_done_s(found_s: list[float]) -> list[float]:
-    done = sum(one < LONGEST_S for one in found_s)
+    done = sum(one < DAY.longest_s for one in found_s)
     require(
         found_s and done == len(found_s),
-        f"Without an attacker {done} of {len(found_s)} people were done within {LONGEST_S:.0f} s.",
+        f"Without an attacker {done} of {len(found_s)} people were done "
+        f"within {DAY.longest_s:.0f} s.",
     )
     return found_s
 
@@ -365,7 +387,7 @@ def behind_one(policy: str) -> tuple[float, float]:
     The server is fresh, and there is no attacker.
     """
     with _serving(policy):
-        found_s = _all_done_s(_sessions_s(PEOPLE, "behind-one"))
+        found_s = _all_done_s(_sessions_s(DAY.people, "behind-one"))
     return statistics.fmean(found_s[::2]), statistics.fmean(found_s[1::2])
 
 

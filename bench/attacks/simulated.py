@@ -40,16 +40,32 @@ from tidegate.server.http.proxies import block_of, prefixes_of
 _Played = TypeVar("_Played", bound=Engine)
 FloatVector = NDArray[np.float64]
 Manner = Literal["ghost", "idle", "real"]
-#: More than the server's least rate (100 bytes a second), and far less than a client's share.
-_IDLE_BYTES_S = 250.0
-#: A ghost leaves before its admitted transfer starts (0.4 s to request, 0.1 s to start).
-_GHOST_PATIENCE_S = 0.45
-#: The number of largest files, which attackers want.
-_PREY = 4
-#: The range of an attacker's next file: rarely the same twice.
-_WISHES = 1_000_000
-#: The address of many honest people.
-_ONE_ADDRESS = "198.51.100.1"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedAttack:
+    """What attackers are like on a day in virtual time."""
+
+    #: More than the server's least rate (100 bytes a second), and far less than a client's share.
+    idle_bytes_s: float = 250.0
+    #: A ghost leaves before its admitted transfer starts (0.4 s to request, 0.1 s to start).
+    ghost_patience_s: float = 0.45
+    #: The number of largest files, which attackers want.
+    prey: int = 4
+    #: The range of an attacker's next file: rarely the same twice.
+    wishes: int = 1_000_000
+    #: The address of many honest people.
+    one_address: str = "198.51.100.1"
+    #: The end of a day. Visitors who are not done count with the time until then.
+    longest_s: float = 1800.0
+    #: The names of one address (`clients_per_address`).
+    names: int = 1000
+    #: The /64s of a /48.
+    blocks: int = 65_536
+
+
+TUNING = SimulatedAttack()
+
 _STARVED = Suppressed("days that ended before all visitors were done", Starved)
 
 
@@ -63,7 +79,7 @@ def one_address(seed: int, people: int = 500, shape: ReleaseDay = RELEASE_DAY) -
     for number, visitor in enumerate(workload.visitors):
         address = f"{20 + number % 200}.{number // 200}.7.1"
         if number % 2 and number // 2 < people:
-            address = _ONE_ADDRESS
+            address = TUNING.one_address
         key = client_key(block_of(address), f"v{number}")
         visitors.append(replace(visitor, key=key, network=prefixes_of(address)))
     return replace(workload, visitors=tuple(visitors))
@@ -129,19 +145,13 @@ class Conduct:
 #: A ghost requests the largest files, and disconnects at any answer. An idle reader waits for its
 #: turn, and then reads just enough to keep its connection.
 CONDUCTS: Mapping[Manner, Conduct] = {
-    "ghost": Conduct(patience_s=_GHOST_PATIENCE_S, rude=True),
-    "idle": Conduct(rate_bytes_s=_IDLE_BYTES_S),
+    "ghost": Conduct(patience_s=TUNING.ghost_patience_s, rude=True),
+    "idle": Conduct(rate_bytes_s=TUNING.idle_bytes_s),
     "real": Conduct(keeps_names=True),
 }
 #: Some 460 people; the rush has 2.5 times the load of the line. A longer day shows the same and
 #: takes hours, because the attacker is active until the last visitor is done.
 _DAY = ReleaseDay(rush_s=150.0, rush_load=2.5, calm_s=150.0)
-#: The end of a day. Visitors who are not done count with the time until then.
-_LONGEST_S = 1800.0
-#: The names of one address (`clients_per_address`).
-_NAMES = 1000
-#: The /64s of a /48.
-_BLOCKS = 65_536
 #: The shares of a network of new clients (`network_shares`): `SHARE` has as many people, each with
 #: an address of its own, and as many downloads as one IPv4. No network may cost more.
 _SHARES = PolicySettings().network_shares
@@ -149,12 +159,16 @@ SHARE = Attacker(
     f"{_SHARES} people who always download", lambda n: f"10.{n}.0.1", _SHARES, 5.0, 100
 )
 ATTACKERS = (
-    Attacker("one IPv4", lambda n: "203.0.113.7", _NAMES, 5.0, 100),
-    Attacker("one /64", lambda n: "2001:db8:bad::1", _NAMES, 5.0, 100),
-    Attacker("one /48", _ipv6, _BLOCKS, 20.0, 300),
-    Attacker("ten addresses", lambda n: f"10.{n % 10}.0.1", 10 * _NAMES, 20.0, 300),
+    Attacker("one IPv4", lambda n: "203.0.113.7", TUNING.names, 5.0, 100),
+    Attacker("one /64", lambda n: "2001:db8:bad::1", TUNING.names, 5.0, 100),
+    Attacker("one /48", _ipv6, TUNING.blocks, 20.0, 300),
+    Attacker("ten addresses", lambda n: f"10.{n % 10}.0.1", 10 * TUNING.names, 20.0, 300),
     Attacker(
-        "a botnet of 1 000", lambda n: f"10.{n % 250}.{n // 250 % 4}.1", 1000 * _NAMES, 50.0, 1000
+        "a botnet of 1 000",
+        lambda n: f"10.{n % 250}.{n // 250 % 4}.1",
+        1000 * TUNING.names,
+        50.0,
+        1000,
     ),
 )
 
@@ -183,7 +197,7 @@ class Attacked(Engine):
         self._active = 0
         self._chance = random.Random(f"attack/{seed}")
         files = {file for visitor in workload.visitors for file in visitor.files}
-        self._prey = sorted(files, key=lambda file: (-file.size_bytes, file.name))[:_PREY]
+        self._prey = sorted(files, key=lambda file: (-file.size_bytes, file.name))[: TUNING.prey]
         self._fastest = max(visitor.rate_bytes_s for visitor in workload.visitors)
         self._clock = SimClient(-1, workload.visitors[0])
         self._at(0.0, self._strike, self._clock)
@@ -244,7 +258,7 @@ class Attacked(Engine):
             return
         client.gone = True
         if self._conduct.keeps_names:
-            begin = partial(self._begin, -1 - client.number, self._chance.randrange(_WISHES))
+            begin = partial(self._begin, -1 - client.number, self._chance.randrange(TUNING.wishes))
             self._at(self.now + self._conduct.until_work_s(self.now), begin, self._clock)
         else:
             self._active -= 1
@@ -259,7 +273,7 @@ def world(
 ) -> tuple[Workload, AdmissionPolicy, Conditions, int]:
     """The arguments of an engine."""
     scenario = Scenario(policy, slots=30, reserve_small=6, settings=settings)
-    conditions = replace(scenario.conditions(workload), limit_s=_LONGEST_S)
+    conditions = replace(scenario.conditions(workload), limit_s=TUNING.longest_s)
     return workload, scenario.make_policy(workload, seed), conditions, seed
 
 
@@ -348,7 +362,7 @@ class AttackBench:
             found = self._sessions_s(seed, crowd)
             calm = self._sessions_s(seed, one_address(seed, 0))
             nat = np.array(
-                [visitor.network == prefixes_of(_ONE_ADDRESS) for visitor in crowd.visitors]
+                [visitor.network == prefixes_of(TUNING.one_address) for visitor in crowd.visitors]
             )
             inside.append(float(found[nat].mean() / calm[nat].mean()))
             outside.append(float(found[~nat].mean() / calm[~nat].mean()))

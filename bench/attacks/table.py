@@ -49,13 +49,9 @@ _NAMES: dict[live.Manner, str] = {
 _FETCHING = ("real", "small", "short")
 _POLICIES = ("fair", "ticket", "reserve", "http")
 _LIVE_POLICIES = ("fair", "ticket")
-_DEFAULT_POLICY = "fair"
 _NAT_PEOPLE = 500
-_BEHIND_NAT = f"{_NAT_PEOPLE} honest people behind one NAT"
 #: The highest cost of attackers that download nothing, as a share of the mean session time.
 _BARS = {"one IPv4": 0.05, "one /64": 0.05, "one /48": 0.05, "ten addresses": 0.15}
-#: The highest ratio of session times behind one shared address to those of the others.
-_BEHIND_ONE_MOST = 1.5
 _ONE_NETWORK = ("one IPv4", "one /64", "one /48")
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 _BEGIN = "<!-- make attacks: begin -->\n"
@@ -110,13 +106,14 @@ class CostJudge:
             return _EMPTY
         inside_s, others_s = (statistics.median(found_s) for found_s in zip(*days_s, strict=True))
         text = f"they {inside_s:.1f} s, the others {others_s:.1f} s"
-        if inside_s > _BEHIND_ONE_MOST * others_s:
+        # The highest ratio of session times behind one shared address to those of the others.
+        if inside_s > 1.5 * others_s:
             self.fault(policy, f"{live.BEHIND_ONE}: {text}")
         return text
 
     def fault(self, policy: str, fault: str) -> None:
         """Add a fault of the default policy; others are ignored."""
-        if policy == _DEFAULT_POLICY:
+        if policy == "fair":
             self.faults.append(fault)
 
 
@@ -183,7 +180,9 @@ def simulated_rows(
         nat = costs(policy, "nat", lambda policy=policy: [*bench(policy).nat(_NAT_PEOPLE)])  # type: ignore[misc]
         if nat:
             cell = f"they {_spelled(nat[0])}, the others {_spelled(nat[1])}"
-            yield markdown.row(f"`{policy}`", _BEHIND_NAT, _EMPTY, _EMPTY, cell)
+            yield markdown.row(
+                f"`{policy}`", f"{_NAT_PEOPLE} honest people behind one NAT", _EMPTY, _EMPTY, cell
+            )
 
 
 def live_rows(
@@ -238,7 +237,7 @@ def _live_cost(attacked_s: Sequence[float], calm_s: Sequence[float]) -> Cost:
     middle_s = statistics.median(attacked_s)
     ratio = middle_s / statistics.median(calm_s)
     error = ratio * math.hypot(_error(calm_s), _error(attacked_s))
-    return Cost(ratio - 1.0, error, undone=float(middle_s >= live.LONGEST_S))
+    return Cost(ratio - 1.0, error, undone=float(middle_s >= live.DAY.longest_s))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -251,15 +250,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--attacker", action="append", choices=choices)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--days", type=int, default=2)
-    parser.add_argument("--people", type=int, default=live.PEOPLE, help="On a live day.")
+    parser.add_argument("--people", type=int, default=live.DAY.people, help="On a live day.")
     parser.add_argument("--minutes", type=float, default=45.0, help="No cell starts later.")
     parser.add_argument("--no-live", dest="live", action="store_false")
     parser.add_argument("--no-simulated", dest="simulated", action="store_false")
     parser.add_argument("--results", type=Path, help="Keeps figures, and goes on from them.")
     parser.add_argument("--write", action="store_true", help="Put the tables into the page.")
     given = parser.parse_args(arguments)
-    if given.people < 1 or (given.results and given.people != live.PEOPLE):
-        parser.error(f"--people is at least 1, and {live.PEOPLE} where figures are kept")
+    if given.people < 1 or (given.results and given.people != live.DAY.people):
+        parser.error(f"--people is at least 1, and {live.DAY.people} where figures are kept")
     chosen = given.attacker or choices
     policies = given.policy or _POLICIES
     results, judge = KeptFigures(given.results, given.minutes), CostJudge()
