@@ -16,7 +16,6 @@ from ..client.storage.piece_writer import Pieces
 
 #: Large reads: a small one costs as much CPU as a large one.
 MOST_READ_BYTES = 256 * 1024
-_LEAST_READ_BYTES = 1024
 #: A slow client reads this often, so that its pace is even.
 _BEAT_S = 0.1
 
@@ -82,7 +81,7 @@ def receive(
     fault: str | None = None
     step = MOST_READ_BYTES
     if math.isfinite(rate_bytes_s):
-        step = min(step, max(_LEAST_READ_BYTES, int(rate_bytes_s * _BEAT_S)))
+        step = min(step, max(1024, int(rate_bytes_s * _BEAT_S)))
     earliest_s = time.monotonic()
     while True:
         try:

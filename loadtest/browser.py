@@ -21,7 +21,6 @@ __all__ = ["Browser", "Clicks", "options"]
 
 _ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 _REFRESH = re.compile(r"\s*(\d+)\s*(?:;\s*url=(.*))?", re.IGNORECASE)
-_PAGE_BYTES = 256 * 1024
 
 
 class Clicks(Downloader):
@@ -61,7 +60,7 @@ class Clicks(Downloader):
                     response.failure(f"{response.status_code} and no Refresh: {response.error}")
                     tally().count("failed")
                     return
-                response.stream.read(_PAGE_BYTES)
+                response.stream.read(256 * 1024)
                 response.success()
                 response.request_meta["name"] = "waiting page"
             tally().count("queued")

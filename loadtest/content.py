@@ -14,7 +14,6 @@ from pathlib import Path
 from .registry import find_workload
 from .workloads import WORKLOADS, File, Workload
 
-_BLOCK_BYTES = 1 << 20
 #: More distinct files than this is no release; such a workload is for the simulator.
 MOST_FILES = 2_000
 
@@ -24,7 +23,7 @@ def blocks(file: File) -> Iterator[bytes]:
     rng = random.Random(f"content/{file.name}/{file.size_bytes}")
     left = file.size_bytes
     while left > 0:
-        size = min(left, _BLOCK_BYTES)
+        size = min(left, 1 << 20)
         yield rng.randbytes(size)
         left -= size
 

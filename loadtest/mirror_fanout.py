@@ -25,8 +25,6 @@ from tidegate.loadtest.workloads import File, Visitor
 __all__ = ["Fanout", "Ranged", "options"]
 
 CONNECTIONS = 4
-_LEAST_PART_BYTES = 256 * 1024
-_RECEIVE_BUFFER_BYTES = 64 * 1024
 must_count("part_downloads", "no download came in several parts at a time")
 
 
@@ -35,7 +33,7 @@ class Ranged(Downloader):
 
     def fetch(self, visitor: Visitor, file: File) -> None:
         """One download in up to four parts."""
-        self.client.client.clientpool = self.narrow_pool(_RECEIVE_BUFFER_BYTES, CONNECTIONS)
+        self.client.client.clientpool = self.narrow_pool(64 * 1024, CONNECTIONS)
         entry = CATALOGUE.find(self.host, file)
         edges, pieces = self._cut(file, entry.path)
         began_s = time.monotonic()
@@ -67,7 +65,7 @@ class Ranged(Downloader):
         A file that comes in one part is checked by its own digest.
         """
         size = file.size_bytes
-        count = max(1, min(CONNECTIONS, size // _LEAST_PART_BYTES))
+        count = max(1, min(CONNECTIONS, size // (256 * 1024)))
         pieces = CATALOGUE.pieces(self.host, path, size) if count > 1 else None
         unit = pieces.length if pieces is not None else 1
         inner = {size * part // count // unit * unit for part in range(1, count)}

@@ -20,7 +20,6 @@ from .errors import BadManifest
 Packable = bytes | bytearray | memoryview
 
 _C = zstd.CompressionParameter
-_D = zstd.DecompressionParameter
 #: For deltas. Higher levels cost ten times as much for 3 % fewer bytes on real trees.
 DELTA_LEVEL = 6
 #: zstd takes no shorter prefix: both sides leave it out.
@@ -68,7 +67,9 @@ def unpack(data: bytes | memoryview, size_bytes: int, reference: bytes | bytearr
         prefix = zstd.ZstdDict(reference, is_raw=True).as_prefix if helps else None
         if isinstance(reference, bytearray):
             reference.clear()
-        decoder = zstd.ZstdDecompressor(zstd_dict=prefix, options={_D.window_log_max: max(log, 27)})
+        decoder = zstd.ZstdDecompressor(
+            zstd_dict=prefix, options={zstd.DecompressionParameter.window_log_max: max(log, 27)}
+        )
         out = decoder.decompress(data, size_bytes + 1)
     except (zstd.ZstdError, EOFError) as fault:
         raise BadManifest("The compressed content is damaged; fetch the file again.") from fault

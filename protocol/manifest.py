@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 
 METALINK_TYPE = "application/metalink4+xml"
 _NAMESPACE = "urn:ietf:params:xml:ns:metalink"
-_FORMAT = "tidegate-manifest-1"
 #: A piece is the unit in which a client checks and fetches again.
 _LEAST_PIECE_BYTES = 256 * 1024
 #: Bounds our own manifests: 32 KiB of digests.
 _MOST_PIECES = 1024
 #: Bounds the memory for a foreign manifest.
 _MOST_DOCUMENT_BYTES = 64 * 1024 * 1024
-_MOST_FOREIGN_PIECES = 1_000_000
-_MOST_SIZE_BYTES = 1 << 60
 
 
 def piece_length_for(size_bytes: int) -> int:
@@ -114,7 +111,7 @@ def _checked(manifest: MetalinkFile) -> MetalinkFile:
     if not name or "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise BadManifest(f"A manifest names the file {name!r}, which is no safe relative path.")
     size = manifest.size_bytes
-    if size is not None and not 0 <= size <= _MOST_SIZE_BYTES:
+    if size is not None and not 0 <= size <= 1 << 60:
         raise BadManifest(f"A manifest gives {name!r} an impossible size.")
     if manifest.pieces:
         length = manifest.piece_length_bytes
@@ -129,7 +126,7 @@ def _checked(manifest: MetalinkFile) -> MetalinkFile:
 def encode_json(manifest: FileManifest) -> bytes:
     """The JSON manifest of one file."""
     document: dict[str, Any] = {
-        "format": _FORMAT,
+        "format": "tidegate-manifest-1",
         "name": manifest.name,
         "size_bytes": manifest.size_bytes,
         "sha256": manifest.sha256.hex() if manifest.sha256 is not None else None,
@@ -265,7 +262,7 @@ def _named_digest(algorithm: str, text: str | None, what: str) -> bytes:
 def _pieces(group: Element, algorithm: str, size_bytes: int) -> tuple[int, tuple[bytes, ...]]:
     length = _number(group.get("length"), "piece length")
     found = group.findall(_tag("hash"))
-    if len(found) > _MOST_FOREIGN_PIECES:
+    if len(found) > 1_000_000:
         raise BadManifest("The Metalink document has too many pieces.")
     if found and (length <= 0 or len(found) != -(-size_bytes // length)):
         raise BadManifest("The piece digests in the Metalink document do not fit the size.")

@@ -11,7 +11,7 @@ alphabet: it fits a header, a cookie and a query string unchanged. The signature
 they are rotated. Address and file are bound by the first 12 bytes of their SHA-256: a token has a
 bounded length, and a third party cannot read who waits for what.
 
-Reading raises only `BadToken`, with one of the codes below.
+Reading raises only `BadToken`.
 """
 
 from __future__ import annotations
@@ -40,16 +40,6 @@ MAX_PREFERENCE_LENGTH = 32
 #: Bounds a pass's pattern, so that the token is shorter than MAX_TOKEN_LENGTH.
 MAX_PATH_LENGTH = 400
 
-FORGED = "ticket-forged"
-EXPIRED = "ticket-expired"
-FOREIGN = "ticket-foreign"
-PASS_FORGED = "pass-forged"
-PASS_EARLY = "pass-early"
-PASS_EXPIRED = "pass-expired"
-PASS_PATH = "pass-path"
-PASS_USED = "pass-used"
-
-VISITOR_FORGED = "visitor-forged"
 
 _SHAPE = re.compile(r"(t2|v1|p1)\.([A-Za-z0-9_-]{1,32})\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -120,13 +110,15 @@ class Pass:
     def check(self, path: str, now: float, uses: int) -> None:
         """Raise BadToken unless the pass is valid for `path` now, after `uses` earlier uses."""
         if now < self.not_before_s:
-            raise BadToken("This pass is not valid yet.", code=PASS_EARLY)
+            raise BadToken("This pass is not valid yet.", code="pass-early")
         if now >= self.expires_s:
-            raise BadToken("This pass has expired; ask who gave it for another.", code=PASS_EXPIRED)
+            raise BadToken(
+                "This pass has expired; ask who gave it for another.", code="pass-expired"
+            )
         if not fnmatch.fnmatchcase(path, self.path):
-            raise BadToken(f"This pass is for {self.path}, not for this file.", code=PASS_PATH)
+            raise BadToken(f"This pass is for {self.path}, not for this file.", code="pass-path")
         if uses >= self.max_uses:
-            raise BadToken("This pass has been used as often as it allows.", code=PASS_USED)
+            raise BadToken("This pass has been used as often as it allows.", code="pass-used")
 
 
 class KeyRing:
@@ -192,13 +184,15 @@ class KeyRing:
                 self._proven.clear()
             self._proven[token, address, file] = known
         if not now - known.issued_s <= max_age_s:
-            raise BadToken("This ticket is too old; ask without it for a new one.", code=EXPIRED)
+            raise BadToken(
+                "This ticket is too old; ask without it for a new one.", code="ticket-expired"
+            )
         return known
 
     def _prove(self, token: str, address: str, file: str) -> Ticket:
-        body = self._unsign("t2", token, FORGED)
+        body = self._unsign("t2", token, code="ticket-forged")
         if not _TICKET.size <= len(body) <= _TICKET.size + 2 * MAX_PREFERENCE_LENGTH:
-            raise _forged(FORGED)
+            raise _forged(code="ticket-forged")
         fields = _TICKET.unpack_from(body)
         number, size_bytes, remaining_bytes, weight, issued_s, address_tag, file_tag, cut = fields
         try:
@@ -207,17 +201,18 @@ class KeyRing:
             _check_numbers(number, size_bytes, remaining_bytes)
             _check_class(priority_class, weight)
         except ValueError as error:
-            raise _forged(FORGED) from error
+            raise _forged(code="ticket-forged") from error
         if not (_NAME.fullmatch(name) and math.isfinite(issued_s)):
-            raise _forged(FORGED)
+            raise _forged(code="ticket-forged")
         if not hmac.compare_digest(file_tag, _tag(file)):
             raise BadToken(
-                "This ticket is for another file; ask without it for one of your own.", code=FOREIGN
+                "This ticket is for another file; ask without it for one of your own.",
+                code="ticket-foreign",
             )
         if not hmac.compare_digest(address_tag, _tag(address)):
             raise BadToken(
                 "This ticket was issued to another address; ask without it for one of your own.",
-                code=FOREIGN,
+                code="ticket-foreign",
             )
         return Ticket(
             number,
@@ -239,12 +234,12 @@ class KeyRing:
 
     def read_visitor(self, token: str) -> ReturningVisitor:
         """The visitor in `token`. Raises BadToken with visitor-forged."""
-        body = self._unsign("v1", token, VISITOR_FORGED)
+        body = self._unsign("v1", token, code="visitor-forged")
         if len(body) != _VISITOR.size:
-            raise _forged(VISITOR_FORGED)
+            raise _forged(code="visitor-forged")
         issued_s, ident = _VISITOR.unpack(body)
         if not math.isfinite(issued_s):
-            raise _forged(VISITOR_FORGED)
+            raise _forged(code="visitor-forged")
         return ReturningVisitor(ident, issued_s)
 
     def is_newest(self, token: str) -> bool:
@@ -270,12 +265,12 @@ class KeyRing:
 
         Raises BadToken with pass-forged.
         """
-        body = self._unsign("p1", token, PASS_FORGED)
+        body = self._unsign("p1", token, code="pass-forged")
         try:
             permit = Pass(*json.loads(body))
             _check_pass(permit)
         except (ValueError, TypeError, RecursionError) as error:
-            raise _forged(PASS_FORGED) from error
+            raise _forged(code="pass-forged") from error
         return permit
 
     def _sign(self, kind: str, body: bytes) -> str:
@@ -337,7 +332,7 @@ def _tag(name: str) -> bytes:
 
 
 def _forged(code: str) -> BadToken:
-    what = {PASS_FORGED: "pass", VISITOR_FORGED: "visitor cookie"}.get(code, "ticket")
+    what = {"pass-forged": "pass", "visitor-forged": "visitor cookie"}.get(code, "ticket")
     return BadToken(f"This {what} was not issued by this server, or it is damaged.", code=code)
 
 

@@ -17,8 +17,6 @@ from .tree import Entry, check_path, from_row, in_order, order_key, to_row
 #: same: the content the path already has; old: that of another path of the old tree; new: that
 #: of another path of the new tree; group: carried in the update; none: not a file, or unchanged.
 Source = Literal["none", "same", "old", "new", "group"]
-#: Old files of one name pattern that are kept as possible references.
-_CANDIDATES = 8
 #: Changed names and contents kept in memory; more are found again by another pass.
 _MOST_HELD = 20_000
 _DIGITS = re.compile(r"\d+")
@@ -158,7 +156,8 @@ class Difference:
             if patterns and (pattern := _pattern(entry)) in patterns:
                 # The last ones are kept: versions are mostly in rising order.
                 known = found.similar.get(pattern, [])
-                found.similar[pattern] = [*known[1 - _CANDIDATES :], entry]
+                # At most eight old files of one name pattern are possible references.
+                found.similar[pattern] = [*known[-7:], entry]
             if names and (name := _name(entry)) in names:
                 found.by_name[name] = entry
         return found

@@ -19,7 +19,6 @@ from ..net.sockets import run_blocking
 from ..storage.output import followed, is_outlet
 from .show import Json, Plain, Quiet, Show
 
-_META = (".meta4", ".metalink")
 #: Either ends a download so that the same command can go on.
 STOPPED_BY = (signal.SIGINT, signal.SIGTERM)
 
@@ -104,7 +103,7 @@ def _jobs(given: Mapping[str, Any], options: Options) -> list[_Job]:
     """The files that the command line names, one after the other."""
     words: list[str] = list(given["urls"])
     output = given["output"]
-    metalinks = [word for word in words if word.lower().endswith(_META)]
+    metalinks = [word for word in words if word.lower().endswith((".meta4", ".metalink"))]
     if not metalinks:
         # One name or one digest for all URLs says that they are mirrors of one file.
         is_one_file = options.digest is not None or _names_a_file(output)

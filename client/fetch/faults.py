@@ -56,9 +56,6 @@ from .state import (
     State,
 )
 
-#: A connection that brought this much was of use, however it ended.
-_USEFUL_BYTES = 32 << 10
-
 
 class Again(NamedTuple):
     """No fault: connect again at once. `single`: with one request at a time from now on.
@@ -84,7 +81,8 @@ def judge_break(one: Break, *, single: bool, cut_before: int | None) -> Again | 
     if one.served > 0:
         # An idle or limited keep-alive connection ends like this.
         return Again()
-    if one.brought_bytes >= _USEFUL_BYTES:
+    # A connection that brought this much was of use, however it ended.
+    if one.brought_bytes >= 32 << 10:
         # Twice in about the same place: it cuts long answers, so they are not asked for.
         usual = cut_before is not None and cut_before / 2 <= one.answer_bytes <= cut_before * 2
         most = min(one.answer_bytes, cut_before or 0) * 9 // 10 if usual else None
@@ -106,7 +104,6 @@ _TELLING = (
     FailureReason.NETWORK,
     FailureReason.PROTOCOL,
 )
-_MOST_RESTARTS = 3
 Actions = list[Action]
 
 
@@ -517,7 +514,7 @@ def unsized_answer_lost(state: State, lane: int) -> Actions:
 def start_over(state: State, mirror: Mirror, text: str) -> Actions:
     """Nothing of what arrived can be trusted."""
     state.restarts += 1
-    if state.restarts > _MOST_RESTARTS:
+    if state.restarts > 3:
         return fail(state, NetworkProblem(f"{mirror.url.text}: {text}, again and again"))
     state.phase, state.segments, state.size_bytes = DownloadPhase.OPENING, None, UNKNOWN_SIZE
     state.samples, state.digest, state.metalink_asked = Samples(), None, False

@@ -60,10 +60,6 @@ class SampleVote:
         return [source for source in sorted(among) if self._answers.get(source, word) != word]
 
 
-#: A mirror that has answered may fail this many times as often: it may be starting again.
-_MORE_PATIENCE = 3
-
-
 class MirrorState(enum.Enum):
     """Whether a mirror may be asked, and if not, why."""
 
@@ -330,7 +326,8 @@ class State:
             return None
         options = self.options
         failures = max(1, options.max_failures)
-        failures_answered = failures if failures == 1 else _MORE_PATIENCE * failures
+        # A mirror that has answered may fail this many times as often: it may be starting again.
+        failures_answered = failures if failures == 1 else 3 * failures
         manners = RetryPolicy(
             max_wait_s=options.max_wait_s,
             max_failures=failures,

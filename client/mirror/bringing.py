@@ -18,8 +18,6 @@ from .problem import MirrorProblem
 from .transport import ChannelTransport
 from .trust import Verified
 
-_TRIES = 2
-
 
 class Bringer:
     """Fetches into the mirror's folder of downloads; `fetched_bytes` counts since it was set.
@@ -48,7 +46,7 @@ class Bringer:
     def _bring(self, url: str, path: Path, length: int, sha256: str) -> Path:
         if _right(path, length, sha256):
             return path
-        for _ in range(_TRIES):
+        for _ in range(2):
             self._transport.download(url, path, length, sha256)
             self.fetched_bytes += length
             if _right(path, length, sha256):

@@ -23,7 +23,6 @@ from .stage import LiveDisk, attributes_of
 
 #: Fetching a single content costs about as much as this many bytes of a snapshot.
 REQUEST_WORTH_BYTES = 16 << 10
-_SAMPLE_LINES = 200
 
 
 @dataclass(slots=True)
@@ -69,7 +68,7 @@ class KeptManifest:
         with self.path.open("rb") as lines:
             lines.seek(rng.randrange(max(1, self.path.stat().st_size)))
             lines.readline()
-            for _, line in zip(range(_SAMPLE_LINES), lines, strict=False):
+            for _, line in zip(range(200), lines, strict=False):
                 entry = decode_entry(line)
                 if entry.kind == "f":
                     return entry

@@ -22,7 +22,6 @@ from .problem import MirrorProblem
 from .transport import ChannelTransport
 
 _METADATA_LIMIT_BYTES = 16 << 20
-_ROOTS = 256
 
 
 class _Fetcher(FetcherInterface):
@@ -86,7 +85,7 @@ class Trust:
 
     def pin_fingerprint(self, sha256: str) -> None:
         """Fetch the root with this SHA-256 from the origin and pin it."""
-        for version in range(1, _ROOTS):
+        for version in range(1, 256):
             answer = self._transport.request(
                 "GET", f"{self._url}metadata/{version}.root.json", limit_bytes=1 << 20
             )

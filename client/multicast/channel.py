@@ -12,7 +12,6 @@ from ..net.network import Network
 from ..net.request_builder import RequestBuilder
 from ..net.urls import Url
 
-_TIMEOUT_S = 10.0
 _MOST_BYTES = 64 << 20
 
 
@@ -79,4 +78,4 @@ class HttpChannel:
 
         at = replace(self._base, target=path)
         request = self._asking.request(at, at, method=method, body=body)
-        self._keep_alive.ask(request, answered, limit_bytes=_MOST_BYTES, silence_s=_TIMEOUT_S)
+        self._keep_alive.ask(request, answered, limit_bytes=_MOST_BYTES, silence_s=10.0)

@@ -69,7 +69,6 @@ TUNING = ReportTuning()
 _SYMBOL_KIND = VERSION << 4 | PacketType.SYMBOL
 _MARK_KIND = VERSION << 4 | PacketType.MARK
 _UNPACK = SEALED_HEADER.unpack_from
-_HALF = 1 << 31
 
 
 class MulticastReceiver(BlockCollector):
@@ -183,7 +182,7 @@ class MulticastReceiver(BlockCollector):
                     self._first_received(sequence, now)
                     last = sequence
                 good += 1
-                if (sequence - last) & MASK < _HALF:
+                if (sequence - last) & MASK < 1 << 31:
                     last, sent_us = sequence, sent
                 if kind == _SYMBOL_KIND:
                     decoder = opened.get(block)

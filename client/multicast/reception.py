@@ -370,7 +370,6 @@ def _portions(ranges: list[tuple[int, int]], symbol_bytes: int) -> list[list[tup
 
 
 _SLOT_BYTES = 1 << 20
-_SLOTS_A_FILE = 64
 
 
 class BlockSpace:
@@ -415,7 +414,7 @@ class BlockSpace:
 
     def _grow(self) -> None:
         with tempfile.TemporaryFile(dir=self._folder, prefix=".tidegate-blocks-") as file:
-            size = _SLOT_BYTES * _SLOTS_A_FILE
+            size = _SLOT_BYTES * 64
             file.truncate(size)
             mapped = mmap.mmap(file.fileno(), size)
         self._maps.append(mapped)

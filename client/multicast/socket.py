@@ -19,7 +19,6 @@ from ..net.errors import LocalProblem
 from .batch import BatchReader
 
 _TIMESPEC = struct.Struct("@ll")
-_WISHED_BUFFER_BYTES = 16 << 20
 #: What the kernel accounts for a datagram of Ethernet size, about.
 _KERNEL_BYTES = 2304
 
@@ -103,7 +102,7 @@ class GroupSocket:
     def _deepen(self) -> int:
         for option in (Linux.SO_RCVBUFFORCE, socket.SO_RCVBUF):
             with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, option, _WISHED_BUFFER_BYTES)
+                self._socket.setsockopt(socket.SOL_SOCKET, option, 16 << 20)
                 break
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 

@@ -28,8 +28,6 @@ WAIT_HEADER = "Tidegate-Wait"
 PASS_HEADER = "Tidegate-Pass"
 #: Said with every request: this client comes back by itself.
 WAITS_FOR_TICKET = (WAIT_HEADER, "ticket")
-#: A shorter time to wait than this is no time.
-_HASTE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +243,8 @@ class RetryState:
 
     def _least_s(self, told_s: float) -> float:
         """A server that says "at once" again and again is not asked in a loop."""
-        if told_s >= _HASTE_S:
+        # A shorter time to wait than this is no time.
+        if told_s >= 0.5:
             self._hasty = 0
             return 0.0
         self._hasty += 1

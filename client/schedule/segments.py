@@ -21,8 +21,6 @@ from .meter import Meter
 
 #: Stands for the size of a file that no mirror tells.
 UNKNOWN_SIZE = 1 << 62
-#: A mean rate says something after so long.
-_USUAL_S = 0.3
 
 
 @dataclass(slots=True, eq=False)
@@ -240,7 +238,8 @@ class SegmentMap(ABC):
     def _usual_rate(self, now: float) -> float:
         """What all lanes together bring a second: since the first byte, or what was seen lately
         while that is not long ago."""
-        if self._first_s is None or now - self._first_s < _USUAL_S:
+        # A mean rate says something after so long.
+        if self._first_s is None or now - self._first_s < 0.3:
             return sum(lane.rate(now) or 0.0 for lane in self.lanes.values() if lane.blocks)
         return self._arrived_bytes / (now - self._first_s)
 

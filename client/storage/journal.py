@@ -22,7 +22,6 @@ from ..net.errors import LocalProblem
 
 _PART_SUFFIX = ".tidegate-part"
 _JOURNAL_SUFFIX = _PART_SUFFIX + ".journal"
-_LONGEST_NAME_BYTES = 255
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ def part_and_journal(path: Path) -> tuple[Path, Path]:
     """What stands beside `path` while it is fetched. The name of a long one is cut there."""
     name = path.name
     raw = os.fsencode(name)
-    longest = _LONGEST_NAME_BYTES - len(_JOURNAL_SUFFIX)
+    longest = 255 - len(_JOURNAL_SUFFIX)
     if len(raw) > longest:
         mark = hashlib.sha256(raw).hexdigest()[:16]
         name = f"{raw[: longest - 17].decode('utf-8', 'ignore')}~{mark}"

@@ -36,7 +36,6 @@ class Output(Protocol):
 
 #: What stands here belongs to the system: never a place for a file of ours.
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
-_ORDINARY = ("/dev/shm/",)
 
 
 def is_outlet(path: Path) -> bool:
@@ -49,7 +48,7 @@ def is_outlet(path: Path) -> bool:
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         return True
     place = os.path.join(os.path.realpath(path.parent), path.name)
-    return place.startswith(_SYSTEM) and not place.startswith(_ORDINARY)
+    return place.startswith(_SYSTEM) and not place.startswith("/dev/shm/")
 
 
 def followed(path: Path) -> Path:
@@ -67,10 +66,6 @@ def followed(path: Path) -> Path:
     except OSError as error:
         raise LocalProblem.of(error, path) from None
     return Path(os.path.realpath(path))
-
-
-#: This many numbered names are tried.
-_MOST_NAMESAKES = 10_000
 
 
 class FileOutput:
@@ -228,7 +223,8 @@ def _place_beside(part: Path, wanted: Path) -> Path:
     A hard link fails where the name is taken, so no other program can slip in between; a file
     system without hard links gets the name claimed by an empty file first.
     """
-    for number in range(_MOST_NAMESAKES):
+    # This many numbered names are tried.
+    for number in range(10_000):
         at = wanted if number == 0 else wanted.with_stem(f"{wanted.stem}.{number}")
         try:
             os.link(part, at, follow_symlinks=False)

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-#: The mode of `mkstemp`. A server without the right to change modes writes only such files.
-_TEMPORARY_MODE = 0o600
 
 
 @contextmanager
@@ -24,7 +22,8 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "wb") as out:
             yield out
             out.flush()
-            if mode != _TEMPORARY_MODE:
+            # The mode of `mkstemp`: a server without the right to change modes needs no other.
+            if mode != 0o600:
                 os.fchmod(out.fileno(), mode)
             os.fsync(out.fileno())
         os.replace(name, path)
@@ -48,12 +47,6 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-#: sync_file_range(2) SYNC_FILE_RANGE_WRITE: start writing, do not wait.
-_BEGIN = 2
-#: The bytes that `WriteBehind` collects for one call.
-_BEHIND_BYTES = 4 << 20
-
-
 class WriteBehind:
     """Starts writing a long file to disk while it grows, so that a later sync is short.
 
@@ -67,9 +60,14 @@ class WriteBehind:
     def wrote(self, end: int) -> None:
         """Report that all bytes before the offset `end` are written."""
         length = end - self._begun
-        if length >= _BEHIND_BYTES:
+        # The bytes that `WriteBehind` collects for one call.
+        if length >= 4 << 20:
             _LIBC.sync_file_range(
-                self._handle, ctypes.c_int64(self._begun), ctypes.c_int64(length), _BEGIN
+                # sync_file_range(2) SYNC_FILE_RANGE_WRITE: start writing, do not wait.
+                self._handle,
+                ctypes.c_int64(self._begun),
+                ctypes.c_int64(length),
+                2,
             )
             self._begun = end
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
 from ...protocol.errors import BadToken
-from ...protocol.ticket import PASS_USED, KeyRing, Pass
+from ...protocol.ticket import KeyRing, Pass
 from ..http.bounded_table import BoundedTable
 from ..store.records import PassRecord
 
@@ -100,7 +100,7 @@ class PassBook:
             and record.uses >= grant.permit.max_uses
             and self._begun.get((client, file)) != grant.permit.serial
         ):
-            raise BadToken("This pass has been used as often as it allows.", code=PASS_USED)
+            raise BadToken("This pass has been used as often as it allows.", code="pass-used")
 
     def begin(self, grant: Grant, client: str, file: str, now: float) -> None:
         """Count a download that began (or got its place); polls and resumes count only once."""

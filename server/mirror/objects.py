@@ -26,8 +26,6 @@ _SMALL_BYTES = 4 << 20
 #: The unit in which larger ones are copied, hashed and searched for holes.
 _CHUNK_BYTES = 1 << 20
 _HOLE = bytes(_CHUNK_BYTES)
-#: Reads of a file that changes meanwhile, before the publish is refused.
-_TRIES = 3
 
 
 class ObjectError(Exception):
@@ -51,7 +49,8 @@ class ObjectStore:
 
         Raises ObjectError when the file keeps changing.
         """
-        for _ in range(_TRIES):
+        # Reads of a file that changes meanwhile, before the publish is refused.
+        for _ in range(3):
             handle = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 before = os.fstat(handle)

@@ -49,9 +49,6 @@ from .repository import (
 _MEMORY_PER_WINDOW = 4
 #: Prefixes of the extended attributes that a person set. The system sets others on every file.
 _ATTRIBUTES = ("user.", "security.capability", "system.posix_acl")
-#: A new snapshot is due when the updates since the last one have this share of its size: a new
-#: mirror then fetches at most 1.5 snapshots.
-_SNAPSHOT_WORTH = 0.5
 
 Progress = Callable[[str, int, int], object]
 Announce = Callable[[Iterable[tuple[Edge, GeneratedUpdate]]], object]
@@ -308,7 +305,8 @@ class Publisher:
             for edge in (*index.edges, *fresh)
             if edge.from_version >= last.to_version
         ]
-        return sum(chain) > _SNAPSHOT_WORTH * last.length_bytes
+        # So a new mirror fetches at most 1.5 snapshots.
+        return sum(chain) > 0.5 * last.length_bytes
 
     def _generate(
         self,

@@ -27,10 +27,6 @@ PREFIX = "/-/mirrors"
 _JSON = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]
 #: Below the 30 s after which proxies and programs give up on a silent answer.
 _HOLD_S = 25.0
-#: How often the publish directory is checked for a new version.
-_LOOK_S = 1.0
-#: Bounds the long polls held; further ones are answered at once.
-_MOST_WAITING = 10_000
 
 
 class MirrorOrigin:
@@ -61,7 +57,8 @@ class MirrorOrigin:
     def start(self) -> None:
         """Begin to watch the publish directory."""
         self.look()
-        self._look = self._reactor.callLater(_LOOK_S, self.start)
+        # How often the publish directory is checked for a new version.
+        self._look = self._reactor.callLater(1.0, self.start)
 
     def stop(self) -> None:
         """Answer all long polls, and stop watching."""
@@ -135,7 +132,8 @@ class MirrorOrigin:
             request.refuse(404, "no-channel", f"There is no channel named {channel!r} here.")
             return
         timer = None
-        if latest <= after and len(self._waiting) < _MOST_WAITING:
+        # Bounds the long polls held; further ones are answered at once.
+        if latest <= after and len(self._waiting) < 10_000:
             timer = self._reactor.callLater(_HOLD_S, self._answer, request)
         self._waiting[request] = (channel, after, timer)
         if timer is None:

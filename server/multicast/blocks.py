@@ -22,9 +22,6 @@ from ..http.clock import Threads, Waiters, in_pool
 
 #: Files whose hashes are cached: 32 bytes for each MiB.
 _KEEP = 256
-_READ_BYTES = 1 << 18
-#: Threads for one file.
-_THREADS = 4
 
 
 def hash_blocks(
@@ -36,7 +33,7 @@ def hash_blocks(
         digest = hashlib.sha256()
         at, left = layout.offset(block), layout.length(block)
         while left:
-            data = os.pread(file.fd, min(left, _READ_BYTES), at)
+            data = os.pread(file.fd, min(left, 1 << 18), at)
             if not data:
                 raise FileChanged
             digest.update(data)
@@ -50,7 +47,8 @@ def hash_blocks(
 
 def _shares(blocks: int) -> list[tuple[int, int]]:
     """Equal shares of the blocks, one for each thread: a session's start waits for the hashes."""
-    count = max(1, min(_THREADS, blocks // 4))
+    # Four threads for one file.
+    count = max(1, min(4, blocks // 4))
     return [(blocks * i // count, blocks * (i + 1) // count) for i in range(count)]
 
 

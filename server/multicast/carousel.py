@@ -36,12 +36,8 @@ from .repair import (
 )
 from .schedule_steps import CarouselSettings, Mark, Phase, Run
 
-#: The times of datagrams are recorded at this interval, for `sent_s_ago` ...
+#: The times of datagrams are recorded at this interval, for `sent_s_ago`.
 _SENT_EVERY_S = 0.002
-#: ... and kept for 2 s.
-_MOST_SENT = 1000
-#: A fallback: `SymbolSource.made` reports symbols when they are ready.
-_MAKING_S = 0.01
 
 
 class Carousel:
@@ -78,8 +74,8 @@ class Carousel:
         #: The number of the next datagram, as in the framer.
         self._sequence = 0
         self._wants, self._late_wants = NackAggregator(), NackAggregator()
-        #: (number of the next datagram, time) every `_SENT_EVERY_S`.
-        self._sent_at: deque[tuple[int, float]] = deque(maxlen=_MOST_SENT)
+        #: (number of the next datagram, time) every `_SENT_EVERY_S`, kept for 2 s.
+        self._sent_at: deque[tuple[int, float]] = deque(maxlen=1000)
         self._has_predicted = False
         self._ended = EndedBlocks(layout.blocks)
         #: The source of all blocks below this one was sent.
@@ -229,7 +225,8 @@ class Carousel:
                 self._sent_symbols += len(run.symbols)
                 return run
             if self._wants:
-                self.wake_at = now + _MAKING_S
+                # A fallback: `SymbolSource.made` reports symbols when they are ready.
+                self.wake_at = now + 0.01
                 return None
             self._end_pass(now)
         if self.phase is Phase.LISTEN:

@@ -26,8 +26,6 @@ from dataclasses import dataclass, field
 _HASHING_S = 1.0
 #: In windows: a client that made no request for this time starts a new visit.
 _FORGET_WINDOWS = 4
-#: Old visits are removed after this many new ones.
-_SWEEP_EVERY = 1000
 
 
 @dataclass(slots=True)
@@ -55,7 +53,8 @@ class HoldBudget:
         visit = self._visits.get(client)
         if visit is None or now - visit.seen > _FORGET_WINDOWS * self._window_s:
             visit = self._visits[client] = _Visit(now + self._window_s, now)
-            if len(self._visits) % _SWEEP_EVERY == 0:
+            # Old visits are removed after this many new ones.
+            if len(self._visits) % 1000 == 0:
                 self._sweep(now)
         visit.seen = now
         return visit.until

@@ -24,8 +24,6 @@ XOR_GROUPS = (4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
 PRIOR_LOSS = 0.01
 #: The most repair symbols of a block in an offer.
 _PARITY_MOST = 1 << 16
-#: RaptorQ decodes K symbols 99 times in 100, and K + 2 all but once in a million (RFC 6330, 1).
-_SURPLUS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,8 @@ def choose(
     """
     losses = [min(max(p, 0.0), 0.95) for p in receivers] or [PRIOR_LOSS]
     if not return_channel and "raptorq" in allowed:
-        parity = fixed_parity(max(losses), k) + _SURPLUS
+        # RaptorQ decodes K + 2 symbols all but once in a million (RFC 6330, 1).
+        parity = fixed_parity(max(losses), k) + 2
         return Choice("raptorq", 0, parity, 1 + parity / k)
     choices: list[Choice] = []
     for name in allowed:

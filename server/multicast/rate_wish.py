@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from ...protocol.session_report import ReceiverReport
 from .fair_rate import ALIKE, FairRate
 
-#: A session has followed a wish when its rate is at most this factor above it.
-_FOLLOWED = 1.05
-
 
 @dataclass(frozen=True, slots=True)
 class RateSettings:
@@ -148,7 +145,8 @@ class RateWish:
         if now - self._changed_at < settings.step_every_s or lost_there >= settings.slow_loss:
             return
         trial = self._trial
-        if trial is not None and session_share <= _FOLLOWED * self._share:
+        # A session has followed a wish when its rate is at most this factor above it.
+        if trial is not None and session_share <= 1.05 * self._share:
             self._judge(trial, loss, now)
         elif self._is_congested:
             share = max(settings.floor_share, sent_share * max(0.5, 1 - loss))

@@ -15,9 +15,6 @@ from statistics import median
 from ...protocol.session_report import ReceiverReport
 from .schedule_steps import CarouselSettings
 
-#: The last offers whose intervals predict the next one.
-_GAPS = 8
-
 
 @dataclass(slots=True)
 class _Receiver:
@@ -66,7 +63,8 @@ class Receivers:
         address = address or name
         (self.late_addresses if late else self.addresses).add(address)
         if not late:
-            self._offers = [*self._offers, now][-_GAPS:]
+            # The last offers whose intervals predict the next one.
+            self._offers = [*self._offers, now][-8:]
         self._members[name] = _Receiver(address, late, now, reported_at=now)
 
     def is_late(self, name: str) -> bool:

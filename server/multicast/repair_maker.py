@@ -28,7 +28,6 @@ from .repair_process import (
 
 Done = Callable[[list[bytes] | None], None]
 _MEMORY_FD = 3
-_SCHEME = "raptorq"
 
 
 class RepairMaker(ProcessProtocol):
@@ -77,7 +76,7 @@ class RepairMaker(ProcessProtocol):
         self, scheme: str, source: bytes, k: int, symbol_bytes: int, count: int, done: Done
     ) -> bool:
         """See `Maker`."""
-        if scheme != _SCHEME or not self._free or self._memory is None:
+        if scheme != "raptorq" or not self._free or self._memory is None:
             return False
         if len(source) > SOURCE_BYTES or count * symbol_bytes > SYMBOL_BYTES:
             return False

@@ -20,8 +20,6 @@ _BINARY = (b"Content-Type", b"application/octet-stream")
 _NO_STORE = (b"Cache-Control", b"no-store")
 _RANGE = rb"[0-9]{1,18}-[0-9]{1,18}"
 _REPAIR = re.compile(rb"([A-Za-z0-9_-]{1,64}) bytes=(" + _RANGE + rb"(?:," + _RANGE + rb")*)\Z")
-#: Bounds the memory for one repair answer.
-_MOST_REPAIR_BYTES = 1 << 20
 
 
 class MulticastRoutes:
@@ -75,7 +73,8 @@ class MulticastRoutes:
             request.refuse(400, "bad-repair", "Write MEMBER bytes=FIRST-LAST,... inside the file.")
             return
         data = None
-        if match is not None and total <= _MOST_REPAIR_BYTES:
+        # Bounds the memory for one repair answer.
+        if match is not None and total <= 1 << 20:
             data = session.repair(match[1].decode(), block_of(request.client_address), ranges)
         if data is None:
             request.refuse(409, "too-much-repair", "Fetch the rest as ranges of the file itself.")

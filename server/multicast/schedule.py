@@ -39,11 +39,6 @@ from .switch import object_key
 FOLDER = "multicast"
 #: A session is opened this long before its time.
 ANNOUNCE_S = 600.0
-#: How often the folder is read.
-_LOOK_S = 1.0
-#: The interval between tries to announce a session.
-_AGAIN_S = 10.0
-_MOST_ENTRY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,7 @@ def write_entry(state: Path, entry: ScheduledSend) -> Path:
 def read_entry(file: Path) -> ScheduledSend:
     """Read an entry. Raises `ProtocolError` or OSError."""
     with file.open("rb") as stream:
-        document = load_object(stream.read(_MOST_ENTRY_BYTES), str(file))
+        document = load_object(stream.read(64 * 1024), str(file))
     return ScheduledSend(
         get_text(document, "path", 4000),
         get_number(document, "at", 0, 1e11),
@@ -112,7 +107,8 @@ class ScheduleWatch:
         self._hashes = hashes
         self._sessions = sessions
         self._wall = wall
-        self._timer = Repeat(reactor, _LOOK_S, self._look)
+        # How often the folder is read.
+        self._timer = Repeat(reactor, 1.0, self._look)
         self._announced: dict[Path, _Announced] = {}
         #: Entries that cannot be announced yet, and the time of the next try (Unix time).
         self._put_off: dict[Path, float] = {}
@@ -176,7 +172,8 @@ class ScheduleWatch:
                 path=entry.path,
                 why=why,
             )
-        self._put_off[file] = min(now + _AGAIN_S, entry.at)
+        # The interval between tries to announce a session.
+        self._put_off[file] = min(now + 10.0, entry.at)
 
     def _drop(self, file: Path) -> None:
         self._announced.pop(file, None)

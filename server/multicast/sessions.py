@@ -30,8 +30,6 @@ from .symbols import Maker
 from .udp import GroupSender, find_interface, interface_mtu, is_wireless
 
 _FIELD = HEADER_NAME.lower().encode()
-#: The dynamic ports (RFC 6335).
-_PORTS = (49_152, 65_535)
 
 
 class SessionTuning(NamedTuple):
@@ -304,7 +302,8 @@ class Sessions:
         number = self._rng.randrange(1, network.num_addresses)
         group = str(ipaddress.ip_address(int(network.network_address) + number))
         family = "6" if self._interface.is_ipv6 else "4"
-        return SessionPlace(group, self._rng.randint(*_PORTS), source, ttl, True, family)
+        # The dynamic ports (RFC 6335).
+        return SessionPlace(group, self._rng.randint(49_152, 65_535), source, ttl, True, family)
 
     def _share(self) -> None:
         """Share the rate among all sessions, see `rate.shares`."""

@@ -29,11 +29,8 @@ from .demand import DemandDetector, Gather, Hold, Join, Release, StartSession
 from .live import LiveSession, SentContent
 from .sessions import Sessions
 
-_TICKET_FIELD = b"tidegate-ticket"
 #: The poll interval of a capable client with a ticket: a session starts with its polls.
 _POLL_S = 5.0
-#: Bounds the polls of all such clients together.
-_MOST_POLLS_S = 200.0
 
 
 @dataclass(slots=True)
@@ -104,7 +101,7 @@ class MulticastSwitch:
         waiter = str(self._numbers)
         name = request.headers.get(CLIENT_FIELD, b"").decode("latin-1")
         client = f"{request.client_address} {name}"
-        if _TICKET_FIELD in request.headers:
+        if b"tidegate-ticket" in request.headers:
             self._prepare(key, rep)
             decision = self.hot.poll(key, client, waiter, now)
         else:
@@ -237,7 +234,8 @@ def hurry(hot: DemandDetector, sessions: Sessions, request: Request) -> float | 
     """
     if sessions.capability_of(request) is None:
         return None
-    return max(_POLL_S, hot.waiting / _MOST_POLLS_S)
+    # Bounds the polls of all such clients together.
+    return max(_POLL_S, hot.waiting / 200.0)
 
 
 def object_key(rep: Representation) -> str:

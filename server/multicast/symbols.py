@@ -15,8 +15,6 @@ from ...protocol.fec import BlockLayout, Scheme
 from ..http.bounded_table import BoundedTable
 
 Read = Callable[[int, int], bytes]
-#: Blocks of source in memory.
-_KEEP_BLOCKS = 4
 #: Bounds the repair symbols in memory, about 256 KiB for each block that needs repair.
 _MOST_POOL_BYTES = 128 << 20
 #: Smaller blocks are encoded here: it takes less time than an order to the process.
@@ -60,7 +58,8 @@ class SymbolSource:
         self._read = read
         self._maker = maker
         self.made: Callable[[], None] = lambda: None
-        self._blocks: BoundedTable[int, bytes] = BoundedTable(_KEEP_BLOCKS)
+        # Blocks of source in memory.
+        self._blocks: BoundedTable[int, bytes] = BoundedTable(4)
         #: Repair symbols 0 to n-1 of recent blocks: one costs nearly as much as all of them.
         self._pools: OrderedDict[int, list[bytes]] = OrderedDict()
         self._pool_symbols = 0

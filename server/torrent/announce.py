@@ -16,8 +16,6 @@ from .swarm import Announce, Census, PeerEvent
 _HASH_BYTES = 20
 #: Bounds a scrape's answer.
 _MOST_HASHES = 16
-#: Peers for a program that names no number. BEP 3 leaves the choice to the tracker.
-_USUAL_PEERS = 30
 _DIGITS = "0123456789abcdefABCDEF"
 #: Two hexadecimal digits, and the byte that they escape.
 _ESCAPED = {f"{a}{b}".encode(): bytes((int(a + b, 16),)) for a in _DIGITS for b in _DIGITS}
@@ -70,7 +68,8 @@ def read_announce(query: bytes, address: str) -> AnnounceRequest:
     if port == 0:
         raise BadAnnounce("A peer listens on a port from 1 to 65535.")
     left = _number(fields, b"left", 1, 1 << 62)
-    want = _number(fields, b"numwant", _USUAL_PEERS, 1 << 31)
+    # Peers for a program that names no number. BEP 3 leaves the choice to the tracker.
+    want = _number(fields, b"numwant", 30, 1 << 31)
     return AnnounceRequest(_hash(fields), Announce(address, port, left, happened, want))
 
 

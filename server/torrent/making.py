@@ -13,9 +13,6 @@ import os
 import sys
 from typing import Any
 
-#: On a shared core this process gets a tenth of what the server gets.
-_NICENESS = 10
-
 
 def make(fd: int, name: str, size_bytes: int) -> bytes:
     """The bencoded `info` and `layers` of the open file. Raises RuntimeError when it changed."""
@@ -37,7 +34,8 @@ def main() -> None:
     """Print the parts of the torrent; exits with a message when the file cannot be hashed."""
     fd, name, size = sys.argv[1:]
     with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
+        # On a shared core this process gets a tenth of what the server gets.
+        os.nice(10)
     try:
         made = make(int(fd), name, int(size))
     except (RuntimeError, OSError) as error:

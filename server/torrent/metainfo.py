@@ -30,8 +30,6 @@ from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 
 _log = Logger()
-#: Files that wait to be hashed. A request for one more is told to come back.
-_MOST_QUEUED = 64
 #: Bounds the torrents in the state folder. The least recently used one goes first.
 _MOST_KEPT = 2048
 #: FILE KEY-SHA1-SHA256.info, see `MetainfoStore._made`.
@@ -148,7 +146,8 @@ class MetainfoStore:
         if known is not None and known.url_path == rep.url_path:
             self._known.move_to_end(rep.key)
             return defer.succeed(known)
-        if self._stopped or (len(self._wishes) >= _MOST_QUEUED and rep.key not in self._wishes):
+        # Files that wait to be hashed. A request for one more is told to come back.
+        if self._stopped or (len(self._wishes) >= 64 and rep.key not in self._wishes):
             return defer.fail(CannotMake())
         result = self._wishes.setdefault(rep.key, _TorrentWish(file)).waiters.wait()
         self._next()

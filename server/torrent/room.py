@@ -32,8 +32,6 @@ MAGNET = "/-/magnet"
 _TYPE = (b"Content-Type", b"application/x-bittorrent")
 _PLAIN = (b"Content-Type", b"text/plain; charset=utf-8")
 _NO_STORE = (b"Cache-Control", b"no-store")
-#: Swarms in memory. Each is bounded by the setting `peers`; the least recently used one goes first.
-_MOST_SWARMS = 4096
 
 
 class TorrentRoom:
@@ -57,7 +55,8 @@ class TorrentRoom:
         self._rng = rng
         self._now = now
         self._brake = Brake()
-        self._swarms: BoundedTable[bytes, Swarm] = BoundedTable(_MOST_SWARMS)
+        # Bounds the memory; the setting `peers` bounds each swarm.
+        self._swarms: BoundedTable[bytes, Swarm] = BoundedTable(4096)
         self.announces_total = 0
         site.add_maker(self.answer)
         site.add_route(ANNOUNCE, self._announce)

@@ -15,11 +15,6 @@ from ..http.prefix_shares import PrefixShares
 from ..http.proxies import prefixes_of
 from .ring import Place, Ring
 
-#: A peer is gone after this many intervals without an announce: one announce may be lost.
-_SILENT_INTERVALS = 2.5
-#: Bounds the peers in one answer.
-_MOST_PEERS_OF_ONE = 64
-
 
 class PeerEvent(Enum):
     """The event that a peer announces (BEP 3)."""
@@ -86,7 +81,8 @@ class Swarm:
             and not known.complete
         ):
             self._downloaded += 1
-        want = max(0, min(peer.want, _MOST_PEERS_OF_ONE))
+        # Bounds the peers in one answer.
+        want = max(0, min(peer.want, 64))
         if known is None and not self._make_room(peer.address):
             # No other peer is told of it, but it is told of others.
             return self._others(place, complete, want)
@@ -135,7 +131,8 @@ class Swarm:
             self._unfinished.discard(place)
 
     def _expire(self, now: float) -> None:
-        until_s = now - _SILENT_INTERVALS * self._interval_s
+        # One announce may be lost.
+        until_s = now - 2.5 * self._interval_s
         while self._peers:
             place = next(iter(self._peers))
             if self._peers[place].seen_s >= until_s:
