@@ -14,8 +14,6 @@ from geventhttpclient.client import HTTPClientPool
 
 from ..client.storage.piece_writer import Pieces
 
-#: Large reads: a small one costs as much CPU as a large one.
-MOST_READ_BYTES = 256 * 1024
 #: A slow client reads this often, so that its pace is even.
 _BEAT_S = 0.1
 
@@ -79,7 +77,8 @@ def receive(
     digest = hashlib.sha256()
     count = 0
     fault: str | None = None
-    step = MOST_READ_BYTES
+    # Large reads: a small one costs as much CPU as a large one.
+    step = 256 * 1024
     if math.isfinite(rate_bytes_s):
         step = min(step, max(1024, int(rate_bytes_s * _BEAT_S)))
     earliest_s = time.monotonic()

@@ -30,10 +30,6 @@ from .workloads import File, Workload, scaled
 
 _PROFILE = "release_day"
 _MOST_NAMED = 5
-#: Clients that are under way at once when the crowd is the operator's own; `-- -u N` for more.
-MOST_USERS = 4_000
-#: A run with a crowd of one's own ends this long after the last arrival at the latest.
-AFTER_THE_LAST_S = 3_600
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +199,10 @@ def loadtest(
 
 def _as_it_comes(population: Workload) -> list[str]:
     """Locust's options by which all of a crowd comes at its own pace, whatever the profile says."""
-    ends_s = math.ceil(population.visitors[-1].arrival_s) + AFTER_THE_LAST_S
-    users = min(MOST_USERS, len(population.visitors))
+    # A run with a crowd of one's own ends this long after the last arrival at the latest.
+    ends_s = math.ceil(population.visitors[-1].arrival_s) + 3_600
+    # Clients that are under way at once when the crowd is the operator's own; `-- -u N` for more.
+    users = min(4_000, len(population.visitors))
     return ["--thin", "1", "--time-scale", "1", "--run-time", f"{ends_s}s", "-u", str(users)]
 
 

@@ -5,11 +5,6 @@ from __future__ import annotations
 from ..client.net.retry import FailureReason, Refused, RetryAfter, RetryState
 from .tally import Tally
 
-#: A poll this much before the time that was told is early; below, clocks and the line decide.
-EARLY_S = 0.5
-#: Below this, the error of a told time is the scheduling of this machine.
-SHORTEST_ETA_S = 1.0
-
 
 class DownloadTally:
     """Counts the requests, the wait and the end of one download.
@@ -31,7 +26,8 @@ class DownloadTally:
 
     def ask(self, now: float) -> dict[str, str]:
         """The fields of the next request; one before the told time counts as early."""
-        if self._told_until_s is not None and now < self._told_until_s - EARLY_S:
+        # Half a second before the told time is early; below, clocks and the line decide.
+        if self._told_until_s is not None and now < self._told_until_s - 0.5:
             self._tally.count("early_polls")
         return dict(self.visit.headers())
 
@@ -70,7 +66,8 @@ class DownloadTally:
             self._tally.count("promises")
             if actual_s <= p90_s:
                 self._tally.count("promises_kept")
-            if actual_s > SHORTEST_ETA_S:
+            # Below this, the error of a told time is the scheduling of this machine.
+            if actual_s > 1.0:
                 self._tally.observe("eta_error", abs(actual_s - expected_s) / actual_s)
 
     def note_done(self, now: float, count_bytes: int) -> None:

@@ -36,9 +36,6 @@ from .recorder import tally
 from .replay import ARRIVALS
 from .workloads import File, Visitor, address_of
 
-#: A client's kernel takes little before the client has read it, as over a slow line.
-RECEIVE_BUFFER_BYTES = 16 * 1024
-
 
 def _trusting(ca: str, **_: Any) -> gevent.ssl.SSLContext:
     """A TLS context that trusts what the system does, and the certificates in `ca`."""
@@ -60,7 +57,8 @@ class Downloader(FastHttpUser):
         super().__init__(environment)
         self._options = environment.parsed_options
         self.number = 0
-        self._narrow = self.narrow_pool(RECEIVE_BUFFER_BYTES, 1)
+        # A client's kernel takes little before the client has read it, as over a slow line.
+        self._narrow = self.narrow_pool(16 * 1024, 1)
         self.client.client.clientpool = self._narrow
 
     def narrow_pool(self, receive_buffer_bytes: int, concurrency: int) -> NarrowPool:

@@ -82,8 +82,6 @@ EXP2_FILES = (
     File("1M", MB),
 )
 PAPER_WINDOW_S = 600.0
-PAPER_SLOWEST_BYTES_S = 1_600.0
-PAPER_FASTEST_BYTES_S = 35_000.0
 
 
 def required_bandwidth(visitors: Iterable[Visitor], window_s: float) -> float:
@@ -108,7 +106,7 @@ def _paper(name: str, seed: int, clients: int, files: Sequence[File], most: int)
         Visitor(
             key=f"c{number}",
             arrival_s=arrival,
-            rate_bytes_s=rng.uniform(PAPER_SLOWEST_BYTES_S, PAPER_FASTEST_BYTES_S),
+            rate_bytes_s=rng.uniform(1_600.0, 35_000.0),
             # Without replacement: only so do 60 % and 29 % of the clients ask for the 1 MB file.
             files=tuple(rng.sample(files, rng.randint(1, most))),
         )

@@ -26,8 +26,6 @@ FORMAT = 1
 #: Type and length of a section.
 _SECTION = struct.Struct(">cQ")
 _RAW_SIZE = struct.Struct(">I")
-#: A reader's bound.
-_HEADER_LIMIT_BYTES = 1 << 16
 #: The raw size at which a writer closes a section of changes.
 _ROWS_FLUSH_BYTES = 1 << 20
 #: A reader's bound: one longest row more.
@@ -157,7 +155,8 @@ class Update:
         if not kinds.startswith(b"H") or kinds[-1:] != b"E" or kinds[1:-1].lstrip(b"R").strip(b"G"):
             raise BadManifest("The update file is truncated or its parts are out of order.")
         _, offset, length = self._sections[0]
-        if length > _HEADER_LIMIT_BYTES:
+        # A reader's bound.
+        if length > 1 << 16:
             raise BadManifest("The header of the update is too long.")
         self.header = decode_header(self._exactly(offset, length))
         allowed = self.header.window_bytes

@@ -23,8 +23,6 @@ Codec = Literal["raw", "zstd", "same"]
 _HEAD = struct.Struct(">II")
 #: A reader's bound on the names of one group.
 HEAD_LIMIT_BYTES = 8 << 20
-#: A planned group ends here. It is half of the limit, because the names' sizes are estimates.
-_HEAD_PLANNED_BYTES = HEAD_LIMIT_BYTES // 2
 #: A reference must save 5 %: every mirror reads it.
 _WORTH = 0.95
 
@@ -84,7 +82,8 @@ def plan_groups(
         wanted = 0 if reference is None else reference.size_bytes
         large = entry.size_bytes > half or wanted > half
         crowded = filled + entry.size_bytes > half or referred + wanted > half
-        if outs and (large or crowded or named > _HEAD_PLANNED_BYTES):
+        # Half of the limit, because the names' sizes are estimates.
+        if outs and (large or crowded or named > HEAD_LIMIT_BYTES // 2):
             yield PlannedGroup(tuple(outs), tuple(refs.values()))
             outs, refs, filled, referred, named = [], {}, 0, 0, 0
         if large:

@@ -16,8 +16,6 @@ from .fec import BlockDecoder, BlockEncoder, FecParameters, Scheme, SourceBuffer
 
 #: Bounds a pool. The code itself has symbol numbers of 24 bits.
 MAX_REPAIR = 1 << 16
-#: The package puts block and symbol number before each symbol.
-_PAYLOAD_ID_BYTES = 4
 
 
 def _check(symbol_bytes: int) -> None:
@@ -36,7 +34,8 @@ class RaptorQEncoder:
     def repair(self, first: int, count: int) -> Sequence[bytes]:
         end = min(first + count, MAX_REPAIR)
         packets = self._encoder.get_encoded_packets(end)
-        return [packet[_PAYLOAD_ID_BYTES:] for packet in packets[self._k + first :]]
+        # The package puts block and symbol number before each symbol.
+        return [packet[4:] for packet in packets[self._k + first :]]
 
 
 class RaptorQDecoder:

@@ -12,9 +12,6 @@ from collections.abc import Sequence
 
 from .fec import BlockDecoder, BlockEncoder, FecParameters, Scheme, SourceBuffer
 
-#: The k of an offer with group 0.
-DEFAULT_GROUP = 16
-
 
 def groups_of(k: int, group: int) -> int:
     """The number of groups of at most `group` symbols in a block of `k`."""
@@ -103,7 +100,8 @@ class XorScheme:
     counts = False
 
     def __init__(self, group: int) -> None:
-        self._group = group or DEFAULT_GROUP
+        # The k of an offer with group 0.
+        self._group = group or 16
 
     def max_repair(self, k: int) -> int:
         return groups_of(k, self._group)

@@ -20,18 +20,14 @@ if TYPE_CHECKING:
 
 METALINK_TYPE = "application/metalink4+xml"
 _NAMESPACE = "urn:ietf:params:xml:ns:metalink"
-#: A piece is the unit in which a client checks and fetches again.
-_LEAST_PIECE_BYTES = 256 * 1024
-#: Bounds our own manifests: 32 KiB of digests.
-_MOST_PIECES = 1024
-#: Bounds the memory for a foreign manifest.
-_MOST_DOCUMENT_BYTES = 64 * 1024 * 1024
 
 
 def piece_length_for(size_bytes: int) -> int:
     """The least power of two from 256 KiB on that gives at most 1 024 pieces."""
-    length = _LEAST_PIECE_BYTES
-    while length * _MOST_PIECES < size_bytes:
+    # A piece is the unit in which a client checks and fetches again.
+    length = 256 * 1024
+    # Bounds our own manifests: 32 KiB of digests.
+    while length * 1024 < size_bytes:
         length *= 2
     return length
 
@@ -207,7 +203,8 @@ def _tag(name: str) -> str:
 
 
 def _parse_xml(data: bytes) -> Element:
-    if len(data) > _MOST_DOCUMENT_BYTES:
+    # Bounds the memory for a foreign manifest.
+    if len(data) > 64 << 20:
         raise BadManifest("The Metalink document is too large.")
     # Imported here: a server reads no Metalink.
     import xml.parsers.expat

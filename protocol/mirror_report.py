@@ -17,8 +17,6 @@ from .errors import BadManifest, BadToken
 from .tree import check_number
 
 SIGNATURE_HEADER = "Tidegate-Mirror-Signature"
-#: How far the clocks of mirror and origin may differ.
-CLOCK_SLACK_S = 300.0
 #: Bounds a report.
 LIMIT_BYTES = 4096
 
@@ -75,6 +73,7 @@ def decode_report(
     secret = secret_of(name)
     if secret is None or not hmac.compare_digest(_signature(body, secret), signature):
         raise BadToken("The report is not signed by a mirror this origin admitted.")
-    if not abs(sent_at - now) <= CLOCK_SLACK_S:
+    # How far the clocks of mirror and origin may differ.
+    if not abs(sent_at - now) <= 300.0:
         raise BadToken("The report is too old; set the clocks of mirror and origin right.")
     return report

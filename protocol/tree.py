@@ -38,8 +38,6 @@ _FILE_LINE = re.compile(
 )
 #: A NUL, or a part that is empty, "." or "..".
 _ESCAPES = re.compile(r"\0|(?:\A|/)\.{0,2}(?:/|\Z)")
-#: The cache of decoded lines: old and new tree are read side by side.
-_SAME_LINES = 64
 #: PATH_MAX of Linux.
 _LONGEST_PATH = 4096
 _BIGGEST = 1 << 62
@@ -240,7 +238,8 @@ def encode_entry(entry: Entry) -> bytes:
     return encode_row(to_row(entry))
 
 
-@functools.lru_cache(_SAME_LINES)
+# The cache of decoded lines: old and new tree are read side by side.
+@functools.lru_cache(64)
 def decode_entry(line: bytes) -> Entry:
     """Read one manifest line. Raises BadManifest."""
     usual = _FILE_LINE.fullmatch(line)

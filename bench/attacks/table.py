@@ -48,11 +48,9 @@ _NAMES: dict[live.Manner, str] = {
 }
 _FETCHING = ("real", "small", "short")
 _POLICIES = ("fair", "ticket", "reserve", "http")
-_LIVE_POLICIES = ("fair", "ticket")
 _NAT_PEOPLE = 500
 #: The highest cost of attackers that download nothing, as a share of the mean session time.
 _BARS = {"one IPv4": 0.05, "one /64": 0.05, "one /48": 0.05, "ten addresses": 0.15}
-_ONE_NETWORK = ("one IPv4", "one /64", "one /48")
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 _BEGIN = "<!-- make attacks: begin -->\n"
 _END = "<!-- make attacks: end -->\n"
@@ -94,7 +92,7 @@ class CostJudge:
         elif manner not in _FETCHING:
             if cost.mean - 2.0 * cost.error > bar:
                 self.fault(policy, f"{title}, {manner}: {_spelled(cost)}")
-        elif title in _ONE_NETWORK and self._share is not None:
+        elif title in ("one IPv4", "one /64", "one /48") and self._share is not None:
             error = 2.0 * math.hypot(cost.error, self._share.error)
             if cost.mean - self._share.mean > error:
                 self.fault(policy, f"{title}, {manner}: costs more than its shares give it")
@@ -273,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         attackers = [one for one in all_simulated if one.title in chosen]
         show(simulated_rows(policies, attackers, given.seeds, results, judge))
     if given.live:
-        served = [name for name in _LIVE_POLICIES if name in policies]
+        served = [name for name in ("fair", "ticket") if name in policies]
         titles = [one for one in (live.BEHIND_ONE, *live.ATTACKERS) if one in chosen]
         with live.line() if served else nullcontext():
             show(live_rows(served, titles, given.days, given.people, results, judge))

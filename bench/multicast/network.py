@@ -19,7 +19,6 @@ from bench.shared import namespaces
 from bench.shared.namespaces import inside, run, shape
 
 SENDER_ADDRESS = "10.77.0.1"
-_QUEUE = "burst 32kb latency 50ms"
 #: A receiver's bursts repeat after this many datagrams.
 _CYCLE = 1 << 16
 
@@ -95,7 +94,7 @@ class MulticastLab:
         bridge = f"{self.prefix}-b"
         namespaces.make(self._names(), bridge)
         self._port(self.sender(), SENDER_ADDRESS)
-        shape(self.sender(), "eth0", self.rate_mbit, _QUEUE)
+        shape(self.sender(), "eth0", self.rate_mbit, "burst 32kb latency 50ms")
         for number in range(self.receivers):
             name = self.receiver(number)
             self._port(name, self.address(number))

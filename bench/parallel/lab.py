@@ -257,23 +257,21 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
     return found
 
 
-#: The status of `timeout` when a program cannot be run or does not exist.
-_NO_PROGRAM = (126, 127)
-#: Kinds in which one mirror misbehaves from the first request.
-_BAD_FROM_THE_START = ("corrupt", "503", "busy")
-
-
 def require_run(scenario: Situation, tool: str, found: LabRun, bad: int) -> None:
     """Raise NothingMeasured unless the tool ran, received bytes, and met the scenario's event."""
     where = f"{scenario.name}, {tool}"
-    require(found.status not in _NO_PROGRAM, f"{where}: the program is not installed.")
+    # The status of `timeout` when a program cannot be run or does not exist.
+    require(found.status not in (126, 127), f"{where}: the program is not installed.")
     require(sum(found.received), f"{where}: no byte came from a mirror.")
     # The table shows a wrong file from a corrupt mirror.
     delivered = found.status or found.right or scenario.kind == "corrupt"
     require(delivered, f"{where}: the program ended well, without the file.")
     in_time = found.status or found.happened
     require(in_time, f"{where}: the program was done before anything happened.")
-    is_one_bad = scenario.kind in _BAD_FROM_THE_START or (scenario.odd and not scenario.all_odd)
+    # Kinds in which one mirror misbehaves from the first request.
+    is_one_bad = scenario.kind in ("corrupt", "503", "busy") or (
+        scenario.odd and not scenario.all_odd
+    )
     if is_one_bad and tool.startswith("tidegate"):
         require(found.received[bad], f"{where}: no request reached the mirror that misbehaves.")
 

@@ -19,11 +19,6 @@ import click
 from ...protocol.units import format_duration, format_rate, format_size, parse_duration
 from .api import AdminApi
 
-#: A time of the clock is above this, a duration below: 31 years.
-_LEAST_WALL_TIME_S = 1e9
-#: More of a digest tells a reader nothing.
-_DIGEST_SHOWN = 16
-
 
 class Steering:
     """What the group's options say: the API, and whether to print documents as they come."""
@@ -122,7 +117,8 @@ def written(name: str, value: Any) -> str:
         case None | "":
             return "-"
         case str() if name == "sha256":
-            return value[:_DIGEST_SHOWN]
+            # More of a digest tells a reader nothing.
+            return value[:16]
         case bool():
             return "yes" if value else "no"
         case list():
@@ -134,7 +130,8 @@ def written(name: str, value: Any) -> str:
         case int() | float() if name.endswith("_bytes"):
             return format_size(int(value))
         case int() | float() if name.endswith("_s"):
-            return moment(value) if value > _LEAST_WALL_TIME_S else format_duration(value)
+            # A time of the clock is above this, a duration below: 31 years.
+            return moment(value) if value > 1e9 else format_duration(value)
     return str(value)
 
 

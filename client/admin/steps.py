@@ -21,9 +21,6 @@ from .operation import (
     table,
 )
 
-#: Rows of each table of a report.
-_REPORT_ROWS = 10
-
 
 def read_setting(word: str) -> tuple[str, Any]:
     """`slots=48`, `small_below_bytes=64KB`, `ticket_ttl_s=2m`, `ready_list=auto`,
@@ -247,4 +244,5 @@ def _show_report(found: Mapping[str, Any]) -> None:
     for name, fields in {"files": "path begun complete sent_bytes", **counts}.items():
         if found[name]:
             click.echo()
-            table(name, fields)({name: found[name][:_REPORT_ROWS]})
+            # Rows of each table of a report.
+            table(name, fields)({name: found[name][:10]})

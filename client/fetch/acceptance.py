@@ -131,9 +131,6 @@ def read_findings(base: Url, fields: Fields) -> Findings:
 
 #: Of such a name, servers often say "packed" and mean the file itself.
 _PACKED = (".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br")
-#: Below this, other mirrors and piece digests cost more than they save.
-_WORTH_BYTES = 1 << 20
-_MOST_MIRRORS = 16
 Actions = list[Action]
 
 
@@ -207,7 +204,8 @@ def _learn(state: State, mirror: Mirror, found: Findings, size: int, now: float)
     if not mirror.listed:
         return []
     actions: Actions = []
-    if state.options.mirrors and size >= _WORTH_BYTES:
+    # Below this, other mirrors and piece digests cost more than they save.
+    if state.options.mirrors and size >= 1 << 20:
         actions += mirrors_found(state, found, size, now)
         wanted = len(state.mirrors) > 1 and not state.in_order
         if found.metalink is not None and not state.metalink_asked and wanted:
@@ -222,7 +220,7 @@ def mirrors_found(state: State, found: Findings, size: int, now: float) -> Actio
     """Mirrors that an answer or a Metalink names."""
     actions: Actions = []
     for url in found.mirrors:
-        if len(state.mirrors) >= _MOST_MIRRORS:
+        if len(state.mirrors) >= 16:
             break
         fresh = state.add(url, listed=False)
         if fresh is not None:

@@ -246,9 +246,6 @@ class CulpritSearch:
             self._writer.culprits |= differing
 
 
-_STRONG = ("sha256", "sha384", "sha512")
-
-
 def _text(digest: tuple[str, bytes] | None) -> str | None:
     return f"{digest[0]}:{digest[1].hex()}" if digest is not None else None
 
@@ -322,7 +319,7 @@ class DownloadedFile:
     def _pieces_vouch(self, pieces: Pieces | None) -> bool:
         """Whether checked pieces make the digest of the whole superfluous: both come from one
         Metalink, and the caller gave no checksum of his own."""
-        strong = pieces is not None and pieces.algorithm in _STRONG
+        strong = pieces is not None and pieces.algorithm in ("sha256", "sha384", "sha512")
         return strong and self._checksum is None
 
     def use_told_digest(self, writer: PieceWriter, digest: tuple[str, bytes]) -> bool:

@@ -19,8 +19,6 @@ from ..net.errors import LocalProblem
 from .batch import BatchReader
 
 _TIMESPEC = struct.Struct("@ll")
-#: What the kernel accounts for a datagram of Ethernet size, about.
-_KERNEL_BYTES = 2304
 
 
 class Linux(enum.IntEnum):
@@ -80,7 +78,8 @@ class GroupSocket:
     @property
     def room_datagrams(self) -> int:
         """How many datagrams the kernel keeps for us before it drops some."""
-        return max(1, self.buffer_bytes // _KERNEL_BYTES)
+        # What the kernel accounts for a datagram of Ethernet size, about.
+        return max(1, self.buffer_bytes // 2304)
 
     def overruns(self) -> int:
         """How many datagrams the kernel dropped because we were late."""

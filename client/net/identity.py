@@ -20,8 +20,6 @@ USER_AGENT = f"tidegate/{__version__}"
 STANDARD_FIELDS = (("User-Agent", USER_AGENT), ("Accept", "*/*"), ("Accept-Encoding", "identity"))
 CLIENT_FIELD = "Tidegate-Client"
 _SECRET = "client-id"
-#: What a user leaves behind between downloads, beside part files: see `forget`.
-_TRACES = (_SECRET, "rates.json")
 
 
 def data_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -66,7 +64,8 @@ def forget(folder: Path) -> list[Path]:
     Raises OSError where it cannot be removed.
     """
     gone = []
-    for name in _TRACES:
+    # What a user leaves behind between downloads, beside part files: see `forget`.
+    for name in (_SECRET, "rates.json"):
         with contextlib.suppress(FileNotFoundError):
             (folder / name).unlink()
             gone.append(folder / name)

@@ -17,8 +17,6 @@ _LOCAL_NAT64 = "64:ff9b:1::/48"
 #: IPv6 networks whose addresses lead to the IPv4 address in their last 32 bits: NAT64 (RFC 6052),
 #: IPv4-translated (RFC 2765, 2.1) and IPv4-compatible (RFC 4291, 2.5.5.1).
 _ENDS_IN_IPV4 = ("64:ff9b::/96", _LOCAL_NAT64, "::ffff:0:0:0/96", "::/96")
-#: All IPv6 addresses that IANA gives out as global.
-_GLOBAL_UNICAST = "2000::/3"
 
 
 class Reach(IntEnum):
@@ -47,7 +45,8 @@ def reach(address: str) -> Reach:
     is_global = found.is_global and not found.is_multicast
     if given.version == 6 and given in IPv6Network(_LOCAL_NAT64):
         is_global = False
-    if found.version == 6 and found not in IPv6Network(_GLOBAL_UNICAST):
+    # All IPv6 addresses that IANA gives out as global.
+    if found.version == 6 and found not in IPv6Network("2000::/3"):
         is_global = False
     return Reach.GLOBAL if is_global else Reach.PRIVATE
 

@@ -21,8 +21,6 @@ from ...protocol.disk.scan import found_name, found_root, stamp_of
 from ...protocol.tree import Entry
 from ...protocol.tree_scan import Found, Stamp
 
-#: Contents up to this size are read whole, so that a known one is not written again.
-_SMALL_BYTES = 4 << 20
 #: The unit in which larger ones are copied, hashed and searched for holes.
 _CHUNK_BYTES = 1 << 20
 _HOLE = bytes(_CHUNK_BYTES)
@@ -56,7 +54,8 @@ class ObjectStore:
                 before = os.fstat(handle)
                 if not stat.S_ISREG(before.st_mode):
                     raise ObjectError(f"{source} is not a regular file any more; publish again.")
-                small = before.st_size <= _SMALL_BYTES
+                # Contents up to this size are read whole, so that a known one is not written again.
+                small = before.st_size <= 4 << 20
                 digest = self._put_small(handle) if small else self._put_large(handle)
                 if stamp_of(os.fstat(handle)) == stamp_of(before):
                     return stamp_of(before), digest

@@ -21,9 +21,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-#: The extra hold for the first requests of an object: without its block hashes there is no session,
-#: and to compute them may take longer than the brief hold.
-_HASHING_S = 1.0
 #: In windows: a client that made no request for this time starts a new visit.
 _FORGET_WINDOWS = 4
 
@@ -298,8 +295,9 @@ class DemandDetector:
         return item.prepared and len(item.held) + len(item.queued) >= self._threshold(item)
 
     def _hashing_s(self, item: _Object) -> float:
-        """The extra hold while the object's block hashes are computed."""
-        return 0.0 if item.prepared or not self.settings.hold_s_per_byte else _HASHING_S
+        """The extra hold of an object's first requests, while its block hashes are computed."""
+        # Without them there is no session, and they may take longer than the brief hold.
+        return 0.0 if item.prepared or not self.settings.hold_s_per_byte else 1.0
 
     def _threshold(self, item: _Object) -> int:
         threshold = self.settings.threshold

@@ -18,8 +18,6 @@ _LEFT_OUT = 0.2
 #: ... is worth this share of the rate: a fifth of the voters never costs more than a tenth of it.
 _WORTH = 0.1
 _EXPONENT = math.log(1 - _WORTH) / math.log(1 - _LEFT_OUT)
-#: A rate must suit this share of the voters: a majority that is slower decides.
-_LEAST_SERVED = 0.5
 #: Bounds a session's memory, and the time of a count to about 0.1 ms.
 MOST_VOTES = 1024
 
@@ -38,7 +36,8 @@ def elect(wishes: Sequence[float]) -> float:
         served += limit < 1.0
         share = served / len(wishes)
         product = limit * share**_EXPONENT
-        if share >= _LEAST_SERVED and product >= most:
+        # A rate must suit this share of the voters: a majority that is slower decides.
+        if share >= 0.5 and product >= most:
             best, most = limit, product
     return best
 

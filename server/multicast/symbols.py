@@ -15,10 +15,6 @@ from ...protocol.fec import BlockLayout, Scheme
 from ..http.bounded_table import BoundedTable
 
 Read = Callable[[int, int], bytes]
-#: Bounds the repair symbols in memory, about 256 KiB for each block that needs repair.
-_MOST_POOL_BYTES = 128 << 20
-#: Smaller blocks are encoded here: it takes less time than an order to the process.
-_INLINE_BYTES = 64 << 10
 
 
 class ObjectChanged(Exception):
@@ -73,7 +69,8 @@ class SymbolSource:
         k, size = self._layout.k(block), self._layout.symbol_bytes
         have = len(self._pools.get(block, ()))
         wanted = first + count - k
-        if have >= wanted or self._maker is None or first < k or k * size <= _INLINE_BYTES:
+        # Smaller blocks are encoded here: it takes less time than an order to the process.
+        if have >= wanted or self._maker is None or first < k or k * size <= 64 << 10:
             return count
         if block not in self._making:
             self._making.add(block)
@@ -135,7 +132,8 @@ class SymbolSource:
         self._pools[block] = made
         self._pools.move_to_end(block)
         size = self._layout.symbol_bytes
-        while self._pool_symbols * size > _MOST_POOL_BYTES and len(self._pools) > 1:
+        # Bounds the repair symbols in memory, about 256 KiB for each block that needs repair.
+        while self._pool_symbols * size > 128 << 20 and len(self._pools) > 1:
             self._pool_symbols -= len(self._pools.popitem(last=False)[1])
 
     def _block(self, block: int) -> bytes:
