@@ -471,7 +471,7 @@ def load(
     cpu_s = at.cpu_s() - before
     requests, count_bytes = served(peer.name, row, done.stdout)
     found = WRK_P99.search(done.stdout)
-    p99_ms = float(found[1]) * TIMES_MS[found[2]] if found else math.nan
+    p99_ms = float(found[1]) * TIMES_MS[found[2]] if found and requests else math.nan
     peer.numbered += requests if row.varied or row.mixed else 0
     if row.by_bytes:
         return cpu_s / count_bytes * 1e9, count_bytes / 1e9 / seconds, p99_ms
@@ -514,7 +514,9 @@ def served(name: str, row: Row, report: str) -> tuple[int, float]:
     require(match and not refused, f"{name} refused requests for '{row.name}':\n{report}")
     assert match is not None
     requests, count_bytes = int(match[1]), float(match[2]) * UNITS[match[3]]
-    require(requests and count_bytes, f"{name} served nothing for '{row.name}':\n{report}")
+    # A large body may take longer than the row.
+    some = count_bytes and (requests or row.by_bytes)
+    require(some, f"{name} served nothing for '{row.name}':\n{report}")
     return requests, count_bytes
 
 

@@ -283,6 +283,8 @@ def test_a_measurement_with_its_subject_goes_on() -> None:
         5,
         2048.0,
     )
+    long = "0 requests in 1.00s, 2.00MB read"
+    assert http_peers.served("nginx", HTTP["256 MiB"], long) == (0, 2.0 * (1 << 20))
     mirror.require_mirrored(MIRRORED, 9)
     parallel.require_run(SITUATIONS["503 for ever"], "tidegate", RUN, 1)
     # A peer that fails is a result of the table.
