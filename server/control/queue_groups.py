@@ -39,10 +39,13 @@ def queue_groups(gate: Gate, program_of: Callable[[str, str], str]) -> list[Queu
     found: dict[tuple[str, str], QueueGroup] = {}
 
     def group(client: str, file: str) -> QueueGroup:
-        program = program_of(client, file)
-        return found.setdefault((file, program), QueueGroup(file, program))
+        key = file, program_of(client, file)
+        one = found.get(key)
+        if one is None:
+            one = found[key] = QueueGroup(*key)
+        return one
 
-    for lease in gate.running():
+    for lease in gate.policy.leases():
         one = group(lease.client, lease.file)
         one.paused += lease.paused
         one.running += not lease.paused
