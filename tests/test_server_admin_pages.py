@@ -67,6 +67,30 @@ def api(browser: Browser, method: str, path: str, /, **body: Any) -> Any:
     return json.loads(answer.body) if answer.body else None
 
 
+class Slow:
+    """Tells the reactor's time; each look at it takes a millisecond."""
+
+    def __init__(self, site: Site) -> None:
+        self._reactor = site.reactor
+        self.turns = 0
+
+    def callLater(self, *call: Any) -> Any:
+        self.turns += 1
+        return self._reactor.callLater(*call)
+
+    def seconds(self) -> float:
+        self._reactor.rightNow += 0.001
+        return self._reactor.seconds()
+
+
+def test_others_have_turns_while_a_page_is_written_out(site: Site, browser: Browser) -> None:
+    whole = browser.text("/queue")
+    slow = site.admin.clock = Slow(site)
+    assert browser.text("/queue") == whole
+    # A piece takes a millisecond, a turn three.
+    assert slow.turns > 20
+
+
 # -- the headline ----------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ from ..control.events import NotStored
 from ..control.problems import Problem
 from ..control.server import Server
 from ..files.pages import Pages
+from ..http.clock import Clock, in_turns
 from ..http.cookies import host_name, set_cookie
 from .previews import Previews
 from .render import zone_of
@@ -106,7 +107,7 @@ class HandlerCall:
         """A rendered page in the common frame, with what was refused if anything was."""
         problem = self.problem
         faults = problem.errors if problem else ()
-        text = self.admin.pages.render(
+        page = self.admin.pages.pieces(
             f"admin/{template}",
             call=self.call,
             who=self.call.who,
@@ -117,7 +118,7 @@ class HandlerCall:
             typed=self.typed,
             **{"errors": {str(one["field"]): str(one["message"]) for one in faults}, **values},
         )
-        return html(text, problem.status, *problem.headers) if problem else html(text, status)
+        return html(page, problem.status, *problem.headers) if problem else html(page, status)
 
     def listing(self, template: str, query: BaseModel, **values: Any) -> Answer:
         """A page of a list; `base` is its address but for where the list begins."""
@@ -138,6 +139,7 @@ class Admin:
     previews: Previews
     router: Router
     state: Path
+    clock: Clock
     close: Callable[[], None]
     brake: LoginBrake = field(default_factory=LoginBrake)
     #: The password from the host that was taken up last.
@@ -148,7 +150,7 @@ class Admin:
         try:
             call = self._identified(call)
             self._same_site(call)
-            found = await self._dispatch(call)
+            found = await self._written(await self._dispatch(call))
         except Problem as problem:
             found = self._refusal(call, problem)
         except ProtocolError as error:
@@ -156,7 +158,14 @@ class Admin:
         except Exception:  # noqa: BLE001 - logged and counted, never shown
             log.failure("The administration failed at {path}", path=call.path, client=call.peer)
             found = self._refusal(call, Problem(500, "The page failed; the log says why."))
-        return _with_headers(call, found)
+        return _with_headers(call, await self._written(found))
+
+    async def _written(self, answer: Answer) -> Answer:
+        """The answer with its page written out; requests of visitors have turns meanwhile."""
+        if answer.pieces is None:
+            return answer
+        text = "".join(await in_turns(self.clock, answer.pieces))
+        return dataclasses.replace(answer, body=text.encode("utf-8", "replace"), pieces=None)
 
     async def _dispatch(self, call: Call) -> Answer:
         route, params = self.router.find(call.method, call.path)

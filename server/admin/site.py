@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..accounts.stored import OpenedAccounts
 from ..control.server import Server
+from ..http.clock import Clock
 from . import account, alerts, files, log, now, passes, policy, queue, report, waiting
 from .app import Admin
 from .previews import Previews, Simulator
@@ -16,7 +17,7 @@ from .router import Router
 MODULES = (now, account, queue, policy, files, passes, waiting, log, alerts, report)
 
 
-def make_admin(server: Server, opened: OpenedAccounts, state: Path) -> Admin:
+def make_admin(server: Server, opened: OpenedAccounts, state: Path, clock: Clock) -> Admin:
     """The application without a socket."""
     router = Router()
     simulator = Simulator(server.off)
@@ -31,6 +32,7 @@ def make_admin(server: Server, opened: OpenedAccounts, state: Path) -> Admin:
         previews=Previews(simulator, server.now),
         router=router,
         state=state,
+        clock=clock,
         close=simulator.close,
     )
     admin.take_reset()

@@ -89,13 +89,15 @@ class Call:
 class Answer:
     """A whole answer; `follow` makes it an endless stream of events instead of `body`.
 
-    `whose` it is says which user's part of all streams it counts in.
+    A page is in `pieces` until it is written out. `whose` it is says which user's part of all
+    streams it counts in.
     """
 
     status: int
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     follow: Callable[[], bytes] | None = None
+    pieces: Iterator[str] | None = None
     whose: str = ""
 
 
@@ -110,10 +112,12 @@ def redirect(to: str, *headers: tuple[str, str]) -> Answer:
     return Answer(303, b"", (("location", to), *headers))
 
 
-def html(text: str | bytes, status: int = 200, *headers: tuple[str, str]) -> Answer:
-    """A page."""
-    body = text.encode() if isinstance(text, str) else text
-    return Answer(status, body, (("content-type", "text/html; charset=utf-8"), *headers))
+def html(page: Iterator[str] | bytes, status: int = 200, *headers: tuple[str, str]) -> Answer:
+    """A page, whole or in pieces."""
+    fields = (("content-type", "text/html; charset=utf-8"), *headers)
+    if isinstance(page, bytes):
+        return Answer(status, page, fields)
+    return Answer(status, headers=fields, pieces=page)
 
 
 def problem_answer(problem: Problem) -> Answer:

@@ -279,7 +279,8 @@ class AdminService:
         if self._admin is None:
             from ..admin.site import make_admin
 
-            self._admin = make_admin(self.server, self.open_accounts(), self._config.state)
+            state, accounts = self._config.state, self.open_accounts()
+            self._admin = make_admin(self.server, accounts, state, self._reactor)
         return self._admin
 
     @functools.cached_property
@@ -320,7 +321,8 @@ class AdminService:
 
 
 def _load_pages() -> None:
-    importlib.import_module("tidegate.server.admin.site")
+    site = importlib.import_module("tidegate.server.admin.site")
+    site.make_pages()
 
 
 def session_key(path: Path) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,15 @@ class Pages:
     def render(self, template: str, **values: Any) -> bytes:
         """A page as UTF-8 bytes."""
         return _bytes(self.environment.get_template(template).render(**values))
+
+    def pieces(self, template: str, **values: Any) -> Iterator[str]:
+        """The same in pieces, for `http.clock.in_turns`; `values` must not change meanwhile."""
+        return self.environment.get_template(template).generate(**values)
+
+    def compile(self, folder: str) -> None:
+        """Read the templates of a folder, which otherwise happens at their first use."""
+        for name in self.environment.list_templates(filter_func=lambda n: n.startswith(folder)):
+            self.environment.get_template(name)
 
     def pattern(
         self, template: str, shape: Hashable, fixed: Callable[[], Mapping[str, Any]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from twisted.internet import task, threads
@@ -13,6 +13,8 @@ from twisted.python.threadpool import ThreadPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
+#: How long work in steps may keep others from the reactor.
+_TURN_S = 0.002
 
 
 class DelayedCall(Protocol):
@@ -130,6 +132,17 @@ class Waiters(Generic[T]):
 def pause(clock: Clock, delay_s: float = 0) -> Deferred[None]:
     """Fires after `delay_s` seconds; after 0 in a later turn of the reactor."""
     return task.deferLater(cast(IReactorTime, clock), delay_s)
+
+
+async def in_turns(clock: Clock, steps: Iterable[T]) -> list[T]:
+    """All that these steps give, none of which may take long; others have their turn in between."""
+    done, began_s = [], clock.seconds()
+    for one in steps:
+        done.append(one)
+        if clock.seconds() - began_s > _TURN_S:
+            await pause(clock)
+            began_s = clock.seconds()
+    return done
 
 
 def in_pool(
