@@ -147,3 +147,20 @@ def test_other_bytes_of_the_same_size_are_never_mixed_in(
             assert answer.read() == path.read_bytes()
     except (http.client.IncompleteRead, urllib.error.HTTPError) as error:
         pytest.fail(f"the new content is not served: {error}")
+
+
+def test_a_client_that_waited_has_the_file_as_it_is_when_its_turn_comes(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "release" / "big.iso"
+    first, second = tmp_path / "first", tmp_path / "second"
+    with curl(server, first) as running:
+        assert under_way(first)
+        with curl(server, second) as waiting:
+            wait_for(lambda: len(journal(tmp_path / "state")) == 2)
+            with path.open("r+b") as file:
+                file.write(random.Random(3).randbytes(SIZE // 2))
+                file.truncate()
+            hurry(server, tmp_path)
+            assert running.wait(120) != 0
+            assert (waiting.wait(120), sha256(second)) == (0, sha256(path))

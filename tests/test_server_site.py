@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from twisted.internet import defer
 
-from tests.http_bench import OLD_S, Answer, Bench
+from tests.http_bench import OLD_S, Answer, Bench, Client
 from tests.open_files import SILENT
 from tidegate.policies.keep_alive import KEEP_ALIVE
 from tidegate.protocol.headers import EntityTag, parse_links, parse_repr_digest
@@ -776,25 +776,78 @@ def test_what_is_hidden_until_its_hour_is_nowhere(bench: Bench) -> None:
         assert b"sub" not in body
 
 
-def test_a_file_replaced_in_place_while_its_client_waited_is_not_begun(tmp_path: Path) -> None:
+def waiting(bench: Bench, keeper: Gatekeeper, dripped: int, fields: bytes = b"") -> Client:
+    client = bench.connect()
+    client.send(b"GET /big.bin HTTP/1.1\r\nHost: h\r\n" + fields + b"\r\n")
+    if dripped:
+        keeper.waiting[0][0].drip(dripped, b"X-Wait", b"1")
+    return client
+
+
+def written_over(path: Path, content: bytes, mtime_s: int) -> None:
+    with open(path, "r+b") as stream:
+        stream.write(content)
+        stream.truncate()
+    os.utime(path, (mtime_s, mtime_s))
+
+
+@pytest.mark.parametrize("dripped", [0, 200])
+def test_a_client_that_waited_has_the_file_that_was_written_over_meanwhile(
+    tmp_path: Path, dripped: int
+) -> None:
     keeper = Gatekeeper()
     bench = Bench(tmp_path, admission=keeper)
     path = bench.write("big.bin", BIG)
-    for dripped in (False, True):
-        client = bench.connect()
-        client.send(b"GET /big.bin HTTP/1.1\r\nHost: h\r\n\r\n")
-        request, _, _, start = keeper.waiting.pop()
-        if dripped:
-            request.drip(200, b"X-Wait", b"1")
-            client.taken()
-        with open(path, "r+b") as stream:
-            stream.write(b"others" if dripped else b"other")
-        os.utime(path, (OLD_S + 5 + dripped, OLD_S + 5 + dripped))
-        start(keeper)
-        assert keeper.ended.pop()[1] is False
-        if dripped:
-            assert client.wire.aborted
-            assert client.taken() == b""
-        else:
-            answer = Answer(client.taken())
-            assert (answer.status, answer.text("retry-after")) == (503, "1")
+    client = waiting(bench, keeper, dripped)
+    written_over(path, BIG[:200_001], OLD_S + 5)
+    keeper.waiting.pop()[3](keeper)
+    assert [complete for _, complete in keeper.ended] == [False]
+    _, rep, plan, start = keeper.waiting.pop()
+    assert (rep.size_bytes, plan.status) == (200_001, 200)
+    start(keeper)
+    while not Answer(client.wire.value()).whole:
+        bench.clock.advance(0)
+    answer = Answer(client.taken())
+    assert (answer.body, answer.text("etag")) == (BIG[:200_001], rep.etag)
+    assert [complete for _, complete in keeper.ended] == [False, True]
+
+
+@pytest.mark.parametrize("dripped", [0, 200])
+def test_a_file_that_is_written_again_and_again_is_not_planned_for_ever(
+    tmp_path: Path, dripped: int
+) -> None:
+    keeper = Gatekeeper()
+    bench = Bench(tmp_path, admission=keeper)
+    path = bench.write("big.bin", BIG)
+    client = waiting(bench, keeper, dripped)
+    for change in range(2):
+        written_over(path, BIG, OLD_S + 5 + change)
+        keeper.waiting.pop()[3](keeper)
+    assert not keeper.waiting
+    if dripped:
+        assert client.wire.aborted
+    else:
+        answer = Answer(client.taken())
+        assert (answer.status, answer.text("retry-after")) == (503, "1")
+
+
+@pytest.mark.parametrize("dripped", [0, 206])
+def test_a_resume_that_waited_is_never_of_another_content(tmp_path: Path, dripped: int) -> None:
+    keeper = Gatekeeper()
+    bench = Bench(tmp_path, admission=keeper)
+    path = bench.write("big.bin", BIG)
+    tag = bench.connect().get("/big.bin", method="HEAD").text("etag")
+    assert tag is not None
+    fields = b"Range: bytes=9-\r\nIf-Range: " + tag.encode() + b"\r\n"
+    client = waiting(bench, keeper, dripped, fields)
+    written_over(path, BIG[:-1], OLD_S + 5)
+    for _ in range(2):
+        keeper.waiting.pop()[3](keeper)
+    if dripped:
+        # Its status line said that the old content goes on. Its program asks again.
+        assert client.wire.aborted
+    else:
+        while not Answer(client.wire.value()).whole:
+            bench.clock.advance(0)
+        answer = Answer(client.taken())
+        assert (answer.status, answer.body) == (200, BIG[:-1])

@@ -77,7 +77,11 @@ def _nothing() -> None:
 
 
 class FileStart:
-    """Starts a body from a file; see `transfer.Start`."""
+    """Starts a body from a file; see `transfer.StartBody`.
+
+    Where the file was written over in place while the request waited, the request is planned anew.
+    It is refused if that happens again.
+    """
 
     __slots__ = (
         "_disk",
@@ -85,6 +89,7 @@ class FileStart:
         "_pacer",
         "_pieces",
         "_plan",
+        "_plan_anew",
         "_request",
         "_touched",
         "just_compared",
@@ -99,6 +104,7 @@ class FileStart:
         pieces: list[Piece],
         touched: Touched,
         disk: Disk,
+        plan_anew: Callable[[Request], None] | None,
     ) -> None:
         self._pacer = pacer
         self._request = request
@@ -107,6 +113,7 @@ class FileStart:
         self._pieces = pieces
         self._touched = touched
         self._disk = disk
+        self._plan_anew = plan_anew
         #: The file was compared in this very turn; not so once the body had to wait.
         self.just_compared = False
 
@@ -125,6 +132,8 @@ class FileStart:
                 unchanged = self._file.unchanged()
             elif listener.may_end(_nothing):
                 return self._send_at_once(listener, headers, body, unreadable)
+        if not unchanged:
+            return self._start_anew(listener)
         sender = BodySender(
             self._request,
             self._file,
@@ -135,17 +144,19 @@ class FileStart:
             self._touched.still,
             self._disk,
         )
-
-        def begin() -> None:
-            self._request.begin(plan.status, (*plan.headers, *headers), plan.body_bytes)
-            sender.start()
-
-        if unchanged:
-            begin()
-        else:
-            # It waited, and the file was written over in place meanwhile, or merely touched.
-            sender.start_if(self._touched.still(self._file), begin, self._refuse)
+        self._request.begin(plan.status, (*plan.headers, *headers), plan.body_bytes)
+        sender.start()
         return sender
+
+    def _start_anew(self, listener: TransferListener) -> Transfer:
+        """Give the start back, then plan the present content: the request joins its own lease."""
+        transfer = WholeTransfer(0)
+        listener.transfer_done(transfer, False)
+        if self._plan_anew is None:
+            self._refuse()
+        else:
+            self._plan_anew(self._request)
+        return transfer
 
     def _send_at_once(
         self,

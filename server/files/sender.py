@@ -259,23 +259,6 @@ class BodySender:
             connection.when_flushed(self._begin)
             self._compared = False
 
-    def start_if(
-        self, same: Deferred[bool], begin: Callable[[], None], refuse: Callable[[], None]
-    ) -> None:
-        """`begin` once the file's content was found to be the planned one, else `refuse`."""
-        self._request.on_gone(self._gone)
-
-        def compared(yes: bool) -> None:
-            if self._over:
-                return
-            if yes:
-                begin()
-            else:
-                refuse()
-                self._end(False)
-
-        same.addCallback(compared)
-
     def _begin(self) -> None:
         if not self._over:
             self._open = True

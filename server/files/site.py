@@ -131,6 +131,8 @@ class Site:
         self._not_found: dict[tuple[bool, bytes | None], Ready] = {}
         self._seen = array("I", bytes(4 * _SEEN_PLACES))
         self._touched = Touched(catalog)
+        #: The request that is planned once more in this turn.
+        self._planned_anew: Request | None = None
         self.precompressed = Precompressed(tree, visibility)
         self._disk = disk if disk is not None else Disk(reactor)
         catalog.on_learned(lambda key, digests: self._files.describe(key))
@@ -330,7 +332,17 @@ class Site:
             request.begin(plan.status, plan.headers, plan.body_bytes, more=False)
             request.finish()
         else:
-            start = FileStart(self.pacer, request, file, plan, pieces, self._touched, self._disk)
+            start = FileStart(
+                self.pacer,
+                request,
+                file,
+                plan,
+                pieces,
+                self._touched,
+                self._disk,
+                # A file that is written again and again is not planned for ever.
+                None if request is self._planned_anew else self._plan_anew,
+            )
             if admitted is None and plan.body_bytes <= BRIEF_BYTES:
                 admitted = self.admission.admit_small(request, rep, plan.body_bytes)
             if not admitted:
@@ -343,6 +355,12 @@ class Site:
                     request.respond(plan.status, plan.headers, part)
                 else:
                     start(OnNoLease(request))
+
+    def _plan_anew(self, request: Request) -> None:
+        """Answer a request that waited with what its path has now."""
+        self._planned_anew = request
+        request.answer_by(self._find)
+        self._planned_anew = None
 
     # -- bodies that leave in one write -----------------------------------------------------
 
