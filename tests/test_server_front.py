@@ -651,6 +651,28 @@ def test_a_listening_socket_waits_when_no_descriptor_is_left(
     port.stopListening()
 
 
+@pytest.mark.parametrize("window_s", [60.0, 600.0])
+def test_a_connection_whose_peer_is_gone_is_ended_by_the_kernel(
+    tmp_path: Path, window_s: float
+) -> None:
+    bench = Bench(tmp_path)
+    bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
+    port = bench.front.listen_tcp("127.0.0.1", 0)
+    bench.factory.reconfigure(HttpLimits(min_rate_window_s=window_s))
+    bench.front.bound_silence()
+    with socket.create_connection(("127.0.0.1", port.number)) as client:
+        client.sendall(b"G")
+        bench.front.doRead()
+        (connection,) = bench.factory.connections
+        ours: socket.socket = connection.socket  # type: ignore[attr-defined]
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        # It would be wrong to end a reader that stands still before the limit of rates does.
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * window_s
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 60
+    bench.front.doRead()
+    port.stopListening()
+
+
 def test_who_looks_whether_the_port_is_open_leaves_nothing_behind(bench: Bench) -> None:
     """A balancer connects and goes, with a reset or without one; others send and shut down."""
     bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]

@@ -93,6 +93,7 @@ class Connections:
         """See `ServerRoom`."""
         self.reopen_log()
         self.factory.reconfigure(self._limits(config))
+        self._front.bound_silence()
         if self._certificate is not None:
             self._certificate.read_now()
 

@@ -49,6 +49,11 @@ _BREATH_S = 0.25
 #: How often that is said.
 _TELL_AGAIN_S = 60.0
 _BACKLOG = 4096
+#: The kernel asks a peer whether it is there when it was silent for this time, seconds. A client
+#: that waits for its turn may be silent for hours.
+_PROBE_AFTER_S = 30
+#: It asks again after this time, until the connection ends (`_bound_silence`).
+_PROBE_AGAIN_S = 10
 _END = b"\r\n\r\n"
 #: Tickets, passes and visitor cookies are named so: a request with one is judged by the admission.
 _OWN = b"tidegate-"
@@ -163,6 +168,10 @@ class Front:
             # Connections inherit it.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_AGAIN_S)
+            self._bound_silence(sock)
         sock.setblocking(False)
         sock.listen(_BACKLOG)
         port = self._ports[sock.fileno()] = Port(self, sock, tls, path)
@@ -171,6 +180,17 @@ class Front:
             self._reading = True
             self._reactor.addReader(self)
         return port
+
+    def bound_silence(self) -> None:
+        """Follow the limits: connections that come from now on end by them when a peer is gone."""
+        for port in self._ports.values():
+            if port.family != socket.AF_UNIX:
+                self._bound_silence(port.socket)
+
+    def _bound_silence(self, sock: socket.socket) -> None:
+        # Not sooner: this also ends the connection of a peer that is there and reads nothing.
+        silent_ms = int(1000 * self._factory.limits.min_rate_window_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, silent_ms))
 
     def close_port(self, port: Port) -> None:
         """Accept no more connections on this port."""

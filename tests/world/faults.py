@@ -211,7 +211,7 @@ def _cut(world: World, fault: FaultPlan) -> None:
         world.cause(f"a connection of {found.client} is cut")
         if fault.pick * 7 % 1.0 < 0.3:
             # The server is not told.
-            found.channel.lost = True
+            found.channel.vanish()
         else:
             found.channel.close(reset=True)
         found.broken()

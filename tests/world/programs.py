@@ -529,7 +529,7 @@ class SimulatedClient:
                 exchange._lost("dropped")
         elif deed == "vanish":
             for exchange in exchanges:
-                exchange.channel.lost = True
+                exchange.channel.vanish()
                 exchange.over = True
             self._end("gone", deed)
         else:

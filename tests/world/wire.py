@@ -7,6 +7,7 @@ other; each has a congestion window that grows by what arrives, and a client's o
 from __future__ import annotations
 
 import errno
+import math
 import random
 import select
 import socket
@@ -114,6 +115,8 @@ class MemoryPort:
         self._fd = network.add(self)
         self.backlog: deque[ServerEnd] = deque()
         self.epoll: MemoryEpoll | None = None
+        #: For how long a peer may acknowledge nothing; its connections inherit it.
+        self.silence_s = math.inf
 
     def fileno(self) -> int:
         """See `socket.socket`."""
@@ -123,8 +126,10 @@ class MemoryPort:
         """See `socket.socket`."""
         return "127.0.0.1", 8080
 
-    def setsockopt(self, *words: Any) -> None:
+    def setsockopt(self, level: int, name: int, value: int) -> None:
         """See `socket.socket`."""
+        if level == socket.IPPROTO_TCP and name == socket.TCP_USER_TIMEOUT:
+            self.silence_s = value / 1000.0
 
     def setblocking(self, flag: bool) -> None:
         """See `socket.socket`."""
@@ -340,6 +345,7 @@ class Channel:
         "reads",
         "receive_bytes",
         "server",
+        "silence_s",
         "unsent",
         "unsent_bytes",
         "waits_for_gate",
@@ -364,6 +370,7 @@ class Channel:
         self._shut_from_s: float | None = None
         self._shut_s = 0.0
         self.server: ServerEnd | None = None
+        self.silence_s = math.inf
 
     # -- the client's side ------------------------------------------------------------------
 
@@ -383,6 +390,7 @@ class Channel:
             self.tell_broken()
         elif not self.lost:
             self.server = ServerEnd(self)
+            self.silence_s = port.silence_s
             self.server.take(data)
             port.backlog.append(self.server)
             if port.epoll is not None:
@@ -414,6 +422,28 @@ class Channel:
     def _reset(self) -> None:
         if self.server is not None and not self.lost:
             self.server.was_reset()
+
+    def vanish(self) -> None:
+        """Nothing passes any more. The server's kernel finds out as its peer acknowledges nothing.
+
+        It probes connections on which nothing is under way.
+        """
+        self.lost = True
+        self._give_up_later(self._times_out)
+
+    def _give_up_later(self, call: Callable[..., None], *words: Any) -> None:
+        if not math.isinf(self.silence_s):
+            self.network.schedule.after(self.silence_s, call, *words)
+
+    def _times_out(self) -> None:
+        if self.server is not None:
+            self.server.was_reset()
+
+    def _stays_shut(self, since_s: float) -> None:
+        """A window that opens no more ends the connection as silence does."""
+        if self._shut_from_s == since_s and not self.lost:
+            self._times_out()
+            self.tell_broken()
 
     def read_on(self, reads: bool) -> None:
         """Read from now on, or not."""
@@ -485,6 +515,7 @@ class Channel:
         if window <= 0:
             if self._shut_from_s is None and not self.flying_bytes:
                 self._shut_from_s = self.network.schedule.now
+                self._give_up_later(self._stays_shut, self._shut_from_s)
             return 0
         return min(self.unsent_bytes, window, self.window_bytes - self.flying_bytes)
 

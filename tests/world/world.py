@@ -35,8 +35,8 @@ from .wire import MemoryNetwork, ServerEnd
 _LIVENESS_FACTOR, _LIVENESS_S = 4.0, 900.0
 #: Everything has run out so long after the last client has left.
 _AFTER_S = 80.0
-#: The limits cut a connection whose client takes nothing after `min_rate_window_s`, the first of
-#: a client after two. Its requests that are parked for a connection follow one after the other.
+#: A connection whose client takes nothing is cut after `min_rate_window_s`, at the latest by the
+#: kernel, which finds out so of those that are parked, too.
 _CUT_AFTER_S = 60.0
 
 
@@ -415,8 +415,8 @@ class World:
             oracle.settled()
         for client in self.clients:
             client.give_up()
-        stalled = self.stalled_connections()
-        after_s = _AFTER_S + (_CUT_AFTER_S * (2 + stalled) if stalled else 0.0)
+        # No client that is gone holds anything for longer, however many connections it had.
+        after_s = _AFTER_S + (2 * _CUT_AFTER_S if self.stalled_connections() else 0.0)
         self.schedule.run(self.schedule.now + after_s, self._going)
         if self._going():
             gc.collect()
