@@ -89,11 +89,14 @@ class GateProcess:
 class Nginx:
     """A real nginx that runs a complete configuration as it was printed."""
 
-    def __init__(self, folder: Path, configuration: str, port: int) -> None:
+    has_lua = False
+
+    def __init__(self, folder: Path, configuration: str, port: int, lua: str = "") -> None:
         self.folder = folder
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         folder.mkdir(parents=True)
+        (folder / "tidegate.lua").write_text(lua)
         self.file = folder / "nginx.conf"
         self.file.write_text(configuration)
         self.start()
@@ -109,6 +112,7 @@ class Nginx:
                 self.command(),
                 stdout=log,
                 stderr=log,
+                cwd=self.folder,
                 env={**os.environ, "HOME": str(self.folder)},
             )
         wait_for(lambda: listens(self.port) or self.process.poll() is not None)
@@ -163,6 +167,60 @@ class Apache(Nginx):
         return words
 
 
+class Lighttpd(Nginx):
+    """The same of lighttpd."""
+
+    has_lua = True
+
+    def command(self) -> list[str]:
+        return ["lighttpd", "-D", "-f", str(self.file)]
+
+    def sending(self, folder: Path) -> set[tuple[int, str]]:
+        """The sockets that get more than a header and not yet all: its bodies share a file."""
+        command = ("ss", "-tniHO", "state", "established", f"sport = :{self.port}")
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        size = max(file.stat().st_size for file in folder.iterdir())
+        rows = re.findall(r"(?m)^\d+ +(\d+) +\S+ +\S+:(\d+) .*\bbytes_acked:(\d+)", told)
+        return {
+            (self.port, client)
+            for queued, client, acked in rows
+            if int(acked) > 65_536 and int(acked) + int(queued) < size
+        }
+
+
+#: An nginx that has the files, for a mover that has none.
+_FILES = """\
+pid nginx.pid; error_log stderr; events {{}}
+http {{
+    access_log off; client_body_temp_path a; proxy_temp_path b; fastcgi_temp_path c;
+    uwsgi_temp_path d; scgi_temp_path e;
+    server {{ listen 127.0.0.1:{port}; root "{root}"; }}
+}}
+"""
+
+
+class HAProxy(Nginx):
+    """The same of HAProxy, which sends the files of another server."""
+
+    has_lua = True
+
+    def command(self) -> list[str]:
+        return ["haproxy", "-f", str(self.file)]
+
+    def start(self) -> None:
+        places = re.findall(r"server files 127.0.0.1:(\d+)", self.file.read_text())
+        text = _FILES.format(port=places[0], root=self.folder.parent / "release")
+        self.files = Nginx(self.folder / "files", text, int(places[0]))
+        super().start()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        super().stop(number)
+        self.files.stop(number)
+
+    def sending(self, folder: Path) -> set[tuple[int, str]]:
+        return self.files.sending(folder)
+
+
 class Sampler:
     """Looks ten times a second which bodies a mover sends, and keeps the most.
 
@@ -191,8 +249,14 @@ class Sampler:
         self._thread.join()
 
 
-#: By the name of a mover: how it runs, and what its snippet needs besides.
-MOVERS = {"nginx": (Nginx, ()), "caddy": (Caddy, ()), "apache": (Apache, ("--if-absent", "closed"))}
+#: By the name of a mover: how it runs, and whether it sends without the gate.
+MOVERS = {
+    "apache": (Apache, False),
+    "caddy": (Caddy, True),
+    "haproxy": (HAProxy, True),
+    "lighttpd": (Lighttpd, False),
+    "nginx": (Nginx, True),
+}
 
 
 @contextmanager
@@ -200,10 +264,13 @@ def gate_and_nginx(
     folder: Path, *words: str, snippet: tuple[str, ...] = (), mover: str = "nginx"
 ) -> Iterator[tuple[GateProcess, Nginx]]:
     """Both, for the release in `folder/release`; or another mover."""
-    kind, own = MOVERS[mover]
+    kind, sends_alone = MOVERS[mover]
     with GateProcess(folder, *words) as gate:
         port = free_port()
-        places = ("--complete", "--listen", f"127.0.0.1:{port}")
-        text = gate.snippet(*places, *own, *snippet, mover=mover)
-        with kind(folder / mover, text, port) as nginx:
+        own = ["--complete", "--listen", f"127.0.0.1:{port}"]
+        own += [] if sends_alone else ["--if-absent", "closed"]
+        own += ["--files", f"127.0.0.1:{free_port()}"] if kind is HAProxy else []
+        text = gate.snippet(*own, *snippet, mover=mover)
+        lua = gate.snippet("--part", "lua", mover=mover) if kind.has_lua else ""
+        with kind(folder / mover, text, port, lua) as nginx:
             yield gate, nginx

@@ -7,7 +7,6 @@ import random
 import socket
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from tidegate.server.gate.inet_diag import (
 from tidegate.server.gate.movers import mover_tag, read_mover
 from tidegate.server.gate.moves import GONE_S, SILENT_S, MovedBody, MovedOn, Moves
 from tidegate.server.gate.reports import EndReport, ReportSocket, read_report
-from tidegate.server.gate.snippets import SNIPPETS, terms
+from tidegate.server.gate.snippets import MOVER_NAMES, SnippetTerms, snippet
 from tidegate.server.http.answers import Header
 from tidegate.server.http.proxies import TrustedProxies
 from tidegate.server.store.records import RevisionRecord
@@ -299,9 +298,10 @@ def test_a_report_of_nginx_is_read() -> None:
         assert read_report(wrong) is None
 
 
-def test_reports_of_apache_and_caddy_are_read() -> None:
+def test_reports_of_other_movers_are_read() -> None:
     lease = "0123456789abcdef" * 2
-    for word, whole in (("+", True), ("-", True), ("X", False)):
+    words = {"+": True, "-": True, "X": False, "--": True, "CD": False, "sD": False, "SH": False}
+    for word, whole in words.items():
         line = f"<13>Nov 26 20:00:00 tidegate: {lease} 200 7 {word}\n".encode()
         assert read_report(line) == EndReport(lease, 200, 7, whole)
     entry = {"resp_headers": {"Tidegate-Lease": [lease]}, "size": 7, "status": 206}
@@ -488,10 +488,13 @@ def test_the_tag_is_that_of_nginx() -> None:
         (["snippet", "nginx", "--root", "/a", "--gate", "h:0"], "unix:PATH or HOST:PORT"),
         (["snippet", "nginx", "--root", "/a", "--gate", "a;b:80"], "unix:PATH or HOST:PORT"),
         (["snippet", "nginx", "--root", "/a", "--gate", "h:80", "--complete"], "belong together"),
-        (["snippet", "other"], "is not one of 'apache', 'caddy', 'nginx'"),
+        (["snippet", "other"], "is not one of 'apache', 'caddy', 'haproxy', 'lighttpd', 'nginx'"),
         (["snippet", "apache", "--root", "/a", "--gate", "h:80"], "give --if-absent closed"),
         (["snippet", "caddy", "--root", "/a", "--gate", "192.0.2.1:80"], "Caddy shows leases"),
-        (["snippet", "caddy", "--http"], "caddy has no http block"),
+        (["snippet", "caddy", "--part", "http"], "caddy has no part http"),
+        (["snippet", "lighttpd", "--root", "/a", "--gate", "h:80"], "give --if-absent closed"),
+        (["snippet", "haproxy", "--root", "/a", "--gate", "h:80"], "give --files HOST:PORT"),
+        (["snippet", "haproxy", "--files", "h", "--gate", "h:80"], "--files is unix:PATH or"),
         (["DIR", "--policy", "fair"], "a gate cannot use the policy fair, which pauses downloads"),
         (["DIR", "--listen", "127.0.0.1:0"], "gate.report needs a port"),
         (["DIR", "--report", "x"], "is not HOST:PORT"),
@@ -510,15 +513,20 @@ def test_wrong_words_are_told_in_a_sentence(words: list[str], text: str, tmp_pat
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1, max_size=40))
 def test_no_folder_breaks_out_of_a_configuration(name: str) -> None:
     try:
-        of = terms(Path("/srv") / name, "unix:/run/gate.sock")
+        of = SnippetTerms(
+            "unix:/run/gate.sock", Path("/srv") / name, if_absent="closed", files="f:80"
+        )
     except ProtocolError:
         return
-    for mover, line in (
-        ("nginx", f'alias "{of.root}/";'),
-        ("caddy", f'root * "{of.root}"'),
-        ("apache", f'XSendFilePath "{of.root}"'),
-    ):
-        assert line in SNIPPETS[mover](replace(of, if_absent="closed"))
+    lines = {
+        "apache": f'XSendFilePath "{of.root}"',
+        "caddy": f'root * "{of.root}"',
+        "haproxy": "server files f:80\n",
+        "lighttpd": f'"x-sendfile-docroot" => ("{of.root}")',
+        "nginx": f'alias "{of.root}/";',
+    }
+    for mover in MOVER_NAMES:
+        assert lines[mover] in snippet(mover, of)
     assert not set(str(of.root)) & set("$\"'\\;{}")
 
 

@@ -1,1 +1,1 @@
-"""The crowd as a source: torrents of served files, and the tracker by which their peers meet."""
+"""The gate: this server decides, and another program sends the files."""

@@ -45,10 +45,19 @@ def _sendfile(rep: Representation, where: MovedOn, rate_bytes_s: float | None) -
     return [(b"X-Sendfile", unquote_to_bytes(where.root) + b"/" + rep.path)]
 
 
+def _sendfile_encoded(
+    rep: Representation, where: MovedOn, rate_bytes_s: float | None
+) -> list[Header]:
+    """lighttpd decodes the path of X-Sendfile."""
+    return [(b"X-Sendfile", f"{where.root}{rep.url_path}".encode("ascii"))]
+
+
 MOVERS: Mapping[str, Orders] = {
-    "nginx": _accel,
-    "caddy": _accel,
     "apache": _sendfile,
+    "caddy": _accel,
+    "haproxy": _accel,
+    "lighttpd": _sendfile_encoded,
+    "nginx": _accel,
 }
 
 

@@ -22,9 +22,11 @@ _MOST_BYTES = 4096
 #: Datagrams that are read in one go, about 1 ms: requests are answered before the rest is read.
 _READ_AT_ONCE = 100
 #: What the end of a line is: lease, status, bytes, whether all was sent. nginx says `OK` for that,
-#: Apache whether the connection is kept (`+`) or closed (`-`), and `X` for a
-#: client that left.
-_LINE = re.compile(rb"tidegate: ([0-9a-f]{32}) ([0-9]{3}) ([0-9]{1,18}) (?:(OK|[-+])|X)?\s*\Z")
+#: HAProxy `--`. Apache and lighttpd say whether the connection is kept (`+`) or closed (`-`), and
+#: `X` for a client that left; HAProxy has two letters for what went wrong.
+_LINE = re.compile(
+    rb"tidegate: ([0-9a-f]{32}) ([0-9]{3}) ([0-9]{1,18}) (?:(OK|--?|\+)|[A-Za-z-]{1,2})?\s*\Z"
+)
 _LEASE = re.compile(r"[0-9a-f]{32}")
 
 

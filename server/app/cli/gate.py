@@ -10,7 +10,8 @@ import click
 
 from ....protocol.errors import ProtocolError
 from ....protocol.units import parse_duration
-from ...gate.snippets import HTTP_PARTS, SNIPPETS, IfAbsent, terms
+from ...gate.snippets import MOVER_NAMES, IfAbsent, SnippetTerms
+from ...gate.snippets import snippet as snippet_of
 from ..config import Flag
 from .serve import fail, flags_of, load_or_fail, serve
 
@@ -41,7 +42,7 @@ class GateGroup(click.Group):
 
 @click.group(cls=GateGroup)
 def gate() -> None:
-    """Decide who may download, and let nginx, Caddy or Apache send the files.
+    """Decide who may download, and let nginx, Caddy, Apache, HAProxy or lighttpd send the files.
 
     \b
     tidegate gate DIR --listen unix:/run/tidegate/gate.sock
@@ -76,11 +77,16 @@ gate.add_command(_report(_run))
 
 
 @gate.command()
-@click.argument("mover", type=click.Choice(sorted(SNIPPETS)))
+@click.argument("mover", type=click.Choice(MOVER_NAMES))
 @click.option("--root", type=click.Path(path_type=Path), help="The folder of the release.")
+@click.option("--files", default="", help="HOST:PORT of the server that has the files (haproxy).")
 @click.option("--gate", "address", help="Where the gate listens: unix:PATH or HOST:PORT.")
 @_report
-@click.option("--http", "outer", is_flag=True, help="The part for the http block.")
+@click.option(
+    "--part",
+    type=click.Choice(["http", "lua"]),
+    help="A part that stands apart: the http block of nginx, the Lua of haproxy and lighttpd.",
+)
 @click.option("--complete", is_flag=True, help="A whole configuration; needs --listen.")
 @click.option("--listen", help="HOST:PORT at which a whole configuration listens.")
 @click.option(
@@ -95,32 +101,31 @@ gate.add_command(_report(_run))
     type=click.IntRange(1, 65535),
     default=200,
     show_default=True,
-    help="How many connections get files without the gate (nginx).",
+    help="How many connections get files without the gate (nginx, haproxy).",
 )
 def snippet(
     mover: str,
     root: Path | None,
+    files: str,
     address: str | None,
     report: str | None,
-    outer: bool,
+    part: str | None,
     complete: bool,
     listen: str | None,
     if_absent: IfAbsent,
     absent_connections: int,
 ) -> None:
     """Print what MOVER is configured with."""
-    if outer:
-        if mover not in HTTP_PARTS:
-            raise click.UsageError(f"{mover} has no http block: leave --http out.")
-        click.echo(HTTP_PARTS[mover], nl=False)
-        return
-    if root is None or address is None:
+    if part != "http" and (address is None or (root is None and not files)):
         raise click.UsageError("Give --root DIR and --gate ADDRESS.")
     if complete != (listen is not None):
         raise click.UsageError("--complete and --listen HOST:PORT belong together.")
     try:
-        of = terms(root, address, report or "", listen, if_absent, absent_connections)
-        click.echo(SNIPPETS[mover](of), nl=False)
+        of = SnippetTerms(
+            *(address or "", root or Path("/"), report or "", listen),
+            *(if_absent, absent_connections, files),
+        )
+        click.echo(snippet_of(mover, of, part or ""), nl=False)
     except ProtocolError as fault:
         raise click.UsageError(str(fault)) from fault
 
