@@ -92,8 +92,11 @@ INTEREST_FACTOR = 1.5
 LONGEST = 20.0
 
 
-class HookedAdmission:
-    """Implements `AdmissionPolicy` with the hooks of one policy."""
+class AdmissionPolicy:
+    """Who may start now, by the hooks of one policy.
+
+    One object decides for one server; it is not thread-safe.
+    """
 
     def __init__(
         self,
@@ -157,21 +160,32 @@ class HookedAdmission:
         return self._room.for_large(now)
 
     def close(self, closed: bool) -> None:
-        """See `AdmissionPolicy.close`."""
+        """Let no download start (True) until told otherwise; running downloads go on, places count.
+
+        It outlives a switch of policy. Follow it with `advance`.
+        """
         self.state.closed = closed
         self._spare_known = False
 
     # -- offers ----------------------------------------------------------------------------------
 
     def admit_small(self, now: float) -> bool:
-        """See `AdmissionPolicy.admit_small`."""
+        """Whether a small job that ends within this very instant may go; counts it if so.
+
+        For bodies that leave in one write: they hold their slot for no time at all, so no lease
+        is made. False means: `offer` it like any other.
+        """
         if self._room.free() > 0:
             self._tally.admitted_small += 1
             return True
         return False
 
     def admit_single_write(self, now: float) -> bool:
-        """See `AdmissionPolicy.admit_single_write`."""
+        """Whether a large job that ends within this very instant may go; counts it if so.
+
+        For bodies that leave in one write, like `admit_small`: yes only while there is room for
+        them, see `can_admit_single_write`. False means: `offer` it.
+        """
         if not self.can_admit_single_write(now):
             return False
         self._tally.admitted_large += 1
@@ -179,7 +193,10 @@ class HookedAdmission:
         return True
 
     def can_admit_single_write(self, now: float) -> bool:
-        """See `AdmissionPolicy.can_admit_single_write`."""
+        """Whether a slot for large jobs is free and no client waits that could be overtaken.
+
+        A client that was told to come back waits, with a ticket or without.
+        """
         if len(self.queue) or self._room.large_free() <= 0:
             return False
         # Without tickets, clients that were sent away wait, too, although they are not counted.
@@ -187,7 +204,11 @@ class HookedAdmission:
         return not any(at_s > since_s for _, at_s in self._sent_away)
 
     def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
-        """See `AdmissionPolicy.offer`."""
+        """Ask to start `job`; `ticket` is the number from a token that was already verified.
+
+        Without a ticket, the place that the same client holds for the same file is found again.
+        Admit opens a connection on the lease (see `detach`).
+        """
         self._tally.offers += 1
         lease = self.pool.find(job.client, job.file)
         if lease is not None:
@@ -552,7 +573,11 @@ class HookedAdmission:
         held_back: bool | None = False,
         reads_bytes_s: float = 0.0,
     ) -> None:
-        """See `AdmissionPolicy.progress`."""
+        """Tell how far a lease is and what its client took lately while it was not paused.
+
+        `held_back`: the server let it have no more, so its client may be faster; None: perhaps
+        its line did. `reads_bytes_s`: what its program is known to read; 0: that is not known.
+        """
         held = self.pool.leases[lease]
         if held.fresh:
             self._report_immediate_starts(now)
@@ -569,7 +594,7 @@ class HookedAdmission:
             self.network_order.took(lease.network, taken)
 
     def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
-        """See `AdmissionPolicy.detach`."""
+        """One connection of the lease has ended; the lease idles once it has none."""
         held = self.pool.leases[lease]
         self._took(held, remaining_bytes)
         self.pool.detach(held, now, self._kept_s(held, now))
@@ -595,7 +620,7 @@ class HookedAdmission:
         return min(whole_s, max(0.0, max(shortest_s, used_s) - held.idled_s))
 
     def release(self, lease: int, now: float, done: bool) -> None:
-        """See `AdmissionPolicy.release`."""
+        """The lease is over (`done`: every byte arrived): its slot is free."""
         held = self.pool.leases[lease]
         if done:
             self._took(held, 0)
@@ -698,7 +723,12 @@ class HookedAdmission:
         line_bytes_s: float | None = None,
         lines: Mapping[str, LineSeen] = ONE_LINE,
     ) -> None:
-        """See `AdmissionPolicy.observe`."""
+        """What left the server lately in all, and whether its cap held a client back.
+
+        `line_bytes_s` is what its line was found to carry; infinite while that is not known, None
+        if no finder looks: then it carries what is configured. `lines` are those that this is the
+        sum of, by `Job.line`; empty where there is one.
+        """
         self._report_immediate_starts(now)
         self.network_order.earn(goodput_bytes_s, len(self.pool) + len(self.queue), now)
         wanted = bool(self.queue.here) or self.pool.paused > 0
@@ -712,13 +742,13 @@ class HookedAdmission:
         self.policy.observes(now)
 
     def leases(self) -> Sequence[LeaseView]:
-        """See `AdmissionPolicy.leases`."""
+        """See `PolicyView.leases`."""
         return [lease.view() for lease in self.pool.leases.values()]
 
     # -- time --------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> Advance:
-        """See `AdmissionPolicy.advance`."""
+        """Let time pass. Call it after every batch of the calls above, and at `wake_at`."""
         queue = self.queue
         if self._advanced_s is not None:
             self.estimator.waited(len(queue) * max(0.0, now - self._advanced_s))
@@ -996,7 +1026,7 @@ class HookedAdmission:
         return self._with_end(row, self._state(told.wait_s, away, small=small), now)
 
     def done(self, lease: int, now: float) -> Estimate | None:
-        """See `AdmissionPolicy.done`."""
+        """See `PolicyView.done`."""
         held = self.pool.leases.get(lease)
         if held is None:
             return None
@@ -1059,14 +1089,17 @@ class HookedAdmission:
         return row
 
     def withdraw(self, ticket: int, now: float) -> None:
-        """See `AdmissionPolicy.withdraw`."""
+        """The ticket's owner has left, or an operator took it out. Unknown numbers are ignored."""
         row = self.row(ticket)
         if row is not None:
             self.estimator.left()
             self._end_ticket(row, TicketState.WITHDRAWN, now)
 
     def present(self, ticket: int, now: float, line: str = "") -> None:
-        """See `AdmissionPolicy.present`; the return that it was told stands, should it leave."""
+        """The ticket's owner waits here from now on and can start the instant it is called.
+
+        The return that it was told stands, should it leave. `line` is as in `Job`.
+        """
         row, table = self.row(ticket), self.queue.table
         if row is None or table.present[row]:
             return
@@ -1081,7 +1114,7 @@ class HookedAdmission:
             self.policy.waits(row, now)
 
     def absent(self, ticket: int, now: float) -> None:
-        """See `AdmissionPolicy.absent`."""
+        """The client no longer waits inside its request, but may come back: keep its place."""
         row, table = self.row(ticket), self.queue.table
         if row is not None and table.present[row]:
             self.queue.set_present(row, False)
@@ -1091,7 +1124,7 @@ class HookedAdmission:
                 self.queue.keep_until(row, table.promise_s[row] + self.settings.ticket_ttl_s)
 
     def promote(self, ticket: int, now: float) -> bool:
-        """See `AdmissionPolicy.promote`."""
+        """An operator moves a waiting ticket to the head of the ready list; False if unknown."""
         row = self.row(ticket)
         if row is None:
             return False
@@ -1106,47 +1139,51 @@ class HookedAdmission:
         return True
 
     def estimate(self, ticket: int, now: float) -> Estimate | None:
-        """See `AdmissionPolicy.estimate`."""
+        """See `PolicyView.estimate`."""
         row = self.row(ticket)
         return None if row is None else self._stated(row, now)
 
     def ticket(self, number: int) -> TicketRow | None:
-        """See `AdmissionPolicy.ticket`."""
+        """See `PolicyView.ticket`."""
         return self.queue.row_of(number)
 
     def ticket_of(self, lease: int) -> int | None:
-        """See `AdmissionPolicy.ticket_of`."""
+        """See `PolicyView.ticket_of`."""
         held = self.pool.leases.get(lease)
         return None if held is None else held.ticket
 
     def issued_s(self, number: int) -> float | None:
-        """See `AdmissionPolicy.issued_s`."""
+        """See `PolicyView.issued_s`."""
         return self.queue.issued_s(number)
 
     def place(self, ticket: int) -> int | None:
-        """See `AdmissionPolicy.place`."""
+        """See `PolicyView.place`."""
         row = self.row(ticket)
         return None if row is None else self._place(row)
 
     def tickets(self, start: int = 0) -> Iterable[TicketRow]:
-        """See `AdmissionPolicy.tickets`."""
+        """See `PolicyView.tickets`."""
         return self.queue.queue(start)
 
     def anybody_waits(self) -> bool:
-        """See `AdmissionPolicy.anybody_waits`."""
+        """See `PolicyView.anybody_waits`."""
         queue = self.queue
         return queue.line.count > 0 or bool(queue.ready)
 
     def changes(self) -> list[TicketRow]:
-        """See `AdmissionPolicy.changes`."""
+        """Tickets that changed since the last call, for the journal (at most one row each)."""
         return self.queue.changes()
 
     def holds(self, client: str, file: str) -> bool:
-        """See `AdmissionPolicy.holds`."""
+        """See `PolicyView.holds`."""
         return self.queue.find(client, file) is not None
 
     def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
-        """See `AdmissionPolicy.restore`."""
+        """Take up tickets from a journal; numbers below `next_number` are never issued again.
+
+        STARTED rows return as the next to start: their lease died with the process. Also used for
+        one ticket that the journal lost but whose signed token proves it.
+        """
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
         if not self._room.network_shares:
             rows = [row._replace(stands_back=False) if row.stands_back else row for row in rows]
@@ -1185,7 +1222,7 @@ class HookedAdmission:
             self._end_ticket(row, TicketState.WITHDRAWN, now)
 
     def snapshot(self, now: float) -> Snapshot:
-        """See `AdmissionPolicy.snapshot`."""
+        """See `PolicyView.snapshot`."""
         pool, tally, queue = self.pool, self._tally, self.queue
         ends = self.estimator.ends.judged
         told = len(queue) and not self.state.closed

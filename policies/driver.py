@@ -17,16 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from .contract import (
-    ONE_LINE,
-    AdmissionPolicy,
-    Admit,
-    Decision,
-    Job,
-    LineSeen,
-    PolicyView,
-    TicketRow,
-)
+from .admission import AdmissionPolicy
+from .contract import ONE_LINE, Admit, Decision, Job, LineSeen, PolicyView, TicketRow
 
 #: What is called makes an offer, so settling ends; this bound guards against a policy that calls
 #: a ticket whose offer it then turns down, for ever.

@@ -59,7 +59,7 @@ class Lease:
         self.ticket = ticket
         self.client = job.client
         self.file = job.file
-        #: It began at once, and its policy has not been told of it yet; see `HookedAdmission`.
+        #: It began at once, and its policy has not been told of it yet; see `AdmissionPolicy`.
         self.fresh = False
         self.size_bytes = job.size_bytes
         self.remaining_bytes = job.remaining_bytes

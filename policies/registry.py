@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .adaptive import AdaptivePolicy
-from .admission import HookedAdmission
-from .contract import AdmissionPolicy
+from .admission import AdmissionPolicy
 from .fair import FairPolicy
 from .fcfs import FcfsPolicy
 from .hooks import Policy
@@ -114,5 +113,5 @@ def make_policy(
     """
     if name not in POLICIES:
         raise KeyError(unknown_policy(name))
-    state = previous.state if isinstance(previous, HookedAdmission) else None
-    return HookedAdmission(POLICIES[name], settings, rng, state)
+    state = None if previous is None else previous.state
+    return AdmissionPolicy(POLICIES[name], settings, rng, state)

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from .admission import LONGEST, HookedAdmission
+from .admission import LONGEST
 from .contract import Admit, Job, LineSeen, Reason, Refuse, TicketState, Wait
 from .registry import POLICIES, make_policy
 from .settings import SMALL_BELOW_BYTES as SMALL
@@ -186,7 +186,6 @@ class Laws(RuleBasedStateMachine):
     @rule()
     def small_at_once(self) -> None:
         seen = self.policy.snapshot(self.now)
-        assert isinstance(self.policy, HookedAdmission)
         beside = seen.slotless + self.policy.pool.doubted
         free = len(self.leases) - beside < seen.slots
         require("slots are kept", self.policy.admit_small(self.now) == free)
@@ -414,7 +413,7 @@ class Laws(RuleBasedStateMachine):
                     owner, file, SIZES[file], left.remaining_bytes, present=True, network=network
                 )
                 answer = self.policy.offer(job, self.now, ticket)
-                if isinstance(answer, Wait) and isinstance(self.policy, HookedAdmission):
+                if isinstance(answer, Wait):
                     # One of its network, called just before, has what slots the network wasted.
                     row = self.policy.row(ticket)
                     wastes = row is not None and not self.policy.laws.weighs(row, self.now)
@@ -449,7 +448,6 @@ class Laws(RuleBasedStateMachine):
 
         They outlive the doubt, also where slots for small ones are still free.
         """
-        assert isinstance(self.policy, HookedAdmission)
         pool, hooks = self.policy.pool, self.policy.policy
         doubted, slotless = pool.doubted, len(pool.slotless)
         most, most_large = hooks.slots() + slotless, hooks.large_slots() + slotless
@@ -465,7 +463,6 @@ class Laws(RuleBasedStateMachine):
         running = [(job.client, job.file) for job in self.leases.values()]
         one_each = len({*self.queue.values(), *running}) == len(self.queue) + len(running)
         require("a download has one lease", one_each, "or a ticket")
-        assert isinstance(self.policy, HookedAdmission)
         queue = self.policy.queue
         back = [queue.stands_back(queue.table.rows[row.number]) for row in rows]
         require("places follow the order", back == sorted(back), "who stands aside is behind")
@@ -488,7 +485,6 @@ class Laws(RuleBasedStateMachine):
 
     @invariant()
     def who_waits_here_waits_at_one_line(self) -> None:
-        assert isinstance(self.policy, HookedAdmission)
         queue = self.policy.queue
         here = {line: list(entries) for line, entries in queue.lines_here()}
         law = "clients wait at one line"
@@ -503,7 +499,6 @@ class Laws(RuleBasedStateMachine):
 
     @invariant()
     def the_laws_keep_their_books(self) -> None:
-        assert isinstance(self.policy, HookedAdmission)
         for law in self.policy.laws.all:
             for fault in law.faults():
                 raise LawBroken(f"broken: {law.keeps} ({fault}). {THE_KERNELS}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -21,7 +22,6 @@ from bench.policies.lab import (
     small_and_huge,
 )
 from tidegate.loadtest.sim.conditions import PUNCTUAL, Conditions, Starved
-from tidegate.loadtest.sim.controls import ProcessorSharing
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import columns
 from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
@@ -34,8 +34,10 @@ from tidegate.loadtest.workloads import (
     exp2,
     release_artefacts,
 )
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.bottleneck import Bottleneck, LineOrders, Sample
 from tidegate.policies.contract import Decision, Job, Wait
+from tidegate.policies.fcfs import FcfsPolicy
 from tidegate.policies.keep_alive import kept_alive_bytes_s
 
 
@@ -53,6 +55,11 @@ def play(workload: Workload, scenario: Scenario) -> RunRecord:
     scenario = replace(scenario, manners="punctual")
     conditions = replace(scenario.conditions(workload), brief_bytes=0, socket_bytes=0)
     return Engine(workload, scenario.make_policy(workload, 0), conditions).run()
+
+
+def _sharing(kind: type[AdmissionPolicy], workload: Workload) -> AdmissionPolicy:
+    """A variant of processor sharing."""
+    return kind(FcfsPolicy, Scenario("ps").policy_settings(workload), random.Random(0))
 
 
 def ends(tally: RunRecord) -> dict[int, float]:
@@ -126,7 +133,7 @@ def test_who_loses_patience_leaves_and_is_counted() -> None:
 
 
 def test_a_paused_lease_trickles_and_goes_on_where_it_was() -> None:
-    class Pausing(ProcessorSharing):
+    class Pausing(AdmissionPolicy):
         """Pauses lease 1 from 2 s to 5 s."""
 
         def advance(self, now: float):  # type: ignore[no-untyped-def]
@@ -139,7 +146,7 @@ def test_a_paused_lease_trickles_and_goes_on_where_it_was() -> None:
 
     workload = population(visitor("a", 0.0, 1_000.0, 10_000))
     conditions = Conditions(1_000.0, manners=PUNCTUAL, socket_bytes=0, brief_bytes=0)
-    engine = Engine(workload, Pausing(1), conditions)
+    engine = Engine(workload, _sharing(Pausing, workload), conditions)
     kept_s = 3.0 * kept_alive_bytes_s(1_000.0, 1) / 1_000.0
     assert ends(engine.run()) == {0: pytest.approx(0.5 + 10.0 + 3.0 - kept_s)}
 
@@ -183,15 +190,15 @@ def test_who_waits_inside_without_a_ticket_is_looked_for_every_two_seconds() -> 
 
 
 def test_a_policy_that_starves_somebody_is_named() -> None:
-    class Never(ProcessorSharing):
-        name = "never"
-
+    class Never(AdmissionPolicy):
         def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
             return Wait(10.0)
 
     workload = population(visitor("a", 0.0, 100.0, 1_000))
-    engine = Engine(workload, Never(1), Conditions(1_000.0, limit_s=1_000.0, brief_bytes=0))
-    with pytest.raises(Starved, match=r"1 clients still wait after 1000 s .* under never"):
+    engine = Engine(
+        workload, _sharing(Never, workload), Conditions(1_000.0, limit_s=1_000.0, brief_bytes=0)
+    )
+    with pytest.raises(Starved, match=r"1 clients still wait after 1000 s .* under fcfs"):
         engine.run()
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tidegate.loadtest.sim.cli import simulate
 from tidegate.loadtest.sim.conditions import Conditions
-from tidegate.loadtest.sim.controls import ProcessorSharing
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import columns
 from tidegate.loadtest.sim.network import CongestionWindow, NetworkPath
@@ -28,7 +27,7 @@ def alone(network: NetworkPath | None, size_bytes: int = 1_000_000) -> float:
     visitor = Visitor("a", 0.0, math.inf, (File("a.iso", size_bytes),))
     workload = Workload("one", 0, (visitor,), LINE_BYTES_S)
     conditions = Conditions(LINE_BYTES_S, attempt_s=0.0, accept_s=0.0, network=network, paced=False)
-    tally = Engine(workload, ProcessorSharing(1), conditions).run()
+    tally = Engine(workload, Scenario("ps").make_policy(workload, 0), conditions).run()
     return float(columns(tally.downloads, DOWNLOAD_FIELDS)["ended_s"][0])
 
 

@@ -12,7 +12,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketState, Wait
 from tidegate.policies.hooks import Policy
 from tidegate.policies.registry import POLICIES, make_policy
@@ -23,11 +23,10 @@ LINE = 1_000_000.0
 WITH_ROOM = sorted(name for name, kind in POLICIES.items() if kind.gives_tickets)
 
 
-def _made(name: str, slots: int = 3) -> HookedAdmission:
+def _made(name: str, slots: int = 3) -> AdmissionPolicy:
     policy = make_policy(
         name, PolicySettings(slots=slots, slots_max=slots, reserve_small=0), random.Random(1)
     )
-    assert isinstance(policy, HookedAdmission)
     policy.changes()
     return policy
 
@@ -36,7 +35,7 @@ def _job(client: str, *, weight: float = 1.0, line: str = "") -> Job:
     return Job(client, "/f", 10**7, 10**7, weight, line=line)
 
 
-def _start(policy: HookedAdmission, client: str, now: float) -> Admit:
+def _start(policy: AdmissionPolicy, client: str, now: float) -> Admit:
     admit = policy.offer(_job(client), now)
     assert isinstance(admit, Admit)
     return admit
@@ -122,7 +121,6 @@ def test_closed_doors_let_nobody_start_at_once() -> None:
 def test_no_more_start_at_once_than_the_line_has_room_for() -> None:
     policy = make_policy("fair", PolicySettings(bandwidth_bytes_s=LINE), random.Random(1))
     policy.observe(0.0, False, 1.0, LINE)
-    assert isinstance(policy, HookedAdmission)
     policy.advance(1.0)
     answers = [policy.offer(_job(f"c{number}"), 1.0) for number in range(100)]
     at_once = sum(isinstance(one, Admit) and one.ticket is None for one in answers)
@@ -152,7 +150,6 @@ class NoRoom(RuleBasedStateMachine):
                 ),
                 random.Random(3),
             )
-            assert isinstance(policy, HookedAdmission)
             if not at_once:
                 policy.policy.spare = lambda now: (0, 0.0)  # type: ignore[method-assign]
             self.both.append(policy)
@@ -169,7 +166,7 @@ class NoRoom(RuleBasedStateMachine):
         for lease in seen[0][2]:
             del self.leases[lease]
 
-    def _owner(self, policy: HookedAdmission, number: int) -> str:
+    def _owner(self, policy: AdmissionPolicy, number: int) -> str:
         row = policy.ticket(number)
         assert row is not None
         return row.client

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketRow, TicketState, Wait
 from tidegate.policies.laws.crowds import Crowds
 from tidegate.policies.registry import make_policy
@@ -22,19 +22,18 @@ def job(number: int, *, crowd: bool, known: bool = False, present: bool = True) 
     return Job(name, "/f", SIZE, SIZE, present=present, network=network, known=known)
 
 
-def server(name: str = "ticket", **settings: int) -> HookedAdmission:
+def server(name: str = "ticket", **settings: int) -> AdmissionPolicy:
     given = {"slots": 8, "reserve_small": 0, "network_shares": 16, **settings}
     policy = make_policy(name, PolicySettings.model_validate(given), random.Random(1))
-    assert isinstance(policy, HookedAdmission)
     return policy
 
 
-def fill(policy: HookedAdmission, count: int, now: float, first: int = 0, **of: bool) -> None:
+def fill(policy: AdmissionPolicy, count: int, now: float, first: int = 0, **of: bool) -> None:
     for number in range(first, first + count):
         policy.offer(job(number, **of), now)
 
 
-def run(policy: HookedAdmission, steps: int, now: float = 1.0) -> list[str]:
+def run(policy: AdmissionPolicy, steps: int, now: float = 1.0) -> list[str]:
     """End the oldest lease and let those who are called start, so many times; who started."""
     jobs = {}
     for row in policy.tickets():
@@ -151,7 +150,6 @@ def test_a_switch_of_policy_lets_everybody_come_forward() -> None:
     policy = server()
     fill(policy, 40, 0.0, crowd=True)
     fair = make_policy("fair", policy.settings, random.Random(1), previous=policy)
-    assert isinstance(fair, HookedAdmission)
     fair.advance(1.0)
     rows = [fair.row(ticket.number) for ticket in fair.tickets()]
     assert len(rows) == 32

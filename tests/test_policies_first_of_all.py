@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import Admit, Job, TicketState, Wait
 from tidegate.policies.registry import POLICIES, make_policy
 from tidegate.policies.settings import PolicySettings
@@ -17,9 +17,8 @@ NETWORKS = ["", "10.0.1.0/24"]
 QUEUES = sorted(name for name, kind in POLICIES.items() if kind.gives_tickets)
 
 
-def _policy(name: str) -> HookedAdmission:
+def _policy(name: str) -> AdmissionPolicy:
     policy = make_policy(name, PolicySettings(slots=1, reserve_small=0), random.Random(1))
-    assert isinstance(policy, HookedAdmission)
     assert policy.changes() == []
     return policy
 

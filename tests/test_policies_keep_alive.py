@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.in_order import InOrder
-from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.capacity import Capacity
-from tidegate.policies.contract import AdmissionPolicy, Admit, Job, LeaseView, TicketState, Wait
+from tidegate.policies.contract import Admit, Job, LeaseView, TicketState, Wait
 from tidegate.policies.first_bytes import FirstBytes
 from tidegate.policies.hooks import AdmissionView
 from tidegate.policies.keep_alive import (
@@ -198,7 +198,6 @@ def test_an_opened_download_lives_through_closed_doors_and_other_policies() -> N
     assert isinstance(admit, Admit)
     lease = admit.lease
     policy.advance(25.0)
-    assert isinstance(policy, HookedAdmission)
     assert policy.pool.leases[lease].opened
     assert _is_paused(policy, lease)
     # What a journal has of it: after a crash it need not wait anew.
@@ -212,7 +211,6 @@ def test_an_opened_download_lives_through_closed_doors_and_other_policies() -> N
         policy.observe(1e6, True, 27.0, 1e6)
         policy.advance(27.0)
         assert _is_paused(policy, lease) == (name == "fair")
-    assert isinstance(policy, HookedAdmission)
     assert not policy.pool.leases[lease].opened
     # With the doors closed all that have begun come to their end.
     for view in policy.leases():

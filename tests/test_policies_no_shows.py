@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.policies.contract import AdmissionPolicy, Admit, Job, Wait
+from tidegate.policies.admission import AdmissionPolicy
+from tidegate.policies.contract import Admit, Job, Wait
 from tidegate.policies.estimate.no_shows import _WATCHED, NoShows
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings

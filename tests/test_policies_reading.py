@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes import FakeTransfer
-from tidegate.loadtest.sim.controls import ProcessorSharing
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import Admit, Job
 from tidegate.policies.leases import Lease
@@ -140,7 +140,7 @@ def test_the_simulator_tells_what_is_read_as_a_live_server_sees_it(
     def progress(*given: float) -> None:
         told.append(given[-1])
 
-    monkeypatch.setattr(ProcessorSharing, "progress", progress)
+    monkeypatch.setattr(AdmissionPolicy, "progress", progress)
     visitors = (Visitor("slow", 0.0, 100_000.0, (File("f", 2_000_000),)),)
     workload = Workload("reader", 1, visitors, 5e6)
     scenario = Scenario("ps", bandwidth_bytes_s=5e6)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.policies.contract import AdmissionPolicy, Admit, Job, Reason, Refuse, Wait
+from tidegate.policies.admission import AdmissionPolicy
+from tidegate.policies.contract import Admit, Job, Reason, Refuse, Wait
 from tidegate.policies.registry import make_policy, readers_of
 from tidegate.policies.settings import PolicySettings
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidegate.policies.queue.ranked
-from tidegate.policies.contract import AdmissionPolicy, Decision, Job, TicketRow, TicketState, Wait
+from tidegate.policies.admission import AdmissionPolicy
+from tidegate.policies.contract import Decision, Job, TicketRow, TicketState, Wait
 from tidegate.policies.registry import POLICIES, make_policy
 from tidegate.policies.settings import PolicySettings
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.capacity import Capacity
-from tidegate.policies.contract import AdmissionPolicy, Admit, Job, TicketState, Wait
+from tidegate.policies.contract import Admit, Job, TicketState, Wait
 from tidegate.policies.fair import FairPolicy
 from tidegate.policies.leases import Lease, LeasePool
 from tidegate.policies.preemption import PREEMPTION, Preemption

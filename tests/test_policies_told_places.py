@@ -9,7 +9,7 @@ from tidegate.loadtest.sim.chronicle import Chronicle
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload
-from tidegate.policies.contract import AdmissionPolicy
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.estimate.told_places import ToldPlaces
 from tidegate.policies.queue.table import TicketTable
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.policies.contract import AdmissionPolicy, Admit, Job, Wait
+from tidegate.policies.admission import AdmissionPolicy
+from tidegate.policies.contract import Admit, Job, Wait
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 

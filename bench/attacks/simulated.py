@@ -32,7 +32,7 @@ from tidegate.loadtest.workloads import (
     Workload,
     release_artefacts,
 )
-from tidegate.policies.contract import AdmissionPolicy
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.settings import PolicySettings
 from tidegate.server.admission.client_keys import client_key
 from tidegate.server.http.proxies import block_of, prefixes_of

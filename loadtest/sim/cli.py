@@ -280,8 +280,7 @@ def _scenario(
         tells_bandwidth=not measure_bandwidth,
         settings=read_settings(overrides),
     )
-    served_by = POLICIES[policy]
-    if hold and (served_by is None or not registry.POLICIES[served_by].gives_tickets):
+    if hold and not registry.POLICIES[POLICIES[policy]].gives_tickets:
         raise click.UsageError(f"--hold needs a policy that keeps places, which {policy} does not")
     return scenario
 

@@ -24,7 +24,8 @@ from ...client.net.retry import (
     SendNow,
     WaitUntil,
 )
-from ...policies.contract import AdmissionPolicy, Admit, Job, Refuse, Wait
+from ...policies.admission import AdmissionPolicy
+from ...policies.contract import Admit, Job, Refuse, Wait
 from ...policies.driver import PolicyDriver
 from ...policies.keep_alive import BACKGROUND_WEIGHT, kept_alive_bytes_s
 from ...policies.max_min import Flow, SharedLink

@@ -9,24 +9,31 @@ from typing import Any
 
 from ...client.net.retry import POLITE, RETRYING, RetryPolicy
 from ...policies import registry
-from ...policies.contract import AdmissionPolicy
+from ...policies.admission import AdmissionPolicy
 from ...policies.registry import make_policy
 from ...policies.settings import PolicySettings
 from ..workloads import Workload, with_rude
 from .chronicle import Chronicle
 from .conditions import PUNCTUAL, Conditions
-from .controls import ProcessorSharing
 from .engine import Engine
 from .network import NetworkPath
 from .outcome import RunRecord
 
-#: Scenario policy -> the server's policy, or None for the simulator's own control.
-POLICIES: Mapping[str, str | None] = {
+#: Scenario policy -> the server's policy. Processor sharing (what nginx does) is `fcfs` without a
+#: limit; FTP is a way of asking (`Conditions.one_connection`).
+POLICIES: Mapping[str, str] = {
     "http": "fcfs",
     "ftp": "fcfs",
     **{name: name for name in registry.POLICIES if name != "fcfs"},
     "ticket-hold": "ticket",
-    "ps": None,
+    "ps": "fcfs",
+}
+#: Every offer is admitted, and keeps what it has.
+_UNLIMITED: Mapping[str, Any] = {
+    "slots": 1_000_000,
+    "connections_per_lease": 1_024,
+    "slot_use_fraction": 0.0,
+    "network_shares": 0,
 }
 #: Policies whose clients wait inside their request unless told otherwise.
 HELD = frozenset(
@@ -82,15 +89,15 @@ class Scenario:
         }
         if self.tells_bandwidth:
             values["bandwidth_bytes_s"] = self.capacity(workload)
-        return PolicySettings(**(values | dict(self.settings)))
+        values |= self.settings
+        if self.policy == "ps":
+            values |= _UNLIMITED
+        return PolicySettings(**values)
 
     def make_policy(self, workload: Workload, seed: int) -> AdmissionPolicy:
         """A fresh policy object of the server's own kind."""
-        name = POLICIES[self.policy]
-        settings = self.policy_settings(workload)
-        if name is None:
-            return ProcessorSharing(settings.small_below_bytes)
-        return make_policy(name, settings, random.Random(f"policy/{workload.seed}/{seed}"))
+        rng = random.Random(f"policy/{workload.seed}/{seed}")
+        return make_policy(POLICIES[self.policy], self.policy_settings(workload), rng)
 
     def conditions(self, workload: Workload) -> Conditions:
         """What surrounds it in the simulator."""
@@ -99,7 +106,7 @@ class Scenario:
             hold=self.policy in HELD if self.hold is None else self.hold,
             one_connection=self.policy == "ftp",
             tick_s=self.tick_s,
-            paced=self.paced and POLICIES[self.policy] is not None,
+            paced=self.paced and self.policy != "ps",
             ceiling_bytes_s=self.capacity(workload) if self.tells_bandwidth else None,
             manners=MANNERS[self.manners],
             line=self.line,

@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 
 from tests.fakes import BIG, START_S, Asked, FakeTransfer, House
 from tests.models.tickets import Life, Queue, in_order
-from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import TicketRow, TicketState
 from tidegate.server.admission.client_programs import ToolRule
 from tidegate.server.app.bootstrap import open_memory
@@ -333,9 +333,9 @@ class Replay:
         present = row is not None and bool(policy.queue.table.present[row])
         return present if present == bool(gate.parked.with_ticket(number)) else None
 
-    def _policy(self) -> HookedAdmission:
+    def _policy(self) -> AdmissionPolicy:
         policy = self.reign.house.gate.policy
-        assert isinstance(policy, HookedAdmission)
+        assert isinstance(policy, AdmissionPolicy)
         return policy
 
     def _memory(self, number: int) -> Life:

@@ -15,7 +15,7 @@ from tests.models import explorer
 from tests.models.replay import Replay, expected
 from tests.models.tickets import Life, Queue, Tickets, canonical, in_order
 from tests.roots import ROOT
-from tidegate.policies.admission import HookedAdmission
+from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.driver import PolicyDriver
 from tidegate.server.admission.leases import LeaseManager
 from tidegate.server.admission.number_allocator import Numbers
@@ -172,7 +172,7 @@ def _nothing(*_: object, **__: object) -> None:
     ("where", "name", "instead"),
     [
         (LeaseManager, "ending", lambda self, delivery, safe: safe()),
-        (HookedAdmission, "_may_come_back", lambda self, row: False),
+        (AdmissionPolicy, "_may_come_back", lambda self, row: False),
         (Numbers, "is_over", lambda self, number: False),
         (PolicyDriver, "restore", _nothing),
         (PolicyDriver, "absent", _nothing),

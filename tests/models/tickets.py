@@ -5,17 +5,17 @@ alone. A former leader that was cut off or paused may still decide, until its fi
 
 | action | code |
 |---|---|
-| `issue` | `Gate.enter`, `HookedAdmission._newcomer`, `_first_of_all` |
-| `return` | `Gate._decide`, `HookedAdmission._returning`; where it has a lease, `_join` |
-| `wait here`, `leave` | `HookedAdmission.present`, `Gate.left`, `PolicyDriver.absent` |
-| `call` | `PolicyDriver.settle`, `HookedAdmission.call_in_turn`, `Gate.call` |
+| `issue` | `Gate.enter`, `AdmissionPolicy._newcomer`, `_first_of_all` |
+| `return` | `Gate._decide`, `AdmissionPolicy._returning`; where it has a lease, `_join` |
+| `wait here`, `leave` | `AdmissionPolicy.present`, `Gate.left`, `PolicyDriver.absent` |
+| `call` | `PolicyDriver.settle`, `AdmissionPolicy.call_in_turn`, `Gate.call` |
 | `replay` | `Gate._decide` with a ticket that is over: `Numbers.is_over`, `_why_not` |
 | `restore` | `Gate._take_up`, `TicketQueue.restore`: one that the journal lost is proved |
 | `lose start`, `break off` | `LeaseManager.delivered`, `PolicyDriver.end`, `detach` |
-| `idle out` | `HookedAdmission._end_idle`, `_close`, `_give_back` |
+| `idle out` | `AdmissionPolicy._end_idle`, `_close`, `_give_back` |
 | `last bytes` | `LeaseManager.ending`: on record first |
 | `commit` | `Store._flush`, `journal.write_tickets`, and what waited in `Store.after_commit` |
-| `end` | a turn that passed or was taken back: `HookedAdmission._expire`, `withdraw` |
+| `end` | a turn that passed or was taken back: `AdmissionPolicy._expire`, `withdraw` |
 | `lead` | the leader ends: `bootstrap.open_memory`, `journal.read_journal`, `LeaseManager.open` |
 | `lead, landed` | the same, and its last batch was committed although it never heard so |
 | `lead, stale` | the same, but the former leader does not know yet |
