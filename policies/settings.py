@@ -48,19 +48,6 @@ TICKETS = (
     "class_weights",
 )
 LINK = ("slots_max", "bandwidth_bytes_s", "overbook")
-#: Settings of earlier versions: a stored configuration may still name them, nothing reads them.
-RETIRED = frozenset(
-    {
-        "ageing",
-        "small_wait_fraction",
-        "overload_wait_fraction",
-        "overload_full_s",
-        "calm_s",
-        "slots_step_s",
-        "max_pause_s",
-        "min_run_s",
-    }
-)
 
 
 #: What stands for "none" where a value may be absent: TOML and forms know no null.
@@ -340,13 +327,6 @@ class PolicySettings(BaseModel):
         "longer downloads.",
         json_schema_extra=_about("ratio"),
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _forget_retired(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            return {name: value for name, value in values.items() if name not in RETIRED}
-        return values
 
     @model_validator(mode="after")
     def _agree(self) -> PolicySettings:
