@@ -54,9 +54,11 @@ _GOODPUT_WINDOW_S = 1.0
 _TOGETHER_S = 0.05
 #: A paused sender that could not begin is asked again after this.
 _BEGINS_S = 0.5
-#: A share whose sender has stood in the ring for this long without a byte gets the next turn.
-#: Two keep-alive intervals: its client is about to give up.
-_STARVED_S = 2.0 * KEEP_ALIVE.interval_s
+#: A share whose sender has stood in the ring for this long without a byte gets the next turn: a
+#: download in the background is not silent for longer than a paused one.
+_STARVED_S = KEEP_ALIVE.interval_s
+#: Starved shares are looked for this often.
+_STARVED_LOOK_S = 0.5
 
 _log = Logger()
 
@@ -419,7 +421,7 @@ class Pacer:
         now = self._last_tick_s
         if now < self._next_starved_s:
             return
-        self._next_starved_s = now + 0.25 * _STARVED_S
+        self._next_starved_s = now + _STARVED_LOOK_S
         for ring in (self._behind, self._beyond):
             starved = [share for share in ring if _starves(share, now)]
             for share in starved:
