@@ -115,7 +115,7 @@ class AdmissionPolicy:
         self.strangers = state.strangers
         self.network_order = state.network_order
         self.crowds = state.crowds
-        self.capacity.configure(settings.bandwidth_bytes_s, settings.overbook)
+        self.capacity.configure(settings.bandwidth_bytes_s)
         self.advice = RetryAdvice(settings, rng)
         self._tally = state.tally
         self._advanced_s: float | None = None

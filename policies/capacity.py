@@ -15,8 +15,8 @@ from .leases import Lease
 class CapacityTuning:
     """How the speeds of clients are believed. What the first ones bring: `make laws`."""
 
-    #: A transfer that was held back is taken to be able to go this much faster than it went (beyond
-    #: any overbooking, or more and more would share less and less), until it is seen not to.
+    #: A transfer that was held back is taken to be able to go this much faster than it went, until
+    #: it is seen not to.
     may_be_faster: float = 1.25
     #: A client that falls short of its highest rate is believed to have slowed down by this part of
     #: the difference at each look: a rate that dips comes back.
@@ -66,9 +66,8 @@ class Capacity:
     take); ask it for `rate_bytes_s`, `demand_bytes_s`, `speed` of a client, and whether the line
     is `full`. What the line carries is `known` once it was found: a configured bound tells it only
     where no finder looks. `demand` is how much own speed of clients should be running to fill the
-    line: the capacity, times the configured overbooking, times a correction that grows while the
-    line idles although more was wanted (clients slower than they seemed), and falls back when it
-    is full.
+    line: the capacity, times a correction that grows while the line idles although more was wanted
+    (clients slower than they seemed), and falls back when it is full.
 
     Where a fleet has several lines, all that is the sum of them; `observe_lines` tells of each, and
     what runs on a line is measured against the `rate_of` and `demand_of` it.
@@ -80,7 +79,6 @@ class Capacity:
         "_clients",
         "_idle_bytes_s",
         "_looks",
-        "_overbook",
         "_speeds",
         "configured",
         "full",
@@ -95,7 +93,6 @@ class Capacity:
         self.rate_bytes_s = math.inf
         self.full = self.known = False
         self._boost = 1.0
-        self._overbook = 1.0
         #: By name; empty where there is one line.
         self.lines: dict[str, _LineDemand] = {}
         self._client_log = math.log(CAPACITY.first_client_bytes_s)
@@ -106,9 +103,8 @@ class Capacity:
         #: Below 0: the client takes at least that.
         self._speeds: OrderedDict[str, float] = OrderedDict()
 
-    def configure(self, bandwidth_bytes_s: float | None, overbook: float) -> None:
+    def configure(self, bandwidth_bytes_s: float | None) -> None:
         """The operator's bound; without one, what was found counts."""
-        self._overbook = overbook
         found = self.rate_bytes_s if self.rate_bytes_s != self.configured else math.inf
         self.configured = bandwidth_bytes_s
         self.rate_bytes_s = min(found, math.inf if bandwidth_bytes_s is None else bandwidth_bytes_s)
@@ -153,7 +149,7 @@ class Capacity:
         """Own speeds of clients that should run together."""
         if self.lines:
             return sum(self.demand_of(name) for name in self.lines)
-        return self.rate_bytes_s * self._overbook * self._boost
+        return self.rate_bytes_s * self._boost
 
     def rate_of(self, line: str) -> float:
         """What this line carries; an equal part of all for one that is not known."""
@@ -166,7 +162,7 @@ class Capacity:
         """Own speeds of clients that should run together on this line."""
         known = self.lines.get(line)
         boost = self._boost if known is None else known.boost
-        return self.rate_of(line) * self._overbook * boost
+        return self.rate_of(line) * boost
 
     # -- clients -------------------------------------------------------------------------------
 
@@ -226,7 +222,7 @@ class Capacity:
                 # It may be slow by itself, which is seen at a later look: its probe goes on.
                 return
             floor = lease.cap_bytes_s if known else typical
-            lease.cap_bytes_s = max(floor, CAPACITY.may_be_faster * self._overbook * rate_bytes_s)
+            lease.cap_bytes_s = max(floor, CAPACITY.may_be_faster * rate_bytes_s)
             lease.cap_is_floor = True
             return
         if not self._clients:

@@ -47,7 +47,7 @@ TICKETS = (
     "early_answer_s",
     "class_weights",
 )
-LINK = ("slots_max", "bandwidth_bytes_s", "overbook")
+LINK = ("slots_max", "bandwidth_bytes_s")
 
 
 #: What stands for "none" where a value may be absent: TOML and forms know no null.
@@ -317,15 +317,6 @@ class PolicySettings(BaseModel):
         le=1e12,
         description="What the line carries at most; what it really carries is found.",
         json_schema_extra=_about("bytes/s"),
-    )
-    overbook: float = Field(
-        1.0,
-        ge=1.0,
-        le=10.0,
-        description="Downloads run together until their own speeds add up to this many times "
-        "the link. More than 1 leaves no gap when one falters, but shares the link with "
-        "longer downloads.",
-        json_schema_extra=_about("ratio"),
     )
 
     @model_validator(mode="after")

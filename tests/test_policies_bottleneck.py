@@ -378,7 +378,7 @@ def test_a_share_of_a_full_line_is_never_taken_for_a_clients_speed(seed: int) ->
 def test_a_first_look_at_an_unknown_line_tells_nothing_of_a_clients_speed() -> None:
     """It has no rate yet; that passed for next to nothing, and a share for the speed after it."""
     capacity = Capacity()
-    capacity.configure(None, 1.0)
+    capacity.configure(None)
     capacity.observe(2.0 * MB, False, True, math.inf, 10)
     lease = Lease(1, Job("c1", "f", 10**6, 10**6), 0.0, None, True)
     capacity.measured(lease, 0.0, None)

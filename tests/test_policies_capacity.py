@@ -18,7 +18,7 @@ def floor_after(reads_bytes_s: float, line_bytes_s: float, runs: list[float]) ->
     It cannot be told whether the line holds it back.
     """
     capacity, rate = Capacity(), RunningRate()
-    capacity.configure(None, 1.0)
+    capacity.configure(None)
     capacity.observe(line_bytes_s, True, True, line_bytes_s, 10)
     lease = Lease(1, Job("c", "f", 10**8, 10**8), 0.0, None, True)
     for run_s in runs:

@@ -29,7 +29,7 @@ class Slots:
     def __init__(self, **changes: Any) -> None:
         self.settings = PolicySettings(slots=SLOTS, reserve_small=0, **changes)
         self.state = AdmissionState()
-        self.state.capacity.configure(LINE_BYTES_S, self.settings.overbook)
+        self.state.capacity.configure(LINE_BYTES_S)
         self.now = 0.0
         self.asked = 0
         self.waiting: list[int] = []

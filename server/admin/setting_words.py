@@ -43,11 +43,6 @@ ADVANCED: Mapping[str, Mapping[str, SettingWords]] = {
             "Where the line decides, no more than this many downloads run or are paused.",
             "slots",
         ),
-        "overbook": SettingWords(
-            "Overbooking",
-            "Above 1, more downloads run together, so the line stays full when one falters.",
-            "goodput",
-        ),
     },
     "Shares": {
         "network_shares": SettingWords(
