@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.parallel.lab import SCENARIOS, TOOLS, optimum_s
-from bench.parallel.table import table
+from bench.parallel.lab import SCENARIOS, TOOLS, optimum_s, table
 
 
 def row(tool: str, median: float, **more: object) -> dict[str, object]:

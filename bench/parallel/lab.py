@@ -24,12 +24,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.parallel.mirrors import Mirrors, payload_rate
-from bench.parallel.table import table
+from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
 from bench.shared.subject import require
@@ -327,7 +328,7 @@ def main() -> None:
 
 
 def summed(scenario: Situation, tool: str, runs: Sequence[LabRun]) -> dict[str, object]:
-    """One tool's runs in one scenario, as a row of `bench.parallel.table`."""
+    """One tool's runs in one scenario, as a row of the table."""
     ratios = [round(run.ratio, 4) for run in runs]
     return {
         "scenario": scenario.name,
@@ -341,6 +342,57 @@ def summed(scenario: Situation, tool: str, runs: Sequence[LabRun]) -> dict[str, 
         "statuses": [run.status for run in runs],
         "bar": scenario.bar,
     }
+
+
+_PEERS = ("aria2", "axel", "curl")
+Row = Mapping[str, Any]
+
+
+def table(rows: Iterable[Row]) -> Iterator[str]:
+    """Lines of Markdown.
+
+    A row is a line of `--json`, see `summed`.
+    """
+    scenarios: dict[str, list[Row]] = {}
+    for row in rows:
+        scenarios.setdefault(row["scenario"], []).append(row)
+    yield from markdown.head(
+        *("scenario", "tidegate (each run)", "waste", *_PEERS, "bar")
+    ).splitlines()
+    for name, tools in scenarios.items():
+        peers = [_peer(tools, peer) for peer in _PEERS]
+        for row in tools:
+            kind, _, wish = row["tool"].partition("-")
+            if kind == "tidegate":
+                label = f"{name}, {wish} connection" if wish == "one" else name
+                cells = [label, _ours(row), f"{100 * row['waste']:.1f} %", *peers, _bar(row)]
+                yield markdown.row(*cells)
+
+
+def _ours(row: Row) -> str:
+    each = ", ".join(f"{ratio:.3f}" for ratio in row["ratios"])
+    text = f"**{row['median']:.2f}** ({each})"
+    return text if row["right"] else f"{text}, WRONG"
+
+
+def _bar(row: Row) -> str:
+    if row["bar"] is None:
+        return ""
+    held = row["median"] <= row["bar"] + 0.0005
+    return f"{row['bar']:.2f}" if held else f"{row['bar']:.2f} (missed)"
+
+
+def _peer(tools: list[Row], peer: str) -> str:
+    """The best of a peer's settings with the right file."""
+    own = [row for row in tools if row["tool"].partition("-")[0] == peer]
+    right = [row["median"] for row in own if row["right"]]
+    if right:
+        return f"{min(right):.2f}"
+    if not own:
+        return "–"
+    if any(124 in row["statuses"] for row in own):
+        return "not done in 120 s"
+    return "fails" if all(any(row["statuses"]) for row in own) else "wrong file"
 
 
 if __name__ == "__main__":
