@@ -168,6 +168,20 @@ def test_a_name_that_is_too_long_is_said_before_anything_is_fetched(tmp_path: Pa
         FileOutput(tmp_path / ("x" * 256)).resumable()
 
 
+def test_a_folder_that_is_not_there_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
+    with pytest.raises(LocalProblem, match=r"cannot write \S+/no/x: the folder does not exist"):
+        FileOutput(tmp_path / "no" / "x").resumable()
+
+
+def test_a_folder_that_may_not_be_written_is_said_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The suite may run as root, who may write everywhere.
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(LocalProblem, match="no permission to write there"):
+        FileOutput(tmp_path / "x").resumable()
+
+
 def test_a_part_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "x").symlink_to("/etc/passwd")
     with pytest.raises(LocalProblem, match="symbolic link"):
