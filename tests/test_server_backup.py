@@ -43,6 +43,7 @@ def test_a_backup_is_restored_by_the_first_python_that_is_supported(
     for command, folder in ((backup, state), (restore, again)):
         done = CliRunner().invoke(command, ["--state", str(folder), str(archive)])
         assert done.exit_code == 0, done.output
+        assert f"The state folder {folder} is " in done.output
     for name, content in contents.items():
         assert (again / name).read_bytes() == content
         assert (again / name).stat().st_mode & 0o777 == 0o600

@@ -54,7 +54,7 @@ def backup(target: Path, file: Path | None, state: str | None) -> None:
         if handle is not None:
             target.unlink(missing_ok=True)
         _fail(f"{target} could not be written: {fault}")
-    click.echo(f"{config.state} is in {target}.")
+    click.echo(f"The state folder {config.state.absolute()} is in {target}.")
     if config.database is not None and not config.database.startswith("sqlite"):
         click.echo("The database is not: save it with pg_dump, after this file.")
 
@@ -108,7 +108,7 @@ def restore(source: Path, file: Path | None, state: str | None) -> None:
         os.close(held)
     except (OSError, tarfile.TarError, CannotStart) as fault:
         _fail(f"{source} could not be restored: {fault}")
-    click.echo(f"{folder} is as it was in {source}. Start the server.")
+    click.echo(f"The state folder {folder.absolute()} is as it was in {source}. Start the server.")
 
 
 def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
