@@ -65,11 +65,18 @@ class OwnCrowd:
         return (Path(name).name, found) if self.trace is not None else None
 
 
+def _no_server(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    """Say where the URL of a server belongs: as a profile it would only be unknown."""
+    if "://" in value:
+        raise click.UsageError(f"Name the server by --host: tidegate loadtest --host {value}")
+    return value
+
+
 @click.command(
     context_settings={"ignore_unknown_options": True},
     epilog=f"Profiles: {', '.join(profile_names())}; or your own FILE.conf, FILE.py.",
 )
-@click.argument("profile", default=_PROFILE, metavar="[PROFILE]")
+@click.argument("profile", default=_PROFILE, metavar="[PROFILE]", callback=_no_server)
 @click.argument("locust", nargs=-1, type=click.UNPROCESSED, metavar="[-- LOCUST OPTIONS]")
 @click.option("--host", required=True, help="The server, such as http://staging:8080.")
 @click.option(

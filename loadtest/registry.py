@@ -31,8 +31,14 @@ def find_workload(name: str, seed: int) -> Workload:
     if name in WORKLOADS:
         return make_workload(name, seed)
     if Path(name).suffix != ".py" and Path(name).is_file():
-        with Path(name).open(encoding="utf-8") as lines:
-            found = replace(from_trace(lines), name=Path(name).stem)
+        try:
+            with Path(name).open(encoding="utf-8") as lines:
+                found = replace(from_trace(lines), name=Path(name).stem)
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"{name} is no text with one JSON object a line; `tidegate admin arrivals` prints "
+                "the arrivals that a server has recorded so"
+            ) from None
     else:
         found = _workload_function(name)(seed)
     if not isinstance(found, Workload) or not found.visitors:

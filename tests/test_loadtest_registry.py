@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.loadtest import registry
-from tidegate.loadtest.cli import OwnCrowd
+from tidegate.loadtest.cli import OwnCrowd, loadtest
 from tidegate.loadtest.registry import find_profile, find_workload, on_release
 from tidegate.loadtest.sim.cli import simulate
 from tidegate.loadtest.sim.plan_cli import plan
@@ -54,6 +54,21 @@ def test_a_workload_comes_from_a_file(tmp_path: Path) -> None:
         find_workload(str(tmp_path / "none.py"), 0)
     with pytest.raises(ValueError, match="there are exp1"):
         find_workload("nonsense", 0)
+
+
+def test_a_workload_that_is_no_text_is_said_with_what_writes_one(tmp_path: Path) -> None:
+    binary = tmp_path / "crowd.gz"
+    binary.write_bytes(b"\x1f\x8b\x08\xff\xfe")
+    done = CliRunner().invoke(simulate, ["run", "--workload", str(binary)])
+    assert done.exit_code == 2
+    assert "no text with one JSON object a line" in done.output
+    assert "tidegate admin arrivals" in done.output
+
+
+def test_a_server_in_place_of_a_profile_is_said_with_its_option() -> None:
+    done = CliRunner().invoke(loadtest, ["http://staging:8080"])
+    assert done.exit_code == 2
+    assert "tidegate loadtest --host http://staging:8080" in done.output
 
 
 def test_a_workload_and_a_profile_come_from_another_distribution(
