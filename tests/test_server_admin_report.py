@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from tidegate.policies.settings import PolicySettings
 from tidegate.server.admin.policy import COMPARED_LEAST
 from tidegate.server.admin.render import moment
 from tidegate.server.admission.client_programs import program_name
-from tidegate.server.control.history import Series
-from tidegate.server.control.report import Beside, Peak, Period, Report, sentences
-from tidegate.server.store.reports import PeriodArrivals
+from tidegate.server.control.report import Beside, Peak, Report, sentences
+from tidegate.server.store.reports import Count
+
+PEAKS = ("peak_people", "peak_goodput", "longest_wait")
+#: The files stand in the CSV as what they were begun, complete and sent.
+NAMES = {field.name for field in fields(Report)} - {"files"}
 
 
 @pytest.fixture
@@ -46,7 +50,8 @@ def rush(site: Site, count: int) -> str:
 
 
 def test_a_period_is_told_in_figures_and_words(site: Site, browser: Browser) -> None:
-    found = api(browser, "GET", f"/report?{rush(site, 8)}")
+    answer = api(browser, "GET", f"/report?{rush(site, 8)}")
+    found = answer["figures"]
     assert (found["downloads"], found["clients"]) == (9, 9)
     assert found["programs"] == [{"name": "tidegate", "count": 8}, {"name": "curl", "count": 1}]
     assert [(one["name"], one["count"]) for one in found["networks"]] == [
@@ -55,9 +60,9 @@ def test_a_period_is_told_in_figures_and_words(site: Site, browser: Browser) -> 
     ]
     assert found["peak_people"]["value"] == 8
     assert [(one["path"], one["begun"]) for one in found["files"]] == [("/big.iso", 1)]
-    assert found["words"][0] == "9 clients asked for 9 downloads of large files."
-    assert any("8 people were waiting." in one for one in found["words"])
-    assert found["comparison"]["state"] == "too-few"
+    assert answer["words"][0] == "9 clients asked for 9 downloads of large files."
+    assert any("8 people were waiting." in one for one in answer["words"])
+    assert answer["comparison"]["state"] == "too-few"
     page = browser.text(f"/report?{rush(site, 0)}")
     assert "Too few arrivals to compare with nginx" in page
 
@@ -65,7 +70,7 @@ def test_a_period_is_told_in_figures_and_words(site: Site, browser: Browser) -> 
 def test_a_report_is_of_the_files_that_fit(site: Site, browser: Browser) -> None:
     span = rush(site, 3)
     for path, downloads in (("/big*", 4), ("/43.0/", 0), ("/big.iso", 4)):
-        found = api(browser, "GET", f"/report?{span}&path={path}")
+        found = api(browser, "GET", f"/report?{span}&path={path}")["figures"]
         assert (found["downloads"], len(found["files"])) == (downloads, bool(downloads)), path
 
 
@@ -85,7 +90,7 @@ def test_the_same_arrivals_are_simulated_once_beside_a_plain_server(
         found = api(browser, "GET", f"/report?{span}")
     assert [len(one["arrivals"]) for one in asked] == [COMPARED_LEAST + 1]
     assert [side["policy"] for side in asked[0]["sides"]] == ["ticket", "ps"]
-    assert found["comparison"]["nginx_s"] == 1200.0
+    assert found["comparison"]["found"]["nginx_s"] == 1200.0
     assert found["words"][-1] == (
         "Simulated with the same 31 downloads: 5 min in the mean from arrival to the last byte "
         "here, 20 min with nginx, where all share the line at once. 3 leave without their file "
@@ -134,9 +139,10 @@ def test_a_report_leaves_as_csv(site: Site, browser: Browser) -> None:
     answer = browser.get(f"/report.csv?{rush(site, 3)}")
     rows = [tuple(row) for row in csv.reader(io.StringIO(answer.body.decode()))]
     assert rows[0] == ("what", "name", "value")
-    assert ("downloads by program", "curl", "1") in rows
-    assert ("clients by network", "203.0.113.0/24", "3") in rows
+    assert ("programs", "curl", "1") in rows
+    assert ("networks", "203.0.113.0/24", "3") in rows
     assert ("begun", "/big.iso", "1") in rows
+    assert {row[0] for row in rows[3:]} - {f"{name}_at" for name in PEAKS} == NAMES
 
 
 def test_a_release_that_had_its_hour_is_offered(site: Site, browser: Browser) -> None:
@@ -160,19 +166,23 @@ def test_a_bad_period_is_refused_beside_what_was_typed(browser: Browser) -> None
 
 def test_words_count_one_and_none() -> None:
     quiet = Report(
-        Period(0.0, 60.0),
-        PeriodArrivals(1, 1, [("curl", 1)], [("192.0.2.0/24", 1)]),
-        [],
-        None,
-        Peak(30.0, 1e6),
-        None,
+        clients=1,
+        downloads=1,
+        begun=0,
+        complete=0,
+        sent_bytes=0,
+        peak_people=None,
+        peak_goodput=Peak(30.0, 1e6),
+        longest_wait=None,
         ends_judged=4,
         ends_kept=3,
         end_error=None,
         small=0,
         refused=1,
         faults=0,
-        history=Series((), {}),
+        files=[],
+        programs=[Count("curl", 1)],
+        networks=[Count("192.0.2.0/24", 1)],
     )
     assert sentences(quiet, Beside(30, 60.0, 90.0, 0, 0), moment) == [
         "1 client asked for 1 download of large files.",

@@ -237,12 +237,13 @@ def report(s: Steering, span: str, until: str | None, path: str) -> None:
 
 
 def _show_report(found: Mapping[str, Any]) -> None:
-    click.echo(f"{moment(found['since_s'])} to {moment(found['until_s'])}")
+    period, figures = found["period"], found["figures"]
+    click.echo(f"{moment(period['since_s'])} to {moment(period['until_s'])}")
     for sentence in found["words"]:
         click.echo(clean(sentence))
     counts = {"programs": "name count", "networks": "name count"}
     for name, fields in {"files": "path begun complete sent_bytes", **counts}.items():
-        if found[name]:
+        if figures[name]:
             click.echo()
             # Rows of each table of a report.
-            table(name, fields)({name: found[name][:10]})
+            table(name, fields)({name: figures[name][:10]})

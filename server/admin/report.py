@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -16,7 +16,6 @@ from ..accounts.accounts import Scope
 from ..control.problems import Problem, wrong
 from ..control.report import (
     Beside,
-    FileCount,
     Peak,
     Period,
     Report,
@@ -89,45 +88,20 @@ class ShareOut(Shape):
     expires_s: float
 
 
-class CountOut(Shape):
-    name: str
-    count: int
-
-
 class ComparisonOut(Shape):
     """The same arrivals in the simulator; `state` is too-few, waiting, running, done or failed."""
 
     state: str
     fault: str = ""
-    downloads: int | None = None
-    here_s: float | None = None
-    nginx_s: float | None = None
-    left_here: int | None = None
-    left_nginx: int | None = None
+    found: Beside | None = None
 
 
 class ReportOut(Shape):
-    since_s: float
-    until_s: float
-    path: str
+    """A report in words and in figures."""
+
+    period: Period
     words: list[str]
-    clients: int
-    downloads: int
-    begun: int
-    complete: int
-    sent_bytes: int
-    peak_people: Peak | None
-    peak_goodput: Peak | None
-    longest_wait: Peak | None
-    ends_judged: int
-    ends_kept: int
-    end_error: float | None
-    small: int
-    refused: int
-    faults: int
-    files: list[FileCount]
-    programs: list[CountOut]
-    networks: list[CountOut]
+    figures: Report
     comparison: ComparisonOut
 
 
@@ -158,32 +132,28 @@ def _key(period: Period) -> str:
     return "report-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-async def _compare(ask: HandlerCall, report: Report) -> ComparisonOut:
+async def _compare(ask: HandlerCall, period: Period, report: Report) -> ComparisonOut:
     """What became of the simulation of this report, which the first look begins."""
-    previews, key = ask.admin.previews, _key(report.period)
+    previews, key = ask.admin.previews, _key(period)
     found = previews.by_key.get(key)
-    if found is None and report.arrivals.downloads < COMPARED_LEAST:
+    if found is None and report.downloads < COMPARED_LEAST:
         return ComparisonOut(state="too-few")
     if found is None:
         if not previews.room():
             return ComparisonOut(state="waiting")
-        found = await _begin(ask, report, key)
-    if found.before is None or found.after is None:
-        return ComparisonOut(state=found.state, fault=found.fault)
+        found = await _begin(ask, period, report, key)
     here, nginx = found.before, found.after
-    return ComparisonOut(
-        state=found.state,
-        downloads=found.jobs,
-        here_s=here.session_mean_s,
-        nginx_s=nginx.session_mean_s,
-        left_here=here.abandoned,
-        left_nginx=nginx.abandoned,
+    if not (here and nginx) or here.session_mean_s is None or nginx.session_mean_s is None:
+        return ComparisonOut(state=found.state, fault=found.fault)
+    beside = Beside(
+        found.jobs, here.session_mean_s, nginx.session_mean_s, here.abandoned, nginx.abandoned
     )
+    return ComparisonOut(state=found.state, found=beside)
 
 
-async def _begin(ask: HandlerCall, report: Report, key: str) -> Preview:
+async def _begin(ask: HandlerCall, period: Period, report: Report, key: str) -> Preview:
     current, peak = ask.server.revisions.current, report.peak_goodput
-    arrivals = await arrivals_to_play(ask.server, report)
+    arrivals = await arrivals_to_play(ask.server, period, report)
     line = ask.server.vitals.read().totals.capacity_bytes_s
     found = Preview(
         key=key,
@@ -203,74 +173,42 @@ async def _begin(ask: HandlerCall, report: Report, key: str) -> Preview:
 # -- the API ---------------------------------------------------------------------------------
 
 
-async def _beside(ask: HandlerCall, report: Report) -> tuple[ComparisonOut, Beside | None]:
-    found = await _compare(ask, report)
-    if found.here_s is None or found.nginx_s is None:
-        return found, None
-    return found, Beside(
-        found.downloads or 0,
-        found.here_s,
-        found.nginx_s,
-        found.left_here or 0,
-        found.left_nginx or 0,
-    )
-
-
 @api.get("/report")
 async def get_report(ask: HandlerCall, query: ReportQuery) -> ReportOut:
     """The report of a period, which the recorded history gives at any time."""
     period = query.period(ask.now)
-    report = await make_report(ask.server, period)
-    comparison, beside = await _beside(ask, report)
-    known = {
-        name: getattr(report, name) for name in ReportOut.model_fields if hasattr(report, name)
-    }
-    known |= {name: getattr(period, name) for name in ("since_s", "until_s", "path")}
-    return ReportOut(
-        **known,
-        words=sentences(report, beside, moment),
-        clients=report.arrivals.clients,
-        downloads=report.arrivals.downloads,
-        programs=_counts(report.arrivals.programs),
-        networks=_counts(report.arrivals.networks),
-        comparison=comparison,
-    )
-
-
-def _counts(pairs: Iterable[tuple[str, int]]) -> list[CountOut]:
-    return [CountOut(name=name or "unknown", count=count) for name, count in pairs]
+    report, _ = await make_report(ask.server, period)
+    comparison = await _compare(ask, period, report)
+    words = sentences(report, comparison.found, moment)
+    return ReportOut(period=period, words=words, figures=report, comparison=comparison)
 
 
 @api.get("/report.csv", media="text/csv")
 @pages.get("/report.csv")
 async def export_report(ask: HandlerCall, query: ReportQuery) -> Answer:
     """The report of a period as CSV: what is counted, its name, and the count."""
-    report = await make_report(ask.server, query.period(ask.now))
-    return csv_answer("report.csv", ["what", "name", "value"], _rows(report))
+    period = query.period(ask.now)
+    report, _ = await make_report(ask.server, period)
+    span = [("period", "from", stamp(period.since_s)), ("period", "to", stamp(period.until_s))]
+    return csv_answer("report.csv", ["what", "name", "value"], [*span, *_rows(report)])
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str, object]]:
-    period = report.period
-    yield "period", "from", stamp(period.since_s)
-    yield "period", "to", stamp(period.until_s)
-    for name in ("downloads", "clients"):
-        yield "arrivals", name, getattr(report.arrivals, name)
-    for name in ("begun", "complete", "sent_bytes", "small", "refused", "faults"):
-        yield "downloads", name, getattr(report, name)
-    for name in ("peak_people", "peak_goodput", "longest_wait"):
-        peak: Peak | None = getattr(report, name)
-        yield "peaks", name, peak.value if peak else None
-        yield "peaks", f"{name}_at", stamp(peak.at_s) if peak else None
-    for name in ("ends_judged", "ends_kept", "end_error"):
-        yield "told ends", name, getattr(report, name)
-    for file in report.files:
-        yield "begun", file.path, file.begun
-        yield "complete", file.path, file.complete
-        yield "sent_bytes", file.path, file.sent_bytes
-    for name, count in report.arrivals.programs:
-        yield "downloads by program", name or "unknown", count
-    for name, count in report.arrivals.networks:
-        yield "clients by network", name, count
+    """Every field of a report. A row without a name is of the whole."""
+    for field in fields(report):
+        what, value = field.name, getattr(report, field.name)
+        if isinstance(value, Peak):
+            yield what, "", value.value
+            yield f"{what}_at", "", stamp(value.at_s)
+        elif what == "files":
+            for one in value:
+                yield "begun", one.path, one.begun
+                yield "complete", one.path, one.complete
+                yield "sent_bytes", one.path, one.sent_bytes
+        elif isinstance(value, list):
+            yield from ((what, one.name, one.count) for one in value)
+        else:
+            yield what, "", value
 
 
 # -- sharing ---------------------------------------------------------------------------------
@@ -308,9 +246,9 @@ def _shared(ask: HandlerCall, token: str) -> ReportQuery:
 
 async def _page(ask: HandlerCall, query: ReportQuery, template: str, **values: Any) -> Answer:
     period = query.period(ask.now)
-    report = await make_report(ask.server, period)
-    comparison, beside = await _beside(ask, report)
-    history, zone = from_first_value(report.history), ask.zone
+    report, whole = await make_report(ask.server, period)
+    comparison = await _compare(ask, period, report)
+    history, zone = from_first_value(whole), ask.zone
     charts = [one for one in CHARTS if one.name in _SHOWN and not is_empty(one, history)]
     return ask.page(
         template,
@@ -318,7 +256,7 @@ async def _page(ask: HandlerCall, query: ReportQuery, template: str, **values: A
         period=period,
         report=report,
         comparison=comparison,
-        sentences=sentences(report, beside, lambda at: moment(at, zone)),
+        sentences=sentences(report, comparison.found, lambda at: moment(at, zone)),
         pictures=[(one, picture(one, history, lambda at: moment(at, zone)[:16])) for one in charts],
         rows=_ROWS,
         needed=COMPARED_LEAST,

@@ -13,7 +13,7 @@ from ...protocol.units import format_duration, format_size
 from ..admission.client_keys import address_of
 from ..http.proxies import prefixes_of
 from ..store.records import ArrivalRecord
-from ..store.reports import PeriodArrivals, read_around, read_files, read_peaks, read_period
+from ..store.reports import Count, read_around, read_files, read_peaks, read_period
 from .events import ask
 from .history import Series
 
@@ -63,11 +63,17 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is known of a period. Counts of the whole server are rounded sums of recorded rates."""
+    """What is known of a period: the API and the CSV give these fields as they stand here.
 
-    period: Period
-    arrivals: PeriodArrivals
-    files: Sequence[FileCount]
+    `begun`, `complete` and `sent_bytes` are of large files, by whole hours. Counts of the whole
+    server are rounded sums of recorded rates.
+    """
+
+    clients: int
+    downloads: int
+    begun: int
+    complete: int
+    sent_bytes: int
     peak_people: Peak | None
     peak_goodput: Peak | None
     longest_wait: Peak | None
@@ -77,27 +83,14 @@ class Report:
     small: int
     refused: int
     faults: int
-    history: Series
-
-    @property
-    def begun(self) -> int:
-        """Downloads of large files that began."""
-        return sum(one.begun for one in self.files)
-
-    @property
-    def complete(self) -> int:
-        """Downloads of large files that became whole."""
-        return sum(one.complete for one in self.files)
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes of the files."""
-        return sum(one.sent_bytes for one in self.files)
+    files: Sequence[FileCount]
+    programs: Sequence[Count]
+    networks: Sequence[Count]
 
     @property
     def empty(self) -> bool:
         """Whether nothing is recorded of the period."""
-        return not (self.arrivals.downloads or self.files or self.small)
+        return not (self.downloads or self.files or self.small)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +104,24 @@ class Beside:
     left_nginx: int
 
 
-async def make_report(server: Server, period: Period) -> Report:
-    """Read a period from the store. Raises StoreSilent."""
+async def make_report(server: Server, period: Period) -> tuple[Report, Series]:
+    """Read a period from the store, and the history for its charts. Raises StoreSilent."""
     since_s, until_s, wanted = period.since_s, period.until_s, period.wanted()
     arrivals = await ask(
         server.store, lambda c: read_period(c, since_s, until_s, wanted, _network_of)
     )
-    files = await ask(server.store, lambda c: read_files(c, since_s, until_s, wanted))
+    rows = await ask(server.store, lambda c: read_files(c, since_s, until_s, wanted))
+    files = [FileCount(unquote(name), *counts) for name, *counts in rows]
     peaks = await ask(server.store, lambda c: read_peaks(c, _PEAKS, since_s, until_s))
     history = await server.history.read(since_s, until_s, _POINTS)
     known = {name: Peak(*peak) for name, peak in peaks.items() if peak[1] > 0}
     errors = [one for one in history.series["end_median_error"] if one is not None]
-    return Report(
-        period,
-        arrivals,
-        [FileCount(unquote(name), *counts) for name, *counts in files],
+    report = Report(
+        clients=arrivals.clients,
+        downloads=arrivals.downloads,
+        begun=sum(one.begun for one in files),
+        complete=sum(one.complete for one in files),
+        sent_bytes=sum(one.sent_bytes for one in files),
         peak_people=known.get("people_waiting"),
         peak_goodput=known.get("goodput_bytes_s"),
         longest_wait=known.get("last_wait_s"),
@@ -135,14 +131,16 @@ async def make_report(server: Server, period: Period) -> Report:
         small=_total(history, "admitted_small"),
         refused=_total(history, "refused"),
         faults=_total(history, "errors"),
-        history=history,
+        files=files,
+        programs=arrivals.programs,
+        networks=arrivals.networks,
     )
+    return report, history
 
 
-async def arrivals_to_play(server: Server, report: Report) -> list[ArrivalRecord]:
+async def arrivals_to_play(server: Server, period: Period, report: Report) -> list[ArrivalRecord]:
     """The arrivals of a report, for the simulator. Raises StoreSilent."""
-    period, peak = report.period, report.peak_people
-    peak_s = peak.at_s if peak else period.since_s
+    peak_s = report.peak_people.at_s if report.peak_people else period.since_s
     return await ask(
         server.store,
         lambda c: read_around(
@@ -167,11 +165,11 @@ def sentences(report: Report, beside: Beside | None, moment: Callable[[float], s
     """The report in words, what matters most first; `moment` writes a time."""
     if report.empty:
         return ["Nothing is recorded of this time."]
-    came, told = report.arrivals, []
-    if came.downloads:
+    told = []
+    if report.downloads:
         told.append(
-            f"{_count(came.clients, 'client')} asked for {_count(came.downloads, 'download')} of "
-            "large files."
+            f"{_count(report.clients, 'client')} asked for {_count(report.downloads, 'download')} "
+            "of large files."
         )
     if report.files:
         told.append(
@@ -184,7 +182,7 @@ def sentences(report: Report, beside: Beside | None, moment: Callable[[float], s
             f"The line was longest at {moment(report.peak_people.at_s)}: "
             f"{'1 person was' if people == 1 else f'{people:,} people were'} waiting."
         )
-    elif came.downloads:
+    elif report.downloads:
         told.append("Nobody had to wait.")
     if report.longest_wait:
         told.append(f"The longest told wait was {format_duration(report.longest_wait.value)}.")

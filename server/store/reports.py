@@ -22,13 +22,21 @@ HOUR_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """How many there are of what has this name."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeriodArrivals:
     """The arrivals of a period. `programs` counts downloads, `networks` counts clients."""
 
-    downloads: int = 0
-    clients: int = 0
-    programs: Sequence[tuple[str, int]] = ()
-    networks: Sequence[tuple[str, int]] = ()
+    downloads: int
+    clients: int
+    programs: Sequence[Count]
+    networks: Sequence[Count]
 
 
 def read_peaks(
@@ -76,13 +84,16 @@ def read_period(
         .group_by(ARRIVALS.c.program)
         .order_by(func.count().desc(), ARRIVALS.c.program)
     )
-    known = [(name, count) for name, count in programs]
+    known = [Count(name or "unknown", count) for name, count in programs]
     clients = connection.scalars(
         select(ARRIVALS.c.client).where(*period).distinct().limit(_MOST_CLIENTS)
     )
     networks: Counter[str] = Counter(map(network_of, clients))
     return PeriodArrivals(
-        sum(count for _, count in known), networks.total(), known, networks.most_common()
+        sum(one.count for one in known),
+        networks.total(),
+        known,
+        [Count(*one) for one in networks.most_common()],
     )
 
 
