@@ -231,9 +231,9 @@ def test_the_overview_draws_every_chart_without_a_script(site: Site, browser: Br
 
 def test_an_empty_server_leads_until_somebody_came(site: Site, browser: Browser) -> None:
     page = browser.text("/")
-    assert "Before the first visitor comes" in page
+    assert "First steps" in page
     assert re.search(r">\d files? (is|are) served</span>|>no file yet</span>", page)
-    for state in ("found by measuring", "nothing hidden", "not tried yet"):
+    for state in ("not found yet", "nothing hidden", "not tried yet"):
         assert f">{state}</span>" in page, state
     assert "tidegate loadtest --host" in page
     api(browser, "PUT", "/rules", path="/43.0/*", hidden_until_s=NOW + 86_400)
@@ -242,14 +242,21 @@ def test_an_empty_server_leads_until_somebody_came(site: Site, browser: Browser)
     assert "/43.0/* opens 2030-" in steps
     assert ">at most 40 Mbit/s</span>" in steps
     site.download("203.0.113.1")
-    assert "Before the first visitor comes" not in browser.text("/now")
+    assert "1 download so far" in browser.text("/now")
+    site.download("203.0.113.2")
+    assert "First steps" not in browser.text("/now"), "somebody waits"
+
+
+def test_the_first_steps_tell_the_line_that_was_found(site: Site, browser: Browser) -> None:
+    site.service._line.pacer.set_bandwidth(4e6)
+    assert ">32 Mbit/s found</span>" in browser.text("/now")
 
 
 def test_the_first_steps_do_not_come_back_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = make_site(tmp_path, monkeypatch)
-    site.download("203.0.113.1")
+    site.service.gate.parts.popularity.count("/big.iso", 30, 30, 30)
     site.wait(70.0)
     site.settle()
     browser = operator(site)
@@ -257,7 +264,7 @@ def test_the_first_steps_do_not_come_back_after_a_restart(
     again = make_site(tmp_path, monkeypatch)
     try:
         browser.site = again
-        assert "Before the first visitor comes" not in browser.text("/")
+        assert "First steps" not in browser.text("/")
     finally:
         stop(again)
 

@@ -1,11 +1,11 @@
-"""What an operator does first, each step with its state: Now shows it before the first download."""
+"""What an operator does first, each step with its state: Now shows it until a crowd came."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ...protocol.units import format_rate
-from ..store.usage import has_usage
+from ..store.usage import begun_ever
 from .app import HandlerCall
 from .files import rule_out
 from .render import moment
@@ -24,19 +24,24 @@ class FirstStep:
     command: str = ""
 
 
+#: The first day ends with a crowd. Who tries the server by hand needs fewer downloads.
+_CROWD = 30
+
+
 async def first_steps(ask: HandlerCall) -> list[FirstStep]:
-    """The steps; none after the first download, in this run or in an earlier one."""
+    """The steps; none once a crowd came, in this run or in an earlier one."""
     figures = ask.server.vitals.figures()
-    if figures["offers_total"] or figures["admitted_total"] or figures["begun_downloads_total"]:
+    if figures["people_waiting"] or figures["offers_total"] >= _CROWD:
         return []
     try:
-        known = await ask.server.store.read(has_usage)
+        begun = await ask.server.store.read(lambda connection: begun_ever(connection, _CROWD))
     except Exception:  # noqa: BLE001 - a database that does not answer is told in the headline
         return []
-    if known:
+    begun = max(begun, figures["begun_downloads_total"])
+    if begun >= _CROWD:
         return []
     own = next(iter(ask.server.vitals.read().totals.listeners), "").rstrip("/")
-    return [await _files(ask, own), _line(ask), _release(ask), _trial(own)]
+    return [await _files(ask, own), _line(ask), _release(ask), _trial(own, begun)]
 
 
 async def _files(ask: HandlerCall, own: str) -> FirstStep:
@@ -54,10 +59,15 @@ async def _files(ask: HandlerCall, own: str) -> FirstStep:
 
 def _line(ask: HandlerCall) -> FirstStep:
     cap = ask.server.revisions.current.settings.get("bandwidth_bytes_s")
+    found = ask.server.vitals.read().totals.capacity_bytes_s
+    if cap is not None:
+        state = f"at most {format_rate(cap)}"
+    else:
+        state = "not found yet" if found is None else f"{format_rate(found)} found"
     return FirstStep(
         "Say what the line carries",
-        cap is not None,
-        f"at most {format_rate(cap)}" if cap is not None else "found by measuring",
+        cap is not None or found is not None,
+        state,
         "Without a limit the server finds what the line carries once downloads fill it.",
         "/policy#f-bandwidth_bytes_s",
         "Change the limit" if cap is not None else "Set a limit",
@@ -81,11 +91,11 @@ def _release(ask: HandlerCall) -> FirstStep:
     )
 
 
-def _trial(own: str) -> FirstStep:
+def _trial(own: str, begun: int) -> FirstStep:
     return FirstStep(
         "Try it with a crowd",
         False,
-        "not tried yet",
+        f"{begun} download{'s' if begun != 1 else ''} so far" if begun else "not tried yet",
         "From another machine. The report then shows who waited, and how long.",
         command=f"tidegate loadtest --host {own} --release FOLDER --visitors 200 --within 5m",
     )

@@ -51,9 +51,9 @@ def read_usage(connection: Connection) -> dict[str, tuple[int, int, int]]:
     return {file: (begun, done, size) for file, begun, done, size in connection.execute(query)}
 
 
-def has_usage(connection: Connection) -> bool:
-    """Whether anything was ever downloaded."""
-    return connection.scalar(select(USAGE.c.file).limit(1)) is not None
+def begun_ever(connection: Connection, most: int) -> int:
+    """How many downloads ever began, of `most` files at most."""
+    return sum(connection.scalars(select(USAGE.c.begun).limit(most)))
 
 
 def read_hours(
