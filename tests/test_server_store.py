@@ -182,6 +182,24 @@ def test_migrations_make_the_tables_of_the_models(tmp_path: Path) -> None:
     assert live(migrated) == [7]
 
 
+def test_a_database_of_migration_0009_is_brought_up_to_date_by_each_kind(
+    database: Database,
+) -> None:
+    """A new database is made from the models, so no other test migrates PostgreSQL."""
+    made = shape(database)
+    with database.begin() as connection:
+        connection.execute(text("ALTER TABLE arrivals DROP COLUMN program"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0009'"))
+        connection.execute(
+            text("INSERT INTO arrivals (at_s, client, file, size_bytes) VALUES (1, 'a#1', '/x', 9)")
+        )
+    assert shape(database) != made
+    database.migrate()
+    assert shape(database) == made
+    with database.begin() as connection:
+        assert ledger.read_arrivals(connection, 0.0, 9) == [ArrivalRecord(1.0, "a#1", "/x", 9, "")]
+
+
 def _columns(database: Database) -> dict[tuple[str, str], tuple[str, bool]]:
     """The type of each column, and whether a program that does not know it may write rows."""
     found = inspect(database.engine)
