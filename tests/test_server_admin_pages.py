@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -670,8 +670,8 @@ MEASURES = {
 def test_preview_shows_both_sides_and_applies(site: Site, browser: Browser) -> None:
     asked: list[dict[str, Any]] = []
 
-    async def simulate(request: bytes) -> bytes:
-        asked.append(json.loads(request))
+    async def simulate(encode: Callable[[], bytes]) -> bytes:
+        asked.append(json.loads(encode()))
         better = MEASURES | {"wait_large_mean_s": 60.0, "abandoned": 5}
         return json.dumps({"jobs": 7, "sides": [MEASURES, better]}).encode()
 
@@ -695,8 +695,8 @@ def test_preview_shows_both_sides_and_applies(site: Site, browser: Browser) -> N
 def test_a_preview_replays_who_came_or_says_that_too_few_did(site: Site, browser: Browser) -> None:
     asked: list[dict[str, Any]] = []
 
-    async def simulate(request: bytes) -> bytes:
-        asked.append(json.loads(request))
+    async def simulate(encode: Callable[[], bytes]) -> bytes:
+        asked.append(json.loads(encode()))
         return json.dumps({"jobs": 1, "sides": [MEASURES, MEASURES]}).encode()
 
     site.admin.previews.runner = simulate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -79,8 +79,8 @@ def test_the_same_arrivals_are_simulated_once_beside_a_plain_server(
 ) -> None:
     asked: list[dict[str, Any]] = []
 
-    async def simulate(request: bytes) -> bytes:
-        asked.append(json.loads(request))
+    async def simulate(encode: Callable[[], bytes]) -> bytes:
+        asked.append(json.loads(encode()))
         slow = MEASURES | {"session_mean_s": 1200.0, "abandoned": 0}
         return json.dumps({"jobs": 31, "sides": [MEASURES, slow]}).encode()
 
