@@ -17,9 +17,13 @@ from tests.test_server_admin_pages import MEASURES, api, crowd
 from tidegate.loadtest.sim import preview
 from tidegate.policies.settings import PolicySettings
 from tidegate.server.admin.policy import COMPARED_LEAST
+from tidegate.server.admin.previews import _encoded
 from tidegate.server.admin.render import moment
 from tidegate.server.admission.client_programs import program_name
+from tidegate.server.control import report
 from tidegate.server.control.report import Beside, Peak, Report, sentences
+from tidegate.server.store import reports
+from tidegate.server.store.records import ArrivalRecord
 from tidegate.server.store.reports import Count
 
 PEAKS = ("peak_people", "peak_goodput", "longest_wait")
@@ -145,6 +149,45 @@ def test_a_report_leaves_as_csv(site: Site, browser: Browser) -> None:
     assert {row[0] for row in rows[3:]} - {f"{name}_at" for name in PEAKS} == NAMES
 
 
+def test_lists_are_bounded_and_their_counts_are_of_all(
+    site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients choose the names of their programs, and may come from any number of networks."""
+    monkeypatch.setattr(reports, "LISTED", 2)
+    since_s = site.server.now() - 1.0
+    for number in range(5):
+        site.download(f"198.51.{number}.7", user_agent=f"program{number}/1")
+    rush(site, 0)
+    found = api(browser, "GET", f"/report?since_s={since_s}&until_s={site.server.now()}")["figures"]
+    assert (found["program_count"], found["network_count"]) == (6, 6)
+    assert (len(found["programs"]), len(found["networks"])) == (2, 2)
+    assert found["downloads"] == found["clients"] == 6
+
+
+def test_a_report_that_is_loaded_again_is_read_once(
+    site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    span = rush(site, 3)
+    reads = []
+    monkeypatch.setattr(
+        report, "read_period", lambda *given: reads.append(1) or reports.read_period(*given)
+    )
+    for path in ("/report", "/api/v1/report", "/report.csv"):
+        assert browser.get(f"{path}?{span}").status == 200
+    assert len(reads) == 1
+    site.wait(60.0)
+    assert browser.get(f"/report?{span}").status == 200
+    assert len(reads) == 2
+
+
+def test_a_request_to_the_simulator_has_every_arrival() -> None:
+    arrivals = [ArrivalRecord(float(at), f"192.0.2.{at}#a", "/ä", at) for at in range(1_201)]
+    found = json.loads(_encoded({"workload": "recorded"}, arrivals))
+    assert found.pop("arrivals") == [[a.at_s, a.client, "/ä", a.size_bytes, None] for a in arrivals]
+    assert found == {"workload": "recorded"}
+    assert json.loads(_encoded({"workload": "exp1"}, []))["arrivals"] == []
+
+
 def test_a_release_that_had_its_hour_is_offered(site: Site, browser: Browser) -> None:
     hour_s = site.server.now() - 7200
     api(browser, "PUT", "/rules", path="/43.0/*", hidden_until_s=hour_s)
@@ -180,6 +223,9 @@ def test_words_count_one_and_none() -> None:
         small=0,
         refused=1,
         faults=0,
+        file_count=0,
+        program_count=1,
+        network_count=1,
         files=[],
         programs=[Count("curl", 1)],
         networks=[Count("192.0.2.0/24", 1)],

@@ -29,6 +29,7 @@ from ..accounts.proofs import COOKIE, api_token
 from ..accounts.sessions import Logins
 from ..control.events import NotStored
 from ..control.problems import Problem
+from ..control.report import Reports
 from ..control.server import Server
 from ..files.pages import Pages
 from ..http.clock import Clock, in_turns
@@ -137,6 +138,7 @@ class Admin:
     sessions: Logins
     pages: Pages
     previews: Previews
+    reports: Reports
     router: Router
     state: Path
     clock: Clock

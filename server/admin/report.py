@@ -20,10 +20,10 @@ from ..control.report import (
     Period,
     Report,
     arrivals_to_play,
-    make_report,
     sentences,
 )
 from ..control.rule_keeper import Sourced
+from ..store.reports import LISTED
 from .app import HandlerCall
 from .charts import CHARTS, from_first_value, is_empty, picture
 from .files import rule_out
@@ -177,7 +177,7 @@ async def _begin(ask: HandlerCall, period: Period, report: Report, key: str) -> 
 async def get_report(ask: HandlerCall, query: ReportQuery) -> ReportOut:
     """The report of a period, which the recorded history gives at any time."""
     period = query.period(ask.now)
-    report, _ = await make_report(ask.server, period)
+    report, _ = await ask.admin.reports.read(period)
     comparison = await _compare(ask, period, report)
     words = sentences(report, comparison.found, moment)
     return ReportOut(period=period, words=words, figures=report, comparison=comparison)
@@ -188,7 +188,7 @@ async def get_report(ask: HandlerCall, query: ReportQuery) -> ReportOut:
 async def export_report(ask: HandlerCall, query: ReportQuery) -> Answer:
     """The report of a period as CSV: what is counted, its name, and the count."""
     period = query.period(ask.now)
-    report, _ = await make_report(ask.server, period)
+    report, _ = await ask.admin.reports.read(period)
     span = [("period", "from", stamp(period.since_s)), ("period", "to", stamp(period.until_s))]
     return csv_answer("report.csv", ["what", "name", "value"], [*span, *_rows(report)])
 
@@ -246,7 +246,7 @@ def _shared(ask: HandlerCall, token: str) -> ReportQuery:
 
 async def _page(ask: HandlerCall, query: ReportQuery, template: str, **values: Any) -> Answer:
     period = query.period(ask.now)
-    report, whole = await make_report(ask.server, period)
+    report, whole = await ask.admin.reports.read(period)
     comparison = await _compare(ask, period, report)
     history, zone = from_first_value(whole), ask.zone
     charts = [one for one in CHARTS if one.name in _SHOWN and not is_empty(one, history)]
@@ -259,6 +259,7 @@ async def _page(ask: HandlerCall, query: ReportQuery, template: str, **values: A
         sentences=sentences(report, comparison.found, lambda at: moment(at, zone)),
         pictures=[(one, picture(one, history, lambda at: moment(at, zone)[:16])) for one in charts],
         rows=_ROWS,
+        listed=LISTED,
         needed=COMPARED_LEAST,
         **values,
     )

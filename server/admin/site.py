@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..accounts.stored import OpenedAccounts
+from ..control.report import Reports
 from ..control.server import Server
 from ..http.clock import Clock
 from . import account, alerts, files, log, now, passes, policy, queue, report, waiting
@@ -30,6 +31,7 @@ def make_admin(server: Server, opened: OpenedAccounts, state: Path, clock: Clock
         sessions=opened.logins,
         pages=make_pages(),
         previews=Previews(simulator, server.now),
+        reports=Reports(server),
         router=router,
         state=state,
         clock=clock,

@@ -5,15 +5,18 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from twisted.internet.defer import DeferredLock
+
 from ...protocol.units import format_duration, format_size
 from ..admission.client_keys import address_of
+from ..http.bounded_table import BoundedTable
 from ..http.proxies import prefixes_of
 from ..store.records import ArrivalRecord
-from ..store.reports import Count, read_around, read_files, read_peaks, read_period
+from ..store.reports import Count, FileCount, read_around, read_period
 from .events import ask
 from .history import Series
 
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
 _POINTS = 240
 #: Arrivals that the simulator plays; of more those around the peak.
 PLAYED_MOST = 20_000
+#: Reports that are kept.
+_KEPT = 8
+#: A kept report is shown for this time.
+_FRESH_S = 30.0
 _PEAKS = ("people_waiting", "goodput_bytes_s", "last_wait_s")
 
 
@@ -44,16 +51,6 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class FileCount:
-    """Downloads of one file in the hours that a period touches."""
-
-    path: str
-    begun: int
-    complete: int
-    sent_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Peak:
     """The highest value of a series, and when."""
 
@@ -65,8 +62,8 @@ class Peak:
 class Report:
     """What is known of a period: the API and the CSV give these fields as they stand here.
 
-    `begun`, `complete` and `sent_bytes` are of large files, by whole hours. Counts of the whole
-    server are rounded sums of recorded rates.
+    `begun`, `complete` and `sent_bytes` are counted by whole hours. Counts of the whole server are
+    rounded sums of recorded rates. The lists have `LISTED` rows, the counts beside them all.
     """
 
     clients: int
@@ -83,6 +80,9 @@ class Report:
     small: int
     refused: int
     faults: int
+    file_count: int
+    program_count: int
+    network_count: int
     files: Sequence[FileCount]
     programs: Sequence[Count]
     networks: Sequence[Count]
@@ -104,24 +104,38 @@ class Beside:
     left_nginx: int
 
 
-async def make_report(server: Server, period: Period) -> tuple[Report, Series]:
-    """Read a period from the store, and the history for its charts. Raises StoreSilent."""
+class Reports:
+    """Makes reports, one at a time. A report is kept for a while: browsers load it every 3 s."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._turn = DeferredLock()
+        self._kept: BoundedTable[Period, tuple[float, Report, Series]] = BoundedTable(_KEPT)
+
+    async def read(self, period: Period) -> tuple[Report, Series]:
+        """The report of a period, and the history for its charts. Raises StoreSilent."""
+        async with self._turn:
+            kept = self._kept.use(period)
+            now = self._server.now()
+            if kept is None or not 0 <= now - kept[0] < _FRESH_S:
+                kept = self._kept[period] = (now, *await _make_report(self._server, period))
+            return kept[1:]
+
+
+async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
     since_s, until_s, wanted = period.since_s, period.until_s, period.wanted()
-    arrivals = await ask(
-        server.store, lambda c: read_period(c, since_s, until_s, wanted, _network_of)
+    arrivals, files, peaks = await ask(
+        server.store, lambda c: read_period(c, since_s, until_s, wanted, _network_of, _PEAKS)
     )
-    rows = await ask(server.store, lambda c: read_files(c, since_s, until_s, wanted))
-    files = [FileCount(unquote(name), *counts) for name, *counts in rows]
-    peaks = await ask(server.store, lambda c: read_peaks(c, _PEAKS, since_s, until_s))
     history = await server.history.read(since_s, until_s, _POINTS)
     known = {name: Peak(*peak) for name, peak in peaks.items() if peak[1] > 0}
     errors = [one for one in history.series["end_median_error"] if one is not None]
     report = Report(
         clients=arrivals.clients,
         downloads=arrivals.downloads,
-        begun=sum(one.begun for one in files),
-        complete=sum(one.complete for one in files),
-        sent_bytes=sum(one.sent_bytes for one in files),
+        begun=files.begun,
+        complete=files.complete,
+        sent_bytes=files.sent_bytes,
         peak_people=known.get("people_waiting"),
         peak_goodput=known.get("goodput_bytes_s"),
         longest_wait=known.get("last_wait_s"),
@@ -131,7 +145,10 @@ async def make_report(server: Server, period: Period) -> tuple[Report, Series]:
         small=_total(history, "admitted_small"),
         refused=_total(history, "refused"),
         faults=_total(history, "errors"),
-        files=files,
+        file_count=files.file_count,
+        program_count=arrivals.program_count,
+        network_count=arrivals.network_count,
+        files=[replace(one, path=unquote(one.path)) for one in files.files],
         programs=arrivals.programs,
         networks=arrivals.networks,
     )

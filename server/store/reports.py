@@ -18,6 +18,8 @@ from .records import ArrivalRecord
 _MOST_CLIENTS = 200_000
 #: Files that a pattern may choose: SQLite takes no more values in one query.
 _MOST_FILES = 30_000
+#: Rows of each list; the counts beside it are of all. Clients choose the names of programs.
+LISTED = 1_000
 HOUR_S = 3600
 
 
@@ -35,11 +37,34 @@ class PeriodArrivals:
 
     downloads: int
     clients: int
+    program_count: int
+    network_count: int
     programs: Sequence[Count]
     networks: Sequence[Count]
 
 
-def read_peaks(
+@dataclass(frozen=True, slots=True)
+class FileCount:
+    """Downloads of one file (percent-encoded)."""
+
+    path: str
+    begun: int
+    complete: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodFiles:
+    """The files of the hours that a period touches, those with most bytes first, and their sums."""
+
+    file_count: int
+    begun: int
+    complete: int
+    sent_bytes: int
+    files: Sequence[FileCount]
+
+
+def _peaks(
     connection: Connection, series: Collection[str], since_s: float, until_s: float
 ) -> dict[str, tuple[float, float]]:
     """(when, how much) at the peak of each series, as exactly as the time is still known."""
@@ -69,31 +94,53 @@ def _in_period(
     return period
 
 
-def read_period(
+def _arrivals(
     connection: Connection,
     since_s: float,
     until_s: float,
     wanted: Callable[[str], bool] | None,
     network_of: Callable[[str], str],
 ) -> PeriodArrivals:
-    """Who came; `network_of` names the network of a client."""
     period = _in_period(connection, since_s, until_s, wanted)
     programs = connection.execute(
         select(ARRIVALS.c.program, func.count())
         .where(*period)
         .group_by(ARRIVALS.c.program)
         .order_by(func.count().desc(), ARRIVALS.c.program)
+        .limit(LISTED)
     )
-    known = [Count(name or "unknown", count) for name, count in programs]
+    sums = select(func.count(), func.count(ARRIVALS.c.program.distinct())).where(*period)
+    downloads, program_count = connection.execute(sums).one()
     clients = connection.scalars(
         select(ARRIVALS.c.client).where(*period).distinct().limit(_MOST_CLIENTS)
     )
     networks: Counter[str] = Counter(map(network_of, clients))
     return PeriodArrivals(
-        sum(one.count for one in known),
+        downloads,
         networks.total(),
-        known,
-        [Count(*one) for one in networks.most_common()],
+        program_count,
+        len(networks),
+        [Count(name or "unknown", count) for name, count in programs],
+        [Count(*one) for one in networks.most_common(LISTED)],
+    )
+
+
+def read_period(
+    connection: Connection,
+    since_s: float,
+    until_s: float,
+    wanted: Callable[[str], bool] | None,
+    network_of: Callable[[str], str],
+    series: Collection[str],
+) -> tuple[PeriodArrivals, PeriodFiles, dict[str, tuple[float, float]]]:
+    """Who came, what was taken, and when and how high each series peaked.
+
+    `network_of` names the network of a client.
+    """
+    return (
+        _arrivals(connection, since_s, until_s, wanted, network_of),
+        _files(connection, since_s, until_s, wanted),
+        _peaks(connection, series, since_s, until_s),
     )
 
 
@@ -113,13 +160,12 @@ def read_around(
     return sorted(found, key=lambda one: one.at_s)
 
 
-def read_files(
+def _files(
     connection: Connection,
     since_s: float,
     until_s: float,
     wanted: Callable[[str], bool] | None,
-) -> list[tuple[str, int, int, int]]:
-    """(file, begun, complete, bytes) of the hours that a period touches, most bytes first."""
+) -> PeriodFiles:
     sums = [func.sum(USAGE_HOURS.c[name]) for name in ("begun", "complete", "sent_bytes")]
     query = (
         select(USAGE_HOURS.c.file, *sums)
@@ -127,9 +173,15 @@ def read_files(
         .group_by(USAGE_HOURS.c.file)
         .order_by(sums[2].desc(), USAGE_HOURS.c.file)
     )
-    rows = connection.execute(query)
-    return [
-        (file, int(begun), int(complete), int(sent))
-        for file, begun, complete, sent in rows
+    every = [
+        FileCount(file, int(begun), int(complete), int(sent))
+        for file, begun, complete, sent in connection.execute(query)
         if wanted is None or wanted(file)
     ]
+    return PeriodFiles(
+        len(every),
+        sum(one.begun for one in every),
+        sum(one.complete for one in every),
+        sum(one.sent_bytes for one in every),
+        every[:LISTED],
+    )
