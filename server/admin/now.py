@@ -9,10 +9,11 @@ from urllib.parse import unquote
 
 from pydantic import Field
 
-from ...policies.contract import Estimate
+from ...policies.contract import Snapshot
 from ..control.history import SERIES, Sampler
 from ..control.metrics import Metrics
 from ..control.problems import Problem, wrong
+from ..control.vitals import Health, Totals
 from .app import HandlerCall
 from .charts import (
     CHARTS,
@@ -28,9 +29,9 @@ from .first_day import first_steps
 from .openapi import openapi
 from .render import clock, moment, stamp
 from .router import Operations, PageRoutes
-from .shapes import Shape
-from .status_text import state_of
-from .web import Answer, csv_answer
+from .shapes import Shape, of_fields
+from .status_text import Status, state_of
+from .web import Answer, csv_answer, json_answer
 
 api = Operations("server")
 pages = PageRoutes()
@@ -50,46 +51,15 @@ _PROXIED = frozenset(
 )
 
 
-class StateOut(Shape):
-    """The server at a glance."""
-
-    now_s: float
-    tone: str
-    headline: str
-    more: str
-    policy: str
-    mode: str
-    slots: int
-    large_slots: int
-    small_active: int
-    large_active: int
-    paused: int
-    waiting: int
-    ready: int
-    ready_target: int
-    link_bound: bool
-    last_wait: Estimate | None
-    no_show_fraction: float
-    eta_within_p90: float | None
-    eta_median_error: float | None
-    end_within_p90: float | None
-    end_median_error: float | None
-    people_waiting: int
-    totals: dict[str, int]
-    goodput_bytes_s: float
-    capacity_bytes_s: float | None
-    connections: int
-    held: int
-    multicast_cohorts: int
-    multicast_receivers: int
-    torrent_peers: int
-    torrent_peers_complete: int
-    draining: bool
-    store_degraded: bool
-    store_fault: str
-    started_s: float
-    version: str
-    listeners: list[str]
+#: The server at a glance: all figures that are no totals; these are in one table.
+StateOut = of_fields(
+    "StateOut",
+    (Status, Snapshot, Health, Totals),
+    without=lambda name: name.endswith("_total") or name == "totals",
+    now_s=float,
+    people_waiting=int,
+    totals=dict[str, int],
+)
 
 
 class HistoryQuery(Shape):
@@ -128,14 +98,14 @@ class ArrivalsOut(Shape):
     arrivals: list[ArrivalOut]
 
 
-@api.get("/state")
-async def get_state(ask: HandlerCall) -> StateOut:
+@api.get("/state", answer=StateOut)
+async def get_state(ask: HandlerCall) -> Answer:
     """The server at a glance."""
     snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
     state = asdict(state_of(snapshot, health))
     known = {**ask.server.vitals.figures(), **state, "now_s": ask.now}
     known["totals"] = {name: value for name, value in known.items() if name.endswith("_total")}
-    return StateOut(**{name: known[name] for name in StateOut.model_fields})
+    return json_answer(StateOut(**{name: known[name] for name in StateOut.model_fields}))
 
 
 @api.get("/history")

@@ -88,20 +88,9 @@ class OverridesOut(Shape):
     overrides: list[OverrideOut]
 
 
-class SettingOut(Shape):
-    """What is known of one setting."""
-
-    name: str
-    unit: str
-    help: str
-    policies: list[str]
-    bounds: dict[str, Any]
-    default: Any
-
-
 class SettingsHelpOut(Shape):
     policies: list[str]
-    settings: list[SettingOut]
+    settings: list[forms.Setting]
 
 
 class PreviewIn(SettingsIn):
@@ -290,8 +279,7 @@ async def patch_settings(ask: HandlerCall, body: SettingsPatch) -> Answer:
 @api.get("/settings/help")
 async def explain_settings(ask: HandlerCall) -> SettingsHelpOut:
     """Every setting: unit, bounds, default, help."""
-    rows = [SettingOut.model_validate(one) for one in forms.settings_of()]
-    return SettingsHelpOut(policies=list(POLICIES), settings=rows)
+    return SettingsHelpOut(policies=list(POLICIES), settings=forms.settings_of())
 
 
 @api.get("/settings/overrides")

@@ -66,21 +66,9 @@ class LeaseOut(Shape):
     done_p90_s: float | None
 
 
-class GroupOut(Shape):
-    """What clients of one program do with one file."""
-
-    file: str
-    program: str = Field(description="Empty: unknown.")
-    running: int
-    paused: int
-    ready: int
-    waiting: int
-    left_bytes: int
-
-
 class GroupsOut(Shape):
     total: int
-    groups: list[GroupOut]
+    groups: list[QueueGroup]
 
 
 class LeasesOut(Shape):
@@ -302,8 +290,7 @@ async def list_downloads(ask: HandlerCall, query: ListQuery) -> LeasesOut:
 async def list_groups(ask: HandlerCall, query: ListQuery) -> GroupsOut:
     """Running downloads and the first tickets by file and program, the largest group first."""
     found = groups_like(ask, query.q)
-    shown = [GroupOut.model_validate(one) for one in query.page(found)]
-    return GroupsOut(total=len(found), groups=shown)
+    return GroupsOut(total=len(found), groups=list(query.page(found)))
 
 
 @api.delete("/downloads/{number}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationInfo,
+    create_model,
 )
 
 from ...protocol.units import BadUnit, parse_duration
@@ -92,6 +93,15 @@ class Shape(BaseModel):
     """All documents: unknown fields are refused, and what the domain gives is read as it is."""
 
     model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+
+def of_fields(
+    name: str, parts: Iterable[type], without: Callable[[str], bool], **more: Any
+) -> type[Shape]:
+    """A document with the fields of these dataclasses, and `more`: it falls behind none of them."""
+    known = {n: k for part in parts for n, k in get_type_hints(part).items() if not without(n)}
+    fields: dict[str, Any] = {n: (kind, ...) for n, kind in (known | more).items()}
+    return create_model(name, __base__=Shape, **fields)
 
 
 class NumberPath(Shape):
