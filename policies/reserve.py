@@ -12,7 +12,7 @@ class ReservePolicy(Policy):
     """Large jobs hold at most `slots - reserve_small` slots; tickets taken over go first."""
 
     name = "reserve"
-    summary = "As fcfs, but small files always find a slot."
+    summary = "First come, first served, but small files always find a slot."
     reads = ("reserve_small", "small_below_bytes", "busy_retry_s", "come_back_s")
     gives_tickets = False
 
