@@ -22,7 +22,6 @@ from tidegate.protocol.units import format_duration
 from tidegate.server.admin.charts import (
     CHARTS,
     LEADING,
-    first_value,
     from_first_value,
     recorded_since,
     show,
@@ -158,14 +157,14 @@ HEALTH = Health("1", NOW)
         (
             {"waiting": 1, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
             "queueing",
-            "27 people are waiting: 26 have begun. The last starts in about 14 min.",
-            "6 downloads running, 26 paused.",
+            "27 people are waiting. The last starts in about 14 min.",
+            "26 of them are paused after the start. 6 downloads running.",
         ),
         (
             {"waiting": 0, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
             "queueing",
-            "26 people are waiting: 26 have begun.",
-            "6 downloads running, 26 paused.",
+            "26 people are waiting: all downloads have begun.",
+            "26 of them are paused after the start. 6 downloads running.",
         ),
     ],
 )
@@ -354,7 +353,7 @@ def test_a_young_server_is_drawn_from_its_first_value() -> None:
     last = from_first_value(Series(t, {"waiting": (None,) * 239 + (1.0,)}))
     assert len(last.t) == len(last.series["waiting"]) == 8
     # "Recorded since" is not the beginning of the picture, which has some steps at least.
-    assert first_value(Series(t, {"waiting": (None,) * 239 + (1.0,)})) == 239
+    assert Series(t, {"waiting": (None,) * 239 + (1.0,)}).first_value == 239
     assert from_first_value(Series(t, {"waiting": (1.0,) + (None,) * 239})).t == t
     assert from_first_value(Series(t, {"waiting": (None,) * 240})).t == t
     assert from_first_value(Series((), {})).t == ()

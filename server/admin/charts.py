@@ -98,20 +98,13 @@ def drawn(chart: Chart, value: float | None) -> float | None:
 _STEPS_LEAST = 8
 
 
-def first_value(history: Series) -> int:
-    """The first step of which anything is known; 0 where nothing is."""
-    values = history.series.values()
-    filled = (at for at in range(len(history.t)) if any(row[at] is not None for row in values))
-    return next(filled, 0)
-
-
 def recorded_since(history: Series, started_s: float) -> float | None:
     """When the first value of it was recorded; None where its beginning was recorded, too.
 
     The time axis has the middles of its steps, and a step can be an hour: where the server started
     in the first one, that is when.
     """
-    first = first_value(history)
+    first = history.first_value
     if not first:
         return None
     at_s = history.t[first]
@@ -121,7 +114,7 @@ def recorded_since(history: Series, started_s: float) -> float | None:
 
 def from_first_value(history: Series) -> Series:
     """The history without its empty beginning: a young server's pictures are not one thin line."""
-    first = max(0, min(first_value(history), len(history.t) - _STEPS_LEAST))
+    first = max(0, min(history.first_value, len(history.t) - _STEPS_LEAST))
     return Series(history.t[first:], {name: row[first:] for name, row in history.series.items()})
 
 

@@ -97,5 +97,5 @@ def _trial(own: str, begun: int) -> FirstStep:
         False,
         f"{begun} download{'s' if begun != 1 else ''} so far" if begun else "not tried yet",
         "From another machine. The report then shows who waited, and how long.",
-        command=f"tidegate loadtest --host {own} --release FOLDER --visitors 200 --within 5m",
+        command=f"tidegate loadtest --host {own} \\\n  --release FOLDER --visitors 200 --within 5m",
     )

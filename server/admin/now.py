@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 from urllib.parse import unquote
 
 from pydantic import Field
@@ -174,29 +175,35 @@ async def now(ask: HandlerCall) -> Answer:
         (chart, picture(chart, history, lambda at: write(at, zone)), is_empty(chart, history))
         for chart in CHARTS
     ]
-    snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
     return ask.page(
         "now.html",
-        state=state_of(snapshot, health),
-        snapshot=snapshot,
+        **await _figures(ask),
         leading=pictures[:LEADING],
         charts=[one for one in pictures[LEADING:] if not one[2]],
         folded=[one for one in pictures[LEADING:] if one[2]],
-        steps=await first_steps(ask),
         periods=[(word, label) for word, (_, label, _) in SPANS.items()],
         chosen=chosen,
         span_s=span_s,
         title=title,
-        recorded_s=recorded_since(whole, health.started_s),
+        recorded_s=recorded_since(whole, ask.server.vitals.started_s),
     )
+
+
+async def _figures(ask: HandlerCall) -> dict[str, Any]:
+    """What stands above the charts."""
+    snapshot, book = ask.server.vitals.snapshot(), ask.server.alerting.book
+    return {
+        "state": state_of(snapshot, ask.server.vitals.read()),
+        "snapshot": snapshot,
+        "steps": await first_steps(ask),
+        "firing": sum(book.firing_since(rule) is not None for rule in book.rules),
+    }
 
 
 @pages.get("/now")
 async def now_part(ask: HandlerCall) -> Answer:
     """The figures alone, for htmx."""
-    snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
-    state, steps = state_of(snapshot, health), await first_steps(ask)
-    return ask.page("now_part.html", state=state, snapshot=snapshot, steps=steps)
+    return ask.page("now_part.html", **await _figures(ask))
 
 
 @pages.get("/history")

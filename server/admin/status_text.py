@@ -29,7 +29,7 @@ def state_of(snapshot: Snapshot, health: Health) -> Status:
         return Status("alarm", f"Doors closed: {waits}", f"{running} Nobody starts until you open.")
     room = _room(snapshot)
     if snapshot.people_waiting:
-        found = Status("queueing", _line(snapshot), f"{_ready(snapshot)}{room}")
+        found = Status("queueing", _line(snapshot), f"{_parts(snapshot)}{room}")
     elif active == 0:
         found = Status(
             "calm", "Sending by multicast" if health.multicast_receivers else "Quiet", room
@@ -52,23 +52,31 @@ def state_of(snapshot: Snapshot, health: Health) -> Status:
 
 def _waiting(snapshot: Snapshot) -> str:
     """How many people wait: those who have not started, and those whose download is paused."""
-    people, begun = snapshot.people_waiting, snapshot.paused
-    told = "1 person is waiting" if people == 1 else f"{people:,} people are waiting"
-    return f"{told}: {begun:,} {'has' if begun == 1 else 'have'} begun" if begun else told
+    people = snapshot.people_waiting
+    return "1 person is waiting" if people == 1 else f"{people:,} people are waiting"
 
 
 def _line(snapshot: Snapshot) -> str:
-    told = f"{_waiting(snapshot)}."
+    told = _waiting(snapshot)
+    if not snapshot.waiting and not snapshot.ready:
+        return f"{told}: all downloads have begun."
     if snapshot.last_wait is None or not snapshot.waiting:
-        return told
-    return f"{told} The last starts in about {format_duration(snapshot.last_wait.expected_s)}."
+        return f"{told}."
+    return f"{told}. The last starts in about {format_duration(snapshot.last_wait.expected_s)}."
 
 
-def _ready(snapshot: Snapshot) -> str:
-    if not snapshot.ready:
-        return ""
-    verb = "is" if snapshot.ready == 1 else "are"
-    return f"{snapshot.ready:,} of them {verb} ready to start. "
+def _parts(snapshot: Snapshot) -> str:
+    """Which of those who wait have begun, and which may start."""
+    told = ""
+    if snapshot.paused:
+        told += f"{snapshot.paused:,} of them {_verb(snapshot.paused)} paused after the start. "
+    if snapshot.ready:
+        told += f"{snapshot.ready:,} of them {_verb(snapshot.ready)} ready to start. "
+    return told
+
+
+def _verb(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _free(snapshot: Snapshot) -> int:
@@ -83,8 +91,7 @@ def _kept_for_small(snapshot: Snapshot) -> int:
 def _room(snapshot: Snapshot) -> str:
     if snapshot.link_bound:
         running = snapshot.small_active + snapshot.large_active - snapshot.paused
-        paused = f", {snapshot.paused:,} paused" if snapshot.paused else ""
-        return f"{_count(running, 'download')} running{paused}."
+        return f"{_count(running, 'download')} running."
     free, kept = _free(snapshot), _kept_for_small(snapshot)
     promised = min(free - kept, snapshot.ready)
     parts = [f"{free - kept - promised:,} of {snapshot.slots:,} slots free"]

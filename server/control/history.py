@@ -92,6 +92,13 @@ class Series:
     t: tuple[float, ...]
     series: Mapping[str, tuple[float | None, ...]]
 
+    @property
+    def first_value(self) -> int:
+        """The first step of which anything is known; 0 where nothing is."""
+        rows = self.series.values()
+        filled = (at for at in range(len(self.t)) if any(row[at] is not None for row in rows))
+        return next(filled, 0)
+
 
 class Sampler:
     """Samples the server's figures; counters become growth per second."""
