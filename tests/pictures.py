@@ -50,13 +50,15 @@ def visit(url: str, number: int, over: threading.Event) -> None:
 
 def save(driver: Any, path: Path, width: int, height: int | None = None) -> None:
     """The page at hand, as wide as that; all of it unless a height is given."""
-    driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": height or 900, "deviceScaleFactor": 1, "mobile": False},
-    )
-    time.sleep(1.0)  # Charts draw anew.
-    options = {"format": "png", "captureBeyondViewport": height is None}
-    shot = driver.execute_cdp_cmd("Page.captureScreenshot", options)
+    for tall in (height or 900, height or None):
+        # What sticks to the screen is as tall as a page that is shown whole.
+        whole = driver.execute_script("return document.documentElement.scrollHeight")
+        driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": tall or whole, "deviceScaleFactor": 1, "mobile": False},
+        )
+        time.sleep(1.0)  # Charts draw anew.
+    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
     path.write_bytes(base64.b64decode(shot["data"]))
 
 
