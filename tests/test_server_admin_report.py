@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from tests.admin_site import Browser, Site, make_site, operator, stop
 from tests.test_server_admin_pages import MEASURES, api, crowd
@@ -67,8 +69,11 @@ def test_a_period_is_told_in_figures_and_words(site: Site, browser: Browser) -> 
     assert answer["words"][0] == "9 clients asked for 9 downloads of large files."
     assert any("8 people were waiting." in one for one in answer["words"])
     assert answer["comparison"]["state"] == "too-few"
-    page = browser.text(f"/report?{rush(site, 0)}")
+    day = f"since_s={site.server.now() - 86_400}&until_s={site.server.now() + 60}"
+    page = browser.text(f"/report?{day}")
     assert "Too few arrivals to compare with nginx" in page
+    line = max(re.findall(r'<polyline class="line c1" points="([^"]+)"', page), key=len)
+    assert len(line.split()) > 5, "a young server's charts show more than a dot"
 
 
 def test_a_report_is_of_the_files_that_fit(site: Site, browser: Browser) -> None:
@@ -103,6 +108,23 @@ def test_the_same_arrivals_are_simulated_once_beside_a_plain_server(
     page = browser.text(f"/report?{span}")
     assert "Beside nginx, simulated" in page
     assert 'http-equiv="refresh"' not in page
+
+
+def test_a_page_that_waits_for_the_simulator_renews_its_report(
+    site: Site, browser: Browser
+) -> None:
+    over: Deferred[bytes] = Deferred()
+
+    async def simulate(_encode: Callable[[], bytes]) -> bytes:
+        return await over
+
+    site.admin.previews.runner = simulate
+    span = rush(site, COMPARED_LEAST)
+    page = browser.text(f"/report?{span}")
+    assert 'hx-select="#report"' in page
+    assert '<noscript><meta http-equiv="refresh"' in page, "a bare one takes the page from readers"
+    over.callback(json.dumps({"jobs": 31, "sides": [MEASURES, MEASURES]}).encode())
+    assert "hx-select" not in browser.text(f"/report?{span}")
 
 
 def test_the_simulator_plays_a_plain_server() -> None:
@@ -233,7 +255,7 @@ def test_words_count_one_and_none() -> None:
     assert sentences(quiet, Beside(30, 60.0, 90.0, 0, 0), moment) == [
         "1 client asked for 1 download of large files.",
         "Nobody had to wait.",
-        "75 % of 4 told ends were kept: the last byte came before the told bound.",
+        "3 of 4 told ends were kept (75 %): the last byte came before the told bound.",
         "1 request was refused. No fault was logged.",
         "Simulated with the same 30 downloads: 60 s in the mean from arrival to the last byte "
         "here, 2 min with nginx, where all share the line at once.",
