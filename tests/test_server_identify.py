@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv6Address, IPv6Network
 
 import pytest
 from hypothesis import given
@@ -61,6 +62,13 @@ def cookies_of(asked: Asked) -> str:
 def test_an_address_is_enclosed_by_its_prefixes(address: str, prefixes: tuple[str, ...]) -> None:
     assert prefixes_of(address) == prefixes
     assert block_of(address) == prefixes[0]
+
+
+@given(st.lists(st.sampled_from([0, 0, 1, 0xDB8]), min_size=8, max_size=8))
+def test_prefixes_are_written_as_the_library_writes_networks(groups: list[int]) -> None:
+    address = IPv6Address(b"".join(group.to_bytes(2) for group in groups))
+    networks = [IPv6Network((address, bits), strict=False) for bits in (64, 56, 48)]
+    assert prefixes_of(str(address)) == tuple(map(str, networks))
 
 
 # -- cookies -----------------------------------------------------------------------------------
