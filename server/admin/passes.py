@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AliasChoices, Field
 
@@ -160,9 +160,5 @@ async def revoke_pass(ask: HandlerCall, path: SerialPath) -> None:
     known = any(one.serial == serial and not one.revoked for one in book.records())
     if not known or not book.revoke(serial):
         raise Problem(404, f"There is no pass {serial}, or it is revoked already.")
-
-    def write(session: Any) -> None:
-        queries.revoke_pass(session, serial)
-
-    ask.server.store.must(write)
+    ask.server.store.must(lambda connection: queries.revoke_pass(connection, serial))
     ask.log("passes", f"revoked pass {serial}")

@@ -67,16 +67,8 @@ def _line(snapshot: Snapshot) -> str:
 
 def _parts(snapshot: Snapshot) -> str:
     """Which of those who wait have begun, and which may start."""
-    told = ""
-    if snapshot.paused:
-        told += f"{snapshot.paused:,} of them {_verb(snapshot.paused)} paused after the start. "
-    if snapshot.ready:
-        told += f"{snapshot.ready:,} of them {_verb(snapshot.ready)} ready to start. "
-    return told
-
-
-def _verb(number: int) -> str:
-    return "is" if number == 1 else "are"
+    parts = ((snapshot.paused, "paused after the start"), (snapshot.ready, "ready to start"))
+    return "".join(f"{n:,} of them {'is' if n == 1 else 'are'} {what}. " for n, what in parts if n)
 
 
 def _free(snapshot: Snapshot) -> int:
