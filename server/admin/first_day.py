@@ -24,7 +24,7 @@ class FirstStep:
     command: str = ""
 
 
-#: The first day ends with a crowd. Who tries the server by hand needs fewer downloads.
+#: The first day ends with a crowd. A trial by hand takes fewer downloads.
 _CROWD = 30
 
 
