@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
@@ -160,5 +160,9 @@ async def revoke_pass(ask: HandlerCall, path: SerialPath) -> None:
     known = any(one.serial == serial and not one.revoked for one in book.records())
     if not known or not book.revoke(serial):
         raise Problem(404, f"There is no pass {serial}, or it is revoked already.")
-    ask.server.store.must(lambda connection: queries.revoke_pass(connection, serial))
+
+    def write(session: Any) -> None:
+        queries.revoke_pass(session, serial)
+
+    ask.server.store.must(write)
     ask.log("passes", f"revoked pass {serial}")
