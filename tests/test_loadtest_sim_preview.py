@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
+import signal
+import subprocess
+import termios
 from typing import Any
 
 import pytest
 
+from tests.installed import PYTHON
+from tests.running import wait_for
 from tidegate.loadtest.sim import preview
 from tidegate.loadtest.sim.chronicle import Doing, Lifeline
 from tidegate.policies.settings import PolicySettings
@@ -50,3 +57,31 @@ def test_both_sides_are_played_and_only_fair_pauses(
     # Twelve of 3 s each, one after another, end after 19.5 s in the mean; all at once after 36.
     assert fair["session_mean_s"] < 12 / 13 * 28
     assert all(side["abandoned"] == 0 and "<svg" in side["picture_svg"] for side in (ticket, fair))
+
+
+SERVER = """
+import subprocess, sys, time
+preview = subprocess.Popen([sys.executable, "-P", "-m", "tidegate.loadtest.sim.preview"])
+print(preview.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_it_ends_with_a_server_that_is_killed() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([PYTHON, "-c", SERVER], stdin=pipe, stdout=pipe) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        pid = int(server.stdout.readline())
+        os.write(server.stdin.fileno(), b"[")
+
+        def unread_bytes() -> int:
+            left = fcntl.ioctl(server.stdin, termios.FIONREAD, bytes(4))  # type: ignore[arg-type]
+            return int.from_bytes(left, "little")
+
+        # It waits for the rest of its request, which nobody will send.
+        wait_for(lambda: not unread_bytes())
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
+        wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
+        assert not os.path.exists(f"/proc/{pid}")

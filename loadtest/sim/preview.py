@@ -24,6 +24,7 @@ from .chronology import draw, natural_end
 from .metrics import columns, measure
 from .outcome import DOWNLOAD_FIELDS
 from .scenario import Scenario
+from .workers import end_with_parent
 
 _PATIENCE_S = 1800.0
 _SCENARIO_NAMES = {"fcfs": "http"}
@@ -140,4 +141,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main()
