@@ -70,12 +70,17 @@ def main() -> int:
     began, cpu = time.monotonic(), time.process_time()
     failed = run = 0
     virtual_s = 0.0
+    bounds: dict[str, list[int]] = {}
     for seed in range(first, first + asked.seeds):
         if time.monotonic() - began > 60 * asked.minutes:
             break
         world = run_plan(draw_plan(seed))
         run += 1
         virtual_s += world.schedule.now
+        for name, kept, judged in world.told():
+            sums = bounds.setdefault(name, [0, 0])
+            sums[0] += kept
+            sums[1] += judged
         if world.broken_promises:
             failed += 1
             say(f"seed {seed}: {world.broken_promises[0]}")
@@ -89,6 +94,8 @@ def main() -> int:
         f"{run} worlds, {failed} failed, {virtual_s:.0f} virtual s in {spent:.1f} s of CPU "
         f"({virtual_s / max(spent, 1e-9):.0f} a second)"
     )
+    for name, (kept, judged) in bounds.items():
+        say(f"{name}: {kept} of {judged} bounds ({kept / max(1, judged):.1%})")
     return bool(failed)
 
 

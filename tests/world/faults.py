@@ -217,6 +217,10 @@ def _cut(world: World, fault: FaultPlan) -> None:
         found.broken()
 
 
+def _lose_answer(world: World, fault: FaultPlan) -> None:
+    world.answers_to_lose += 1 + int(fault.pick * 3)
+
+
 FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "kill": _kill,
     "restart": _restart,
@@ -237,4 +241,5 @@ FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "database full": _database_full,
     "line": _line,
     "cut": _cut,
+    "lose answer": _lose_answer,
 }

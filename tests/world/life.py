@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 from collections.abc import Callable, Mapping
@@ -43,6 +44,7 @@ class ServerLife:
         self.pools: list[VirtualPool] = []
         self.alive = True
         self.stopping = False
+        self.ended_s = math.inf
         self._woken = False
         values = {
             "directory": str(root / "release"),
@@ -115,6 +117,7 @@ class ServerLife:
 
     def _bury(self) -> None:
         self.alive = False
+        self.ended_s = self._schedule.now
         self.reactor.kill()
         for pool in self.pools:
             pool.kill()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .programs import SimulatedClient
 
 if TYPE_CHECKING:
+    from tidegate.server.admission.gate import Gate
+
     from .world import World
 
 #: The line may idle for this time while a client's turn waits.
@@ -49,6 +51,9 @@ class Oracle:
 
     def called(self, client: SimulatedClient) -> None:
         """A client was told that its turn has come."""
+
+    def watched(self, client: SimulatedClient, found: Mapping[str, Any]) -> None:
+        """A client was told how its ticket stands (`/-/queue`)."""
 
     def ended(self, client: SimulatedClient) -> None:
         """A client is done, failed or gone."""
@@ -109,15 +114,15 @@ class SlotsAreKept(Oracle):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         #: Those that started beside doubted leases run on when these are doubted no more.
-        self._doubted = 0
+        self._beside = 0
 
     def tick(self) -> None:
         gate = self.world.gate
         if gate is None:
             return
         seen = gate.snapshot()
-        fits = seen.large_active <= seen.large_slots + seen.slotless
-        self._doubted = max(0 if fits else self._doubted, self.world.doubted)
+        beyond = seen.large_active - seen.large_slots - seen.slotless
+        self._beside = max(self.world.doubted, min(self._beside, beyond))
         if seen.link_bound or self.world.caused_since(self.world.schedule.now - 60.0):
             return
         receiving = set()
@@ -134,7 +139,7 @@ class SlotsAreKept(Oracle):
                             # It goes on under a policy or settings that would not start it.
                             return
                         receiving.add((client.name, client.file))
-        most = seen.large_slots + seen.slotless + self._doubted
+        most = seen.large_slots + seen.slotless + self._beside
         if len(receiving) > most:
             self.broken(f"{len(receiving)} downloads run, {most} may: {sorted(receiving)}")
 
@@ -181,6 +186,74 @@ class TicketsKeepTheirNumbers(Oracle):
         known = self._number.setdefault(client, number)
         if known != number:
             self.broken(f"{client} had ticket {known}, and now {number}")
+
+
+class TicketsSurvive(Oracle):
+    """A ticket that a client was told of is there after a restart, as its journal has it."""
+
+    document = "docs/operations.md"
+    sentence = "kept: a ticket is in the journal before its client gets it"
+
+    #: A failed write is tried again within this time, seconds.
+    _AGAIN_S = 15.0
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        #: The ticket of each client that waits, when it was told, and when it may be over.
+        self._told: dict[SimulatedClient, tuple[int, float, float]] = {}
+        self._lives = 1
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        number = self.world.number_of(client, fields)
+        self._told.pop(client, None)
+        if status == 503 and number is not None:
+            now = self.world.schedule.now
+            self._told[client] = number, now, now + float(fields.get("retry-after", "0"))
+
+    def ended(self, client: SimulatedClient) -> None:
+        self._told.pop(client, None)
+
+    def tick(self) -> None:
+        world, gate = self.world, self.world.gate
+        now = world.schedule.now
+        if gate is None or world.lives == self._lives:
+            return
+        self._lives = world.lives
+        stopped_s = world.stopped_s
+        away_s = max(world.database_full_until_s, world.database_slow_until_s) + self._AGAIN_S
+        if away_s > stopped_s or world.journal_lost_s >= stopped_s or world.has_fault("withdraw"):
+            return
+        for client, (number, told_s, until_s) in self._told.items():
+            if told_s < stopped_s and until_s > now and gate.policy.ticket(number) is None:
+                self.broken(f"ticket {number} of {client} was told at {told_s:.3f} s and is gone")
+
+
+class HeldClientsHear(Oracle):
+    """A program that is held in its request has a line before it would give up."""
+
+    document = "PROTOCOL.md"
+    sentence = "held: 8 s silent, then a line every 8 s"
+
+    _PROGRAMS = frozenset({"curl", "curl-retry", "wget", "aria2"})
+    #: 8 s, and what a full line or a slow server may add.
+    _SILENT_S = 30.0
+
+    def tick(self) -> None:
+        world = self.world
+        since_s = world.schedule.now - self._SILENT_S
+        if world.gate is None or world.caused_since(since_s):
+            return
+        for client in world.clients:
+            if client.plan.program not in self._PROGRAMS or client.over:
+                continue
+            for one in client.segments:
+                exchange = one.exchange
+                if exchange is None or exchange.status or exchange.last_s > since_s:
+                    continue
+                channel = exchange.channel
+                if channel.reads and not channel.lost and not channel.client_closed:
+                    self.broken(f"{client} is held and hears nothing for {self._SILENT_S:.0f} s")
+                    return
 
 
 class PlacesNeverRise(Oracle):
@@ -240,6 +313,11 @@ class NobodyWaitsForEver(Oracle):
     def ended(self, client: SimulatedClient) -> None:
         if client.patient and client.state == "failed" and not self.world.excuses(client):
             self.broken(f"{client} has failed: {client.why}")
+        # One that has a single try is held until its turn, and begins then.
+        held = client.plan.program == "curl" and not client.plan.misdeed
+        lost = client.state == "failed" and math.isnan(client.first_byte_s)
+        if held and lost and self.world.is_harmless:
+            self.broken(f"{client} was held and has no byte: {client.why}")
 
 
 class LineIsUsed(Oracle):
@@ -344,11 +422,36 @@ class NothingStays(Oracle):
 
     #: Timers of a server without clients: sweeps, samples, looks at files.
     _TIMERS = 40
+    #: What one connection may have of timers, open files and leases at most.
+    _EACH = 4
 
     def tick(self) -> None:
-        gate = self.world.gate
-        if gate is not None and any(one.visit.request.finished for one in gate.parked):
+        world, gate = self.world, self.world.gate
+        if gate is None or world.life is None:
+            return
+        if any(one.visit.request.finished for one in gate.parked):
             self.broken("a request is parked whose client is gone")
+        most = self._TIMERS + self._EACH * (len(world.network.sockets) + len(gate.downloads))
+        if len(world.life.reactor.calls) > most:
+            self.broken(f"{len(world.life.reactor.calls)} timers run, {most} are enough")
+
+    @staticmethod
+    def _tables(gate: Gate) -> dict[str, int]:
+        """What is kept by client, ticket, file or network of those who wait or run."""
+        parked, leases = gate.parked, gate.leases
+        return {
+            "parked by client": len(parked._by_client),
+            "parked by network": parked.how_many_networks(),
+            "parked by ticket": parked.placed,
+            "parked for a connection": len(parked._for_connection),
+            "places": len(parked._places),
+            "by job": len(leases._by_job),
+            "of a file": len(leases._of_file),
+            "networks": len(leases._networks),
+            "paused": len(leases._paused),
+            "looked at": len(leases._rounds.awake) + len(leases._rounds._asleep),
+            "slowed": gate._slowed,
+        }
 
     def at_the_end(self) -> None:
         world = self.world
@@ -364,6 +467,7 @@ class NothingStays(Oracle):
             "addresses": len(service.connections.factory.per_address),  # type: ignore[arg-type]
             "sockets": len(world.network.sockets) - 1,
             "requests in line": len(service._line.pacer.requests),
+            **self._tables(gate),
             "timers": max(0, len(world.life.reactor.calls) - self._TIMERS),
             "store": service.store.state.pending,
         }
@@ -396,6 +500,95 @@ class WaitsAreFinite(Oracle):
             self.broken(f"{client} is told place {fields['tidegate-place']}")
 
 
+class ToldStartsAreKept(Oracle):
+    """The first bound that a client was told for its start; `kept` of `judged` in all.
+
+    One world is judged loosely: nine of ten is said of many (`python -m tests.world` tells them).
+    """
+
+    document = "PROTOCOL.md"
+    sentence = "seconds until the start in nine cases of ten"
+
+    field: ClassVar[str] = "tidegate-wait-p90"
+    #: Fewer say little about one world.
+    _LEAST = 10
+    _LEAST_PART = 0.4
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        #: When a client was told first, and until when it was to be so.
+        self._told: dict[SimulatedClient, tuple[float, float]] = {}
+        self.kept = self.judged = 0
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        now = self.world.schedule.now
+        if self.field in fields:
+            self._told.setdefault(client, (now, now + float(fields[self.field])))
+        elif status in (200, 206) and "etag" in fields:
+            self.started(client)
+
+    def started(self, client: SimulatedClient) -> None:
+        """It has its answer."""
+        self.judge(client)
+
+    def judge(self, client: SimulatedClient) -> None:
+        """What it was told has come."""
+        told_s, until_s = self._told.get(client, (math.inf, 0.0))
+        if told_s < math.inf:
+            self._told[client] = math.inf, 0.0
+            undisturbed = self.world.keeps_times or not self.world.caused_since(told_s)
+            if undisturbed and not client.plan.misdeed:
+                self.judged += 1
+                self.kept += self.world.schedule.now <= until_s + 4 * self.world.plan.latency_s
+
+    def at_the_end(self) -> None:
+        if self.judged >= self._LEAST and self.kept < self._LEAST_PART * self.judged:
+            self.broken(f"{self.kept} of {self.judged} bounds were kept")
+
+
+class ToldEndsAreKept(ToldStartsAreKept):
+    """The same of the last byte."""
+
+    sentence = "seconds until the last byte in nine cases of ten"
+    field = "tidegate-done-p90"
+
+    def started(self, client: SimulatedClient) -> None:
+        """Its end is what counts."""
+
+    def ended(self, client: SimulatedClient) -> None:
+        if client.state == "done":
+            self.judge(client)
+
+
+class StatusAgrees(Oracle):
+    """What `/-/queue` says of a ticket is what its client gets."""
+
+    document = "PROTOCOL.md"
+    sentence = "`done`: every byte was delivered"
+
+    #: An answer may be under way for this time, beside trips.
+    _LATE_S = 20.0
+
+    def watched(self, client: SimulatedClient, found: Mapping[str, Any]) -> None:
+        state = found["state"]
+        if state not in ("waiting", "ready", "called", "started", "done", "over"):
+            self.broken(f"{client} is told state {state}")
+        if state in ("waiting", "ready") and found.get("place", 0) < 1:
+            self.broken(f"{client} waits without a place: {found}")
+        if found.get("p90_wait_s", math.inf) < found.get("expected_wait_s", 0.0):
+            self.broken(f"{client} is told a bound below what is expected: {found}")
+        if self.world.caused_since(self.world.schedule.now - self._LATE_S):
+            return
+        size = client.size
+        under_way = sum(
+            one.exchange.channel.buffer_bytes + one.exchange.channel.receive_bytes
+            for one in client.segments
+            if one.exchange is not None
+        )
+        if state == "done" and (size is None or client.body_bytes + under_way < size):
+            self.broken(f"{client} is told that it has all: {client.body_bytes} of {size} bytes")
+
+
 class RefusalsAreStated(Oracle):
     """No answer is a fault of the server, and each refusal says when to come back."""
 
@@ -424,7 +617,7 @@ class UsedTicketsStayUsed(Oracle):
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         number = self.world.number_of(client, fields)
-        if number is None or client.plan.misdeed.startswith("ask"):
+        if number is None or client.plan.misdeed in ("ask twice", "ask early"):
             # Of two requests one may join the download of the other, and end later.
             return
         if status in (200, 206):
@@ -472,6 +665,8 @@ ORACLES: tuple[type[Oracle], ...] = (
     SlotsAreKept,
     NumbersBelongToOne,
     TicketsKeepTheirNumbers,
+    TicketsSurvive,
+    HeldClientsHear,
     PlacesNeverRise,
     NobodyWaitsForEver,
     LineIsUsed,
@@ -479,6 +674,9 @@ ORACLES: tuple[type[Oracle], ...] = (
     SmallFilesComeAtOnce,
     NothingStays,
     WaitsAreFinite,
+    ToldStartsAreKept,
+    ToldEndsAreKept,
+    StatusAgrees,
     RefusalsAreStated,
     UsedTicketsStayUsed,
     CalledIsKept,

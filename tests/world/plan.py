@@ -18,8 +18,11 @@ from .programs import MANNERS, ClientPlan
 POLICY_NAMES = ("fair", "fair", "ticket", "ticket", "reserve", "fcfs", "adaptive")
 MISDEEDS = (
     *("leave", "reset", "vanish", "stop reading", "half close", "drop"),
-    *("ask twice", "ask early", "watch"),
+    *("ask twice", "ask early", "watch", "ask again"),
 )
+#: What a fault may wait for once its time has come: nothing, or that a client hears a status, is
+#: done, or asks. Such moments are too short to be hit by chance.
+TRIGGERS = ("", "", "503", "200", "done", "asked")
 #: Kinds of faults, and what each costs a seed that has it: how many there are at most.
 FAULTS: Mapping[str, int] = {
     "kill": 3,
@@ -41,6 +44,7 @@ FAULTS: Mapping[str, int] = {
     "database full": 2,
     "line": 3,
     "cut": 5,
+    "lose answer": 5,
 }
 
 
@@ -52,6 +56,8 @@ class FaultPlan:
     at_s: float
     pick: float
     for_s: float
+    #: One of `TRIGGERS`.
+    trigger: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,13 @@ def draw_plan(seed: int) -> WorldPlan:
         )
     kinds = rng.sample(sorted(FAULTS), rng.choice([0, 1, 2, 4, 6, 9]))
     faults = [
-        FaultPlan(kind, rng.uniform(2.0, span_s + 40.0), rng.random(), rng.choice([0.5, 4.0, 20.0]))
+        FaultPlan(
+            kind,
+            rng.uniform(2.0, span_s + 40.0),
+            rng.random(),
+            rng.choice([0.5, 4.0, 20.0]),
+            rng.choice(TRIGGERS),
+        )
         for kind in kinds
         for _ in range(rng.randint(1, FAULTS[kind]))
     ]

@@ -6,16 +6,25 @@ tells `world.Witness` what it hears.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from .schedule import Schedule, ScheduledEvent
 from .wire import Channel, MemoryNetwork
 
 _HEAD_END = b"\r\n\r\n"
+#: Members of what `/-/queue` says, and the fields that say the same.
+_FIELDS = {
+    "place": "tidegate-place",
+    "expected_wait_s": "tidegate-wait-expected",
+    "p90_wait_s": "tidegate-wait-p90",
+    "expected_done_s": "tidegate-done",
+    "p90_done_s": "tidegate-done-p90",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +47,31 @@ class ProgramManner:
     counts_body: bool = False
     #: Redirects that it follows in a row.
     redirects: int = 0
+    #: Asks again on the connection that brought the last whole answer.
+    stays: bool = False
 
 
 _PATIENT = 1_000
 MANNERS: Mapping[str, ProgramManner] = {
-    "tidegate": ProgramManner("tidegate/0.9", 60.0, _PATIENT, 2.0, True, speaks_tickets=True),
+    "tidegate": ProgramManner(
+        "tidegate/0.9", 60.0, _PATIENT, 2.0, True, speaks_tickets=True, stays=True
+    ),
     "curl": ProgramManner("curl/7.88.1", math.inf, 1, resumes=False),
     "curl-retry": ProgramManner("curl/7.88.1", math.inf, _PATIENT, 1.0, True),
     "wget": ProgramManner("Wget/1.21.3", 900.0, 20, 2.0),
-    "apt": ProgramManner("Debian APT-HTTP/1.3 (2.6.1)", 30.0, 4, 1.0, True, redirects=60),
-    "pip": ProgramManner("pip/23.2 {}", 15.0, 6, 0.5, True, resumes=False, redirects=30),
+    "apt": ProgramManner(
+        "Debian APT-HTTP/1.3 (2.6.1)", 30.0, 4, 1.0, True, redirects=60, stays=True
+    ),
+    "pip": ProgramManner(
+        "pip/23.2 {}", 15.0, 6, 0.5, True, resumes=False, redirects=30, stays=True
+    ),
     "dnf": ProgramManner(
         "libdnf (Fedora Linux 39)", 30.0, 4, 0.1, True, counts_body=True, redirects=6
     ),
     "aria2": ProgramManner("aria2/1.36.0", 60.0, 5, 1.0, parts=4),
-    "browser": ProgramManner("Mozilla/5.0 (X11) Firefox/115.0", 300.0, 3, 5.0, True, browses=True),
+    "browser": ProgramManner(
+        "Mozilla/5.0 (X11) Firefox/115.0", 300.0, 3, 5.0, True, browses=True, stays=True
+    ),
     "java": ProgramManner("Java/17.0.9", math.inf, 1, resumes=False),
 }
 #: Those that go on until they have the file, whatever happens.
@@ -78,6 +97,10 @@ class Witness(Protocol):
         """All contents that a file had."""
         ...
 
+    def client_asks(self, client: SimulatedClient) -> bool:
+        """A request leaves; whether its answer is lost on the way."""
+        ...
+
     def client_heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         """An answer's header is here."""
 
@@ -86,6 +109,9 @@ class Witness(Protocol):
 
     def client_called(self, client: SimulatedClient) -> None:
         """It was told to fetch its file now."""
+
+    def client_watched(self, client: SimulatedClient, found: Mapping[str, Any]) -> None:
+        """It was told how its ticket stands."""
 
     def client_ended(self, client: SimulatedClient) -> None:
         """It has the file, or has given up."""
@@ -105,9 +131,15 @@ class Segment:
 
 
 class HttpExchange:
-    """One request on a connection of its own, and its answer."""
+    """One request and its answer, on a connection of its own or on one that `stays`."""
 
-    def __init__(self, client: SimulatedClient, segment: Segment, request: bytes) -> None:
+    def __init__(
+        self,
+        client: SimulatedClient,
+        segment: Segment,
+        request: bytes,
+        stays: Channel | None = None,
+    ) -> None:
         self.client, self.segment = client, segment
         self.status = 0
         self.fields: dict[str, str] = {}
@@ -117,9 +149,15 @@ class HttpExchange:
         self.over = False
         self.last_s = client.world.schedule.now
         self.begun_s = math.inf
-        self.channel: Channel = client.world.network.connect(
-            client.address, self, client.rate_bytes_s, request
-        )
+        #: Whether the server may have closed its connection before it heard the request.
+        self.on_old = stays is not None
+        self.channel: Channel
+        if stays is None:
+            network = client.world.network
+            self.channel = network.connect(client.address, self, client.rate_bytes_s, request)
+        else:
+            self.channel, stays.peer = stays, self
+            stays.write(request)
 
     def arrived(self, data: bytes) -> None:
         """See `wire.Peer`."""
@@ -146,7 +184,11 @@ class HttpExchange:
             if self.is_file:
                 self.client.took(self, data)
         if self.left == 0 and not self.over:
-            self.finish()
+            if self.client.manner.stays and self.fields.get("connection") != "close":
+                self.over = True
+                self.client.keep(self.channel)
+            else:
+                self.finish()
             self.client.answered(self, whole=True)
 
     def ended(self) -> None:
@@ -169,6 +211,25 @@ class HttpExchange:
             self.channel.close(reset=reset)
 
 
+class IdlePeer:
+    """Has a client's connection between two requests."""
+
+    def __init__(self, client: SimulatedClient, channel: Channel) -> None:
+        self._client, self._channel = client, channel
+
+    def arrived(self, data: bytes) -> None:
+        """See `wire.Peer`."""
+        self._client.world.broken("Framing", f"{self._client} got {data[:40]!r} unasked")
+
+    def ended(self) -> None:
+        """See `wire.Peer`."""
+        self._client.let_go(self._channel)
+
+    def broken(self) -> None:
+        """See `wire.Peer`."""
+        self._client.let_go(self._channel)
+
+
 class SideRequest:
     """A request beside a client's download: only its answer's header is of interest."""
 
@@ -184,10 +245,17 @@ class SideRequest:
         self._head += data
         head, found, body = self._head.partition(_HEAD_END)
         if found:
-            self._over = True
             status, fields = read_head(head)
-            self._client.world.client_heard(self._client, status, fields)
-            if b'"state":"called"' in body:
+            of_queue = fields.get("content-type") == "application/json"
+            if of_queue and len(body) < int(fields["content-length"]):
+                return
+            self._over = True
+            said: dict[str, Any] = json.loads(body) if of_queue else {}
+            told = {name: str(said[member]) for member, name in _FIELDS.items() if member in said}
+            self._client.world.client_heard(self._client, status, {**fields, **told})
+            if of_queue:
+                self._client.world.client_watched(self._client, said)
+            if said.get("state") == "called":
                 self._client.called()
             # It reads on for a moment, as a person does who sees it begin twice.
             self._client.world.schedule.after(0.5, self._channel.close)
@@ -255,6 +323,8 @@ class SimulatedClient:
         self.last_status = 0
         self._timers: list[ScheduledEvent] = []
         self._watch: ScheduledEvent | None = None
+        #: The connection of its last answer, if it stays.
+        self._idle: Channel | None = None
 
     def __str__(self) -> str:
         return f"{self.name} ({self.plan.program})"
@@ -281,7 +351,7 @@ class SimulatedClient:
         self.asked_s = self.world.schedule.now
         self._afresh()
         self._ask(self.segments[0])
-        if self.plan.misdeed:
+        if self.plan.misdeed not in ("", "ask again"):
             self.world.schedule.after(self.plan.misdeed_s, self._misbehave)
         if not math.isinf(self.manner.silent_s):
             self._watch = self.world.schedule.after(5.0, self._look)
@@ -319,9 +389,31 @@ class SimulatedClient:
             lines.append(f"Range: bytes={segment.position}-{last}")
             if self.etag is not None:
                 lines.append(f"If-Range: {self.etag}")
+        stays, self._idle = self._idle, None
         segment.exchange = HttpExchange(
-            self, segment, "\r\n".join(lines).encode("latin-1") + _HEAD_END
+            self, segment, "\r\n".join(lines).encode("latin-1") + _HEAD_END, stays
         )
+        if self.world.client_asks(self):
+            segment.exchange.channel.deaf = True
+            self.world.schedule.after(0.5, self._lose, segment.exchange)
+
+    def _lose(self, exchange: HttpExchange) -> None:
+        if not exchange.over:
+            exchange.finish(reset=True)
+            self.answered(exchange, whole=False)
+
+    def keep(self, channel: Channel) -> None:
+        """A whole answer came by this connection, which stays."""
+        if self._idle is not None:
+            self._idle.close()
+        self._idle = channel
+        channel.peer = IdlePeer(self, channel)
+
+    def let_go(self, channel: Channel) -> None:
+        """The server has closed it, or nothing more is wanted."""
+        channel.close()
+        if self._idle is channel:
+            self._idle = None
 
     # -- answers ----------------------------------------------------------------------------
 
@@ -419,6 +511,10 @@ class SimulatedClient:
             return
         status, segment = exchange.status, exchange.segment
         segment.exchange = None
+        if exchange.on_old and not status:
+            # The server closed it as the request was on its way: that costs no try.
+            self._ask(segment)
+            return
         if exchange.is_file and self._is_whole():
             self._end("done")
             return
@@ -531,6 +627,9 @@ class SimulatedClient:
             for exchange in exchanges:
                 exchange.channel.vanish()
                 exchange.over = True
+            if self._idle is not None:
+                self._idle.vanish()
+                self._idle = None
             self._end("gone", deed)
         else:
             for exchange in exchanges:
@@ -567,6 +666,12 @@ class SimulatedClient:
             if segment.exchange is not None:
                 segment.exchange.finish()
                 segment.exchange = None
+        if self._idle is not None:
+            self.let_go(self._idle)
+        if state == "done" and self.plan.misdeed == "ask again" and self.ticket is not None:
+            # As a second program of the same user does that has its ticket.
+            lines = "\r\n".join(self._fields(self.file)).encode("latin-1") + _HEAD_END
+            self.world.schedule.after(self.plan.misdeed_s / 10, SideRequest, self, lines)
         self.world.client_ended(self)
 
     def give_up(self) -> None:

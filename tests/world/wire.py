@@ -321,7 +321,7 @@ class Channel:
     """One connection, as its client and the line see it.
 
     `rate_bytes_s` is the client's own line. A client that does not `read` has a window that shuts.
-    `lost`: nothing passes any more, and neither end is told.
+    `lost`: nothing passes any more, and neither end is told. `deaf`: nothing reaches the client.
     """
 
     __slots__ = (
@@ -337,6 +337,7 @@ class Channel:
         "address",
         "buffer_bytes",
         "client_closed",
+        "deaf",
         "flying_bytes",
         "lost",
         "network",
@@ -363,6 +364,7 @@ class Channel:
         self.unsent_bytes = self.flying_bytes = 0
         self.window_bytes = _FIRST_WINDOW_BYTES
         self.reads, self.lost, self.client_closed = True, False, False
+        self.deaf = False
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self._finishing = self._in_ring = self.waits_for_gate = self._said_end = False
@@ -538,7 +540,7 @@ class Channel:
 
     def arrive(self, data: bytes) -> None:
         """Bytes reach the client."""
-        if self.lost:
+        if self.lost or self.deaf:
             return
         if self.client_closed:
             if self.server is not None:

@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tidegate.server.files.openfile import OpenFile
 
 from .faults import FAULT_OF
 from .life import ServerLife
-from .oracles import Oracle, all_oracles
+from .oracles import Oracle, ToldStartsAreKept, all_oracles
 from .plan import FaultPlan, WorldPlan
 from .programs import FileVersion, SimulatedClient
 from .schedule import Schedule, VirtualPool
@@ -87,8 +87,8 @@ class World:
         self.database_full_until_s = self.database_slow_until_s = -math.inf
         #: When an operator last changed policy or settings.
         self.switched_s = -math.inf
-        #: When the server that runs started.
-        self.started_s = -math.inf
+        #: When the server that runs started, and when the one before it was killed or stopped.
+        self.started_s = self.stopped_s = -math.inf
         #: What excuses a place that grows or a line that idles: when something last happened.
         self.causes: list[tuple[float, str]] = []
         self._lost_s: list[float] = []
@@ -96,6 +96,10 @@ class World:
         #: When the journal was lost last: older tickets come back by their tokens from then on.
         self.journal_lost_s = -math.inf
         self.oracles: list[Oracle] = all_oracles(self)
+        #: Faults that wait for their trigger.
+        self._armed: list[FaultPlan] = []
+        #: How many requests come to the server whose answers are lost.
+        self.answers_to_lose = 0
 
     # -- history ----------------------------------------------------------------------------
 
@@ -187,6 +191,20 @@ class World:
         away = any(kind in ("delete", "withdraw", "cancel") for kind in self._kinds)
         return away or client.last_status == 404
 
+    def has_fault(self, kind: str) -> bool:
+        """Whether a fault of this kind is part of the plan."""
+        return kind in self._kinds
+
+    @property
+    def keeps_times(self) -> bool:
+        """Whether no fault of the plan changes when others start, but for what it ends itself."""
+        return self._kinds <= {"cut", "database slow", "lose answer", "replace", "touch", "wall"}
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether no fault of the plan may end the wait of a request."""
+        return self._kinds <= {"overwrite", "replace", "touch", "wall", "line", "stall"}
+
     def number_of(self, client: SimulatedClient, fields: Mapping[str, str]) -> int | None:
         """The number of the ticket in an answer."""
         token = fields.get("tidegate-ticket")
@@ -202,6 +220,12 @@ class World:
                     found = ticket.number
             self._numbers[token] = found
         return self._numbers[token]
+
+    def told(self) -> Iterator[tuple[str, int, int]]:
+        """Which kinds of bounds were told, how many of them were kept, and how many judged."""
+        for one in self.oracles:
+            if isinstance(one, ToldStartsAreKept):
+                yield one.name, one.kept, one.judged
 
     def digest(self) -> str:
         """The same for the same history."""
@@ -262,6 +286,8 @@ class World:
     def start_server(self) -> None:
         """Begin a life."""
         self.lives += 1
+        if self.life is not None:
+            self.stopped_s = self.life.ended_s
         # A process that was killed has lost them; its objects here may last longer.
         self.files_of_earlier_lives = self.open_files()
         plan = self.plan
@@ -308,6 +334,22 @@ class World:
         self.note(f"{client} hears {status} {told}")
         for oracle in self.oracles:
             oracle.heard(client, status, fields)
+        self._pull(str(status))
+
+    def client_asks(self, client: SimulatedClient) -> bool:
+        """See `Witness`."""
+        self._pull("asked")
+        if self.answers_to_lose and client.manner.tries > 1:
+            self.answers_to_lose -= 1
+            self.cause(f"the answer to {client} is lost")
+            return True
+        return False
+
+    def _pull(self, trigger: str) -> None:
+        """Let faults happen that wait for this, within a moment."""
+        for fault in [one for one in self._armed if one.trigger == trigger]:
+            self._armed.remove(fault)
+            self.schedule.after(self.rng.choice([0.0, 0.002, 0.05]), self._happen, fault)
 
     def client_took(self, client: SimulatedClient, count: int) -> None:
         """See `Witness`."""
@@ -320,6 +362,11 @@ class World:
         for oracle in self.oracles:
             oracle.called(client)
 
+    def client_watched(self, client: SimulatedClient, found: Mapping[str, Any]) -> None:
+        """See `Witness`."""
+        for oracle in self.oracles:
+            oracle.watched(client, found)
+
     def client_ended(self, client: SimulatedClient) -> None:
         """See `Witness`."""
         self.left -= 1
@@ -328,6 +375,7 @@ class World:
         self.note(f"{client} {client.state} {client.why} ({client.body_bytes} bytes)")
         for oracle in self.oracles:
             oracle.ended(client)
+        self._pull(client.state)
 
     # -- the run ----------------------------------------------------------------------------
 
@@ -350,6 +398,12 @@ class World:
         self.schedule.after(1.0, self._tick)
 
     def _suffer(self, fault: FaultPlan) -> None:
+        if fault.trigger:
+            self._armed.append(fault)
+        else:
+            self._happen(fault)
+
+    def _happen(self, fault: FaultPlan) -> None:
         FAULT_OF[fault.kind](self, fault)
 
     def run(self) -> World:
@@ -411,6 +465,7 @@ class World:
         if not self._going():
             return
         self.schedule.run(max(self.schedule.now, last_s), self._going)
+        self._armed.clear()
         for oracle in self.oracles:
             oracle.settled()
         for client in self.clients:
