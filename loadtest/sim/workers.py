@@ -37,7 +37,7 @@ def _begin() -> None:
 
 
 def end_with_parent() -> None:
-    """Without its parent, nobody wants what this process works on (Linux only)."""
+    """What this process computes is of use to its parent alone (Linux only)."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -299,7 +299,7 @@ class NobodyWaitsForEver(Oracle):
     """A patient client has the whole file, or a stated error, once faults are over."""
 
     document = "README.md"
-    sentence = "A download that cannot start now gets a signed ticket, a place and a time."
+    sentence = "A download that cannot start now gets a signed ticket, a place and an honest time."
 
     def settled(self) -> None:
         for client in self.world.clients:

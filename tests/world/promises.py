@@ -19,7 +19,6 @@ _PROMISING = re.compile(r"\b(never|nobody|survives?|kept|keeps|at once)\b", re.I
 #: The beginnings of promises without an oracle: the test that holds each, or why it is none.
 WITHOUT_ORACLE: Mapping[str, Mapping[str, str]] = {
     "README.md": {
-        "A small file never waits behind": "SmallFilesComeAtOnce has it by another sentence",
         "`tidegate mirror` keeps mirrors in step": (
             "tests/test_e2e_mirror.py::"
             "test_a_mirror_follows_serves_is_listed_and_taken_off_the_list"
