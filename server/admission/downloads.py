@@ -109,7 +109,6 @@ class Delivery:
         self.shut_s = 0.0
 
     def may_end(self, go_on: Callable[[], None]) -> bool:
-        """See `TransferListener`."""
         asked, self._go_on = self._go_on is not None, go_on
         if not asked:
             self._ending(self, self._let_end)
@@ -140,7 +139,6 @@ class Delivery:
         return self.transfer.sent_bytes if self.transfer is not None else 0
 
     def moves(self) -> None:
-        """See `TransferListener`."""
         self.download.look_again()
 
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:

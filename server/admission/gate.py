@@ -213,19 +213,16 @@ class Gate:
     # -- Admission ---------------------------------------------------------------------------
 
     def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
-        """See `transfer.Admission`."""
         blocked = self.reception.blocked
         return admit_small(self, blocked, self._small_below, request, rep, body_bytes)
 
     def is_plain(self, rep: Representation) -> bool:
-        """See `transfer.Admission`."""
         if self.draining:
             return False
         verdict = self.parts.rules.verdict(rep.url_path)
         return verdict is NOTHING or verdict.is_plain(self.parts.wall())
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
-        """See `transfer.Admission`."""
         if self.draining:
             return False
         leases = self.leases
@@ -263,7 +260,6 @@ class Gate:
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
     ) -> None:
-        """See `transfer.Admission`."""
         visit = self.reception.receive(request, rep, plan, start, self.parts.wall())
         if visit is None:
             return
@@ -409,7 +405,6 @@ class Gate:
     # -- parked requests (`parked.ParkingGate`) -----------------------------------
 
     def offer_again(self, request: ParkedRequest) -> None:
-        """See `parked.ParkingGate`."""
         if request.over:
             return
         if isinstance(request.visit, StatusRequest):
@@ -460,7 +455,6 @@ class Gate:
             self._refuse(visit, decision)
 
     def left(self, request: ParkedRequest, limit: bool) -> None:
-        """See `parked.ParkingGate`."""
         if request.over:
             return
         self._part_with(request)
@@ -468,7 +462,6 @@ class Gate:
             self._let_go(request)
 
     def redirect(self, request: ParkedRequest) -> None:
-        """See `parked.ParkingGate`."""
         visit, ticket = request.visit, request.ticket
         if request.over or isinstance(visit, StatusRequest):
             return

@@ -89,15 +89,12 @@ class Identifier:
         )
 
     def hidden(self, url_path: str) -> bool:
-        """See `transfer.Visibility`."""
         return self.parts.rules.verdict(url_path).hidden(self.parts.wall())
 
     def secret(self, url_path: str) -> bool:
-        """See `transfer.Visibility`."""
         return self.parts.rules.verdict(url_path).require_class is not None
 
     def opens_in_s(self, url_path: str) -> float | None:
-        """See `transfer.Visibility`."""
         return self.parts.rules.verdict(url_path).opens_in_s(self.parts.wall())
 
     def turned_away(self, request: Request, url_path: str) -> bool:

@@ -129,7 +129,7 @@ class LingeringBodies:
 
 
 class LineKeeper:
-    """Finds what the line carries and keeps the pacer's cap just below. Tick it often."""
+    """The `Line` of one machine: finds what it carries, and keeps the cap just below. Tick it often."""
 
     def __init__(
         self,
@@ -151,7 +151,6 @@ class LineKeeper:
 
     @property
     def lines(self) -> Mapping[str, LineSeen]:
-        """See `Line`."""
         return ONE_LINE
 
     @property
@@ -172,11 +171,9 @@ class LineKeeper:
         return self._orders.held_back(download.lease, download.stuck)
 
     def ended(self, transfer: Transfer, now: float) -> None:
-        """See `Line`."""
         self._lingering.add(transfer, now)
 
     def wanted_by(self, networks: int) -> None:
-        """See `Line`."""
         self._link.waiting_networks = networks
 
     def tick(

@@ -36,7 +36,7 @@ CLOSING_S = 1.0
 
 
 class Connections:
-    """The connections of one process; `opened` are sockets that listen already."""
+    """The `ServerRoom` of one process's connections; `opened` are sockets that listen already."""
 
     def __init__(
         self,
@@ -62,7 +62,6 @@ class Connections:
         return Part("access log", end=log.close if log is not None else lambda: None)
 
     def parts(self) -> Iterator[Part]:
-        """See `ServerRoom`."""
         if self._certificate is not None:
             yield Part("certificate", self._certificate.start, self._certificate.stop)
         yield Part("connections", end=self.close)
@@ -90,7 +89,6 @@ class Connections:
             listener.port.stopListening()
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """See `ServerRoom`."""
         self.reopen_log()
         self.factory.reconfigure(self._limits(config))
         self._front.bound_silence()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class FilesRoom:
-    """The site with the tree under it."""
+    """The `ServerRoom` of the site and the tree under it."""
 
     def __init__(self, reactor: Reactor, tree: Tree, digests: DigestService, site: Site) -> None:
         self.tree = tree
@@ -36,7 +36,6 @@ class FilesRoom:
         self._warmup = DigestWarmup(reactor, tree, digests)
 
     def parts(self) -> Iterator[Part]:
-        """See `ServerRoom`."""
         yield Part("files", end=self.tree.close)
         yield Part("digests", end=self.digests.stop)
 
@@ -45,7 +44,6 @@ class FilesRoom:
         return Part("digest warm-up", self._warmup.start, self._warmup.stop)
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """See `ServerRoom`."""
         self.site.use_mirrors(configured_mirrors(config))
 
 

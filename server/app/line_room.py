@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LineRoom:
-    """Several processes serve where there is a `common` line; then there are `nodes`."""
+    """A `ServerRoom`. Several processes serve where there is a `common` line: the `nodes`."""
 
     def __init__(self, config: ServerConfig, reactor: Reactor, common: CommonLine | None) -> None:
         self._bandwidth = config.bandwidth
@@ -42,7 +42,6 @@ class LineRoom:
         return iter(())
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """See `ServerRoom`."""
         if config.bandwidth == self._bandwidth:
             return
         self._bandwidth = config.bandwidth

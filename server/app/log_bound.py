@@ -43,7 +43,6 @@ class BoundedLines:
         self._own = Logger(observer=lines)
 
     def __call__(self, event: Any) -> None:
-        """See `ILogObserver`."""
         level = event.get("log_level")
         if level is None or level < LogLevel.warn:
             self._lines(event)

@@ -65,7 +65,6 @@ class MeetingEndpoint:
         return found.epoch if found is not None else 0
 
     def connect(self, factory: Any) -> Any:
-        """See `IStreamClientEndpoint`."""
         found = self._read()
         if found is None:
             return fail(ConnectError("nobody leads as yet"))  # type: ignore[no-untyped-call]

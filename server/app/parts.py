@@ -37,7 +37,6 @@ class Part(Service):
         super().startService()  # type: ignore[no-untyped-call]
 
     def stopService(self) -> Any:
-        """See `IService`."""
         super().stopService()  # type: ignore[no-untyped-call]
         return self._end()
 

@@ -39,7 +39,7 @@ _log = Logger()
 
 
 class QueueRoom:
-    """The gate and what it remembers."""
+    """The `ServerRoom` of the gate and what it remembers."""
 
     def __init__(
         self,
@@ -82,7 +82,6 @@ class QueueRoom:
         self.gate = Gate(parts, memory.revision.policy, settings)
 
     def parts(self) -> Iterator[Part]:
-        """See `ServerRoom`."""
         yield Part("draw", end=self.prequeue.save)
         restored = self._state.memory.journal.live
         yield Part("queue", lambda: self.gate.open(restored), self.gate.close)

@@ -353,7 +353,6 @@ class _Lifeline:
         self._ended = ended
 
     def fileno(self) -> int:
-        """See `IReadDescriptor`."""
         return self._descriptor
 
     def doRead(self) -> None:
@@ -367,7 +366,6 @@ class _Lifeline:
         self._ended()
 
     def logPrefix(self) -> str:
-        """See `ILoggingContext`."""
         return "lifeline"
 
 

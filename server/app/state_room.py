@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StateRoom:
-    """The state of one server; in a cluster, its machine holds the folder and the keys.
+    """The `ServerRoom` of one server's state; in a cluster its machine has the folder and keys.
 
     `use_keys` is called with keys that were renewed, `keys_lost` after the file was removed.
     `known` writes what this process knows into a database that was lost.
@@ -75,7 +75,6 @@ class StateRoom:
         self.documents = KeyValues(self.tables)
 
     def parts(self) -> Iterator[Part]:
-        """See `ServerRoom`."""
         if self._lock is not None:
             yield Part("lock", self._lock.start, self._lock.close)
 
@@ -89,7 +88,6 @@ class StateRoom:
             yield Part("keys", self._keeper.start, self._keeper.stop)
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """See `ServerRoom`."""
         if self._keeper is not None:
             self._keeper.reconfigure(config.keys_rotate_s)
 

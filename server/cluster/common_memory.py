@@ -51,25 +51,20 @@ class CommonLine:
         self._sums[self._own + _WAITING] = self._sums[self._own + _PAUSED] = 0
 
     def tell(self, sent_bytes_total: int, waiting: int) -> None:
-        """See `Others`."""
         self._sums[self._own + _SENT] = self._before + sent_bytes_total
         self._sums[self._own + _WAITING] = waiting
 
     def sent_bytes(self) -> int:
-        """See `Others`."""
         return sum(self._sums[one + _SENT] for one in self._others)
 
     def waiting(self) -> int:
-        """See `Others`."""
         return sum(self._sums[one + _WAITING] for one in self._others)
 
     def tell_kept(self, paused: int, spent_bytes_total: int) -> None:
-        """See `Others`."""
         self._sums[self._own + _PAUSED] = paused
         self._sums[self._own + _KEPT] = self._kept_before + spent_bytes_total
 
     def kept(self) -> tuple[int, int]:
-        """See `Others`."""
         paused = sum(self._sums[one + _PAUSED] for one in self._others)
         return paused, sum(self._sums[one + _KEPT] for one in self._others)
 
@@ -87,12 +82,10 @@ class CommonCounts:
                 self._counts[cell] = 0
 
     def add(self, address: str) -> None:
-        """See `AddressCounts`."""
         for cell in _cells(address):
             self._counts[self._own + cell] += 1
 
     def remove(self, address: str) -> None:
-        """See `AddressCounts`."""
         for cell in _cells(address):
             self._counts[self._own + cell] -= 1
 

@@ -58,7 +58,7 @@ class NoJournal:
 
 
 class DegradedQueue:
-    """A gate with closed doors at one node: it issues tickets and parks requests.
+    """A `transfer.Admission` with closed doors at one node: it issues tickets and parks requests.
 
     It has the policy of the last leader's `terms`. Raises ProtocolError if they name no usable one.
     """
@@ -80,7 +80,6 @@ class DegradedQueue:
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
     ) -> None:
-        """See `transfer.Admission`."""
         self._gate.enter(request, rep, plan, start)
 
     def tickets(self) -> tuple[WireTicket, ...]:

@@ -109,11 +109,9 @@ class MutualTls:
         self._context: Any = context
 
     def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
-        """See `IOpenSSLClientConnectionCreator`."""
         return SSL.Connection(self._context, None)
 
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
-        """See `IOpenSSLServerConnectionCreator`."""
         return SSL.Connection(self._context, None)
 
     def around(self, factory: Any, *, client: bool) -> Any:

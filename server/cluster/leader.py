@@ -124,7 +124,7 @@ class _Exchange:
 
 
 class RemoteConnection:
-    """A connection that a node has, as far as a `Request` needs one."""
+    """A connection that a node has: what a `Request` needs of an `HttpConnection`."""
 
     elsewhere = True
 
@@ -166,7 +166,6 @@ class RemoteConnection:
         close: bool,
         current: Callable[[], bool] | None = None,
     ) -> None:
-        """See `HttpConnection.answer`."""
         request.status = status
         self.node.send(Respond(self.number, status, tuple(headers), body, close))
         self._over()
@@ -179,21 +178,17 @@ class RemoteConnection:
         length: int | None,
         more: bool,
     ) -> None:
-        """See `HttpConnection.begin`."""
         request.status = status
         self.node.send(Begin(self.number, status, tuple(headers), length, more))
 
     def write_body(self, request: Request, data: bytes) -> None:
-        """See `HttpConnection.write_body`."""
         self.node.send(Write(self.number, data))
 
     def finish(self, request: Request) -> None:
-        """See `HttpConnection.finish`."""
         self.node.send(Finish(self.number))
         self._over()
 
     def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
-        """See `HttpConnection.drip`."""
         request.dripped = request.dripped or status
         self.node.send(Drip(self.number, status, name, value))
 
@@ -258,19 +253,16 @@ class RemoteTransfer:
         return self._node.machine
 
     def pause(self) -> None:
-        """See `Transfer`."""
         if not self._over and not self.paused:
             self.paused = True
             self._node.send(Pause(self._number))
 
     def resume(self) -> None:
-        """See `Transfer`."""
         if not self._over and self.paused:
             self.paused = False
             self._node.send(Resume(self._number, self._in_background))
 
     def abort(self, reason: str) -> None:
-        """See `Transfer`."""
         if not self._over:
             self._node.send(Cut(self._number, reason))
 

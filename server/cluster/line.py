@@ -33,7 +33,6 @@ class _Machine:
 
     @property
     def link_busy(self) -> bool:
-        """See `Outlet`."""
         return any(node.told.link_busy for node in self.here)
 
     @property
@@ -42,11 +41,9 @@ class _Machine:
         return sum(node.told.flying_bytes for node in self.here)
 
     def goodput_bytes_s(self) -> float:
-        """See `Outlet`."""
         return sum(node.told.goodput_bytes_s for node in self.here)
 
     def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
-        """See `Outlet`."""
         self.cap_bytes_s = bandwidth_bytes_s
 
     def give_back(self, count: int) -> None:
@@ -99,11 +96,9 @@ class FleetLine:
 
     @property
     def busy(self) -> bool:
-        """See `Line`."""
         return self._nodes.link_busy
 
     def goodput_bytes_s(self) -> float:
-        """See `Line`."""
         return self._nodes.goodput_bytes_s()
 
     def cap_of(self, machine: str) -> float | None:

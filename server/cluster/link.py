@@ -102,14 +102,12 @@ class Link(Int32StringReceiver, Generic[Received]):
             self.transport.abortConnection()
 
     def connectionMade(self) -> None:
-        """See `Protocol`."""
         self.open = True
         if self._silent is not None:
             self._silent.add(self)
         self._peer.opened(self)
 
     def stringReceived(self, string: bytes) -> None:
-        """See `Int32StringReceiver`."""
         try:
             messages = self._decode(string)
         except BadFrame as fault:
@@ -121,12 +119,10 @@ class Link(Int32StringReceiver, Generic[Received]):
         self._peer.received(self, messages)
 
     def lengthLimitExceeded(self, length: int) -> None:
-        """See `Int32StringReceiver`."""
         _log.error("A connection of the cluster is cut: a frame of {length} bytes.", length=length)
         self.drop()
 
     def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
-        """See `Protocol`."""
         if self.open:
             self.open = False
             if self._silent is not None:
@@ -155,7 +151,6 @@ class LinkFactory(protocol.Factory, Generic[Received]):
         self._silent = SilentConnections(reactor) if door else None
 
     def buildProtocol(self, addr: Any) -> Link[Received]:
-        """See `Factory`."""
         return Link(self._reactor, self._decode, self.peer, self._silent)
 
 

@@ -136,7 +136,6 @@ class _Asked:
     go_on: Callable[[], None] | None = None
 
     def may_end(self, go_on: Callable[[], None]) -> bool:
-        """See `TransferListener`."""
         asked, self.go_on = self.go_on is not None, go_on
         if not asked and not self.may_leave:
             self.node.body_ends(self)
@@ -161,7 +160,6 @@ class _Asked:
         """See `TransferListener`: all are looked at when the leader is told."""
 
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
-        """See `TransferListener`."""
         self.node.body_ended(self, transfer, complete)
 
 
@@ -293,7 +291,6 @@ class RemoteAdmission:
         )
 
     def is_plain(self, rep: Representation) -> bool:
-        """See `transfer.Admission`."""
         if self._terms.blocked is None:
             return False
         return self.rules.verdict(rep.url_path).is_plain(time.time())
@@ -306,7 +303,6 @@ class RemoteAdmission:
         return terms.brief_free and body_bytes == rep.size_bytes
 
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
-        """See `transfer.Admission`."""
         count = self._small.setdefault(rep.url_path, [0, 0, 0])
         count[0] += times
         count[1] += times if body_bytes == rep.size_bytes else 0
@@ -315,7 +311,6 @@ class RemoteAdmission:
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
     ) -> None:
-        """See `transfer.Admission`."""
         if self._degraded is not None:
             self._degraded.enter(request, rep, plan, start)
         else:
@@ -335,15 +330,12 @@ class RemoteAdmission:
         return True
 
     def hidden(self, url_path: str) -> bool:
-        """See `transfer.Visibility`."""
         return self.rules.verdict(url_path).hidden(time.time())
 
     def secret(self, url_path: str) -> bool:
-        """See `transfer.Visibility`."""
         return self.rules.verdict(url_path).require_class is not None
 
     def opens_in_s(self, url_path: str) -> float | None:
-        """See `transfer.Visibility`."""
         return self.rules.verdict(url_path).opens_in_s(time.time())
 
     def turned_away(self, request: Request, url_path: str) -> bool:
@@ -744,13 +736,12 @@ class RemoteAdmission:
 
 
 class RemoteDigests:
-    """A digest cache at a node: what the leader knows, and what this process has computed."""
+    """The `DigestCache` of a node: what the leader knows, and what this process has computed."""
 
     def __init__(self, admission: RemoteAdmission) -> None:
         self._admission = admission
 
     def find(self, rep: Representation) -> Deferred[FileDigests | None]:
-        """See `DigestCache`."""
         return self._admission.find_digests(rep)
 
     def keep(self, key: FileKey, digests: FileDigests) -> None:

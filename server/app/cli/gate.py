@@ -34,7 +34,6 @@ class GateGroup(click.Group):
     """`tidegate gate DIR` is short for `tidegate gate run DIR`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See `click.Command`."""
         if args and args[0] not in self.commands and args[0] != "--help":
             args = ["run", *args]
         return super().parse_args(ctx, args)
