@@ -26,44 +26,8 @@ from ..http.answers import Header
 from ..http.clock import Clock, cancel, pause
 from ..http.proxies import TrustedProxies
 from ..http.request import Request
+from . import messages
 from .link import Link, Peer
-from .messages import (
-    OLDEST,
-    VERSION,
-    Administer,
-    Allow,
-    Ask,
-    Begin,
-    Cut,
-    Digests,
-    Drip,
-    Ended,
-    Ending,
-    Enter,
-    FindDigests,
-    Finish,
-    FromLeader,
-    FromNode,
-    Gone,
-    Handover,
-    Hello,
-    Judge,
-    Leave,
-    MayEnd,
-    Parting,
-    Pause,
-    ProgressReport,
-    Proofs,
-    Register,
-    Respond,
-    Resume,
-    Start,
-    Terms,
-    Welcome,
-    WireRequest,
-    Write,
-    ticket_row,
-)
 
 _log = Logger()
 #: How often changed terms are sent to nodes, in seconds.
@@ -113,7 +77,7 @@ class Home:
 
 
 #: A request that wants an answer or a body.
-Asked = Enter | Register | Ask | Administer | Judge
+Asked = messages.Enter | messages.Register | messages.Ask | messages.Administer | messages.Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +92,9 @@ class RemoteConnection:
 
     elsewhere = True
 
-    def __init__(self, node: Node, number: int, asked: WireRequest, proxies: TrustedProxies):
+    def __init__(
+        self, node: Node, number: int, asked: messages.WireRequest, proxies: TrustedProxies
+    ):
         self.peer_address = asked.peer_address
         self.is_tls = asked.is_tls
         #: What a proxy's preface said, see `http.connection`.
@@ -167,7 +133,7 @@ class RemoteConnection:
         current: Callable[[], bool] | None = None,
     ) -> None:
         request.status = status
-        self.node.send(Respond(self.number, status, tuple(headers), body, close))
+        self.node.send(messages.Respond(self.number, status, tuple(headers), body, close))
         self._over()
 
     def begin(
@@ -179,22 +145,22 @@ class RemoteConnection:
         more: bool,
     ) -> None:
         request.status = status
-        self.node.send(Begin(self.number, status, tuple(headers), length, more))
+        self.node.send(messages.Begin(self.number, status, tuple(headers), length, more))
 
     def write_body(self, request: Request, data: bytes) -> None:
-        self.node.send(Write(self.number, data))
+        self.node.send(messages.Write(self.number, data))
 
     def finish(self, request: Request) -> None:
-        self.node.send(Finish(self.number))
+        self.node.send(messages.Finish(self.number))
         self._over()
 
     def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
         request.dripped = request.dripped or status
-        self.node.send(Drip(self.number, status, name, value))
+        self.node.send(messages.Drip(self.number, status, name, value))
 
     def abort(self) -> None:
         """See `HttpConnection.abort`: the node tells when it has happened."""
-        self.node.send(Cut(self.number))
+        self.node.send(messages.Cut(self.number))
 
     def gone(self) -> None:
         """The client has left, or its node is lost."""
@@ -255,16 +221,16 @@ class RemoteTransfer:
     def pause(self) -> None:
         if not self._over and not self.paused:
             self.paused = True
-            self._node.send(Pause(self._number))
+            self._node.send(messages.Pause(self._number))
 
     def resume(self) -> None:
         if not self._over and self.paused:
             self.paused = False
-            self._node.send(Resume(self._number, self._in_background))
+            self._node.send(messages.Resume(self._number, self._in_background))
 
     def abort(self, reason: str) -> None:
         if not self._over:
-            self._node.send(Cut(self._number, reason))
+            self._node.send(messages.Cut(self._number, reason))
 
     def delivered_bytes(self) -> int:
         """See `Transfer`; as told last."""
@@ -287,7 +253,7 @@ class RemoteTransfer:
     def share_changed(self) -> None:
         """See `Transfer`; a paused one hears it when it goes on."""
         if not self._over and not self.paused:
-            self._node.send(Resume(self._number, self._in_background))
+            self._node.send(messages.Resume(self._number, self._in_background))
 
     @property
     def _in_background(self) -> bool:
@@ -313,7 +279,7 @@ class RemoteTransfer:
             self._let_end()
 
     def _let_end(self) -> None:
-        self._node.send(MayEnd(self._number))
+        self._node.send(messages.MayEnd(self._number))
 
     def ended(self, delivered_bytes: int, complete: bool) -> None:
         """It is over; its listener hears of it once."""
@@ -334,7 +300,7 @@ class Node:
 
     name: str
     pid: int
-    link: Link[FromNode]
+    link: Link[messages.FromNode]
     machine: str = ""
     serves: bool = True
     #: The time since its last message, by this process's own ticks: a stopped one received nothing.
@@ -344,13 +310,13 @@ class Node:
     #: Whether it will not be back.
     parts: bool = False
     remote: dict[int, RemoteConnection] = field(default_factory=dict)
-    told: ProgressReport = field(default_factory=ProgressReport)
+    told: messages.ProgressReport = field(default_factory=messages.ProgressReport)
     #: When it told its progress last.
     told_s: float = 0.0
-    terms: Terms | None = None
-    proofs: Proofs | None = None
+    terms: messages.Terms | None = None
+    proofs: messages.Proofs | None = None
 
-    def send(self, message: FromLeader) -> None:
+    def send(self, message: messages.FromLeader) -> None:
         """Tell the node."""
         self.link.send(message)
 
@@ -490,14 +456,14 @@ class Leader:
         self._gathered: Callable[[], None] = lambda: None
         self._cap_of = cap_of
         self.nodes = nodes
-        self._by_link: dict[Link[FromNode], Node] = {}
+        self._by_link: dict[Link[messages.FromNode], Node] = {}
         #: The names of nodes whose version does not fit.
         self._sent_away: set[str] = set()
         #: Requests that came before all nodes were back; None once they are.
         self._early: list[tuple[Node, Asked]] | None = []
         self._gather_call: Any = None
         self._tell_call: Any = None
-        self.peer: Peer[FromNode] = Peer(self._opened, self._received, self._closed)
+        self.peer: Peer[messages.FromNode] = Peer(self._opened, self._received, self._closed)
 
     # -- life --------------------------------------------------------------------------------
 
@@ -512,7 +478,7 @@ class Leader:
     async def leave(self, most_s: float) -> None:
         """All is finished: let the nodes stop, and wait until they have, for so long at most."""
         for node in self.nodes:
-            node.send(Leave())
+            node.send(messages.Leave())
             node.link.flush()
         until_s = self._reactor.seconds() + most_s + TUNING.look_s
         while len(self.nodes) and self._reactor.seconds() < until_s:
@@ -532,15 +498,15 @@ class Leader:
 
     # -- messages ----------------------------------------------------------------------------
 
-    def _opened(self, link: Link[FromNode]) -> None:
+    def _opened(self, link: Link[messages.FromNode]) -> None:
         """A node will say hello."""
 
-    def _closed(self, link: Link[FromNode]) -> None:
+    def _closed(self, link: Link[messages.FromNode]) -> None:
         node = self._forget_node(link)
         if node is not None and node.serves:
             _log.info("Node {name} (process {pid}) has left.", name=node.name, pid=node.pid)
 
-    def _forget_node(self, link: Link[FromNode]) -> Node | None:
+    def _forget_node(self, link: Link[messages.FromNode]) -> Node | None:
         """Its connection is over; the node, if it has said hello."""
         node = self._by_link.pop(link, None)
         if node is None:
@@ -552,11 +518,11 @@ class Leader:
             remote.gone()
         return node
 
-    def _received(self, link: Link[FromNode], messages: list[FromNode]) -> None:
+    def _received(self, link: Link[messages.FromNode], received: list[messages.FromNode]) -> None:
         node = self._by_link.get(link)
         if node is not None:
             node.silent_s = 0.0
-        for message in messages:
+        for message in received:
             if node is None:
                 node = self._greet(link, message)
                 if node is None:
@@ -564,8 +530,8 @@ class Leader:
             else:
                 self._handle(node, message)
 
-    def _greet(self, link: Link[FromNode], message: FromNode) -> Node | None:
-        if not isinstance(message, Hello) or message.version < OLDEST:
+    def _greet(self, link: Link[messages.FromNode], message: messages.FromNode) -> Node | None:
+        if not isinstance(message, messages.Hello) or message.version < messages.OLDEST:
             self._send_away(link, message)
             return None
         old = self.nodes.by_name.get(message.name)
@@ -577,7 +543,7 @@ class Leader:
             _log.info("Node {name} (process {pid}) is here.", name=message.name, pid=message.pid)
         node = Node(message.name, message.pid, link, message.machine, message.serves)
         self._by_link[link] = node
-        node.send(Welcome(self._epoch))
+        node.send(messages.Welcome(self._epoch))
         if not node.serves:
             return node
         self.nodes.add(node)
@@ -588,20 +554,20 @@ class Leader:
             self._reactor.callLater(0, self._open)
         return node
 
-    def _send_away(self, link: Link[FromNode], message: FromNode) -> None:
+    def _send_away(self, link: Link[messages.FromNode], message: messages.FromNode) -> None:
         """Its version does not fit; it comes again and again, and is told of once."""
         link.drop()
-        name = message.name if isinstance(message, Hello) else ""
+        name = message.name if isinstance(message, messages.Hello) else ""
         if name in self._sent_away:
             return
-        if isinstance(message, Hello):
+        if isinstance(message, messages.Hello):
             _log.error(
                 "Node {name} was sent away: it speaks version {version} of the cluster's messages, "
                 "and this program {oldest} to {newest}. Upgrade its machine.",
                 name=name,
                 version=message.version,
-                oldest=OLDEST,
-                newest=VERSION,
+                oldest=messages.OLDEST,
+                newest=messages.VERSION,
             )
         else:
             _log.error("Somebody was sent away that does not begin as a node does.")
@@ -623,34 +589,34 @@ class Leader:
             self._handle(node, message)
         self._gathered()
 
-    def _handle(self, node: Node, message: FromNode) -> None:
+    def _handle(self, node: Node, message: messages.FromNode) -> None:
         # What comes often is looked for first: a look at another kind of message costs 0.1 us.
-        if isinstance(message, Ended):
+        if isinstance(message, messages.Ended):
             remote = node.remote.get(message.number)
             if remote is not None:
                 remote.body_ended(message.delivered_bytes, message.complete)
             else:
                 self._forget(node, message.number)
         elif isinstance(message, Asked):
-            running = isinstance(message, Enter) and message.running
+            running = isinstance(message, messages.Enter) and message.running
             if self._early is not None and not running:
                 self._early.append((node, message))
             else:
                 self._enter(node, message)
-        elif isinstance(message, Gone):
+        elif isinstance(message, messages.Gone):
             self._forget(node, message.number)
-        elif isinstance(message, Ending):
+        elif isinstance(message, messages.Ending):
             remote = node.remote.get(message.number)
             if remote is not None and remote.transfer is not None:
                 remote.transfer.ending()
-        elif isinstance(message, Parting):
+        elif isinstance(message, messages.Parting):
             node.parts = True
-        elif isinstance(message, ProgressReport):
+        elif isinstance(message, messages.ProgressReport):
             self._progress(node, message)
-        elif isinstance(message, Handover):
+        elif isinstance(message, messages.Handover):
             now = self._gate.parts.wall()
-            self._gate.take_up(ticket_row(one, now) for one in message.tickets)
-        elif isinstance(message, FindDigests):
+            self._gate.take_up(messages.ticket_row(one, now) for one in message.tickets)
+        elif isinstance(message, messages.FindDigests):
             self._find_digests(node, message)
 
     def _forget(self, node: Node, number: int) -> None:
@@ -672,15 +638,15 @@ class Leader:
         request.answer_by(lambda request: self._decide(remote, request, message))
 
     def _decide(self, remote: RemoteConnection, request: Request, message: Asked) -> None:
-        if isinstance(message, Ask):
+        if isinstance(message, messages.Ask):
             self._home.route(request)
-        elif isinstance(message, Administer):
+        elif isinstance(message, messages.Administer):
             self._home.administer(request)
-        elif isinstance(message, Judge):
+        elif isinstance(message, messages.Judge):
             if not self._gate.reception.turned_away(request, message.url_path):
-                remote.node.send(Allow(message.number))
+                remote.node.send(messages.Allow(message.number))
                 del remote.node.remote[message.number]
-        elif isinstance(message, Register):
+        elif isinstance(message, messages.Register):
             self._register(request, message.file)
         else:
             self._enter_body(remote, request, message)
@@ -689,14 +655,16 @@ class Leader:
         if request.method != b"GET" or not self._gate.reception.register(request, rep):
             request.not_found()
 
-    def _enter_body(self, remote: RemoteConnection, request: Request, message: Enter) -> None:
+    def _enter_body(
+        self, remote: RemoteConnection, request: Request, message: messages.Enter
+    ) -> None:
         node, number, plan = remote.node, remote.number, message.plan
 
         def start(listener: TransferListener, headers: Sequence[Header] = ()) -> RemoteTransfer:
             share = listener.share
             number_of_share = id(share) if share is not None else 0
             node.send(
-                Start(
+                messages.Start(
                     number,
                     tuple(headers),
                     number_of_share,
@@ -717,9 +685,9 @@ class Leader:
 
         self._home.enter(request, message.file, plan, start)
         if message.running and remote.transfer is None and remote.alive:
-            node.send(Pause(number))
+            node.send(messages.Pause(number))
 
-    def _progress(self, node: Node, message: ProgressReport) -> None:
+    def _progress(self, node: Node, message: messages.ProgressReport) -> None:
         node.told, node.told_s = message, self._reactor.seconds()
         for body in message.bodies:
             remote = node.remote.get(body.number)
@@ -730,12 +698,12 @@ class Leader:
         for url_path, times, whole, size_bytes in message.small:
             self._gate.served_elsewhere(url_path, times, whole, size_bytes)
 
-    def _find_digests(self, node: Node, message: FindDigests) -> None:
+    def _find_digests(self, node: Node, message: messages.FindDigests) -> None:
         def found(digests: FileDigests | None) -> None:
-            node.send(Digests(message.number, digests))
+            node.send(messages.Digests(message.number, digests))
 
         def failed(_: object) -> None:
-            node.send(Digests(message.number, None))
+            node.send(messages.Digests(message.number, None))
 
         self._home.digests(message.file).addCallbacks(found, failed)
 
@@ -761,17 +729,17 @@ class Leader:
         proofs = self._home.proofs()
         if proofs is not None and len(proofs) > TUNING.most_proofs:
             proofs = None
-        told = Proofs(None if proofs is None else tuple(sorted(proofs)))
+        told = messages.Proofs(None if proofs is None else tuple(sorted(proofs)))
         if told != node.proofs:
             node.proofs = told
             node.send(told)
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> messages.Terms:
         """What nodes may do without asking, as things are now."""
         gate = self._gate
         small_free, brief_free = gate.free_for_small()
         blocked = gate.reception.blocked.networks()
-        return Terms(
+        return messages.Terms(
             gate.settings.small_below_bytes,
             small_free,
             _as_json(gate.parts.rules),
@@ -783,7 +751,7 @@ class Leader:
             gate.settings.model_dump_json().encode(),
         )
 
-    def _tell_node(self, node: Node, terms: Terms) -> None:
+    def _tell_node(self, node: Node, terms: messages.Terms) -> None:
         if node.serves:
             terms = replace(terms, bandwidth_bytes_s=self._cap_of(node.machine))
         else:

@@ -31,43 +31,9 @@ from ..http.clock import Clock, cancel
 from ..http.denylist import BlockList
 from ..http.request import Request
 from ..http.unarrived import UnarrivedAnswers
+from . import messages
 from .degraded import RETRY_S, DegradedQueue, MakeGate, no_leader
 from .link import Link, Peer
-from .messages import (
-    Administer,
-    Allow,
-    Ask,
-    Begin,
-    BodyState,
-    Cut,
-    Digests,
-    Drip,
-    Ended,
-    Ending,
-    Enter,
-    FindDigests,
-    Finish,
-    FromLeader,
-    Gone,
-    Handover,
-    Hello,
-    Judge,
-    Leave,
-    MayEnd,
-    Parting,
-    Pause,
-    ProgressReport,
-    Proofs,
-    Register,
-    Respond,
-    Resume,
-    Start,
-    Terms,
-    Welcome,
-    WireRequest,
-    Write,
-    wire_request,
-)
 
 _log = Logger()
 TICK_S = 0.25
@@ -75,7 +41,19 @@ _TICKET = b"tidegate-ticket"
 
 
 #: What a leader tells of one request.
-Told = Respond | Allow | Begin | Write | Finish | Drip | Cut | Start | Pause | Resume | MayEnd
+Told = (
+    messages.Respond
+    | messages.Allow
+    | messages.Begin
+    | messages.Write
+    | messages.Finish
+    | messages.Drip
+    | messages.Cut
+    | messages.Start
+    | messages.Pause
+    | messages.Resume
+    | messages.MayEnd
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +86,7 @@ class _Asked:
     number: int
     request: Request
     #: The request as it came: a begun answer lets go of its header.
-    wired: WireRequest
+    wired: messages.WireRequest
     rep: Representation | None = None
     plan: BodyPlan | None = None
     start: StartBody | None = None
@@ -190,7 +168,7 @@ class RemoteAdmission:
         self._reactor = reactor
         #: Answers a request to the admin page that no leader hears.
         self._unled = unled
-        self._hello = Hello(name, pid=pid, machine=machine, serves=serves)
+        self._hello = messages.Hello(name, pid=pid, machine=machine, serves=serves)
         #: The epoch of the latest leader that this machine knows of, and of the one that is there.
         self._latest_epoch = epoch
         self._epoch = 0
@@ -207,7 +185,7 @@ class RemoteAdmission:
         self._real_url = real_url
         self.rules = RuleBook(rules, real_url)
         #: The latest terms of a leader; before the first those of this machine's configuration.
-        self._terms = Terms(small_below_bytes, True, b"", None)
+        self._terms = messages.Terms(small_below_bytes, True, b"", None)
         #: Whether a leader has told its terms since the start: large downloads cannot start before.
         self.met_leader = False
         self._make_gate = make_gate
@@ -225,11 +203,11 @@ class RemoteAdmission:
         self._digests: dict[int, Deferred[FileDigests | None]] = {}
         self._numbers = 0
         self._small: dict[str, list[int]] = {}
-        self._link: Link[FromLeader] | None = None
+        self._link: Link[messages.FromLeader] | None = None
         self._welcomed = False
         self._patience: Any = None
         self._tick_call: Any = None
-        self.peer: Peer[FromLeader] = Peer(self._opened, self._received, self._closed)
+        self.peer: Peer[messages.FromLeader] = Peer(self._opened, self._received, self._closed)
 
     # -- life --------------------------------------------------------------------------------
 
@@ -246,11 +224,11 @@ class RemoteAdmission:
     def part(self) -> None:
         """This node is about to stop: those who wait here come back to another one."""
         self._parting = True
-        self._send(Parting())
+        self._send(messages.Parting())
         self._close_degraded()
         for asked in tuple(self._asked.values()):
             if asked.transfer is None and asked.start is not None:
-                self._send(Gone(asked.number))
+                self._send(messages.Gone(asked.number))
                 self._send_away(asked)
 
     @property
@@ -354,7 +332,7 @@ class RemoteAdmission:
             return succeed(None)
         self._numbers += 1
         waiting = self._digests[self._numbers] = Deferred()
-        self._send(FindDigests(self._numbers, rep))
+        self._send(messages.FindDigests(self._numbers, rep))
         return waiting
 
     # -- telling the leader ---------------------------------------------------------------------
@@ -387,7 +365,9 @@ class RemoteAdmission:
         start: StartBody | None,
     ) -> _Asked:
         self._numbers += 1
-        asked = _Asked(self, self._numbers, request, wire_request(request), rep, plan, start)
+        asked = _Asked(
+            self, self._numbers, request, messages.wire_request(request), rep, plan, start
+        )
         self._asked[asked.number] = asked
         request.on_gone(lambda: self._gone(asked))
         return asked
@@ -398,19 +378,19 @@ class RemoteAdmission:
         asked.told = True
         request = replace(asked.wired, dripped=asked.request.dripped)
         if asked.judged is not None:
-            self._send(Judge(asked.number, request, asked.judged))
+            self._send(messages.Judge(asked.number, request, asked.judged))
         elif asked.administers:
-            self._send(Administer(asked.number, request))
+            self._send(messages.Administer(asked.number, request))
         elif asked.rep is None:
-            self._send(Ask(asked.number, request))
+            self._send(messages.Ask(asked.number, request))
         elif asked.plan is None:
-            self._send(Register(asked.number, request, asked.rep))
+            self._send(messages.Register(asked.number, request, asked.rep))
         else:
             running = asked.transfer is not None
             delivered = asked.transfer.delivered_bytes() if asked.transfer is not None else 0
             # The header stays here.
             plan = BodyPlan(asked.plan.status, (), asked.plan.ranges, asked.plan.body_bytes)
-            self._send(Enter(asked.number, request, asked.rep, plan, running, delivered))
+            self._send(messages.Enter(asked.number, request, asked.rep, plan, running, delivered))
 
     def _send(self, message: Any) -> None:
         if self._link is not None:
@@ -419,7 +399,7 @@ class RemoteAdmission:
     def _gone(self, asked: _Asked) -> None:
         if asked.transfer is None and not asked.ended:
             self._drop(asked)
-            self._send(Gone(asked.number))
+            self._send(messages.Gone(asked.number))
 
     def _drop(self, asked: _Asked) -> None:
         asked.ended = True
@@ -428,7 +408,7 @@ class RemoteAdmission:
     def body_ends(self, asked: _Asked) -> None:
         """A body with a ticket is about to end: the leader puts that on record first."""
         if self._welcomed:
-            self._send(Ending(asked.number))
+            self._send(messages.Ending(asked.number))
             self._reactor.callLater(PATIENCE.end_s, asked.let_end)
         else:
             asked.let_end()
@@ -438,7 +418,7 @@ class RemoteAdmission:
         if not asked.ended:
             self._drop(asked)
             self._lingering.add(transfer, self._reactor.seconds())
-            self._send(Ended(asked.number, transfer.delivered_bytes(), complete))
+            self._send(messages.Ended(asked.number, transfer.delivered_bytes(), complete))
 
     def _tick(self) -> None:
         self._tick_call = self._reactor.callLater(TICK_S, self._tick)
@@ -466,14 +446,14 @@ class RemoteAdmission:
                 self._bound(asked, transfer, now[1])
                 if now != asked.seen:
                     asked.seen = now
-                    bodies.append(BodyState(asked.number, *now))
+                    bodies.append(messages.BodyState(asked.number, *now))
         if not self._welcomed:
             # The next leader is told what was served until it came.
             return
         small, self._small = self._small, {}
         here, total = self._connections()
         self._send(
-            ProgressReport(
+            messages.ProgressReport(
                 tuple(bodies),
                 goodput,
                 self._outlet.link_busy,
@@ -492,7 +472,7 @@ class RemoteAdmission:
         for asked in [one for one in self._asked.values() if one.administers and not one.begun]:
             asked.waited_s += TICK_S
             if not answers and asked.waited_s >= PATIENCE.admin_s:
-                self._send(Gone(asked.number))
+                self._send(messages.Gone(asked.number))
                 self._send_away(asked)
 
     def _bound(self, asked: _Asked, transfer: Transfer, delivered_bytes: int) -> None:
@@ -505,13 +485,13 @@ class RemoteAdmission:
 
     # -- the link ----------------------------------------------------------------------------
 
-    def _opened(self, link: Link[FromLeader]) -> None:
+    def _opened(self, link: Link[messages.FromLeader]) -> None:
         self._link = link
         self._silent_s = 0.0
         link.send(self._hello)
         link.flush()
 
-    def _closed(self, link: Link[FromLeader]) -> None:
+    def _closed(self, link: Link[messages.FromLeader]) -> None:
         if link is not self._link:
             return
         led, self._welcomed = self._welcomed, False
@@ -575,7 +555,7 @@ class RemoteAdmission:
         _log.info("A leader is there: this node gives its tickets to it.")
         tickets = queue.tickets()
         if tickets:
-            self._send(Handover(tickets))
+            self._send(messages.Handover(tickets))
         for visit, token in queue.release():
             asked = self._add(visit.request, visit.rep, visit.plan, visit.start)
             if token is not None:
@@ -598,7 +578,7 @@ class RemoteAdmission:
         cancel(self._patience)
         self._patience = None
         if self._parting:
-            self._send(Parting())
+            self._send(messages.Parting())
         self._hand_back()
         everything = list(self._asked.values())
         for asked in sorted(everything, key=lambda one: one.transfer is None):
@@ -609,25 +589,27 @@ class RemoteAdmission:
                 asked.seen = (0, 0, False, False)
                 self._tell(asked)
 
-    def _received(self, link: Link[FromLeader], messages: list[FromLeader]) -> None:
+    def _received(
+        self, link: Link[messages.FromLeader], received: list[messages.FromLeader]
+    ) -> None:
         if link is not self._link:
             return
         self._silent_s = 0.0
-        for message in messages:
-            if isinstance(message, Welcome):
+        for message in received:
+            if isinstance(message, messages.Welcome):
                 if message.epoch < self._latest_epoch():
                     link.drop()
                     return
                 self._epoch = message.epoch
                 self._welcome()
-            elif isinstance(message, Terms):
+            elif isinstance(message, messages.Terms):
                 self._use(message)
-            elif isinstance(message, Proofs):
+            elif isinstance(message, messages.Proofs):
                 told = message.digests
                 self.proofs = None if told is None else frozenset(told)
-            elif isinstance(message, Leave):
+            elif isinstance(message, messages.Leave):
                 self._leave()
-            elif isinstance(message, Digests):
+            elif isinstance(message, messages.Digests):
                 waiting = self._digests.pop(message.number, None)
                 if waiting is not None:
                     waiting.callback(message.digests)
@@ -636,7 +618,7 @@ class RemoteAdmission:
                 if asked is not None:
                     self._do(asked, message)
 
-    def _use(self, terms: Terms) -> None:
+    def _use(self, terms: messages.Terms) -> None:
         before, self._terms, self.met_leader = self._terms, terms, True
         self.blocked.become(terms.blocked or ())
         self._outlet.set_bandwidth(terms.bandwidth_bytes_s)
@@ -654,31 +636,31 @@ class RemoteAdmission:
     ) -> None:
         if asked.transfer is not None:
             self._do_running(asked, asked.transfer, message)
-        elif isinstance(message, Start):
+        elif isinstance(message, messages.Start):
             self._start(asked, message)
-        elif isinstance(message, Allow):
+        elif isinstance(message, messages.Allow):
             self._drop(asked)
             self._allowed.setdefault(asked.request, set()).add(asked.judged or "")
             self._again(asked.request)
-        elif isinstance(message, Respond):
+        elif isinstance(message, messages.Respond):
             self._drop(asked)
             asked.request.respond(
                 message.status, message.headers, message.body, close=message.close
             )
-        elif isinstance(message, Drip):
+        elif isinstance(message, messages.Drip):
             asked.request.drip(message.status, message.name, message.value)
-        elif isinstance(message, Cut):
+        elif isinstance(message, messages.Cut):
             asked.request.abort()
-        elif isinstance(message, Begin):
+        elif isinstance(message, messages.Begin):
             asked.begun = True
             asked.request.begin(message.status, message.headers, message.length, more=message.more)
-        elif isinstance(message, Write):
+        elif isinstance(message, messages.Write):
             asked.request.write(message.data)
-        elif isinstance(message, Finish):
+        elif isinstance(message, messages.Finish):
             self._drop(asked)
             asked.request.finish()
 
-    def _start(self, asked: _Asked, message: Start) -> None:
+    def _start(self, asked: _Asked, message: messages.Start) -> None:
         if asked.start is None:
             asked.request.abort()
             return
@@ -702,24 +684,24 @@ class RemoteAdmission:
         transfer: Transfer,
         message: Told,
     ) -> None:
-        if isinstance(message, Start | Resume):
+        if isinstance(message, messages.Start | messages.Resume):
             # Start: it ran under an earlier leader, and this one has given it a slot again.
             asked.paused = False
-            if isinstance(message, Resume) and asked.share is not None:
+            if isinstance(message, messages.Resume) and asked.share is not None:
                 asked.share.background = message.background
             transfer.resume()
-        elif isinstance(message, MayEnd):
+        elif isinstance(message, messages.MayEnd):
             asked.let_end()
-        elif isinstance(message, Cut):
+        elif isinstance(message, messages.Cut):
             transfer.abort(message.reason or "the queue ended it")
-        elif isinstance(message, Respond):
+        elif isinstance(message, messages.Respond):
             self._wait_for(asked, transfer, message)
         else:
             # Held until its turn: its header went out long ago, so nothing can be said.
             asked.paused = True
             transfer.pause()
 
-    def _wait_for(self, asked: _Asked, transfer: Transfer, message: Respond) -> None:
+    def _wait_for(self, asked: _Asked, transfer: Transfer, message: messages.Respond) -> None:
         """A body that ran under an earlier leader has no slot now: it waits, as a client would."""
         headers = {name.lower(): value for name, value in message.headers}
         if message.status != 503:
