@@ -8,7 +8,7 @@ connection finds its lease open.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
 from ...policies.contract import Admit, Job
 from ...policies.reading import ReadingPace, RunningRate
@@ -64,49 +64,31 @@ def was_shut(shut_s: float, passed_s: float) -> bool:
     return shut_s >= DOWNLOADS.shut * passed_s
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Delivery:
     """One response body on a lease; the listener of its transfer."""
 
-    __slots__ = (
-        "_ended",
-        "_ending",
-        "_go_on",
-        "_may_end",
-        "_plan",
-        "delivered_bytes",
-        "download",
-        "over",
-        "planned_bytes",
-        "seen_bytes",
-        "share",
-        "shut_s",
-        "transfer",
-    )
+    download: LeasedDownload
+    _plan: BodyPlan
+    _ending: Callable[[Delivery, Callable[[], None]], None]
+    _ended: Callable[[Delivery], None]
+    share: Share | None = field(init=False)
+    transfer: Transfer | None = None
+    over: bool = False
+    delivered_bytes: int = 0
+    #: How much of the file it brings in all.
+    planned_bytes: int = field(init=False)
+    #: Whether its last bytes may leave, and who waits for that.
+    _may_end: bool = False
+    _go_on: Callable[[], None] | None = None
+    #: What had arrived at the last look.
+    seen_bytes: int = 0
+    #: For how long its peer's window had been shut by then, seconds.
+    shut_s: float = 0.0
 
-    def __init__(
-        self,
-        download: LeasedDownload,
-        plan: BodyPlan,
-        ending: Callable[[Delivery, Callable[[], None]], None],
-        ended: Callable[[Delivery], None],
-    ) -> None:
-        self.download = download
-        self.share: Share | None = download.share
-        self.transfer: Transfer | None = None
-        self.over = False
-        self.delivered_bytes = 0
-        self._plan = plan
-        #: How much of the file it brings in all.
-        self.planned_bytes = sum([stop - start for start, stop in plan.ranges])
-        self._ending = ending
-        self._ended = ended
-        #: Whether its last bytes may leave, and who waits for that.
-        self._may_end = False
-        self._go_on: Callable[[], None] | None = None
-        #: What had arrived at the last look.
-        self.seen_bytes = 0
-        #: For how long its peer's window had been shut by then, seconds.
-        self.shut_s = 0.0
+    def __post_init__(self) -> None:
+        self.share = self.download.share
+        self.planned_bytes = sum([stop - start for start, stop in self._plan.ranges])
 
     def may_end(self, go_on: Callable[[], None]) -> bool:
         asked, self._go_on = self._go_on is not None, go_on
@@ -174,97 +156,72 @@ class Delivery:
         return passed_s
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class LeasedDownload:
     """One lease as the gate sees it."""
 
-    __slots__ = (
-        "_counted",
-        "_looked_s",
-        "_standing_bytes",
-        "_still_s",
-        "_was_complete",
-        "address",
-        "client",
-        "coverage",
-        "deliveries",
-        "ended_bytes",
-        "ending",
-        "etag",
-        "file",
-        "flowed_bytes",
-        "flying_bytes",
-        "held",
-        "issued_s",
-        "lease",
-        "look_at_s",
-        "pace",
-        "paused",
-        "planned_bytes",
-        "rate",
-        "reads_bytes_s",
-        "share",
-        "signed",
-        "size_bytes",
-        "started_s",
-        "token",
-        "waited_s",
-        "wanted_bytes",
-        "woken",
-    )
+    admit: InitVar[Admit]
+    job: InitVar[Job]
+    rep: InitVar[Representation | None]
+    started_s: float
+    #: When its ticket was issued, on the process clock; None without one.
+    issued_s: float | None = None
+    small_below_bytes: InitVar[int] = 0
+    waited_s: float = field(init=False)
+    #: The token that its answers carry, and the ticket and class that it was signed for.
+    token: bytes = b""
+    signed: tuple[int, str] | None = None
+    lease: int = field(init=False)
+    share: Share = field(init=False)
+    client: str = field(init=False)
+    address: str = field(init=False)
+    file: str = field(init=False)
+    #: Which file it is shows when its client comes, if the slot was given to one that waited.
+    size_bytes: int = field(init=False)
+    etag: str = field(init=False)
+    wanted_bytes: int = field(init=False)
+    paused: bool = False
+    #: Held back for a moment, to see what the line carries without it.
+    held: bool = False
+    #: What bodies that are over have delivered.
+    ended_bytes: int = 0
+    _looked_s: float = field(init=False)
+    #: When `came_to_stand` counted last, and what had arrived then; what it found to stand.
+    _counted: tuple[float, int] = field(init=False)
+    _standing_bytes: int = 0
+    #: When it is worth looking again (0: at once), and for how long it has taken nothing.
+    look_at_s: float = 0.0
+    _still_s: float = 0.0
+    #: Called when it moves again; None while it is looked at anyway.
+    woken: Callable[[int], None] | None = None
+    rate: RunningRate = field(default_factory=RunningRate)
+    pace: ReadingPace = field(default_factory=ReadingPace)
+    #: What its program is known to read; 0: that is not known.
+    reads_bytes_s: float = 0.0
+    flowed_bytes: int = 0
+    #: What had not arrived yet at the last `look`.
+    flying_bytes: int = 0
+    coverage: IntervalSet = field(default_factory=IntervalSet)
+    _was_complete: bool = False
+    deliveries: set[Delivery] = field(default_factory=set)
+    #: What these bring in all, each counted by itself.
+    planned_bytes: int = 0
+    #: Whether the journal has it as used up, although its last bytes may be here yet.
+    ending: bool = False
 
-    def __init__(
-        self,
-        admit: Admit,
-        job: Job,
-        rep: Representation | None,
-        now: float,
-        issued_s: float | None = None,
-        small_below_bytes: int = 0,
+    def __post_init__(
+        self, admit: Admit, job: Job, rep: Representation | None, small_below_bytes: int
     ) -> None:
-        #: When its ticket was issued, on the process clock; None without one.
-        self.issued_s = issued_s
+        now, issued_s = self.started_s, self.issued_s
         self.waited_s = 0.0 if issued_s is None else max(0.0, now - issued_s)
-        #: The token that its answers carry, and the ticket and class that it was signed for.
-        self.token = b""
-        self.signed: tuple[int, str] | None = None
-        self.lease = admit.lease
+        self.lease, self.client, self.file = admit.lease, job.client, job.file
+        self.address = address_of(job.client)
         small = job.size_bytes < small_below_bytes and len(job.network) > 0
         self.share = Share(counts_body=job.counts_body, address=job.network[0] if small else "")
-        self.client = job.client
-        self.file = job.file
-        #: Which file it is shows when its client comes, if the slot was given to one that waited.
         self.size_bytes = job.size_bytes if rep is None else rep.size_bytes
         self.etag = "" if rep is None else rep.etag
         self.wanted_bytes = job.remaining_bytes
-        self.started_s = now
-        self.paused = False
-        #: Held back for a moment, to see what the line carries without it.
-        self.held = False
-        #: What bodies that are over have delivered.
-        self.ended_bytes = 0
-        self._looked_s = now
-        #: When `came_to_stand` counted last, and what had arrived then; what it found to stand.
-        self._counted = (now, 0)
-        self._standing_bytes = 0
-        #: When it is worth looking again (0: at once), and for how long it has taken nothing.
-        self.look_at_s = self._still_s = 0.0
-        #: Called when it moves again; None while it is looked at anyway.
-        self.woken: Callable[[int], None] | None = None
-        self.rate = RunningRate()
-        self.pace = ReadingPace()
-        #: What its program is known to read; 0: that is not known.
-        self.reads_bytes_s = 0.0
-        self.flowed_bytes = 0
-        #: What had not arrived yet at the last `look`.
-        self.flying_bytes = 0
-        self.coverage = IntervalSet()
-        self._was_complete = False
-        self.deliveries: set[Delivery] = set()
-        #: What these bring in all, each counted by itself.
-        self.planned_bytes = 0
-        #: Whether the journal has it as used up, although its last bytes may be here yet.
-        self.ending = False
-        self.address = address_of(job.client)
+        self._looked_s, self._counted = now, (now, 0)
 
     @property
     def rate_bytes_s(self) -> float:

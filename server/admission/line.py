@@ -129,7 +129,7 @@ class LingeringBodies:
 
 
 class LineKeeper:
-    """The `Line` of one machine: finds what it carries, and keeps the cap just below. Tick it often."""
+    """The `Line` of one machine: finds what it carries and caps the pacer just below."""
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from twisted.logger import Logger
@@ -53,40 +54,24 @@ class ParkingGate(Protocol):
         ...
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class ParkedRequest:
     """One request that is kept open."""
 
-    __slots__ = (
-        "_look_call",
-        "_parked",
-        "_trickle_call",
-        "_trickled",
-        "over",
-        "rule",
-        "ticket",
-        "visit",
-        "wait",
-        "waits_for",
-    )
+    _parked: ParkedRequests
+    visit: AdmissionRequest | StatusRequest
+    rule: ToolRule
+    wait: Wait
+    #: Its ticket while it waits for a place, else None.
+    ticket: int | None = None
+    waits_for: ParkedFor = ParkedFor.SLOT
+    over: bool = False
+    _trickled: int = 0
+    _trickle_call: DelayedCall = field(init=False)
+    _look_call: DelayedCall | None = None
 
-    def __init__(
-        self,
-        parked: ParkedRequests,
-        visit: AdmissionRequest | StatusRequest,
-        rule: ToolRule,
-        wait: Wait,
-    ) -> None:
-        self._parked = parked
-        self.visit = visit
-        self.rule = rule
-        self.wait = wait
-        #: Its ticket while it waits for a place, else None.
-        self.ticket: int | None = None
-        self.waits_for = ParkedFor.SLOT
-        self.over = False
-        self._trickled = 0
-        self._trickle_call: DelayedCall = parked.call_later(rule.silent_s, self._trickle)
-        self._look_call: DelayedCall | None = None
+    def __post_init__(self) -> None:
+        self._trickle_call = self._parked.call_later(self.rule.silent_s, self._trickle)
 
     @property
     def committed(self) -> bool:
