@@ -29,7 +29,7 @@ class QueueActions:
         if row is None or row.state not in (TicketState.WAITING, TicketState.READY):
             return False
         requests = gate.parked.with_ticket(number)
-        gate.leases.withdraw(number)
+        gate.leases.driver.withdraw(number, gate.now())
         gate.parts.passes.end(row.client, row.file)
         for request in requests:
             gate.parked.remove(request)
@@ -43,7 +43,7 @@ class QueueActions:
     def promote(self, number: int) -> bool:
         """Move a waiting ticket to the head of the queue; False when it does not wait."""
         gate = self._gate
-        done = gate.leases.promote(number)
+        done = gate.leases.driver.promote(number, gate.now())
         gate.leases.settle()
         return done
 

@@ -104,6 +104,7 @@ class Gate:
             parts.terms.holds_per_client,
         )
         self.leases = LeaseManager(parts, policy, settings, self.parked, self._check)
+        self._driver = self.leases.driver
         self._small_below = settings.small_below_bytes
         self.reception = Identifier(parts, self.parked, lambda: self._small_below)
         #: Since when requests are parked with tickets although nothing runs.
@@ -305,7 +306,7 @@ class Gate:
         rule = _BRIEFLY.model_copy(update={"silent_s": most_s})
         wait = Wait(most_s, ticket.number, self.policy.place(ticket.number))
         self._park(StatusRequest(request, job, tell), rule, wait, ParkedFor.PLACE)
-        self.leases.present(ticket.number, request.connection.line)
+        self._driver.present(ticket.number, self.now(), request.connection.line)
         self.leases.settle()
         return True
 
@@ -352,12 +353,12 @@ class Gate:
 
     def _decide(self, visit: AdmissionRequest, ticket: Ticket | None) -> Decision:
         if ticket is None:
-            return self.leases.offer(visit.job)
+            return self._driver.offer(visit.job, self.now())
         if self.policy.issued_s(ticket.number) is None:
             if self.parts.numbers.is_over(ticket.number):
                 # A place that it has from elsewhere may have taken this one's room.
                 if self.policy.holds(visit.job.client, visit.job.file):
-                    return self.leases.offer(visit.job)
+                    return self._driver.offer(visit.job, self.now())
                 return Refuse(Reason.TICKET_USED)
             # The signature proves a ticket that the journal lost: it gets its place back.
             self._take_up(
@@ -375,7 +376,7 @@ class Gate:
                     network=visit.job.stranger_network,
                 )
             )
-        return self.leases.offer(visit.job, ticket.number)
+        return self._driver.offer(visit.job, self.now(), ticket.number)
 
     def take_up(self, rows: Iterable[TicketRow]) -> None:
         """Give tickets their places that were issued elsewhere; their times are of the wall."""
@@ -411,17 +412,17 @@ class Gate:
             self._watch_on(request, request.visit)
             return
         job = request.visit.job
-        decision = self.leases.offer(job, request.ticket)
+        decision = self._driver.offer(job, self.now(), request.ticket)
         if isinstance(decision, Refuse) and decision.reason in _FORBIDDEN:
             # Its place is gone (an operator's doing, or a switch of policy): a new one, then.
-            decision = self.leases.offer(job)
+            decision = self._driver.offer(job, self.now())
         self._decided_again(request, request.visit, decision)
 
     def _watch_on(self, request: ParkedRequest, visit: StatusRequest) -> None:
         """A page's turn may have come: its lease begins now, and the page comes for it."""
         row = self.policy.ticket(request.ticket) if request.ticket is not None else None
         if row is not None and row.state in _QUEUED:
-            decision = self.leases.offer(visit.job, row.number)
+            decision = self._driver.offer(visit.job, self.now(), row.number)
             if isinstance(decision, Wait):
                 self._keep(request, decision, _waits_for(decision))
                 return
@@ -474,7 +475,7 @@ class Gate:
         ticket = request.ticket
         self.parked.remove(request)
         if ticket is not None and not self.parked.with_ticket(ticket):
-            self.leases.absent(ticket)
+            self._driver.absent(ticket, self.now())
             self.leases.settle()
 
     def _let_go(self, request: ParkedRequest) -> None:

@@ -1,8 +1,8 @@
 """The live side of the policy driver: leases with their transfers, the journal, passing time.
 
 Everything that the policy decides by itself is carried out here: pauses, resumes, leases that
-ended, tickets that are called. It looks at the progress of each download four times a second. Only
-this module calls the policy. Others read `LeaseManager.policy`.
+ended, tickets that are called. It looks at the progress of each download four times a second.
+Others call the policy by `LeaseManager.driver`, then `settle`, and read `LeaseManager.policy`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import islice
 
 from twisted.logger import Logger
 
-from ...policies.contract import Admit, Decision, Job, PolicyView, TicketRow, TicketState
+from ...policies.contract import Admit, Job, PolicyView, TicketRow, TicketState
 from ...policies.driver import PolicyDriver
 from ...policies.registry import make_policy
 from ...policies.settings import PolicySettings
@@ -77,13 +77,14 @@ class LeaseManager:
         self._parts = parts
         self._rng: random.Random = parts.rng
         together = settings.of_machines(parts.machines)
-        self._driver = PolicyDriver(make_policy(policy, together, self._rng), self)
+        #: The policy to be called; `settle` follows each call.
+        self.driver = PolicyDriver(make_policy(policy, together, self._rng), self)
         #: Whether the doors are closed for maintenance.
         self.closed = False
         #: Bound once: it is asked for each small file.
-        self.admit_small = self._driver.admit_small
-        self.admit_single_write = self._driver.admit_single_write
-        self.can_admit_single_write = self._driver.can_admit_single_write
+        self.admit_small = self.driver.admit_small
+        self.admit_single_write = self.driver.admit_single_write
+        self.can_admit_single_write = self.driver.can_admit_single_write
         self._parked = parked
         self._check = check
         #: Downloads with a connection less than at the last settling.
@@ -103,12 +104,12 @@ class LeaseManager:
     @property
     def policy(self) -> PolicyView:
         """The policy that decides at present, to look at."""
-        return self._driver.view
+        return self.driver.view
 
     def close_doors(self, closed: bool) -> None:
         """Close the doors: no download starts. Or open them again."""
         self.closed = closed
-        self._driver.close(closed)
+        self.driver.close(closed)
         self.settle()
 
     # -- the life of the lease manager ---------------------------------------------------------
@@ -132,15 +133,11 @@ class LeaseManager:
         """Another policy, or the same with other settings; it takes over everything."""
         self._record()
         together = settings.of_machines(self._parts.machines)
-        self._driver.switch(lambda old: make_policy(name, together, self._rng, old))
+        self.driver.switch(lambda old: make_policy(name, together, self._rng, old))
         self.settings = settings
         self._pass_time()
 
-    # -- calls to the policy; `settle` follows each --------------------------------------------
-
-    def offer(self, job: Job, ticket: int | None = None) -> Decision:
-        """Ask the policy to start a job."""
-        return self._driver.offer(job, self.now(), ticket)
+    # -- tickets ---------------------------------------------------------------------------------
 
     def restore(self, row: TicketRow) -> None:
         """Take up a ticket that its token proves; its times are of the wall clock."""
@@ -148,22 +145,6 @@ class LeaseManager:
         restored = self.policy.ticket(row.number)
         if restored is not None:
             self._keep([restored])
-
-    def present(self, ticket: int, line: str) -> None:
-        """A request is parked at this line with this ticket from now on."""
-        self._driver.present(ticket, self.now(), line)
-
-    def absent(self, ticket: int) -> None:
-        """No request is parked with this ticket any more."""
-        self._driver.absent(ticket, self.now())
-
-    def withdraw(self, ticket: int) -> None:
-        """An operator takes a ticket out of the queue."""
-        self._driver.withdraw(ticket, self.now())
-
-    def promote(self, ticket: int) -> bool:
-        """An operator moves a ticket to the head; False when it does not wait."""
-        return self._driver.promote(ticket, self.now())
 
     # -- downloads -----------------------------------------------------------------------------
 
@@ -190,7 +171,7 @@ class LeaseManager:
 
     def left(self, download: LeasedDownload) -> None:
         """The request for this lease left before the first byte, or is yet to come."""
-        self._driver.end(download.lease, self.now(), download.remaining_bytes(), done=False)
+        self.driver.end(download.lease, self.now(), download.remaining_bytes(), done=False)
         self.settle()
 
     def end(self, download: LeasedDownload, reason: str) -> None:
@@ -199,7 +180,7 @@ class LeaseManager:
             return
         download.abort(reason)
         self._ended.add((download.client, download.file))
-        self._driver.cut(download.lease, self.now())
+        self.driver.cut(download.lease, self.now())
         self._parts.passes.end(download.client, download.file)
         self.settle()
 
@@ -210,7 +191,7 @@ class LeaseManager:
         """
         download, row = delivery.download, None
         running = self.downloads.get(download.lease) is download
-        ticket = self._driver.ticket_of(download.lease) if running else None
+        ticket = self.driver.ticket_of(download.lease) if running else None
         if ticket is not None and download.about_to_complete():
             row = self.policy.ticket(ticket)
         if row is None:
@@ -241,11 +222,11 @@ class LeaseManager:
         if done:
             self._drop(download.lease)
             parts.passes.end(download.client, download.file)
-        self._driver.end(download.lease, now, left, done=done)
+        self.driver.end(download.lease, now, left, done=done)
         if download.ending and not done:
             # Its connection was lost in its last bytes: the ticket counts again.
             download.ending = False
-            ticket = self._driver.ticket_of(download.lease)
+            ticket = self.driver.ticket_of(download.lease)
             row = self.policy.ticket(ticket) if ticket is not None else None
             self._keep([row] if row is not None else [])
         if self._somebody_waits():
@@ -292,10 +273,10 @@ class LeaseManager:
     def _somebody_waits(self) -> bool:
         if self._paused or self._parked:
             return True
-        return self._driver.view.anybody_waits()
+        return self.driver.view.anybody_waits()
 
     def _record(self) -> None:
-        rows = self._driver.changes()
+        rows = self.driver.changes()
         if rows:
             self._keep(rows)
 
@@ -312,7 +293,7 @@ class LeaseManager:
 
     def live_tickets(self) -> list[TicketRow]:
         """All tickets that a journal must have: waiting, ready and started, on the wall clock."""
-        numbers = map(self._driver.ticket_of, self.downloads)
+        numbers = map(self.driver.ticket_of, self.downloads)
         started = (self.policy.ticket(number) for number in numbers if number is not None)
         ahead_s = self._parts.wall_ahead_s()
         rows = [*self.policy.tickets(), *(row for row in started if row is not None)]
@@ -325,7 +306,7 @@ class LeaseManager:
             rows = (moved(row, -ahead_s) for row in rows)
         # The clock may have been set back since. No ticket was issued in the future.
         rows = [row if row.issued_s <= now else row._replace(issued_s=now) for row in rows]
-        self._driver.restore(rows, now, self._parts.numbers.first)
+        self.driver.restore(rows, now, self._parts.numbers.first)
         return rows
 
     def _pass_time(self) -> None:
@@ -334,13 +315,13 @@ class LeaseManager:
         now = self.now()
         self._settling = True
         try:
-            wake_s = self._driver.settle(now)
+            wake_s = self.driver.settle(now)
             while self._ended:
                 ended, self._ended = self._ended, set()
                 if self._parked:
                     for client, file in ended:
                         self._parked.connection_ended(client, file)
-                    wake_s = self._driver.settle(now)
+                    wake_s = self.driver.settle(now)
         finally:
             self._settling = False
         self._record()
@@ -366,7 +347,7 @@ class LeaseManager:
             self._to_measure = iter(leases)
             self._measure(now, TICK_S / max(1, -(-len(leases) // LEASES.at_once)))
         goodput = line.goodput_bytes_s()
-        self._driver.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
+        self.driver.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
         self._seat(now)
         self._pass_time()
         self._check()
@@ -388,7 +369,7 @@ class LeaseManager:
                     held_back = line.held_back(download)
                     rate = download.rate.told_bytes_s(held_back)
                     reads = download.reads_bytes_s
-                    self._driver.progress(lease, now, left, rate, held_back, reads)
+                    self.driver.progress(lease, now, left, rate, held_back, reads)
         self._measure_call = (
             self._parts.reactor.callLater(
                 max(0.0, due_s + pause_s - now), self._measure, due_s + pause_s, pause_s
@@ -410,11 +391,11 @@ class LeaseManager:
                 weight=entry.weight,
                 network=entry.network,
             )
-            decision = self._driver.offer(job, now)
+            decision = self.driver.offer(job, now)
             if isinstance(decision, Admit):
                 if decision.lease not in self.downloads:
                     self.begin(LeasedDownload(decision, job, entry.rep, now))
-                self._driver.end(decision.lease, now, size, done=False)
+                self.driver.end(decision.lease, now, size, done=False)
         self._parts.prequeue.tend(wall_s)
 
     # -- the driver's hands (see `policies.driver.Hands`) --------------------------------------

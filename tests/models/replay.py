@@ -205,7 +205,8 @@ class Replay:
         self.reign.settle()
 
     def do_end(self, client: int) -> None:
-        self.reign.house.gate.leases.withdraw(self.numbers[client])
+        leases = self.reign.house.gate.leases
+        leases.driver.withdraw(self.numbers[client], leases.now())
         self.reign.settle()
 
     def do_lose_start(self, client: int) -> None:

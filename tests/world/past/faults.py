@@ -133,7 +133,7 @@ PAST: tuple[PastFault, ...] = (
         "cancel-frees-no-slot",
         "tests/test_server_leases.py",
         "server.admission.leases",
-        "        self._driver.cut(download.lease, self.now())\n",
+        "        self.driver.cut(download.lease, self.now())\n",
         "",
     ),
     PastFault(
@@ -275,7 +275,7 @@ PAST: tuple[PastFault, ...] = (
         "watching-page-is-not-called",
         "2716637",
         "server.admission.gate",
-        "        self.leases.present(ticket.number, request.connection.line)\n",
+        "        self._driver.present(ticket.number, self.now(), request.connection.line)\n",
         "",
     ),
     PastFault(
