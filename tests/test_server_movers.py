@@ -21,7 +21,7 @@ from tests.fakes import Asked, FakeFactory, House, representation
 from tidegate import cli
 from tidegate.protocol.errors import ProtocolError
 from tidegate.server.control.problems import Problem
-from tidegate.server.control.revisions import Configured, Revisions
+from tidegate.server.control.revisions import Revisions
 from tidegate.server.files.transfer import BodyPlan, FileKey, Transfer, TransferListener
 from tidegate.server.gate.found_again import KeptBody, MovesJournal, request_of
 from tidegate.server.gate.handover import MoverAdmission
@@ -463,7 +463,7 @@ def test_an_operator_cannot_choose_a_policy_that_pauses() -> None:
     nothing: Any = None
     revision = RevisionRecord(0.0, "file", "ticket", {})
     revisions = Revisions(
-        *(gate, nothing, nothing, lambda: 0.0, revision, Configured("ticket", {})), may_pause=False
+        *(gate, nothing, nothing, lambda: 0.0, revision, revision), may_pause=False
     )
     with pytest.raises(Problem, match="A gate cannot use fair"):
         revisions.apply("fair", gate.settings, "anna")

@@ -80,7 +80,7 @@ def test_what_follows_a_reload_is_in_force_after_it(service: Service, tmp_path: 
     assert (service.gate.policy.name, service.gate.settings.slots) == ("fcfs", 9)
     assert service.gate.settings.bandwidth_bytes_s == 1e6
     assert service.gate.parts.rules.verdict("/secret/a").hidden(0.0)
-    assert service.admin.server.scrapers == ("192.0.2.0/24",)
+    assert service.admin.server.may_scrape("192.0.2.9", "files.example", forwarded=False)
     assert [one.url for one in service.site.fields.mirrors] == ["https://mirror.example/"]
     assert service.connections.factory.limits.max_headers == 9
     assert service.waiting.own is not before

@@ -153,7 +153,7 @@ async def get_arrivals(ask: HandlerCall, query: ArrivalsQuery) -> ArrivalsOut:
 async def get_open_api(ask: HandlerCall) -> Answer:
     """This document."""
     routes = (route for route in ask.admin.router.routes if route.operation is not None)
-    found = openapi(routes, ask.server.vitals.version)
+    found = openapi(routes, ask.server.vitals.read().version)
     return Answer(200, json.dumps(found).encode(), (("content-type", "application/json"),))
 
 

@@ -11,29 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import maybeDeferred
-from twisted.logger import Logger, globalLogPublisher
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from ...protocol.version import __version__
 from ..accounts.proofs import shows_one_of
 from ..accounts.stored import OpenedAccounts, StoredAccounts, open_accounts
 from ..admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES, AdminHandler
-from ..admission.actions import QueueActions
-from ..admission.gate import Gate
-from ..control.alerting import Alerting, descriptors_part
-from ..control.blocks import BlockedNetworks
-from ..control.branding import LOGO_ROUTE, Branding
-from ..control.doors import Doors
-from ..control.events import EventLog, FaultCount
-from ..control.file_index import FileIndex
-from ..control.history import Arrivals, History
-from ..control.key_values import KeyValues
-from ..control.revisions import Revisions
-from ..control.rule_keeper import RuleKeeper
-from ..control.server import Server
-from ..control.vitals import Totals, Vitals
-from ..files.site import Site
+from ..control.server import ControlTerms, Rooms, Server
 from ..http.clock import Reactor, in_pool
 from ..http.factory import HttpFactory
 from ..http.front import Front
@@ -43,18 +28,13 @@ from ..http.request import Request
 from ..http.tls import TlsServer
 from ..store.accounts import OperatorTables
 from ..store.records import RevisionRecord
-from ..store.store import Store
-from .bootstrap import CONFIGURATION, configured_policy
+from .bootstrap import configured_revision
 from .listeners import Listener, OpenListener, open_admin
 from .parts import Part
 from .settings import ServerConfig
 
 if TYPE_CHECKING:
     from ..admin.app import Admin
-    from ..gate.room import GateRoom
-    from ..mirror.registry import Registry
-    from ..multicast.service import MulticastRoom
-    from ..torrent.room import TorrentRoom
 
 _KEY_BYTES = 32
 
@@ -102,19 +82,10 @@ class AdminService:
         config: ServerConfig,
         reactor: Reactor,
         now: Callable[[], float],
-        *,
-        gate: Gate,
-        site: Site,
-        store: Store,
+        rooms: Rooms,
         tables: OperatorTables,
-        documents: KeyValues,
         revision: RevisionRecord,
-        arrivals: Arrivals,
-        totals: Callable[[], Totals],
-        multicast: MulticastRoom | None,
-        torrents: TorrentRoom | None,
-        movers: GateRoom | None,
-        mirrors: Registry | None,
+        *,
         tls: TlsServer | None,
         key: bytes | None,
         opened: OpenListener | None = None,
@@ -128,63 +99,11 @@ class AdminService:
         self._tls = tls
         # For the work of pages, apart from the threads of the store.
         self._pool = ThreadPool(0, 3, "admin")
-        self.faults = FaultCount()
-        desk, events = QueueActions(gate), EventLog(store, now)
-        vitals = Vitals(
-            version=__version__,
-            started_s=now(),
-            gate=gate,
-            totals=totals,
-            store=store,
-            multicast=multicast,
-            torrents=torrents,
-            movers=movers,
-            faults=self.faults,
-            loop_lag_s=getattr(reactor, "loop_lag_s", lambda: 0.0),
-        )
-        popularity, kept_s = gate.parts.popularity, config.ticket_max_age_s
-        branding = Branding(gate.parts.waiting, documents)
-        prequeue, real_url = gate.parts.prequeue, site.tree.real_url
-        self.server = Server(
-            now=now,
-            off=lambda work: in_pool(reactor, self._pool, work),
-            gate=gate,
-            desk=desk,
-            store=store,
-            site=site,
-            passes=gate.parts.passes,
-            prequeue=prequeue,
-            mirrors=mirrors,
-            multicast=multicast,
-            vitals=vitals,
-            history=History(reactor, now, store, vitals, popularity, arrivals, kept_s),
-            events=events,
-            alerting=Alerting(
-                config.alerts,
-                reactor,
-                now,
-                self._alert_figures,
-                lambda work: in_pool(reactor, self._pool, work),
-                events,
-            ),
-            revisions=Revisions(
-                gate,
-                store,
-                events,
-                now,
-                revision,
-                configured_policy(config),
-                may_pause=movers is None,
-            ),
-            rules=RuleKeeper(gate, prequeue, documents, now, config.rules, real_url),
-            blocks=BlockedNetworks(desk, documents, now),
-            branding=branding,
-            doors=Doors(gate, branding, documents),
-            files=FileIndex(reactor, site, gate, store, now),
-            scrapers=config.metrics_from,
-            behind_proxy=bool(config.trusted_proxies),
-        )
-        site.add_route(LOGO_ROUTE, branding.answer_logo)
+
+        def off(work: Callable[[], Any]) -> Any:
+            return in_pool(reactor, self._pool, work)
+
+        self.server = Server(rooms, reactor, now, off, control_terms(config), revision)
         self._connections: AdminConnections | None = None
         self._accounts: OpenedAccounts | None = None
         self._admin: Admin | None = None
@@ -193,18 +112,12 @@ class AdminService:
 
     def parts(self) -> tuple[Part, Part]:
         """See `ServerRoom`. Starting raises `CannotStart`."""
-        operators = Part("operators", self._put_in_force, self._end)
+        operators = Part("operators", self._begin, self._end)
         return operators, Part("admin", self._listen, self._close)
 
-    def _put_in_force(self) -> None:
-        observer: Any = self.faults
-        globalLogPublisher.addObserver(observer)
+    def _begin(self) -> None:
         self._pool.start()
-        self.server.rules.put_in_force()
-        self.server.blocks.open()
-        self.server.doors.put_in_force()
-        self.server.history.start()
-        self.server.alerting.timer.start()
+        self.server.start()
 
     def _listen(self) -> None:
         if self._config.admin != "off":
@@ -215,22 +128,7 @@ class AdminService:
 
     def reconfigure(self, config: ServerConfig) -> None:
         """See `ServerRoom`: rules and policy, which operators change as well."""
-        server = self.server
-        server.rules.configure(config.rules)
-        server.reconfigure(config.metrics_from)
-        server.revisions.reconfigure(
-            configured_policy(config),
-            config.policy_settings(),
-            CONFIGURATION,
-            "The configuration was read again.",
-        )
-
-    def _alert_figures(self) -> dict[str, Any]:
-        return {
-            **self.server.vitals.figures(),
-            "mirror_states": self.server.mirror_states(),
-            "descriptors_part": descriptors_part(),
-        }
+        self.server.reconfigure(control_terms(config))
 
     def proofs(self) -> frozenset[str] | None:
         """The proofs that a request comes from an operator, see `server.accounts.proofs`.
@@ -313,11 +211,18 @@ class AdminService:
     def _end(self) -> None:
         if self._admin is not None:
             self._admin.close()
-        self.server.alerting.timer.stop()
-        self.server.history.stop()
-        observer: Any = self.faults
-        globalLogPublisher.removeObserver(observer)
+        self.server.stop()
         self._pool.stop()
+
+
+def control_terms(config: ServerConfig) -> ControlTerms:
+    """What the configuration says of what operators see and change."""
+    return ControlTerms(
+        configured_revision(config, 0.0),
+        config.rules,
+        config.ticket_max_age_s,
+        config.metrics_from,
+    )
 
 
 def _load_pages() -> None:

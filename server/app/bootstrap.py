@@ -6,13 +6,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
 from ...protocol.disk.durable import write_whole
 from ..admission.number_allocator import BLOCK
-from ..control.revisions import Configured, usable
+from ..control.revisions import CONFIGURATION, usable
 from ..store.cluster import Fenced
 from ..store.database import Database, StoreUnavailable, sqlite_url, unverified_host
 from ..store.journal import JournalState, read_journal, reserve_numbers
@@ -21,12 +20,7 @@ from ..store.records import PassRecord, RevisionRecord
 from .config import CannotStart, without_password
 from .settings import ServerConfig
 
-if TYPE_CHECKING:
-    pass
-
 _log = Logger()
-#: Author of revisions that come from the configuration.
-CONFIGURATION = "configuration"
 _MARK = "ticket-numbers"
 #: With less free space SQLite cannot work, in bytes.
 _ROOM_BYTES = 1 << 20
@@ -109,7 +103,7 @@ def revision_in_force(
     `latest` is newest first.
     """
     configured = next((one for one in latest if one.who == CONFIGURATION), None)
-    if configured is None or not same_policy(configured, wanted) or usable(latest[0]) is None:
+    if configured is None or not configured.same_policy(wanted) or usable(latest[0]) is None:
         return None
     return latest[0]
 
@@ -163,14 +157,3 @@ def configured_revision(config: ServerConfig, now: float) -> RevisionRecord:
     """The policy of the configuration."""
     settings = config.policy_settings().model_dump(mode="json")
     return RevisionRecord(now, CONFIGURATION, config.policy, settings)
-
-
-def configured_policy(config: ServerConfig) -> Configured:
-    """The policy of the configuration, without time and author."""
-    wanted = configured_revision(config, 0.0)
-    return Configured(wanted.policy, wanted.settings)
-
-
-def same_policy(one: RevisionRecord, other: RevisionRecord) -> bool:
-    """Whether two revisions have the same policy and settings."""
-    return one.policy == other.policy and dict(one.settings) == dict(other.settings)

@@ -14,6 +14,7 @@ from ...protocol.ticket import KeyRing
 from ..admission.draw import ROUTE as PREQUEUE_ROUTE
 from ..admission.responses import STATUS_PREFIX
 from ..admission.wait_status import WaitStatus
+from ..control.server import Rooms
 from ..control.vitals import Totals
 from ..files.pages import Pages
 from ..files.stored_digests import StoredDigests
@@ -193,18 +194,22 @@ class Service:
             config,
             reactor,
             now,
-            gate=gate,
-            site=site,
-            store=state.store,
-            tables=state.tables,
-            documents=state.documents,
-            revision=state.memory.revision,
-            arrivals=queue.arrivals,
-            totals=self._totals,
-            multicast=self.multicast,
-            torrents=self.torrents,
-            movers=self.movers,
-            mirrors=registry,
+            Rooms(
+                gate,
+                site,
+                state.store,
+                state.documents,
+                queue.arrivals,
+                self._totals,
+                self.multicast,
+                self.torrents,
+                self.movers,
+                registry,
+                config.alerts,
+                bool(config.trusted_proxies),
+            ),
+            state.tables,
+            state.memory.revision,
             tls=tls,
             key=cluster.shared.admin_key if cluster is not None else None,
             opened=admin,

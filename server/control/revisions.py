@@ -16,6 +16,8 @@ from ..store.store import Store
 from .events import EventLog, ask
 from .problems import Problem
 
+#: Author of revisions that come from the configuration.
+CONFIGURATION = "configuration"
 _NUMBER_MOST = 2**62
 
 
@@ -25,14 +27,6 @@ class StaleRevision(Problem):
     def __init__(self) -> None:
         text = "The settings were changed meanwhile; read them again."
         super().__init__(412, text, code="stale-settings")
-
-
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """The policy as the configuration file has it."""
-
-    policy: str
-    settings: Mapping[str, Any]
 
 
 class Revisions:
@@ -48,7 +42,7 @@ class Revisions:
         events: EventLog,
         now: Callable[[], float],
         current: RevisionRecord,
-        configured: Configured,
+        configured: RevisionRecord,
         *,
         may_pause: bool = True,
     ) -> None:
@@ -100,13 +94,13 @@ class Revisions:
         self._store.must(lambda connection: keep_revision(connection, record))
         return record
 
-    def reconfigure(
-        self, configured: Configured, settings: PolicySettings, who: str, note: str
-    ) -> None:
+    def reconfigure(self, configured: RevisionRecord) -> None:
         """Follow a configuration that was read again: its last change of the policy wins."""
-        if configured != self.configured:
+        if not configured.same_policy(self.configured):
             self.configured = configured
-            self.apply(configured.policy, settings, who, note)
+            settings = PolicySettings.model_validate(configured.settings)
+            note = "The configuration was read again."
+            self.apply(configured.policy, settings, configured.who, note)
 
     async def listed(self, before: int | None, limit: int) -> list[RevisionRecord]:
         """Revisions older than `before`, newest first. Raises StoreSilent."""

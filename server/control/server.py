@@ -11,27 +11,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from twisted.logger import globalLogPublisher
+
 from ...protocol.units import format_duration
 from ..admission.actions import QueueActions
-from ..admission.draw import Prequeue
 from ..admission.gate import Gate
-from ..admission.passes import PassBook
+from ..admission.rules import Rule
 from ..files.site import Site
+from ..http.clock import Reactor
+from ..store.records import RevisionRecord
 from ..store.store import Store
-from .alerting import Alerting
+from .alert_settings import AlertSettings
+from .alerting import Alerting, descriptors_part
 from .blocks import BlockedNetworks
-from .branding import Branding
+from .branding import LOGO_ROUTE, Branding
 from .doors import Doors
 from .events import EventLog
 from .file_index import FileIndex
-from .history import History
+from .history import Arrivals, History
+from .key_values import KeyValues
 from .revisions import Revisions
 from .rule_keeper import RuleKeeper
-from .vitals import Vitals
+from .vitals import Totals, Vitals
 
 if TYPE_CHECKING:
+    from ..gate.room import GateRoom
     from ..mirror.registry import Registry
     from ..multicast.service import MulticastRoom
+    from ..torrent.room import TorrentRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,36 +50,119 @@ class StatusLine:
     facts: dict[str, str]
 
 
-@dataclass(slots=True)
-class Server:
-    """The server as operators see it. `off` runs slow pure work on a thread."""
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """The rooms of a running server that operators see and change; None: not configured.
 
-    now: Callable[[], float]
-    off: Callable[[Callable[[], Any]], Any]
+    `alerts` and `behind_proxy` stay as the configuration had them at the start.
+    """
+
     gate: Gate
-    desk: QueueActions
-    store: Store
     site: Site
-    passes: PassBook
-    prequeue: Prequeue
-    mirrors: Registry | None
+    store: Store
+    documents: KeyValues
+    arrivals: Arrivals
+    totals: Callable[[], Totals]
     multicast: MulticastRoom | None
-    vitals: Vitals
-    history: History
-    events: EventLog
-    alerting: Alerting
-    revisions: Revisions
-    rules: RuleKeeper
-    blocks: BlockedNetworks
-    doors: Doors
-    branding: Branding
-    files: FileIndex
-    scrapers: Sequence[str]
+    torrents: TorrentRoom | None
+    movers: GateRoom | None
+    mirrors: Registry | None
+    alerts: AlertSettings
     behind_proxy: bool
 
-    def reconfigure(self, scrapers: Sequence[str]) -> None:
-        """Let these networks read the metrics from now on."""
-        self.scrapers = scrapers
+
+@dataclass(frozen=True, slots=True)
+class ControlTerms:
+    """What a configuration that is read again changes: its policy is `configured`.
+
+    Tickets are kept for `kept_s`. The networks of `scrapers` may read the metrics.
+    """
+
+    configured: RevisionRecord
+    rules: Sequence[Rule]
+    kept_s: float
+    scrapers: Sequence[str]
+
+
+class Server:
+    """The server as operators see it. `off` runs slow work on a thread.
+
+    `current` is the policy in force.
+    """
+
+    def __init__(
+        self,
+        rooms: Rooms,
+        reactor: Reactor,
+        now: Callable[[], float],
+        off: Callable[[Callable[[], Any]], Any],
+        terms: ControlTerms,
+        current: RevisionRecord,
+    ) -> None:
+        gate, site, store, documents = rooms.gate, rooms.site, rooms.store, rooms.documents
+        self.now, self.off = now, off
+        self.gate, self.site, self.store = gate, site, store
+        self.mirrors, self.multicast = rooms.mirrors, rooms.multicast
+        self.passes, self.prequeue = gate.parts.passes, gate.parts.prequeue
+        self._terms, self._behind_proxy = terms, rooms.behind_proxy
+        self.desk = QueueActions(gate)
+        self.events = events = EventLog(store, now)
+        self.vitals = vitals = Vitals(
+            started_s=now(),
+            gate=gate,
+            totals=rooms.totals,
+            store=store,
+            multicast=rooms.multicast,
+            torrents=rooms.torrents,
+            movers=rooms.movers,
+            loop_lag_s=getattr(reactor, "loop_lag_s", lambda: 0.0),
+        )
+        self.history = History(
+            reactor, now, store, vitals, gate.parts.popularity, rooms.arrivals, terms.kept_s
+        )
+        self.alerting = Alerting(rooms.alerts, reactor, now, self._alert_figures, off, events)
+        may_pause = rooms.movers is None
+        self.revisions = Revisions(
+            gate, store, events, now, current, terms.configured, may_pause=may_pause
+        )
+        self.rules = RuleKeeper(
+            gate, self.prequeue, documents, now, terms.rules, site.tree.real_url
+        )
+        self.blocks = BlockedNetworks(self.desk, documents, now)
+        self.branding = Branding(gate.parts.waiting, documents)
+        self.doors = Doors(gate, self.branding, documents)
+        self.files = FileIndex(reactor, site, gate, store, now)
+        site.add_route(LOGO_ROUTE, self.branding.answer_logo)
+
+    def start(self) -> None:
+        """Apply what operators have set up, and begin to record."""
+        observer: Any = self.vitals.faults
+        globalLogPublisher.addObserver(observer)
+        self.rules.put_in_force()
+        self.blocks.open()
+        self.doors.put_in_force()
+        self.history.start()
+        self.alerting.timer.start()
+
+    def stop(self) -> None:
+        """Record no more."""
+        self.alerting.timer.stop()
+        self.history.stop()
+        observer: Any = self.vitals.faults
+        globalLogPublisher.removeObserver(observer)
+
+    def reconfigure(self, terms: ControlTerms) -> None:
+        """Follow a configuration that was read again: rules, scrapers, policy."""
+        self._terms = terms
+        self.rules.configure(terms.rules)
+        self.revisions.reconfigure(terms.configured)
+
+    def _alert_figures(self) -> dict[str, Any]:
+        return {
+            **self.vitals.figures(),
+            "mirror_states": self.mirror_states(),
+            "descriptors_part": descriptors_part(),
+        }
 
     def may_scrape(self, peer: str, host: str, forwarded: bool) -> bool:
         """Whether this address may read the metrics without an API token.
@@ -80,15 +170,18 @@ class Server:
         This machine may, unless the request may come through a proxy on it. `host` must be an
         address or localhost: any site can point its own name to this machine (DNS rebinding).
         """
+        direct = not self._behind_proxy and not forwarded
         if not peer:  # a Unix socket
-            return not self.behind_proxy and not forwarded
+            return direct
         try:
             address = ipaddress.ip_address(peer)
         except ValueError:
             return False
-        named = any(address in ipaddress.ip_network(word, strict=False) for word in self.scrapers)
+        named = any(
+            address in ipaddress.ip_network(word, strict=False) for word in self._terms.scrapers
+        )
         here = address.is_loopback and _names_this_machine(host)
-        return named or (here and not self.behind_proxy and not forwarded)
+        return named or (here and direct)
 
     def mirror_rows(self) -> list[StatusLine]:
         """All mirrors: those of the configuration, then the followers with their reports."""

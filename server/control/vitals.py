@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...policies.contract import Snapshot
+from ...protocol.version import __version__
 from ..admission.gate import Gate
 from ..store.store import Store
 from .events import FaultCount
@@ -91,7 +92,6 @@ class Readiness:
 class Vitals:
     """Reads the figures of a running server."""
 
-    version: str
     started_s: float
     gate: Gate
     totals: Callable[[], Totals]
@@ -99,9 +99,9 @@ class Vitals:
     multicast: MulticastRoom | None
     torrents: TorrentRoom | None
     movers: GateRoom | None
-    faults: FaultCount
     #: How long everything had to wait for one turn of the loop, in seconds.
     loop_lag_s: Callable[[], float] = lambda: 0.0
+    faults: FaultCount = field(default_factory=FaultCount)
 
     def snapshot(self) -> Snapshot:
         """The figures of admission."""
@@ -143,7 +143,7 @@ class Vitals:
         peers = torrents.census() if torrents is not None else None
         moves = self.movers.moves if self.movers is not None else None
         return Health(
-            version=self.version,
+            version=__version__,
             started_s=self.started_s,
             totals=self.totals(),
             draining=self.gate.draining,

@@ -19,6 +19,10 @@ class RevisionRecord:
     number: int = 0
     restored_from: int | None = None
 
+    def same_policy(self, other: RevisionRecord) -> bool:
+        """Whether both have the same policy and settings."""
+        return self.policy == other.policy and dict(self.settings) == dict(other.settings)
+
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:

@@ -104,7 +104,7 @@ class ServerLife:
     def kill(self) -> None:
         """As SIGKILL does: the kernel closes what was open."""
         state = self.service._state
-        faults: Any = self.service.admin.faults
+        faults: Any = self.service.admin.server.vitals.faults
         from twisted.logger import globalLogPublisher
 
         with contextlib.suppress(ValueError):

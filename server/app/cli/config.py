@@ -97,9 +97,9 @@ class _Row:
 def _changed(loaded: LoadedConfig) -> dict[str, tuple[Any, str]]:
     """The settings that a revision of the admin page overrides: values, and the revision."""
     # The database is only needed here.
-    from ..bootstrap import configured_policy, stored_revision
+    from ..bootstrap import configured_revision, stored_revision
 
-    current, configured = stored_revision(loaded.config), configured_policy(loaded.config)
+    current, configured = stored_revision(loaded.config), configured_revision(loaded.config, 0.0)
     if current is None:
         return {}
     origin = f"admin page, revision {current.number} by {current.who}"
