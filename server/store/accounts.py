@@ -6,14 +6,13 @@ is retried until it succeeds.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Table, delete, select
 
 from .database import Database
 from .models import DOCUMENTS, SESSIONS, TOKENS, USERS
-from .rows import insert_of
+from .rows import put
 from .store import Store
 
 _TABLES: dict[str, Table] = {
@@ -22,21 +21,6 @@ _TABLES: dict[str, Table] = {
     "sessions": SESSIONS,
     "state": DOCUMENTS,
 }
-
-
-def put(connection: Connection, table: str, values: dict[str, Any]) -> None:
-    """Insert a row, or overwrite the one with its key."""
-    connection.execute(_overwriting(connection.dialect.name, table, tuple(values)), values)
-
-
-@cache
-def _overwriting(dialect: str, table: str, names: tuple[str, ...]) -> Any:
-    """The statement for rows of these columns. Compiling it costs three times the write."""
-    model = _TABLES[table]
-    key = list(model.primary_key)
-    statement = insert_of(dialect)(model)
-    changed = {name: statement.excluded[name] for name in names if not model.c[name].primary_key}
-    return statement.on_conflict_do_update(index_elements=key, set_=changed)
 
 
 def drop(connection: Connection, table: str, key: str) -> None:
@@ -61,7 +45,7 @@ class OperatorTables:
 
     def put(self, table: str, values: dict[str, Any]) -> None:
         """Write a row with the next batch."""
-        self._store.must(lambda connection: put(connection, table, values))
+        self._store.must(lambda connection: put(connection, _TABLES[table], values))
 
     def drop(self, table: str, key: str) -> None:
         """Remove a row with the next batch."""

@@ -24,6 +24,7 @@ from sqlalchemy import (
     Text,
     delete,
     func,
+    insert,
     literal,
     or_,
     select,
@@ -31,7 +32,7 @@ from sqlalchemy import (
 )
 
 from .models import METADATA
-from .rows import insert_for
+from .rows import put
 
 #: The lease: a table with one row.
 LEASE = Table(
@@ -163,8 +164,7 @@ def write_secrets(connection: Connection, kind: str, secrets: Iterable[Secret]) 
     connection.execute(delete(SECRETS).where(SECRETS.c.kind == kind))
     for one in secrets:
         values = {"kind": kind, "name": one.name, "secret": one.text, "made_s": one.made_s}
-        statement = insert_for(connection)(SECRETS).values(**values)
-        connection.execute(statement)
+        connection.execute(insert(SECRETS).values(values))
 
 
 def read_nodes(connection: Connection) -> dict[str, str]:
@@ -175,9 +175,7 @@ def read_nodes(connection: Connection) -> dict[str, str]:
 
 def add_node(connection: Connection, name: str, machine: str, now: float) -> None:
     """Remember a node that connected."""
-    statement = insert_for(connection)(NODES).values(name=name, machine=machine, since_s=now)
-    changed = {"machine": statement.excluded.machine, "since_s": statement.excluded.since_s}
-    connection.execute(statement.on_conflict_do_update(index_elements=[NODES.c.name], set_=changed))
+    put(connection, NODES, {"name": name, "machine": machine, "since_s": now})
 
 
 def remove_node(connection: Connection, name: str) -> None:

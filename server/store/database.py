@@ -18,7 +18,6 @@ from sqlalchemy import (
     Connection,
     Engine,
     create_engine,
-    delete,
     event,
     insert,
     inspect,
@@ -30,6 +29,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from .cluster import LEASE, check_epoch
 from .models import COUNTERS, METADATA
+from .rows import put
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -254,8 +254,7 @@ class Database:
                 change = self._needed_change(connection)
                 if change is not None:
                     change(connection)
-                    connection.execute(delete(COUNTERS).where(COUNTERS.c.name == _FITS_KEY))
-                    connection.execute(insert(COUNTERS).values(name=_FITS_KEY, value=FITS))
+                    put(connection, COUNTERS, {"name": _FITS_KEY, "value": FITS})
         self._identity = self._look_at_file()
 
     def _needed_change(self, connection: Connection) -> Callable[[Connection], None] | None:

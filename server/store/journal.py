@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, no
 
 from ...policies.contract import ELSEWHERE, TicketRow, TicketState
 from .models import COUNTERS, TICKETS
-from .rows import RowInsert, insert_for
+from .rows import RowInsert, put
 
 #: States of tickets that have a place, or a download that ended with the process.
 LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
@@ -52,12 +52,7 @@ def write_tickets(connection: Connection, rows: Iterable[TicketRow]) -> None:
 
 def reserve_numbers(connection: Connection, below: int) -> None:
     """Record that numbers below `below` may be issued from now on."""
-    statement = insert_for(connection)(COUNTERS).values(name=_NUMBERS, value=below)
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=[COUNTERS.c.name], set_={"value": statement.excluded.value}
-        )
-    )
+    put(connection, COUNTERS, {"name": _NUMBERS, "value": below})
 
 
 #: A search counts no further than this.

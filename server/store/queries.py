@@ -16,7 +16,7 @@ from .records import (
     PassRecord,
     RevisionRecord,
 )
-from .rows import RowInsert, insert_for
+from .rows import RowInsert, put
 
 
 def read_digest(connection: Connection, key: str) -> dict[str, Any] | None:
@@ -26,13 +26,7 @@ def read_digest(connection: Connection, key: str) -> dict[str, Any] | None:
 
 def write_digest(connection: Connection, key: str, body: Mapping[str, Any], now: float) -> None:
     """Store the digests of the bytes that `key` names."""
-    statement = insert_for(connection)(DIGESTS).values(key=key, body=dict(body), used_s=now)
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=[DIGESTS.c.key],
-            set_={"body": statement.excluded.body, "used_s": statement.excluded.used_s},
-        )
-    )
+    put(connection, DIGESTS, {"key": key, "body": dict(body), "used_s": now})
 
 
 def forget_digests(connection: Connection, before_s: float) -> None:
@@ -148,12 +142,7 @@ def read_passes(connection: Connection) -> list[PassRecord]:
 
 def count_pass_use(connection: Connection, record: PassRecord) -> None:
     """Store how often a pass was used; inserts a pass that another process issued."""
-    statement = insert_for(connection)(PASSES).values(**_values(record))
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=[PASSES.c.serial], set_={"uses": statement.excluded.uses}
-        )
-    )
+    put(connection, PASSES, _values(record), "uses")
 
 
 def revoke_pass(connection: Connection, serial: str) -> bool:
