@@ -482,7 +482,11 @@ class ServerConfig(_Section):
 
     def needing_restart(self, old: ServerConfig) -> list[str]:
         """The settings that differ from `old` and that a running server cannot change."""
-        return [name for name in FIXED if getattr(old, name) != getattr(self, name)]
+        return [
+            name
+            for name in type(self).model_fields
+            if name in FIXED and getattr(old, name) != getattr(self, name)
+        ]
 
     def policy_settings(self) -> PolicySettings:
         """The policies' settings; the egress cap tells them what the link carries."""
@@ -491,42 +495,12 @@ class ServerConfig(_Section):
         return self.admission.model_copy(update={"bandwidth_bytes_s": self.bandwidth})
 
 
-#: Settings that a running server cannot change.
-FIXED = (
-    "directory",
-    "listen",
-    "workers",
-    "small_files_bytes",
-    "admin",
-    "state",
-    "database",
-    "cluster",
-    "cluster_address",
-    "cluster_lease_s",
-    "security_contact",
-    "show_hidden",
-    "access_log",
-    "access_log_format",
-    "access_log_most",
-    "log_format",
-    "tls_cert",
-    "tls_key",
-    "user",
-    "confine",
-    "tls_min_version",
-    "tls_ciphers",
-    "tls_hsts_s",
-    "trusted_proxies",
-    "proxy_header",
-    "proxy_protocol",
-    "multicast",
-    "torrent",
-    "gate",
-    "alerts",
-    "mirror_publish",
-    "mirror_channel",
-    "mirror_prefix",
-)
+#: Settings that a running server cannot change: all but those that its rooms follow.
+FIXED = ServerConfig.model_fields.keys() - {
+    *("policy", "admission", "rules", "bandwidth", "mirrors", "holding", "limits", "drain_s"),
+    *("clients_per_address", "ticket_max_age_s", "keys_rotate_s", "metrics_from"),
+    "waiting_pages",
+}
 
 
 def split_address(text: str) -> tuple[str, int]:
