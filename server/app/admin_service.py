@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
-import secrets
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import maybeDeferred
@@ -29,14 +26,13 @@ from ..http.tls import TlsServer
 from ..store.accounts import OperatorTables
 from ..store.records import RevisionRecord
 from .bootstrap import configured_revision
+from .keys import session_key
 from .listeners import Listener, OpenListener, open_admin
 from .parts import Part
 from .settings import ServerConfig
 
 if TYPE_CHECKING:
     from ..admin.app import Admin
-
-_KEY_BYTES = 32
 
 
 class AdminConnections:
@@ -228,19 +224,3 @@ def control_terms(config: ServerConfig) -> ControlTerms:
 def _load_pages() -> None:
     site = importlib.import_module("tidegate.server.admin.site")
     site.make_pages()
-
-
-def session_key(path: Path) -> bytes:
-    """The secret that signs sessions; created if it is missing, readable only by its owner."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        key = path.read_bytes()
-        if len(key) >= _KEY_BYTES:
-            return key
-        path.unlink()
-        return session_key(path)
-    key = secrets.token_bytes(_KEY_BYTES)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(key)
-    return key

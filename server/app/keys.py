@@ -143,3 +143,12 @@ def _write(path: Path, entries: Entries) -> None:
         ]
     )
     write_whole(path, (text + "\n").encode("ascii"), mode=0o600)
+
+
+def session_key(path: Path) -> bytes:
+    """The secret that signs sessions; created if it is missing, readable only by its owner."""
+    key = path.read_bytes() if path.exists() else b""
+    if len(key) < 32:
+        key = secrets.token_bytes(32)
+        write_whole(path, key, mode=0o600)
+    return key

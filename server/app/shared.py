@@ -15,12 +15,11 @@ from ...protocol.ticket import Key, KeyRing
 from ..cluster.identity import NodeIdentity, make_identity
 from ..store.cluster import Secret, read_secrets, take_turns, write_secrets
 from ..store.database import Database
-from .keys import Entries, read_keys, renewed
+from .keys import Entries, read_keys, renewed, session_key
 
 _TICKETS = "tickets"
 _LINKS = "links"
 _ADMIN = "admin"
-_ADMIN_BYTES = 32
 _NAME = "machine"
 
 
@@ -71,21 +70,12 @@ def _renewed(
             for key, made_s in renewed(entries, now, rotate_after_s)
         ],
         _LINKS: links,
-        _ADMIN: found[_ADMIN] or [Secret("session", _admin_key(state).hex(), now)],
+        _ADMIN: found[_ADMIN] or [Secret("session", session_key(state / "admin.key").hex(), now)],
     }
 
 
 def _entries(rows: list[Secret]) -> Entries:
     return [(Key(one.name, bytes.fromhex(one.text)), one.made_s) for one in rows]
-
-
-def _admin_key(state: Path) -> bytes:
-    """What this machine has signed sessions and sealed secrets with, or a new key."""
-    try:
-        key = (state / "admin.key").read_bytes()
-    except FileNotFoundError:
-        key = b""
-    return key if len(key) >= _ADMIN_BYTES else secrets.token_bytes(_ADMIN_BYTES)
 
 
 def machine_name(state: Path) -> str:
