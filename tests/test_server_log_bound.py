@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.logger import Logger, formatEvent
 
-from tidegate.server.app.log_bound import MOST_OF_KIND, MOST_OF_NETWORK, WINDOW_S, BoundedLines
+from tidegate.server.app.log_bound import BOUNDS, BoundedLines
 
 
 class Written:
@@ -34,7 +34,7 @@ def test_one_client_has_few_lines_and_the_others_theirs(written: Written) -> Non
     for number in range(1000):
         written.log.error("bad {path}", path=number, client=f"192.0.2.{number % 256}")
     written.log.error("bad {path}", path="other", client="198.51.100.1")
-    assert len(written.said("bad ")) == MOST_OF_NETWORK + 1
+    assert len(written.said("bad ")) == BOUNDS.of_network + 1
     assert written.texts[-1] == "bad other"
     assert written.said("More") == [
         "More lines like this one are left out for a minute: bad {path}"
@@ -48,27 +48,27 @@ def test_many_clients_have_a_bound_in_all(written: Written) -> None:
             raise ValueError(number)
         except ValueError:
             written.log.failure("a request failed", client=client)
-    assert len(written.said("a request failed")) == MOST_OF_KIND
-    assert len(written.texts) == MOST_OF_KIND + 1
+    assert len(written.said("a request failed")) == BOUNDS.of_kind
+    assert len(written.texts) == BOUNDS.of_kind + 1
 
 
 def test_other_kinds_and_mere_words_pass(written: Written) -> None:
-    for _ in range(MOST_OF_KIND + 5):
+    for _ in range(BOUNDS.of_kind + 5):
         written.log.warn("often")
         written.log.info("told")
     written.log.warn("rare")
-    assert len(written.said("often")) == MOST_OF_KIND
-    assert len(written.said("told")) == MOST_OF_KIND + 5
+    assert len(written.said("often")) == BOUNDS.of_kind
+    assert len(written.said("told")) == BOUNDS.of_kind + 5
     assert written.texts[-1] == "rare"
 
 
 def test_the_next_minute_tells_how_many_there_were(written: Written) -> None:
-    for _ in range(MOST_OF_KIND + 7):
+    for _ in range(BOUNDS.of_kind + 7):
         written.log.warn("often {x}", x=1)
-    written.now = WINDOW_S
+    written.now = BOUNDS.window_s
     written.log.warn("often {x}", x=2)
     assert written.texts[-2:] == ["7 lines like this one were left out: often {x}", "often 2"]
-    written.now = 2 * WINDOW_S
+    written.now = 2 * BOUNDS.window_s
     written.log.warn("often {x}", x=3)
     assert written.texts[-1] == "often 3"
     assert len(written.said("7 lines")) == 1
@@ -80,4 +80,4 @@ def test_the_memory_it_takes_is_bounded(written: Written) -> None:
     log = Logger(namespace="room", observer=bound)
     for number in range(3000):
         log.warn("x", client=f"10.{number // 256}.{number % 256}.1")
-    assert len(bound._by_network) <= MOST_OF_KIND + 1
+    assert len(bound._by_network) <= BOUNDS.of_kind + 1

@@ -22,7 +22,7 @@ from tidegate.protocol.errors import BadToken
 from tidegate.protocol.manifest import Source
 from tidegate.protocol.ticket import KeyRing, Ticket
 from tidegate.server.admission.client_keys import find_pass, find_remaining, find_ticket
-from tidegate.server.admission.client_programs import ToolRule, ToolTable
+from tidegate.server.admission.client_programs import DEFAULT_TOOLS, ToolRule, ToolTable
 from tidegate.server.admission.number_allocator import BLOCK, Numbers
 from tidegate.server.admission.responses import (
     Notice,
@@ -531,7 +531,7 @@ def test_the_operators_rules_come_first() -> None:
 def test_no_default_is_silent_for_longer_than_the_most_impatient_tool() -> None:
     """Where header lines are sent at all: some programs do not count them."""
     table = ToolTable()
-    for rule in (*table.rules, table.unknown):
+    for rule in (*DEFAULT_TOOLS, table.unknown):
         assert rule.drip_lines == 0 or rule.silent_s <= 25
         assert rule.drip_s <= 25
     for rule in (table.unknown, table.rule_for(b"curl/8.5"), table.rule_for(b"Wget/1.21")):

@@ -31,15 +31,10 @@ from .hashing import OPERATOR, Asker, password_hasher
 Hash = Callable[[Asker, str, str | None], Awaitable[str | None]]
 #: The pattern of a user's name.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
-_NAME = re.compile(NAME[1:-1] + r"\Z")
-#: A token's last use is stored once in this time at most: else each poll would write.
-_LAST_USED_GRAIN_S = 60.0
 #: NIST SP 800-63B asks for 8 characters or more.
 PASSWORD_MIN = 10
 #: Bounds the text of a form that is hashed. NIST SP 800-63B asks for 64 or more.
 PASSWORD_MAX = 256
-#: Characters of the first password: without 0, 1, i, l and o, which look alike on a terminal.
-_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
 class Scope(enum.StrEnum):
@@ -177,7 +172,9 @@ class Accounts:
         self._decoy = _hash_of_nothing(self.hasher)
         if self.users:
             return None
-        groups = ("".join(secrets.choice(_ALPHABET) for _ in range(5)) for _ in range(4))
+        # Without 0, 1, i, l and o, which look alike on a terminal.
+        letters = "abcdefghjkmnpqrstuvwxyz23456789"
+        groups = ("".join(secrets.choice(letters) for _ in range(5)) for _ in range(4))
         password = "-".join(groups)
         try:
             hashed = self.hasher.hash(password)
@@ -259,7 +256,7 @@ class Accounts:
         return user is not None and kept is not None
 
     async def add_user(self, name: str, role: Role, password: str, now: float) -> User:
-        if not _NAME.match(name):
+        if not re.fullmatch(NAME[1:-1], name):
             raise wrong(
                 "name", "A name is 1 to 64 letters, digits, dots, dashes, underscores or @."
             )
@@ -354,7 +351,8 @@ class Accounts:
         scopes = self.scopes_of(token, now)
         if scopes is None:
             return None
-        if token.used_s is None or now - token.used_s > _LAST_USED_GRAIN_S:
+        # Otherwise each poll would write.
+        if token.used_s is None or now - token.used_s > 60.0:
             token = replace(token, used_s=now)
             self.tokens[token.digest] = token
             self.store.put(token)

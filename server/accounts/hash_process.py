@@ -17,9 +17,6 @@ import sys
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, HashingError, InvalidHashError
 
-#: A hash takes 0.2 s. No person waits this long for a login.
-_PATIENCE_S = 60.0
-
 
 def kept_hash(hasher: PasswordHasher, password: str, known: str | None) -> str | None:
     """The hash to store for a password; None when it does not match `known`.
@@ -45,7 +42,8 @@ def kept_hash_apart(hasher: PasswordHasher, password: str, known: str | None) ->
             [sys.executable, "-P", "-m", __name__],
             input=json.dumps([cost, password, known]).encode("ascii"),
             capture_output=True,
-            timeout=_PATIENCE_S,
+            # A hash takes 0.2 s. No person waits this long for a login.
+            timeout=60.0,
         )
     except subprocess.TimeoutExpired as fault:
         raise HashingError(str(fault)) from fault

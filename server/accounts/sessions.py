@@ -21,8 +21,6 @@ from .accounts import AccountStore, Session, digest
 IDLE_S = 12 * 3600.0
 #: A session ends after a week in any case, so that a stolen cookie does, too.
 LIFETIME_S = 7 * 86400.0
-#: A session's last use is stored once in this time at most: else each refresh would write.
-_SEEN_GRAIN_S = 60.0
 
 
 @dataclass(slots=True)
@@ -66,7 +64,8 @@ class Logins:
         if _over(session, now):
             self.end(session)
             return None
-        if now - session.seen_s > _SEEN_GRAIN_S:
+        # Otherwise each refresh would write.
+        if now - session.seen_s > 60.0:
             session = replace(session, seen_s=now)
             self.by_key[session.key] = session
             self.store.put(session)

@@ -14,7 +14,8 @@ from ..control.events import ask as query_store
 from ..control.file_index import FileView
 from ..control.problems import Problem, wrong
 from ..control.rule_keeper import Sourced
-from ..store.usage import HOUR_S, read_hours
+from ..store.history import HOUR
+from ..store.usage import read_hours
 from .app import HandlerCall
 from .render import stamp
 from .router import Operations, PageRoutes
@@ -144,7 +145,7 @@ async def export_statistics(ask: HandlerCall, query: StatisticsQuery) -> Answer:
     """Begun and complete downloads and bytes of every file by hour (90 days) as CSV."""
     if query.until_s <= query.since_s:
         raise wrong("until_s", "The end must be after the start.")
-    first_s, url = query.since_s // HOUR_S * HOUR_S, quote(query.path, safe="/~!$&'()*+,;=:@")
+    first_s, url = query.since_s // HOUR * HOUR, quote(query.path, safe="/~!$&'()*+,;=:@")
     rows = await query_store(
         ask.server.store, lambda s: read_hours(s, first_s, query.until_s, url, _STATISTICS_MOST)
     )

@@ -28,6 +28,7 @@ from urllib.parse import parse_qsl
 from ...protocol.errors import BadToken
 from ...protocol.ticket import MAX_TOKEN_LENGTH, KeyRing, ReturningVisitor, Ticket
 from ..http.answers import Header
+from ..http.bounded_table import BoundedTable
 from ..http.cookies import read_cookie, set_cookie
 from ..http.proxies import block_of, prefixes_of
 from ..http.request import Request
@@ -89,7 +90,7 @@ class Clients:
         self._now = now
         self._names: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()
         self._count = 0
-        self._visitors: dict[str, ReturningVisitor] = {}
+        self._visitors: BoundedTable[str, ReturningVisitor] = BoundedTable(NAMES.most_cookies)
 
     def reconfigure(self, per_address: int) -> None:
         """Tell this many clients of one address apart from now on."""
@@ -145,8 +146,6 @@ class Clients:
                 found = keys.read_visitor(token)
             except BadToken:
                 return None
-            if len(self._visitors) >= NAMES.most_cookies:
-                self._visitors.clear()
             self._visitors[token] = found
         return found
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ..http.bounded_table import BoundedTable
 
 Manner = Literal["hold", "come-back"]
 
@@ -76,27 +77,19 @@ class ToolRule(BaseModel):
         return agent
 
 
-#: curl, wget, wget2, aria2 and axel took 1 500 header lines of 41 bytes and then the file; wget
-#: refuses a header of more than 64 KiB.
-_MANY_LINES = 1200
-#: Many parsers give up beyond 100 header lines in all (Python's, hyper's); the answer has its own.
-_FEW_LINES = 80
-#: Many programs give up after 10 s without a byte, so one comes sooner.
-_IMPATIENT_S = 8.0
+def _impatient(agent: str, *, drip_lines: int = 80, **more: Any) -> ToolRule:
+    """A program that gives up after 10 s without a byte, so one comes sooner.
 
-
-def _few_lines(agent: str, **more: Any) -> ToolRule:
-    """A program whose parser takes few header lines, with what it does behind a proxy."""
+    Many parsers give up beyond 100 header lines in all (Python's, hyper's); the answer has its own.
+    """
     return ToolRule(
-        agent=agent,
-        manner="hold",
-        silent_s=_IMPATIENT_S,
-        drip_s=_IMPATIENT_S,
-        drip_lines=_FEW_LINES,
-        **more,
+        agent=agent, manner="hold", silent_s=8.0, drip_s=8.0, drip_lines=drip_lines, **more
     )
 
 
+#: curl, wget, wget2, aria2 and axel took 1 500 header lines of 41 bytes and then the file; wget
+#: refuses a header of more than 64 KiB.
+_MANY_LINES = 1200
 #: Behind a proxy, for programs without a time-out of their own below a minute: proxies have one.
 _PATIENT_S = 25.0
 
@@ -107,24 +100,14 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     # The name may stand behind another program's, which runs curl; busybox says only `Wget`.
     # All bear a minute of silence, but not where their user told them less. aria2 also follows 20
     # redirects.
-    ToolRule(
-        agent=r"^aria2/",
-        manner="hold",
-        silent_s=_IMPATIENT_S,
-        drip_s=_IMPATIENT_S,
+    _impatient(
+        r"^aria2/",
         drip_lines=_MANY_LINES,
         counts_body=True,
         redirects=19,
         redirect_s=_PATIENT_S,
     ),
-    ToolRule(
-        agent=r"(^| )(curl|wget|wget2|aria2|axel)(/|$)",
-        manner="hold",
-        silent_s=_IMPATIENT_S,
-        drip_s=_IMPATIENT_S,
-        drip_lines=_MANY_LINES,
-        counts_body=True,
-    ),
+    _impatient(r"(^| )(curl|wget|wget2|aria2|axel)(/|$)", drip_lines=_MANY_LINES, counts_body=True),
     ToolRule(agent=r"^Debian APT|^APT-|apt-", manner="hold", redirects=50, redirect_s=_PATIENT_S),
     ToolRule(agent=r"^ZYpp", manner="hold", redirects=5, redirect_s=_PATIENT_S),
     # These count bytes of the body only: header lines do not keep them alive. They give up after
@@ -158,23 +141,15 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
         redirects=9,
     ),
     # HttpURLConnection asks for text/html as a browser does, and cannot come back.
-    ToolRule(
-        agent=r"(^| )Java/[0-9]",
-        manner="hold",
-        silent_s=_IMPATIENT_S,
-        drip_s=_IMPATIENT_S,
-        drip_lines=_FEW_LINES,
-        redirects=18,
-        redirect_s=_PATIENT_S,
-    ),
+    _impatient(r"(^| )Java/[0-9]", redirects=18, redirect_s=_PATIENT_S),
     # pip gives up after 15 s and tries five times more, also after a 503; others as they are told,
     # often after 10 s.
-    _few_lines(r"^pip/", redirects=29, obeys_503=True),
-    _few_lines(r"^python-requests/", redirects=29),
-    _few_lines(r"^Python-urllib/", redirects=9),
-    _few_lines(r"^Python/[0-9.]+ aiohttp/", redirects=8),
+    _impatient(r"^pip/", redirects=29, obeys_503=True),
+    _impatient(r"^python-requests/", redirects=29),
+    _impatient(r"^Python-urllib/", redirects=9),
+    _impatient(r"^Python/[0-9.]+ aiohttp/", redirects=8),
     # These wait five minutes for a header.
-    _few_lines(r"^npm/|^node$", redirects=18, redirect_s=_PATIENT_S),
+    _impatient(r"^npm/|^node$", redirects=18, redirect_s=_PATIENT_S),
     ToolRule(agent=r"^tidegate/", manner="come-back"),
 )
 
@@ -195,35 +170,21 @@ def for_this_try(rule: ToolRule, by_proxy: bool, hop: int) -> ToolRule:
     return rule.model_copy(update={"redirects": 0}) if rule.redirects else rule
 
 
-@dataclass(slots=True)
 class ToolTable:
     """Finds the rule for a User-Agent; answers are remembered, agents being few."""
 
-    rules: tuple[ToolRule, ...]
-    #: What every tool gets that no rule names.
-    unknown: ToolRule
-    _compiled: list[tuple[re.Pattern[str], ToolRule]]
-    _found: dict[bytes, ToolRule]
-
     def __init__(self, rules: Iterable[ToolRule] = (), unknown: Manner = "hold") -> None:
-        self.rules = (*rules, *DEFAULT_TOOLS)
-        self.unknown = ToolRule(
-            agent=".",
-            manner=unknown,
-            silent_s=_IMPATIENT_S,
-            drip_s=_IMPATIENT_S,
-            drip_lines=_FEW_LINES,
-        )
-        self._compiled = [(re.compile(rule.agent, re.IGNORECASE), rule) for rule in self.rules]
-        self._found = {}
+        #: What every tool gets that no rule names.
+        self.unknown = _impatient(".").model_copy(update={"manner": unknown})
+        tried = (*rules, *DEFAULT_TOOLS)
+        self._compiled = [(re.compile(rule.agent, re.IGNORECASE), rule) for rule in tried]
+        self._found: BoundedTable[bytes, ToolRule] = BoundedTable(1024)
 
     def rule_for(self, agent: bytes | None) -> ToolRule:
         """How to keep this tool waiting."""
         agent = (agent or b"")[:256]
         found = self._found.get(agent)
         if found is None:
-            if len(self._found) >= 1024:
-                self._found.clear()
             text = agent.decode("latin-1")
             found = next(
                 (rule for pattern, rule in self._compiled if pattern.search(text)), self.unknown
@@ -236,7 +197,6 @@ class ToolTable:
 _BROWSERS = {b"Firefox/": "Firefox", b"Edg/": "Edge", b"OPR/": "Opera", b"Chrome/": "Chrome"}
 #: The product of a User-Agent: its words before the version.
 _PRODUCT = re.compile(rb"[A-Za-z][\w.+-]*(?: [A-Za-z][\w.+-]*){0,2}(?=/| [^A-Za-z]|$)")
-_PRODUCT_MOST = 32
 
 
 @functools.lru_cache(1024)
@@ -246,4 +206,4 @@ def program_name(agent: bytes) -> str:
         known = (name for token, name in _BROWSERS.items() if token in agent)
         return next(known, "Safari" if b"Safari/" in agent else "other browser")
     found = _PRODUCT.match(agent[:256])
-    return found[0][:_PRODUCT_MOST].decode("latin-1") if found else "unknown"
+    return found[0][:32].decode("latin-1") if found else "unknown"

@@ -18,9 +18,6 @@ from .client_keys import (
 )
 from .passes import Grant, PassBook
 
-#: A time of issue is read off two clocks, which differ by a little more or less each time, seconds.
-_DRIFT_S = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Proof:
@@ -87,7 +84,8 @@ def write_proof(keys: KeyRing, number: int, job: Job, proof: Proof, issued_s: fl
         and shown.remaining_bytes == job.remaining_bytes
         and shown.size_bytes == job.size_bytes
         and shown.weight == job.weight
-        and abs(shown.issued_s - issued_s) < _DRIFT_S
+        # Read off two clocks, which differ by a little more or less each time.
+        and abs(shown.issued_s - issued_s) < 1.0
         and shown.priority_class == proof.priority_class
         and shown.file == job.file
         and client_key(shown.address, shown.name) == job.client

@@ -58,7 +58,6 @@ _SENTENCES = {
     Reason.TOO_MANY_TICKETS: "You wait for as many files as one client may; finish some first.",
     Reason.CLOSED: "The server is being stopped or restarted; come back soon.",
 }
-_PLACE_KEPT = "The server is being stopped or restarted; come back soon, your place is kept."
 #: How one more connection of a running download is held, for programs that come back and for those
 #: that are unknown. Every program bears this much silence.
 _BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
@@ -660,7 +659,7 @@ class Gate:
         forbidden = refusal.reason in _FORBIDDEN
         sentence = _SENTENCES[refusal.reason]
         if refusal.reason is Reason.CLOSED and self._waits(visit):
-            sentence = _PLACE_KEPT
+            sentence = f"{sentence.rstrip('.')}, your place is kept."
         self.parts.waiting.refuse(
             visit.request,
             403 if forbidden else 503,

@@ -14,11 +14,6 @@ from ..files.transfer import Transfer
 from ..http.unarrived import UnarrivedAnswers
 from .downloads import LeasedDownload
 
-#: Bytes in flight are watched for this time after the end of their body, seconds.
-_LINGER_S = 20.0
-#: The most ended bodies that are watched.
-_LINGERING = 2000
-
 _log = Logger()
 
 
@@ -106,14 +101,17 @@ class ToldSight:
 
 
 class LingeringBodies:
-    """Bodies that were handed over whole and of which a part has not arrived yet."""
+    """Bodies that were handed over whole and of which a part has not arrived yet.
+
+    At most 2 000 are watched, each for 20 s after its end.
+    """
 
     def __init__(self) -> None:
         self._bodies: list[tuple[Transfer, float]] = []
 
     def add(self, transfer: Transfer, now: float) -> None:
         """It is over; what the kernel still holds of it has not arrived."""
-        if len(self._bodies) < _LINGERING and transfer.flying_bytes():
+        if len(self._bodies) < 2_000 and transfer.flying_bytes():
             self._bodies.append((transfer, now))
 
     def flying_bytes(self, now: float) -> int:
@@ -121,7 +119,7 @@ class LingeringBodies:
         total, still = 0, []
         for transfer, since in self._bodies:
             flying = transfer.flying_bytes()
-            if flying and now < since + _LINGER_S:
+            if flying and now < since + 20.0:
                 total += flying
                 still.append((transfer, since))
         self._bodies = still

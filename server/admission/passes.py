@@ -11,9 +11,6 @@ from ...protocol.ticket import KeyRing, Pass
 from ..http.bounded_table import BoundedTable
 from ..store.records import PassRecord
 
-#: Downloads whose pass is remembered while they wait and run.
-MOST_BEGUN = 200_000
-
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -38,7 +35,8 @@ class PassBook:
         self._keep = keep
         self._judges = judges
         self._records: dict[str, PassRecord] = {}
-        self._begun: BoundedTable[tuple[str, str], str] = BoundedTable(MOST_BEGUN)
+        #: The pass of each download, while it waits and runs.
+        self._begun: BoundedTable[tuple[str, str], str] = BoundedTable(200_000)
 
     def use_keys(self, keys: KeyRing) -> None:
         """Sign and read passes with these keys."""

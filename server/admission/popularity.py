@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from ..store.records import UsageRecord
 
-#: Files counted between two writes to the store; further ones have to wait for the next.
-_MOST_FILES = 100_000
-
 
 class Popularity:
     """Counts since the last `take`, by URL path, and totals since the start of the process."""
@@ -28,7 +25,8 @@ class Popularity:
         self.complete_total += complete
         row = self._counts.get(file)
         if row is None:
-            if len(self._counts) >= _MOST_FILES:
+            # Between two writes to the store: further files have to wait for the next.
+            if len(self._counts) >= 100_000:
                 return
             row = self._counts[file] = [0, 0, 0]
         row[0] += begun

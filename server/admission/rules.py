@@ -21,6 +21,7 @@ from urllib.parse import unquote
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..files.paths import accompanied
+from ..http.bounded_table import BoundedTable
 
 
 class Rule(BaseModel):
@@ -95,8 +96,6 @@ class Verdict:
 
 
 NOTHING = Verdict()
-#: As many as there are answers that the fast path knows.
-_MOST_VERDICTS = 32_768
 
 
 class RuleBook:
@@ -111,7 +110,8 @@ class RuleBook:
         self.rules = tuple(rules)
         self._resolve = resolve
         self._compiled = [(_pattern(rule.path), rule) for rule in self.rules]
-        self._verdicts: dict[str, Verdict] = {}
+        #: As many as there are answers that the fast path knows.
+        self._verdicts: BoundedTable[str, Verdict] = BoundedTable(32_768)
 
     def __bool__(self) -> bool:
         return bool(self._compiled)
@@ -137,8 +137,6 @@ class RuleBook:
     def _of_name(self, url_path: str) -> Verdict:
         found = self._verdicts.get(url_path)
         if found is None:
-            if len(self._verdicts) >= _MOST_VERDICTS:
-                self._verdicts.clear()
             found = self._verdicts[url_path] = self._judge(unquote(url_path))
         return found
 

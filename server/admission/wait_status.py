@@ -37,8 +37,6 @@ _STATES = {
     TicketState.DONE: "done",
 }
 _WAIT = re.compile(rb"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,9})\b", re.IGNORECASE)
-#: No answer is held longer; every proxy and browser bears this much silence, seconds.
-LONGEST_HELD_S = 25
 
 
 class WaitStatus:
@@ -119,4 +117,5 @@ class WaitStatus:
 
 def _preferred_wait_s(request: Request) -> int:
     found = _WAIT.search(request.header(b"prefer") or b"")
-    return min(int(found[1]), LONGEST_HELD_S) if found is not None else 0
+    # Every proxy and browser bears this much silence.
+    return min(int(found[1]), 25) if found is not None else 0

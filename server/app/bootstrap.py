@@ -22,8 +22,6 @@ from .settings import ServerConfig
 
 _log = Logger()
 _MARK = "ticket-numbers"
-#: With less free space SQLite cannot work, in bytes.
-_ROOM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,8 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
         text = str(fault).splitlines()[0]
         if not url.startswith("sqlite"):
             remedy = "Start it, or correct `database`"
-        elif "is full" in text or shutil.disk_usage(config.state).free < _ROOM_BYTES:
+        # With less than 1 MiB SQLite cannot work.
+        elif "is full" in text or shutil.disk_usage(config.state).free < 1 << 20:
             remedy = "Make room on its disk"
         else:
             remedy = "Repair it, or move it away to start with an empty queue"

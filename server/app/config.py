@@ -26,10 +26,6 @@ from ...protocol.units import parse_rate
 from .settings import ServerConfig
 
 PREFIX = "TIDEGATE_"
-DEFAULT_FILE = Path("tidegate.toml")
-#: Environment names that are short for a setting of a section, as the flags are.
-SHORT = {name: f"admission.{name}" for name in PolicySettings.model_fields}
-SHORT["small_below"] = "admission.small_below_bytes"
 
 
 class CannotStart(Exception):
@@ -102,8 +98,9 @@ def load_config(
     faults: list[str] = []
     layers: dict[str, Any] = {name: flag.value for name, flag in defaults.items()}
     origins: dict[str, str] = {name: f"default of {flag.name}" for name, flag in defaults.items()}
-    if file is None and DEFAULT_FILE.exists():
-        file = DEFAULT_FILE
+    usual = Path("tidegate.toml")
+    if file is None and usual.exists():
+        file = usual
     if file is not None:
         for name, value in _flatten(_read_toml(file), ServerConfig):
             layers[name], origins[name] = value, str(file)
@@ -214,7 +211,9 @@ def _place(raw: dict[str, Any], name: str, value: Any) -> None:
 def _environment_name(variable: str) -> str | None:
     name = variable.removeprefix(PREFIX).lower().replace("__", ".")
     if field_of(name) is None:
-        name = SHORT.get(name, name)
+        # Short names for settings of this section, as the flags have.
+        full = "small_below_bytes" if name == "small_below" else name
+        name = f"admission.{full}" if full in PolicySettings.model_fields else name
     return name if name in set(setting_names()) else None
 
 

@@ -59,33 +59,19 @@ class _Right(IntFlag):
     REFER = 1 << 13
     TRUNCATE = 1 << 14
     IOCTL_DEVICE = 1 << 15
+    #: What a server does in a folder of its own.
+    IN_FOLDER = WRITE_FILE | TRUNCATE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REGULAR | REFER
 
 
-#: LANDLOCK_ACCESS_NET_*.
-_BIND_TCP = 1 << 0
-_CONNECT_TCP = 1 << 1
-#: LANDLOCK_SCOPE_*: abstract unix sockets of others, and signals to them.
-_SCOPES = 1 << 0 | 1 << 1
+class _NetRight(IntFlag):
+    """Rights to the network (LANDLOCK_ACCESS_NET_*)."""
 
-#: elf(5): the program header that names the loader.
-_PT_INTERP = 3
+    BIND_TCP = 1 << 0
+    CONNECT_TCP = 1 << 1
+
 
 #: Long DNS answers use TCP.
 _DNS_PORT = 53
-#: Query parameters that also name the server in PostgreSQL's URL.
-_PLACES = frozenset({"host", "hostaddr", "port", "service"})
-
-#: The rights that the first version of Landlock knows, but for reading.
-_FIRST = sum(right for right in _Right if right < _Right.REFER)
-_IN_FOLDER = (
-    _Right.WRITE_FILE
-    | _Right.TRUNCATE
-    | _Right.REMOVE_DIR
-    | _Right.REMOVE_FILE
-    | _Right.MAKE_DIR
-    | _Right.MAKE_REGULAR
-    | _Right.REFER
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +138,11 @@ def writable(config: ServerConfig) -> list[Writable]:
     """What a server with this configuration writes."""
     # Several processes connect through a socket there.
     meeting = _Right.MAKE_SOCKET if config.worker_count() > 1 or config.cluster is not None else 0
-    found = [Writable(config.state, _IN_FOLDER | meeting)]
+    found = [Writable(config.state, _Right.IN_FOLDER | meeting)]
     if config.database is not None and config.database.startswith("sqlite:///"):
-        found.append(Writable(Path(config.database.removeprefix("sqlite:///")).parent, _IN_FOLDER))
+        found.append(
+            Writable(Path(config.database.removeprefix("sqlite:///")).parent, _Right.IN_FOLDER)
+        )
     log = log_file(config.access_log)
     if log is not None:
         found.append(Writable(log, _Right.WRITE_FILE))
@@ -180,10 +168,12 @@ def writable(config: ServerConfig) -> list[Writable]:
 
 def database_ports(url: str) -> tuple[frozenset[int] | None, bool]:
     """TCP ports of a database's URL (None: any), and whether it may use a unix socket."""
-    parts = urlsplit(url)
+    parts, options = urlsplit(url), parse_qs(urlsplit(url).query).keys()
     if parts.scheme == "sqlite":
         return frozenset(), False
-    if not parts.hostname or "," in parts.netloc or _PLACES & parse_qs(parts.query).keys():
+    # These also name the server in PostgreSQL's URL.
+    named = options & {"host", "hostaddr", "port", "service"}
+    if not parts.hostname or "," in parts.netloc or named:
         return None, True
     return frozenset({parts.port or int(os.environ.get("PGPORT", 5432)), _DNS_PORT}), False
 
@@ -209,7 +199,8 @@ def _loader(program: Path) -> Path | None:
         table = file.read(size * count)
         for start in range(0, len(table), size):
             kind, _, offset, _, _, length = struct.unpack_from("=IIQQQQ", table, start)
-            if kind == _PT_INTERP:
+            # The program header that names the loader (PT_INTERP).
+            if kind == 3:
                 file.seek(offset)
                 return Path(os.fsdecode(file.read(length).rstrip(b"\0"))).resolve()
     return None
@@ -224,13 +215,15 @@ def confine(places: Iterable[Writable], needs: Needs) -> bool:
     version = libc.syscall(_Call.CREATE_RULESET, None, ctypes.c_size_t(0), _Call.ASK_VERSION)
     if version < 1:
         return False
-    files = (
-        _FIRST | (_Right.REFER if version >= 2 else 0) | (_Right.TRUNCATE if version >= 3 else 0)
-    )
-    files |= _Right.IOCTL_DEVICE if version >= 5 else 0
-    network = _BIND_TCP | (_CONNECT_TCP if needs.connects is not None else 0)
+    # The first version knows these, but for reading.
+    files: int = sum(right for right in _Right if right < _Right.REFER)
+    newer = ((2, _Right.REFER), (3, _Right.TRUNCATE), (5, _Right.IOCTL_DEVICE))
+    files |= sum(right for since, right in newer if version >= since)
+    network = _NetRight.BIND_TCP | (_NetRight.CONNECT_TCP if needs.connects is not None else 0)
+    # LANDLOCK_SCOPE_*: abstract unix sockets of others, and signals to them.
+    scopes = 1 << 0 | 1 << 1
     # An older kernel refuses unknown fields.
-    fields = [files, *([network] if version >= 4 else []), *([_SCOPES] if version >= 6 else [])]
+    fields = [files, *([network] if version >= 4 else []), *([scopes] if version >= 6 else [])]
     handled = struct.pack(f"={len(fields)}Q", *fields)
     rules = libc.syscall(_Call.CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
     if rules < 0:
@@ -241,7 +234,8 @@ def confine(places: Iterable[Writable], needs: Needs) -> bool:
             with contextlib.suppress(OSError):
                 _allow(libc, rules, place, files)
         if version >= 4:
-            for right, ports in ((_BIND_TCP, needs.listens), (_CONNECT_TCP, needs.connects or ())):
+            binds, connects = _NetRight.BIND_TCP, _NetRight.CONNECT_TCP
+            for right, ports in ((binds, needs.listens), (connects, needs.connects or ())):
                 for port in ports:
                     libc.syscall(
                         _Call.ADD_RULE, rules, _Call.NET_PORT, struct.pack("=QQ", right, port), 0
@@ -283,10 +277,6 @@ def prepare(config: ServerConfig) -> None:
             os.close(os.open(log, flags, 0o640))
 
 
-#: The value of `user` for a server that stays root.
-ROOT = "root"
-
-
 def user_to_become(name: str | None) -> str | None:
     """The user to become, by the setting `user`; None: the one that started the server.
 
@@ -299,7 +289,7 @@ def user_to_become(name: str | None) -> str | None:
             "This is root, and a bug in the server would have root's rights: give --user NAME with "
             "the user that serves (useradd --system NAME makes one), or --user root to stay root."
         )
-    return None if name == ROOT else name
+    return None if name == "root" else name
 
 
 def become(name: str, state: Path) -> None:

@@ -14,13 +14,10 @@ from ..http.request import Request
 if TYPE_CHECKING:
     from ..cluster.node import RemoteAdmission
 
-LIVE = "/-/live"
-READY = "/-/ready"
-_METRICS = b"text/plain; version=0.0.4; charset=utf-8"
-#: The same as in `server.cluster.degraded`, which is not loaded here.
-_NO_LEADER_RETRY = b"2"
-UNMET = "This process has met no leader since its start, and starts no large downloads as yet."
-_STOPPING = "The server is being stopped or restarted."
+
+def _add_routes(site: Site, ready: Callable[[Request], None]) -> None:
+    site.add_route("/-/live", lambda request: _say(request, "live\n"))
+    site.add_route("/-/ready", ready)
 
 
 def add_routes(site: Site, vitals: Vitals) -> None:
@@ -29,12 +26,11 @@ def add_routes(site: Site, vitals: Vitals) -> None:
     def ready(request: Request) -> None:
         found = vitals.readiness()
         if found is None:
-            request.refuse(503, "closed", _STOPPING, [(b"Retry-After", b"5")])
+            _refuse_stopping(request)
         else:
             _say(request, found.text, (b"Tidegate-Free", b"yes" if found.free else b"no"))
 
-    site.add_route(LIVE, lambda request: _say(request, "live\n"))
-    site.add_route(READY, ready)
+    _add_routes(site, ready)
 
 
 def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[], bool]) -> None:
@@ -47,16 +43,15 @@ def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[
 
     def ready(request: Request) -> None:
         if draining():
-            request.refuse(503, "closed", _STOPPING, [(b"Retry-After", b"5")])
+            _refuse_stopping(request)
         elif not admission.met_leader:
-            request.refuse(503, "no-leader", UNMET, [(b"Retry-After", _NO_LEADER_RETRY)])
+            _refuse_unled(request)
         elif admission.fault:
             _say(request, f"ready\n{admission.fault}\n")
         else:
             admission.ask(request)
 
-    site.add_route(LIVE, lambda request: _say(request, "live\n"))
-    site.add_route(READY, ready)
+    _add_routes(site, ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +92,19 @@ def answer_unled(request: Request, seen: Unled) -> None:
     """Answer a request to the admin page of a machine without a leader."""
     path = request.path
     if path == b"/metrics":
-        _say(request, _metrics(seen), kind=_METRICS)
+        _say(request, _metrics(seen), kind=b"text/plain; version=0.0.4; charset=utf-8")
     elif path == b"/-/live":
         _say(request, "live\n")
     elif path == b"/-/ready" and not seen.met:
         # The same answer as from its nodes: a balancer must not send clients yet.
-        request.refuse(503, "no-leader", UNMET, [(b"Retry-After", _NO_LEADER_RETRY)])
+        _refuse_unled(request)
     elif path == b"/-/ready":
         _say(request, f"ready\n{seen.sentence}\n")
     else:
         text = seen.sentence
         if request.method not in (b"GET", b"HEAD"):
             text += " Whether your change was made is not known: look before you send it again."
-        request.refuse(503, "no-leader", text, [(b"Retry-After", _NO_LEADER_RETRY)])
+        _refuse_unled(request, text)
 
 
 def _metrics(seen: Unled) -> str:
@@ -128,3 +123,16 @@ def _metrics(seen: Unled) -> str:
 def _say(request: Request, text: str, *more: Header, kind: bytes = b"text/plain") -> None:
     fields = [(b"Content-Type", kind), (b"Cache-Control", b"no-store"), *more]
     request.respond(200, fields, text.encode("ascii", "replace"))
+
+
+def _refuse_stopping(request: Request) -> None:
+    text = "The server is being stopped or restarted."
+    request.refuse(503, "closed", text, [(b"Retry-After", b"5")])
+
+
+def _refuse_unled(
+    request: Request,
+    text: str = "This process has met no leader since its start, and starts no large download yet.",
+) -> None:
+    """As `cluster.degraded` does, which is not loaded here."""
+    request.refuse(503, "no-leader", text, [(b"Retry-After", b"2")])

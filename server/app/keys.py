@@ -16,8 +16,6 @@ from .config import CannotStart
 
 #: Old keys stay good for reading this long after a newer one took over.
 OVERLAP_S = 30 * 86_400.0
-#: How often the file is checked: a file removed by mistake is restored before a restart.
-_LOOK_S = 30.0
 #: Keys and when they were made.
 Entries = list[tuple[Key, float]]
 
@@ -79,7 +77,8 @@ class KeyKeeper:
         self._lost = lost
         self._known: Entries = []
         self._last_fault = ""
-        self._timer = Repeat(reactor, _LOOK_S, self.read)
+        # A file removed by mistake is restored before a restart.
+        self._timer = Repeat(reactor, 30.0, self.read)
 
     def start(self) -> None:
         """Check the file periodically; later faults are logged and change nothing."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from twisted.logger import ILogObserver, Logger, LogLevel
@@ -16,11 +17,19 @@ from zope.interface import implementer
 
 from ..http.proxies import prefixes_of
 
-#: Lines of one kind in a window.
-MOST_OF_KIND = 60
-#: Those of them that one network may cause.
-MOST_OF_NETWORK = 6
-WINDOW_S = 60.0
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """How many warnings and errors are written."""
+
+    #: Lines of one kind in a window.
+    of_kind: int = 60
+    #: Those of them that one network may cause.
+    of_network: int = 6
+    window_s: float = 60.0
+
+
+BOUNDS = LogBounds()
 _Kind = tuple[str, str]
 
 
@@ -66,8 +75,8 @@ class BoundedLines:
     def _takes(self, kind: _Kind, client: str | None) -> bool:
         """Count one more line; whether it is within the limits."""
         network = (kind, prefixes_of(client)[-1]) if client is not None else None
-        if self._written[kind] >= MOST_OF_KIND or (
-            network is not None and self._by_network[network] >= MOST_OF_NETWORK
+        if self._written[kind] >= BOUNDS.of_kind or (
+            network is not None and self._by_network[network] >= BOUNDS.of_network
         ):
             self._left_out[kind] += 1
             return False
@@ -81,7 +90,7 @@ class BoundedLines:
         now = self._seconds()
         if now < self._ends_s:
             return Counter()
-        self._ends_s = now + WINDOW_S
+        self._ends_s = now + BOUNDS.window_s
         left_out, self._left_out = self._left_out, Counter()
         self._written.clear()
         self._by_network.clear()

@@ -40,7 +40,7 @@ from .meeting import Meeting, MeetingEndpoint, write_meeting
 from .settings import ServerConfig, split_address
 from .shared import Shared, machine_name, open_shared
 from .state_lock import lock_state
-from .workers import RETIRED
+from .workers import ExitStatus
 
 #: Shared keys are read, and renewed if due, this often, in seconds.
 _REFRESH_S = 600.0
@@ -142,11 +142,11 @@ class Machine:
     def terminate(self) -> None:
         """Hand over and end; this machine's nodes finish their downloads."""
         if self._stopping:
-            self._end(RETIRED)
+            self._end(ExitStatus.RETIRED)
         self._stopping = True
         handed: Deferred[None] = Deferred.fromCoroutine(self._hand_over())
         handed.addErrback(lambda failure: self.log.failure("Handing over", failure=failure))
-        handed.addBoth(lambda _: self._end(RETIRED))
+        handed.addBoth(lambda _: self._end(ExitStatus.RETIRED))
 
     async def _hand_over(self) -> None:
         if self._candidate is None:
@@ -243,7 +243,7 @@ class Machine:
     def retire(self, why: str) -> None:
         """End at once, before any further answer: another machine leads."""
         self.log.error("This machine leads no more: {why}.", why=why)
-        self._end(RETIRED)
+        self._end(ExitStatus.RETIRED)
 
     def _end(self, status: int) -> None:
         sys.stdout.flush()

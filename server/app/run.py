@@ -73,8 +73,8 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
             passed, passed_admin = handed_over(files, page)
         # Imported with the rights to write compiled files, which later starts then use. Children
         # share what is imported before they are forked.
-        for module in _ALONE if alone else _SHARED:
-            importlib.import_module(module)
+        for module in ("service",) if alone else ("service", "node_service", "machine"):
+            importlib.import_module(f"tidegate.server.app.{module}")
         # No other user may read keys, queue and hashes of passwords.
         os.umask(0o077)
         if passed or user is not None or not alone:
@@ -106,19 +106,15 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     return [], workers.run()
 
 
-#: Modules of a process that serves alone, and of a leader with its nodes.
-_ALONE = ("tidegate.server.app.service",)
-_SHARED = tuple(f"tidegate.server.app.{name}" for name in ("service", "node_service", "machine"))
-
-
 def _be_child(child: Child, load: Callable[[], LoadedConfig], admin: OpenListener | None) -> int:
     """The life of one process of several; its exit status."""
-    from .workers import CANNOT, LEADER
+    from .workers import LEADER, ExitStatus
 
+    status: int
     try:
         loaded = load()
     except ConfigError as fault:
-        faults, status = fault.faults, CANNOT
+        faults, status = fault.faults, ExitStatus.CANNOT
     else:
         if child.name == LEADER and loaded.config.cluster is not None:
             faults, status = _serve_machine(loaded, load, child, admin)
@@ -131,7 +127,7 @@ def _be_child(child: Child, load: Callable[[], LoadedConfig], admin: OpenListene
             faults, status = _serve_node(loaded, load, child)
     for text in faults:
         click.echo(f"tidegate: {text}", err=True)
-    return CANNOT if faults else status
+    return ExitStatus.CANNOT if faults else status
 
 
 def _serve(
@@ -171,9 +167,9 @@ def _serve(
         sys.stderr.flush()
         if child is None or not faults:
             os._exit(1)
-        from .workers import CANNOT
+        from .workers import ExitStatus
 
-        os._exit(CANNOT)
+        os._exit(ExitStatus.CANNOT)
     return faults, 1 if faults else 0
 
 

@@ -33,13 +33,9 @@ def _known_policy(name: str) -> str:
 
 
 PolicyName = Annotated[str, AfterValidator(_known_policy)]
-_SECONDS: dict[str, Any] = {"unit": "s"}
-_BYTES: dict[str, Any] = {"unit": "bytes"}
-_RATE: dict[str, Any] = {"unit": "bytes/s"}
 _LIMITS = HttpLimits()
 #: The word in `listen` and `admin` for sockets that systemd opened.
 HANDED_OVER = "systemd:"
-_CONTACT = re.compile(r"(mailto:|https://|tel:)[!-~]{1,500}")
 
 
 class _Section(BaseModel):
@@ -84,35 +80,35 @@ class LimitSettings(_Section):
         gt=0,
         le=3600,
         description="A request's header must be complete this long after its first byte.",
-        json_schema_extra=_SECONDS,
+        json_schema_extra={"unit": "s"},
     )
     idle_timeout_s: float = Field(
         _LIMITS.idle_timeout_s,
         gt=0,
         le=86400,
         description="A connection without a request is closed after this time.",
-        json_schema_extra=_SECONDS,
+        json_schema_extra={"unit": "s"},
     )
     min_rate_bytes_s: float = Field(
         _LIMITS.min_rate_bytes_s,
         gt=0,
         le=1e9,
         description="A client that reads slower than this on average is cut off.",
-        json_schema_extra=_RATE,
+        json_schema_extra={"unit": "bytes/s"},
     )
     min_rate_window_s: float = Field(
         _LIMITS.min_rate_window_s,
         gt=0,
         le=86400,
         description="The time over which the average reading rate is taken.",
-        json_schema_extra=_SECONDS,
+        json_schema_extra={"unit": "s"},
     )
     max_header_bytes: int = Field(
         _LIMITS.max_header_bytes,
         ge=1024,
         le=1 << 20,
         description="The longest request header.",
-        json_schema_extra=_BYTES,
+        json_schema_extra={"unit": "bytes"},
     )
     max_headers: int = Field(
         _LIMITS.max_headers,
@@ -160,7 +156,7 @@ class ServerConfig(_Section):
         le=1 << 40,
         description="Memory for small files with their answers, over all workers. Empty: a 64th "
         "of the machine's memory, between 32 and 256 MiB.",
-        json_schema_extra=_BYTES,
+        json_schema_extra={"unit": "bytes"},
     )
     admin: str = Field(
         "127.0.0.1:8081",
@@ -182,7 +178,7 @@ class ServerConfig(_Section):
         le=1e12,
         description="The upper bound for everything the server sends. The server finds by "
         "measuring what the line carries below it.",
-        json_schema_extra=_RATE,
+        json_schema_extra={"unit": "bytes/s"},
     )
     state: Path = Field(Path("state"), description="The folder of keys, database and sessions.")
     database: str | None = Field(
@@ -206,7 +202,7 @@ class ServerConfig(_Section):
         le=60,
         description="A leader that does not renew its lease in the database within this time is "
         "replaced.",
-        json_schema_extra=_SECONDS,
+        json_schema_extra={"unit": "s"},
     )
     security_contact: tuple[str, ...] = Field(
         (),
@@ -274,7 +270,7 @@ class ServerConfig(_Section):
         le=10 * 365 * 86400.0,
         description="How long browsers must use only https (Strict-Transport-Security); 0: the "
         "field is not sent.",
-        json_schema_extra=_SECONDS,
+        json_schema_extra={"unit": "s"},
     )
     trusted_proxies: tuple[str, ...] = Field(
         (),
@@ -317,21 +313,21 @@ class ServerConfig(_Section):
         ge=60,
         le=30 * 86400.0,
         description="How long a ticket is valid.",
-        json_schema_extra=_SECONDS,
+        json_schema_extra={"unit": "s"},
     )
     keys_rotate_s: float = Field(
         30 * 86400.0,
         ge=3600,
         le=3650 * 86400.0,
         description="How often a new signing key is made. Old keys stay valid for 30 days.",
-        json_schema_extra=_SECONDS,
+        json_schema_extra={"unit": "s"},
     )
     drain_s: float = Field(
         30.0,
         ge=0,
         le=86400,
         description="How long downloads may continue after SIGTERM.",
-        json_schema_extra=_SECONDS,
+        json_schema_extra={"unit": "s"},
     )
     admission: PolicySettings = Field(
         default_factory=PolicySettings, description="Settings of the policies."
@@ -409,7 +405,7 @@ class ServerConfig(_Section):
     @classmethod
     def _contacts(cls, contacts: tuple[str, ...]) -> tuple[str, ...]:
         for contact in contacts:
-            if not _CONTACT.fullmatch(contact):
+            if not re.fullmatch(r"(mailto:|https://|tel:)[!-~]{1,500}", contact):
                 raise ValueError(
                     f"{contact!r} is not a URI such as mailto:security@example.org or "
                     "https://example.org/report"

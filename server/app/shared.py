@@ -5,6 +5,7 @@ The first machine brings its own keys: its tickets stay valid when a server beco
 
 from __future__ import annotations
 
+import enum
 import secrets
 import socket
 from dataclasses import dataclass, field
@@ -17,10 +18,13 @@ from ..store.cluster import Secret, read_secrets, take_turns, write_secrets
 from ..store.database import Database
 from .keys import Entries, read_keys, renewed, session_key
 
-_TICKETS = "tickets"
-_LINKS = "links"
-_ADMIN = "admin"
-_NAME = "machine"
+
+class _Kind(enum.StrEnum):
+    """What a shared key is for."""
+
+    TICKETS = "tickets"
+    LINKS = "links"
+    ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ def open_shared(database: Database, state: Path, now: float, rotate_after_s: flo
     Raises StoreUnavailable and CannotStart.
     """
     with database.begin() as session:
-        found = {kind: read_secrets(session, kind) for kind in (_TICKETS, _LINKS, _ADMIN)}
+        found = {kind: read_secrets(session, kind) for kind in _Kind}
         fresh = _renewed(found, state, now, rotate_after_s)
         if fresh != found:
             # Again while other machines wait: two may have read the same.
@@ -49,28 +53,29 @@ def open_shared(database: Database, state: Path, now: float, rotate_after_s: flo
                 if rows != found[kind]:
                     write_secrets(session, kind, rows)
     return Shared(
-        KeyRing([key for key, _ in _entries(fresh[_TICKETS])]),
-        tuple(NodeIdentity(one.text, one.made_s) for one in fresh[_LINKS]),
-        bytes.fromhex(fresh[_ADMIN][-1].text),
+        KeyRing([key for key, _ in _entries(fresh[_Kind.TICKETS])]),
+        tuple(NodeIdentity(one.text, one.made_s) for one in fresh[_Kind.LINKS]),
+        bytes.fromhex(fresh[_Kind.ADMIN][-1].text),
     )
 
 
 def _renewed(
-    found: dict[str, list[Secret]], state: Path, now: float, rotate_after_s: float
-) -> dict[str, list[Secret]]:
-    entries = _entries(found[_TICKETS]) or read_keys(state / "keys.json")
-    links = found[_LINKS]
+    found: dict[_Kind, list[Secret]], state: Path, now: float, rotate_after_s: float
+) -> dict[_Kind, list[Secret]]:
+    entries = _entries(found[_Kind.TICKETS]) or read_keys(state / "keys.json")
+    links = found[_Kind.LINKS]
     if not links or now - links[0].made_s >= rotate_after_s:
         made = make_identity(now)
         # Two older certificates are kept beside the newest one.
         links = [Secret(secrets.token_hex(4), made.pem, now), *links[:2]]
     return {
-        _TICKETS: [
+        _Kind.TICKETS: [
             Secret(key.name, key.secret.hex(), made_s)
             for key, made_s in renewed(entries, now, rotate_after_s)
         ],
-        _LINKS: links,
-        _ADMIN: found[_ADMIN] or [Secret("session", session_key(state / "admin.key").hex(), now)],
+        _Kind.LINKS: links,
+        _Kind.ADMIN: found[_Kind.ADMIN]
+        or [Secret("session", session_key(state / "admin.key").hex(), now)],
     }
 
 
@@ -83,7 +88,7 @@ def machine_name(state: Path) -> str:
 
     Raises OSError.
     """
-    file = state / _NAME
+    file = state / "machine"
     try:
         name = file.read_text("ascii").strip()
     except (FileNotFoundError, ValueError):

@@ -13,10 +13,6 @@ from ..http.clock import Clock, Repeat
 from .config import CannotStart
 
 _NAME = "lock"
-#: What a state folder of ours holds; a folder of others is never closed to them.
-_OURS = frozenset({_NAME, "keys.json", "tidegate.db", "admin.key"})
-#: How often a running server looks whether its lock still stands where others look for it.
-_LOOK_S = 2.0
 
 
 class StateInUse(CannotStart):
@@ -66,7 +62,7 @@ class LockKeeper:
         self._descriptor = descriptor
         self._lost = lost
         self._reported = False
-        self._timer = Repeat(reactor, _LOOK_S, self.look)
+        self._timer = Repeat(reactor, 2.0, self.look)
 
     def start(self) -> None:
         """Look again and again."""
@@ -121,7 +117,9 @@ def _close_to_others(folder: Path) -> None:
     What the server makes later is private by the umask that `run` sets.
     """
     entries = list(os.scandir(folder))
-    if entries and not any(entry.name in _OURS for entry in entries):
+    # A folder of others is never closed to them.
+    ours = {_NAME, "keys.json", "tidegate.db", "admin.key"}
+    if entries and not any(entry.name in ours for entry in entries):
         return
     status = folder.stat()
     if status.st_uid != os.geteuid():

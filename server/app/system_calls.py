@@ -32,8 +32,9 @@ PROCESSORS: Mapping[str, Processor] = {
     "aarch64": Processor(audit=0xC00000B7, seccomp=277, column=1),
 }
 
-#: Changes of files that Landlock does not govern. Numbers on x86_64 and on aarch64.
-_FILES: Mapping[str, tuple[int | None, int | None]] = {
+#: Each refused call by its name, with its numbers on x86_64 and on aarch64.
+DENIED: Mapping[str, tuple[int | None, int | None]] = {
+    # Changes of files that Landlock does not govern.
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -52,24 +53,18 @@ _FILES: Mapping[str, tuple[int | None, int | None]] = {
     "removexattr": (197, 14),
     "lremovexattr": (198, 15),
     "fremovexattr": (199, 16),
-}
-#: New programs, also those that are no file.
-_PROGRAMS: Mapping[str, tuple[int | None, int | None]] = {
+    # New programs, also those that are no file.
     "execve": (59, 221),
     "execveat": (322, 281),
     "memfd_create": (319, 279),
-}
-#: The memory and descriptors of other processes.
-_PROCESSES: Mapping[str, tuple[int | None, int | None]] = {
+    # The memory and descriptors of other processes.
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "process_madvise": (440, 440),
     "pidfd_getfd": (438, 438),
     "kcmp": (312, 272),
-}
-#: What only administrators need, and where faults of the kernel were found most.
-_KERNEL: Mapping[str, tuple[int | None, int | None]] = {
+    # What only administrators need, and where faults of the kernel were found most.
     "mount": (165, 40),
     "umount2": (166, 39),
     "move_mount": (429, 429),
@@ -117,8 +112,6 @@ _KERNEL: Mapping[str, tuple[int | None, int | None]] = {
     "modify_ldt": (154, None),
     "uselib": (134, None),
 }
-#: Each refused call by its name.
-DENIED = {**_FILES, **_PROGRAMS, **_PROCESSES, **_KERNEL}
 
 #: Calls that are judged by their arguments.
 JUDGED: Mapping[str, tuple[int, int]] = {
@@ -129,21 +122,24 @@ JUDGED: Mapping[str, tuple[int, int]] = {
     "clone": (56, 220),
     "socket": (41, 198),
 }
-#: Its flags lie in memory, where a filter cannot look. The C library then takes clone(2).
-_CLONE3 = 435
-#: mseal(2), which the C library tries. Later calls are yet unknown here, setxattrat(2) among them.
-_LAST_KNOWN = 462
 
-#: Connects and sends at once. Some kernels do not ask Landlock then.
-_MSG_FASTOPEN = 0x20000000
-#: CLONE_NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWNS: namespaces of its own.
-_NEW_NAMESPACES = 0x7E020000
-#: Attributes of a file that is open for reading (FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR), and bytes
-#: typed at the terminal that the server was started from (TIOCSTI, TIOCLINUX).
-_IOCTLS = (0x40086602, 0x401C5820, 0x5412, 0x541C)
-#: Of sockets of the Internet: any, TCP and UDP. Landlock knows no other ports, such as MPTCP's.
-_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
-_SOCKET_TYPE = 0xF
+
+class _Kernel(IntEnum):
+    """Numbers of the kernel's interface."""
+
+    #: Its flags lie in memory, where a filter cannot look. The C library then takes clone(2).
+    CLONE3 = 435
+    #: mseal(2), which the C library tries. Later calls are yet unknown here, such as setxattrat(2).
+    LAST_KNOWN = 462
+    #: Connects and sends at once. Some kernels do not ask Landlock then.
+    MSG_FASTOPEN = 0x20000000
+    #: CLONE_NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWNS.
+    NEW_NAMESPACES = 0x7E020000
+    SOCKET_TYPE = 0xF
+    #: prctl(2) and seccomp(2).
+    SET_NO_NEW_PRIVILEGES = 38
+    SET_FILTER = 1
+    ALL_THREADS = 1
 
 
 class _Do(IntEnum):
@@ -173,13 +169,6 @@ class _At(IntEnum):
     ARGUMENTS = 16
 
 
-#: A program of 32 bits has other numbers on the same machine.
-_POINTER_BYTES = 8
-
-_SET_NO_NEW_PRIVILEGES = 38
-_SET_FILTER = 1
-_ALL_THREADS = 1
-
 #: One instruction: what it does, how many to skip if so and if not, and its number.
 Instruction = tuple[int, int, int, int]
 
@@ -192,19 +181,24 @@ def instructions(
         (_Do.LOAD, 0, 0, _At.AUDIT),
         *_unless(processor.audit, _Verdict.REFUSE),
         (_Do.LOAD, 0, 0, _At.NUMBER),
-        (_Do.IF_GREATER, 0, 1, _LAST_KNOWN),
+        (_Do.IF_GREATER, 0, 1, _Kernel.LAST_KNOWN),
         (_Do.RETURN, 0, 0, _Verdict.UNKNOWN),
-        *_if(_CLONE3, _Verdict.UNKNOWN),
+        *_if(_Kernel.CLONE3, _Verdict.UNKNOWN),
     ]
     judged = {
-        "sendmsg": _refuse_bits(2, _MSG_FASTOPEN),
-        "sendto": _refuse_bits(3, _MSG_FASTOPEN),
-        "sendmmsg": _refuse_bits(3, _MSG_FASTOPEN),
+        "sendmsg": _refuse_bits(2, _Kernel.MSG_FASTOPEN),
+        "sendto": _refuse_bits(3, _Kernel.MSG_FASTOPEN),
+        "sendmmsg": _refuse_bits(3, _Kernel.MSG_FASTOPEN),
         "ioctl": [
             _argument(1),
-            *(one for request in _IOCTLS for one in _if(request, _Verdict.REFUSE)),
+            # Attributes of a file that is open for reading (FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR).
+            *_if(0x40086602, _Verdict.REFUSE),
+            *_if(0x401C5820, _Verdict.REFUSE),
+            # Bytes typed at the terminal that the server was started from (TIOCSTI, TIOCLINUX).
+            *_if(0x5412, _Verdict.REFUSE),
+            *_if(0x541C, _Verdict.REFUSE),
         ],
-        "clone": _refuse_bits(0, _NEW_NAMESPACES),
+        "clone": _refuse_bits(0, _Kernel.NEW_NAMESPACES),
         "socket": _judge_socket(unix_sockets),
     }
     for name, steps in judged.items():
@@ -243,11 +237,14 @@ def _judge_socket(unix_sockets: bool) -> list[Instruction]:
         (_Do.IF_EQUAL, 2, 0, socket.AF_INET),
         *_unless(socket.AF_INET6, _Verdict.REFUSE),
         _argument(1),
-        (_Do.AND, 0, 0, _SOCKET_TYPE),
+        (_Do.AND, 0, 0, _Kernel.SOCKET_TYPE),
         (_Do.IF_GREATER, 0, 1, socket.SOCK_DGRAM),
         (_Do.RETURN, 0, 0, _Verdict.REFUSE),
         _argument(2),
-        *(one for protocol in _PROTOCOLS for one in _if(protocol, _Verdict.ALLOW)),
+        # Any, TCP or UDP. Landlock knows no other ports, such as those of MPTCP.
+        *_if(0, _Verdict.ALLOW),
+        *_if(socket.IPPROTO_TCP, _Verdict.ALLOW),
+        *_if(socket.IPPROTO_UDP, _Verdict.ALLOW),
         (_Do.RETURN, 0, 0, _Verdict.REFUSE),
     ]
 
@@ -259,17 +256,21 @@ class _Filter(ctypes.Structure):
 def close_system_calls(kept: frozenset[str], unix_sockets: bool) -> bool:
     """Give up all calls of `DENIED` but `kept`, for every thread and all that it starts.
 
-    False where the kernel cannot do it, or the processor is not known here.
+    False where the kernel cannot do it, or the processor is not known here. A program of 32 bits
+    has other numbers on the same machine.
     """
     processor = PROCESSORS.get(os.uname().machine)
-    if processor is None or ctypes.sizeof(ctypes.c_void_p) != _POINTER_BYTES:
+    if processor is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
     program = instructions(processor, kept, unix_sockets)
     packed = b"".join(struct.pack("=HBBI", *one) for one in program)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
+    if libc.prctl(_Kernel.SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
         return False
     called = _Filter(len(program), packed)
     return bool(
-        libc.syscall(processor.seccomp, _SET_FILTER, _ALL_THREADS, ctypes.byref(called)) == 0
+        libc.syscall(
+            processor.seccomp, _Kernel.SET_FILTER, _Kernel.ALL_THREADS, ctypes.byref(called)
+        )
+        == 0
     )

@@ -9,6 +9,7 @@ the loaded modules.
 from __future__ import annotations
 
 import contextlib
+import enum
 import gc
 import os
 import signal
@@ -27,17 +28,18 @@ from .config import LoadedConfig
 from .fleet import FleetPlan
 from .listeners import OpenListener
 
-#: A child that ended within this time twice in a row is restarted after a pause, in seconds.
-_YOUNG_S = 3.0
-#: Nodes have this long to end after the leader of a single machine, in seconds.
-_LAST_S = 5.0
-#: Exit status of a child that cannot start: a restart would not help.
-CANNOT = 78
-#: Exit status of a former leader: its successor begins as a follower.
-RETIRED = 75
 _PASSED_ON = frozenset({signal.SIGHUP, signal.SIGUSR1})
 _SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}) | _PASSED_ON
 LEADER = "leader"
+
+
+class ExitStatus(enum.IntEnum):
+    """How a child ends, where its parent does not just start it again."""
+
+    #: A former leader: its successor begins as a follower.
+    RETIRED = 75
+    #: It cannot start: a restart would not help.
+    CANNOT = 78
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,9 @@ class Workers:
     ) -> None:
         self._config = loaded.config
         self._clustered = loaded.config.cluster is not None
-        #: Nodes that were told to stop are killed after this time.
-        self._last_s = _LAST_S + (loaded.config.drain_s if self._clustered else 0.0)
+        #: Nodes that were told to stop are killed after this time. Those of a cluster finish their
+        #: downloads; on a single machine the leader has waited for that.
+        self._last_s = 5.0 + (loaded.config.drain_s if self._clustered else 0.0)
         self._count = count
         self._be = be
         self._running: dict[str, _Running] = {}
@@ -185,13 +188,13 @@ class Workers:
             if self._clustered:
                 self._end_with_nodes(name)
             return
-        if self._clustered and name == LEADER and status in (0, RETIRED):
+        if self._clustered and name == LEADER and status in (0, ExitStatus.RETIRED):
             self._due[name] = time.monotonic()
             return
         if name == LEADER and (status == 0 or self._terminating):
             self._stop_nodes()
             return
-        if status == CANNOT and self._epoch <= 1:
+        if status == ExitStatus.CANNOT and self._epoch <= 1:
             # No client has been served yet, and one child is missing.
             self._failed = True
             self._stop_nodes()
@@ -199,7 +202,7 @@ class Workers:
         if self._terminating:
             return
         now = time.monotonic()
-        young = now - child.since_s < _YOUNG_S
+        young = now - child.since_s < 3.0
         self._young[name] = self._young.get(name, 0) + 1 if young else 0
         # One early end may be chance, and clients wait. Repeated ends are a fault: pause.
         self._due[name] = now + (1.0 if self._young[name] > 1 else 0.0)

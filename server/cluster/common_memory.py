@@ -8,22 +8,28 @@ before.
 
 from __future__ import annotations
 
+import enum
 import mmap
 
-#: The fields of a process: the bytes that it has sent.
-_SENT = 0
-#: Its downloads that the cap holds back.
-_WAITING = 1
-#: Its paused downloads.
-_PAUSED = 2
-#: The bytes that it has spent on keeping these alive.
-_KEPT = 3
+
+class _Field(enum.IntEnum):
+    """The fields of a process."""
+
+    #: The bytes that it has sent.
+    SENT = 0
+    #: Its downloads that the cap holds back.
+    WAITING = 1
+    #: Its paused downloads.
+    PAUSED = 2
+    #: The bytes that it has spent on keeping these alive.
+    KEPT = 3
+
+
 #: The width of a row: a power of two.
 _FIELDS = 8
 #: The cells of each of two tables that count addresses by independent parts of their hash;
 #: the smaller of the two counts holds. With ten thousand addresses one in fifty counts too high.
 _CELLS = 1 << 16
-_WORD = 8
 
 
 class CommonMemory:
@@ -31,7 +37,7 @@ class CommonMemory:
 
     def __init__(self, processes: int) -> None:
         self.processes = processes
-        sums = processes * _FIELDS * _WORD
+        sums = processes * _FIELDS * 8
         self._memory = mmap.mmap(-1, sums + processes * 2 * _CELLS * 4)
         view = memoryview(self._memory)
         self.sums = view[:sums].cast("q")
@@ -46,27 +52,27 @@ class CommonLine:
         self._own = row * _FIELDS
         self._others = [one * _FIELDS for one in range(memory.processes) if one != row]
         #: What the process before this one in the row had sent, and spent on paused downloads.
-        self._before = self._sums[self._own + _SENT]
-        self._kept_before = self._sums[self._own + _KEPT]
-        self._sums[self._own + _WAITING] = self._sums[self._own + _PAUSED] = 0
+        self._before = self._sums[self._own + _Field.SENT]
+        self._kept_before = self._sums[self._own + _Field.KEPT]
+        self._sums[self._own + _Field.WAITING] = self._sums[self._own + _Field.PAUSED] = 0
 
     def tell(self, sent_bytes_total: int, waiting: int) -> None:
-        self._sums[self._own + _SENT] = self._before + sent_bytes_total
-        self._sums[self._own + _WAITING] = waiting
+        self._sums[self._own + _Field.SENT] = self._before + sent_bytes_total
+        self._sums[self._own + _Field.WAITING] = waiting
 
     def sent_bytes(self) -> int:
-        return sum(self._sums[one + _SENT] for one in self._others)
+        return sum(self._sums[one + _Field.SENT] for one in self._others)
 
     def waiting(self) -> int:
-        return sum(self._sums[one + _WAITING] for one in self._others)
+        return sum(self._sums[one + _Field.WAITING] for one in self._others)
 
     def tell_kept(self, paused: int, spent_bytes_total: int) -> None:
-        self._sums[self._own + _PAUSED] = paused
-        self._sums[self._own + _KEPT] = self._kept_before + spent_bytes_total
+        self._sums[self._own + _Field.PAUSED] = paused
+        self._sums[self._own + _Field.KEPT] = self._kept_before + spent_bytes_total
 
     def kept(self) -> tuple[int, int]:
-        paused = sum(self._sums[one + _PAUSED] for one in self._others)
-        return paused, sum(self._sums[one + _KEPT] for one in self._others)
+        paused = sum(self._sums[one + _Field.PAUSED] for one in self._others)
+        return paused, sum(self._sums[one + _Field.KEPT] for one in self._others)
 
 
 class CommonCounts:

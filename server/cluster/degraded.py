@@ -24,14 +24,6 @@ from .messages import Terms, WireTicket, wire_ticket
 
 #: Retry-After of requests that only a leader can answer, in seconds. A leader returns within 2 s.
 RETRY_S = 2
-#: The ticket numbers that one node may issue without a leader.
-_BLOCK_BITS = 20
-#: The number of blocks: two of 1 000 nodes share one with a probability of 0.2 %.
-_BLOCKS_BITS = 28
-
-#: The longest time to live that a ready ticket may have: no turn comes that a client could miss.
-_TICKET_TTL_S = 86_400.0
-
 #: Builds a gate with this policy; its ticket numbers begin with the last argument.
 MakeGate = Callable[[Terms, PolicySettings, int], Gate]
 
@@ -70,8 +62,10 @@ class DegradedQueue:
             settings = PolicySettings.model_validate_json(terms.settings)
         except ValidationError as fault:
             raise ProtocolError("The last leader's settings cannot be read.") from fault
-        settings = settings.model_copy(update={"ticket_ttl_s": _TICKET_TTL_S})
-        first = ELSEWHERE + (secrets.randbits(_BLOCKS_BITS) << _BLOCK_BITS)
+        # The longest there is: no turn comes that a client could miss.
+        settings = settings.model_copy(update={"ticket_ttl_s": 86_400.0})
+        # A block of 2^20 numbers; two of 1 000 nodes share one with a probability of 0.2 %.
+        first = ELSEWHERE + (secrets.randbits(28) << 20)
         self._gate = gate = make_gate(terms, settings, first)
         gate.reception.blocked.become(terms.blocked or ())
         gate.close_doors(True)

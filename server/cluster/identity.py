@@ -25,10 +25,6 @@ from twisted.internet.interfaces import (
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
-#: One that is younger is accepted, and shown only where there is no older one: by then every
-#: machine has read it.
-_SETTLED_S = 3600.0
-
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
@@ -69,8 +65,12 @@ def make_identity(now: float) -> NodeIdentity:
 
 
 def shown(identities: Sequence[NodeIdentity], now: float) -> NodeIdentity:
-    """The one that is shown: the newest that all have read."""
-    settled = [one for one in identities if one.made_s <= now - _SETTLED_S]
+    """The one that is shown: the newest that all have read.
+
+    Every machine has read one that is an hour old. A younger one is accepted, and shown only where
+    there is no older one.
+    """
+    settled = [one for one in identities if one.made_s <= now - 3600.0]
     if settled:
         return max(settled, key=lambda one: one.made_s)
     return min(identities, key=lambda one: one.made_s)

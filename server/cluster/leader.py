@@ -32,8 +32,6 @@ from .link import Link, Peer
 _log = Logger()
 #: How often changed terms are sent to nodes, in seconds.
 TELL_S = 0.25
-#: A node that says nothing for this time is cut off, in seconds.
-SILENT_S = 8.0
 #: New requests wait for nodes that are not back yet for so long after a leader's start: what runs
 #: there has its slots first.
 GATHER_S = 2.0
@@ -42,6 +40,8 @@ GATHER_S = 2.0
 class LeaderBounds(NamedTuple):
     """When a node counts no more, and what nodes are told at most."""
 
+    #: A node that says nothing for this time is cut off, in seconds.
+    silent_s: float = 8.0
     #: How often unchanged terms are sent, so that a node knows that its leader lives.
     again_s: float = 1.0
     #: A node silent for so long is no company any more: it tells its progress four times a second.
@@ -721,7 +721,7 @@ class Leader:
                 node.untold_s = TUNING.again_s
                 self._tell_proofs(node)
             self._tell_node(node, terms)
-            if node.silent_s >= SILENT_S:
+            if node.silent_s >= TUNING.silent_s:
                 _log.error("Node {name} says nothing; its connection is cut.", name=node.name)
                 node.link.drop()
 

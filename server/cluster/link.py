@@ -15,8 +15,6 @@ from .messages import MOST_BYTES, BadFrame, FromLeader, FromNode, encode_frame
 
 _log = Logger()
 Received = TypeVar("Received")
-#: A connection without a message is cut after this time, in seconds.
-_HELLO_S = 10.0
 
 
 class Peer(Generic[Received]):
@@ -39,7 +37,7 @@ NOBODY: Peer[Any] = Peer(lambda link: link.drop(), lambda link, messages: None, 
 
 class SilentConnections:
     """Connections at a door on which no message has come yet: a stranger without the cluster's
-    certificate never gets further, and must not use up the descriptors either."""
+    certificate never gets further, and must not use up the descriptors. It is cut after 10 s."""
 
     def __init__(self, reactor: Clock) -> None:
         self._reactor = reactor
@@ -47,7 +45,7 @@ class SilentConnections:
 
     def add(self, link: Link[Any]) -> None:
         """It has begun; where there are too many the oldest goes."""
-        self._calls[link] = self._reactor.callLater(_HELLO_S, link.drop)
+        self._calls[link] = self._reactor.callLater(10.0, link.drop)
         if len(self._calls) > 256:
             next(iter(self._calls)).drop()
 

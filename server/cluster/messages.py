@@ -416,8 +416,6 @@ _node_frame: msgspec.msgpack.Decoder[list[FromNode]] = msgspec.msgpack.Decoder(l
 _node_one: msgspec.msgpack.Decoder[FromNode] = msgspec.msgpack.Decoder(FromNode)
 _leader_frame: msgspec.msgpack.Decoder[list[FromLeader]] = msgspec.msgpack.Decoder(list[FromLeader])
 _leader_one: msgspec.msgpack.Decoder[FromLeader] = msgspec.msgpack.Decoder(FromLeader)
-_NODE_TAGS = frozenset(kind.__struct_config__.tag for kind in FromNode.__args__)
-_LEADER_TAGS = frozenset(kind.__struct_config__.tag for kind in FromLeader.__args__)
 
 
 def encode_frame(messages: Iterable[FromNode | FromLeader]) -> bytes:
@@ -430,7 +428,7 @@ def decode_from_node(frame: bytes) -> list[FromNode]:
     try:
         return _node_frame.decode(frame)
     except msgspec.DecodeError:
-        return [_one(_node_one, raw) for raw in _known(frame, _NODE_TAGS)]
+        return [_one(_node_one, raw) for raw in _known(frame, FromNode.__args__)]
 
 
 def decode_from_leader(frame: bytes) -> list[FromLeader]:
@@ -438,11 +436,12 @@ def decode_from_leader(frame: bytes) -> list[FromLeader]:
     try:
         return _leader_frame.decode(frame)
     except msgspec.DecodeError:
-        return [_one(_leader_one, raw) for raw in _known(frame, _LEADER_TAGS)]
+        return [_one(_leader_one, raw) for raw in _known(frame, FromLeader.__args__)]
 
 
-def _known(frame: bytes, tags: frozenset[object]) -> list[msgspec.Raw]:
-    """The messages of kinds that this version knows, each still encoded."""
+def _known(frame: bytes, kinds: tuple[type[msgspec.Struct], ...]) -> list[msgspec.Raw]:
+    """The messages of these kinds, each still encoded."""
+    tags = {kind.__struct_config__.tag for kind in kinds}
     try:
         messages = _split.decode(frame)
         found = []

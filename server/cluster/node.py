@@ -21,6 +21,7 @@ from twisted.logger import Logger
 
 from ...protocol.errors import ProtocolError
 from ...protocol.manifest import FileDigests
+from ..admission.client_keys import TICKET_FIELD
 from ..admission.downloads import unsent_most, was_shut
 from ..admission.line import LingeringBodies, Outlet
 from ..admission.rules import Rule, RuleBook
@@ -37,7 +38,6 @@ from .link import Link, Peer
 
 _log = Logger()
 TICK_S = 0.25
-_TICKET = b"tidegate-ticket"
 
 
 #: What a leader tells of one request.
@@ -559,7 +559,7 @@ class RemoteAdmission:
         for visit, token in queue.release():
             asked = self._add(visit.request, visit.rep, visit.plan, visit.start)
             if token is not None:
-                asked.wired.headers[_TICKET] = token.encode("ascii")
+                asked.wired.headers[TICKET_FIELD] = token.encode("ascii")
 
     def _close_degraded(self) -> None:
         queue, self._degraded = self._degraded, None
@@ -675,7 +675,7 @@ class RemoteAdmission:
                 self._shares[message.share] = asked.share
         asked.request.waited_s = message.waited_s
         asked.request.priority_class = message.priority_class
-        asked.may_leave = all(name.lower() != _TICKET for name, _ in message.headers)
+        asked.may_leave = all(name.lower() != TICKET_FIELD for name, _ in message.headers)
         asked.transfer = asked.start(asked, message.headers)
 
     def _do_running(
@@ -709,8 +709,8 @@ class RemoteAdmission:
             return
         asked.paused = True
         transfer.pause()
-        if _TICKET in headers:
-            asked.wired.headers[_TICKET] = headers[_TICKET]
+        if TICKET_FIELD in headers:
+            asked.wired.headers[TICKET_FIELD] = headers[TICKET_FIELD]
         retry_s = float(RETRY_S)
         with contextlib.suppress(ValueError):
             retry_s = float(headers.get(b"retry-after", b""))

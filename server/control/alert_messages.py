@@ -17,8 +17,6 @@ from .alerts import AlertChange
 
 #: The longest that one message may take, seconds.
 _SEND_S = 15.0
-#: The priorities of ntfy: 1 to 5.
-_PRIORITIES = {"critical": 5, "warning": 4}
 
 
 def document(change: AlertChange, server: str) -> dict[str, object]:
@@ -47,7 +45,8 @@ def body_for(outlet: AlertPlace, change: AlertChange, server: str) -> bytes:
         "topic": outlet.topic,
         "title": title_of(change, server),
         "message": change.rule.advice,
-        "priority": _PRIORITIES[change.rule.severity] if change.firing else 3,
+        # Of 1 to 5.
+        "priority": {"critical": 5, "warning": 4}[change.rule.severity] if change.firing else 3,
         "tags": ["rotating_light" if change.firing else "white_check_mark"],
     }
     return json.dumps(text).encode()

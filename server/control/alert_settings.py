@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 #: The ports of a mail server by scheme: submission, and submission over TLS (RFC 8314).
 _PORTS = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
-_MAIL = ("smtp", "smtps")
 
 
 class AlertSettings(BaseModel):
@@ -44,7 +43,7 @@ class AlertSettings(BaseModel):
     def _server(cls, url: str | None) -> str | None:
         if url is not None:
             parts = urlsplit(url)
-            if parts.scheme not in _MAIL or not parts.hostname:
+            if parts.scheme not in ("smtp", "smtps") or not parts.hostname:
                 raise ValueError("mail_server is smtp://HOST:PORT or smtps://HOST:PORT")
             _ = parts.port
         return url

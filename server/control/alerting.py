@@ -18,16 +18,6 @@ from .alerts import LOOK_S, RULES, AlertBook, AlertChange, AlertRule
 from .events import EventLog
 
 _log = Logger()
-#: A message that cannot be sent is tried again at the next looks, this often in all.
-_TRIES = 20
-_TRIAL = AlertRule(
-    "TidegateTest",
-    "warning",
-    0.0,
-    "This is a test message.",
-    "An operator asked for it. Nothing is wrong.",
-    lambda seen: False,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +74,8 @@ class Alerting:
         fault = await self._try(message.outlet, message.change)
         if not fault:
             return
-        if message.tries + 1 < _TRIES:
+        # It is tried again at the next looks, 20 times in all.
+        if message.tries + 1 < 20:
             self._pending.append(replace(message, tries=message.tries + 1))
         else:
             _log.warn(
@@ -110,7 +101,15 @@ class Alerting:
 
     async def test(self) -> list[SentTest]:
         """Send a test message to every place."""
-        change = AlertChange(_TRIAL, True, self._now())
+        trial = AlertRule(
+            "TidegateTest",
+            "warning",
+            0.0,
+            "This is a test message.",
+            "An operator asked for it. Nothing is wrong.",
+            lambda seen: False,
+        )
+        change = AlertChange(trial, True, self._now())
         return [SentTest(one.shown, await self._try(one, change)) for one in self.outlets]
 
 

@@ -14,13 +14,6 @@ from typing import Any, Literal
 LOOK_S = 15.0
 #: Increases of counters are known over this time, seconds.
 _REMEMBERED_S = 600.0
-#: A rule that does not hold for this time is over, seconds: a value at its bound is told once.
-_OVER_S = 120.0
-#: One rule is told at most this often while it comes and goes, seconds.
-_AGAIN_S = 3600.0
-
-
-_COUNTERS = ("errors_total", "forged_total", "sent_bytes_total")
 
 
 class Readings:
@@ -35,7 +28,8 @@ class Readings:
     def note(self, now: float, figures: Mapping[str, Any]) -> None:
         """These are the figures now."""
         self.figures = figures
-        self._older.append((now, {name: figures[name] for name in _COUNTERS}))
+        counters = ("errors_total", "forged_total", "sent_bytes_total")
+        self._older.append((now, {name: figures[name] for name in counters}))
         while now - self._older[0][0] > _REMEMBERED_S:
             self._older.popleft()
 
@@ -103,7 +97,8 @@ class AlertBook:
             if standing.since_s is None:
                 standing.since_s = now
         elif standing.since_s is not None and (
-            not standing.firing or now - standing.held_s >= _OVER_S
+            # A value at its bound is told once.
+            not standing.firing or now - standing.held_s >= 120.0
         ):
             began_s, told = standing.since_s, standing.told
             standing.since_s, standing.firing, standing.told = None, False, False
@@ -111,7 +106,8 @@ class AlertBook:
         if standing.since_s is None or now - standing.since_s < rule.for_s:
             return None
         standing.firing = True
-        if standing.told or now - standing.told_s < _AGAIN_S:
+        # While it comes and goes, a rule is told once an hour.
+        if standing.told or now - standing.told_s < 3600.0:
             return None
         standing.told, standing.told_s = True, now
         return AlertChange(rule, True, standing.since_s)

@@ -19,10 +19,6 @@ from ..http.clock import Clock, pause
 from ..store.store import Store
 from ..store.usage import read_usage
 
-_FRESH_S = 20.0
-_MOST_FILES = 200_000
-#: The walk pauses after this time for other work.
-_TURN_S = 0.01
 log = Logger()
 
 
@@ -51,7 +47,7 @@ class _Known:
 
 
 class FileIndex:
-    """Walks the tree on request, if the last walk is older than `_FRESH_S`; counts are current."""
+    """Walks the tree on request, if the last walk is older than 20 s; counts are current."""
 
     def __init__(
         self, reactor: Clock, site: Site, gate: Gate, store: Store, now: Callable[[], float]
@@ -74,7 +70,7 @@ class FileIndex:
         self, search: str, sort: str, offset: int, limit: int
     ) -> tuple[list[FileView], int]:
         """One page of files, and how many match."""
-        if self._now() - self._walked_s > _FRESH_S:
+        if self._now() - self._walked_s > 20.0:
             await self._walk()
         found = [file for file in self._files if search in file.path]
         if sort == "size":
@@ -126,7 +122,7 @@ class FileIndex:
         folders: list[list[bytes]] = [[]]
         entered: set[int] = set()
         began = time.monotonic()
-        while folders and len(found) < _MOST_FILES:
+        while folders and len(found) < 200_000:
             folder = folders.pop()
             try:
                 entries = self._site.tree.entries(folder)
@@ -140,7 +136,8 @@ class FileIndex:
                 elif entry.key.inode not in entered:
                     entered.add(entry.key.inode)
                     folders.append(parts)
-            if time.monotonic() - began > _TURN_S:
+            # Pauses for other work.
+            if time.monotonic() - began > 0.01:
                 await pause(self._reactor)
                 began = time.monotonic()
         found.sort(key=lambda file: file.path)

@@ -30,7 +30,6 @@ from .vitals import Vitals
 
 #: Seconds between two samples.
 SAMPLE_S = 5.0
-_DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,10 @@ class HistoryTuning:
     arrivals_waiting: int = 100_000
     #: Arrivals in one write: answers to clients wait for the same commit.
     arrivals_in_batch: int = 100
-    arrivals_kept_s: float = 30 * _DAY_S
-    digests_kept_s: float = 90 * _DAY_S
-    usage_kept_s: float = 365 * _DAY_S
-    usage_hours_kept_s: float = 90 * _DAY_S
+    arrivals_kept_s: float = 30 * 86_400.0
+    digests_kept_s: float = 90 * 86_400.0
+    usage_kept_s: float = 365 * 86_400.0
+    usage_hours_kept_s: float = 90 * 86_400.0
     #: Small files in a preview; more of them change nothing.
     preview_small_files: int = 3_000
     #: A drawn chart is shown again for a quarter of its step, but for this time at least and at

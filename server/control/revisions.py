@@ -18,7 +18,6 @@ from .problems import Problem
 
 #: Author of revisions that come from the configuration.
 CONFIGURATION = "configuration"
-_NUMBER_MOST = 2**62
 
 
 class StaleRevision(Problem):
@@ -115,7 +114,7 @@ class Revisions:
         """One revision. Raises StoreSilent."""
         if number == self.current.number:
             return self.current
-        if number >= _NUMBER_MOST:
+        if number >= 2**62:
             return None
         return await ask(self._store, lambda connection: read_revision(connection, number))
 

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import (
     Connection,
     Engine,
+    TextClause,
     create_engine,
     event,
     insert,
@@ -49,33 +50,6 @@ _POSTGRES: dict[str, Any] = {
     "options": f"-c statement_timeout={_ANSWER_S}s -c tcp_keepalives_idle=10 "
     "-c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
 }
-#: Held in PostgreSQL while a server runs: two queues must not use one table. The machines of a
-#: cluster have one queue and share the lock.
-_LOCK = text("SELECT pg_try_advisory_lock(1953064037, hashtext(current_schema()))")
-_SHARED_LOCK = text("SELECT pg_try_advisory_lock_shared(1953064037, hashtext(current_schema()))")
-#: Machines that start together migrate one after the other.
-_MIGRATION_LOCK = text("SELECT pg_advisory_xact_lock(1953064038, hashtext(current_schema()))")
-#: PostgreSQL ends a leader's transaction that is idle for this time: its process is stopped, and a
-#: successor waits for its lock.
-_STOPPED_MS = 3000
-#: PostgreSQL releases the lock of a killed server within this time.
-_LOCK_WAIT_S = 10.0
-_TAKEN = (
-    "another Tidegate server uses it; stop that one, or give each server a database or schema of "
-    "its own"
-)
-_CLUSTERED = (
-    "another Tidegate server uses it without `cluster`; stop that one, or start all with `cluster`"
-)
-_SQLITE_MAGIC = b"SQLite format 3\x00"
-
-
-#: Alembic's own table, which holds the number of the last migration.
-_ALEMBIC_TABLE = (
-    "CREATE TABLE alembic_version "
-    "(version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
-)
-
 #: The oldest migration number whose programs can use the tables as they are now: later migrations
 #: only add tables, and columns with a default. An older machine of a cluster may start again then.
 FITS = 9
@@ -92,7 +66,11 @@ def _make_tables(connection: Connection) -> None:
     """Make all tables, without Alembic, which takes 8 MB of memory."""
     METADATA.create_all(connection, checkfirst=False)
     connection.execute(insert(LEASE).values(id=1, epoch=0, holder="", place="", expires_s=0.0))
-    connection.exec_driver_sql(_ALEMBIC_TABLE)
+    # Alembic's own table, which holds the number of the last migration.
+    connection.exec_driver_sql(
+        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
+        "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+    )
     version = {"version": _migration_numbers()[-1]}
     connection.execute(text("INSERT INTO alembic_version VALUES (:version)"), version)
 
@@ -110,6 +88,11 @@ def _upgrade(connection: Connection) -> None:
 
 class StoreUnavailable(Exception):
     """The database cannot be used; the message names the fault and the remedy."""
+
+
+def _advisory_lock(function: str, number: int) -> TextClause:
+    """Call a function of PostgreSQL's advisory locks for this schema."""
+    return text(f"SELECT {function}({number}, hashtext(current_schema()))")
 
 
 def sqlite_url(path: Path) -> str:
@@ -190,7 +173,8 @@ class Database:
             sqlite = parsed.get_backend_name() == "sqlite"
             limits = {} if sqlite else {k: v for k, v in _POSTGRES.items() if k not in parsed.query}
             if clustered and "options" in limits:
-                limits["options"] += f" -c idle_in_transaction_session_timeout={_STOPPED_MS}"
+                # A stopped leader's transaction ends: its successor waits for its lock.
+                limits["options"] += " -c idle_in_transaction_session_timeout=3000"
             self.engine: Engine = create_engine(
                 parsed, pool_pre_ping=not sqlite, pool_timeout=_ANSWER_S, connect_args=limits
             )
@@ -246,7 +230,8 @@ class Database:
             with self.begin() as connection:
                 if self.dialect == "postgresql":
                     connection.execute(text("SET LOCAL statement_timeout = 0"))
-                    connection.execute(_MIGRATION_LOCK)
+                    # Machines that start together migrate one after the other.
+                    connection.execute(_advisory_lock("pg_advisory_xact_lock", 1953064038))
                 else:
                     # Otherwise SQLite commits each CREATE: a killed server leaves half a database.
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -282,21 +267,30 @@ class Database:
 
     # -- one server, one database --------------------------------------------------------------
 
-    def claim(self, wait_s: float = _LOCK_WAIT_S) -> None:
+    def claim(self, wait_s: float = 10.0) -> None:
         """Keep other servers off a PostgreSQL database while this one runs.
 
-        A SQLite file lies in the state folder, which has a lock of its own. Raises
-        StoreUnavailable when another server holds the database for longer than `wait_s`.
+        Two queues must not use one table; the machines of a cluster have one queue and share the
+        lock. PostgreSQL releases the lock of a killed server within 10 s. A SQLite file lies in the
+        state folder, which has a lock of its own. Raises StoreUnavailable when another server holds
+        the database for longer than `wait_s`.
         """
         if self.dialect != "postgresql":
             return
         end_s = time.monotonic() + wait_s
         try:
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            while not connection.scalar(_SHARED_LOCK if self._clustered else _LOCK):
+            kind = "pg_try_advisory_lock" + ("_shared" if self._clustered else "")
+            while not connection.scalar(_advisory_lock(kind, 1953064037)):
                 if time.monotonic() >= end_s:
                     connection.close()
-                    raise StoreUnavailable(_CLUSTERED if self._clustered else _TAKEN)
+                    other = "another Tidegate server uses it"
+                    raise StoreUnavailable(
+                        f"{other} without `cluster`; stop that one, or start all with `cluster`"
+                        if self._clustered
+                        else f"{other}; stop that one, or give each server a database or schema of "
+                        "its own"
+                    )
                 time.sleep(0.2)
         except SQLAlchemyError as error:
             raise StoreUnavailable(str(error).splitlines()[0]) from error
@@ -312,7 +306,9 @@ class Database:
                 head = stream.read(100)
             pages, page = int.from_bytes(head[28:32], "big"), int.from_bytes(head[16:18], "big")
             size = self._file.stat().st_size
-            if not head.startswith(_SQLITE_MAGIC) or size < pages * (65536 if page == 1 else page):
+            if not head.startswith(b"SQLite format 3\x00") or size < pages * (
+                65536 if page == 1 else page
+            ):
                 return f"{self._file} was cut or overwritten"
         elif self._lock is not None:
             try:

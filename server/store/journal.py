@@ -21,15 +21,16 @@ LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
 OVER = tuple(state for state in TicketState if state not in LIVE)
 _NUMBERS = "ticket numbers"
 _COLUMNS = TicketRow._fields
-#: The column of the state, and its values by their names.
-_STATE = _COLUMNS.index("state")
-_STATES = {state.value: state for state in TicketState}
-#: Columns that change in the life of a ticket.
-_CHANGING = (
-    *("remaining_bytes", "weight", "priority_class", "state", "changed_s"),
-    *("polls", "early_polls", "network", "stands_back"),
+#: Overwrites the columns that change in the life of a ticket.
+_TICKETS = RowInsert(
+    TICKETS,
+    _COLUMNS,
+    key="number",
+    changing=(
+        *("remaining_bytes", "weight", "priority_class", "state", "changed_s"),
+        *("polls", "early_polls", "network", "stands_back"),
+    ),
 )
-_TICKETS = RowInsert(TICKETS, _COLUMNS, key="number", changing=_CHANGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ def _tickets(found: Sequence[Sequence[Any]]) -> Iterable[TicketRow]:
     columns: list[Iterable[Any]] = list(zip(*found, strict=True))
     if not columns:
         return ()
-    columns[_STATE] = map(_STATES.__getitem__, columns[_STATE])
+    states, at = {state.value: state for state in TicketState}, _COLUMNS.index("state")
+    columns[at] = map(states.__getitem__, columns[at])
     return map(TicketRow._make, zip(*columns, strict=True))
 
 

@@ -7,12 +7,11 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, delete, select
 
+from .history import HOUR
 from .models import USAGE, USAGE_HOURS
 from .records import UsageRecord
 from .rows import insert_for
 
-_READ_MOST = 200_000
-HOUR_S = 3600
 _COUNTS = ("begun", "complete", "sent_bytes")
 
 
@@ -29,7 +28,7 @@ def add_usage(connection: Connection, records: Iterable[UsageRecord]) -> None:
     hours = insert_for(connection)(USAGE_HOURS)
     also = {name: USAGE_HOURS.c[name] + hours.excluded[name] for name in _COUNTS}
     by_hour = [
-        {"hour_s": int(row["at_s"] // HOUR_S * HOUR_S)}
+        {"hour_s": int(row["at_s"] // HOUR * HOUR)}
         | {name: row[name] for name in ("file", *_COUNTS)}
         for row in rows
     ]
@@ -42,11 +41,11 @@ def add_usage(connection: Connection, records: Iterable[UsageRecord]) -> None:
 
 
 def read_usage(connection: Connection) -> dict[str, tuple[int, int, int]]:
-    """(begun, complete, bytes) by file; the most popular `_READ_MOST` files."""
+    """(begun, complete, bytes) by file; the 200 000 most popular files."""
     query = (
         select(USAGE.c.file, *(USAGE.c[name] for name in _COUNTS))
         .order_by(USAGE.c.begun.desc())
-        .limit(_READ_MOST)
+        .limit(200_000)
     )
     return {file: (begun, done, size) for file, begun, done, size in connection.execute(query)}
 

@@ -19,10 +19,6 @@ from ..config import CannotStart, ConfigError, Flag, load_config
 from ..settings import ServerConfig
 from ..state_lock import lock_state
 
-_DATABASE = "tidegate.db"
-#: Parts of SQLite's own journal, the lock and sockets: they mean nothing elsewhere.
-_LEFT_OUT = (f"{_DATABASE}-wal", f"{_DATABASE}-shm", f"{_DATABASE}-journal", "lock", "queue.sock")
-
 _config = click.option(
     "--config", "file", type=click.Path(path_type=Path), help="Configuration file."
 )
@@ -62,11 +58,13 @@ def backup(target: Path, file: Path | None, state: str | None) -> None:
 def _pack(archive: tarfile.TarFile, state: Path) -> None:
     for path in sorted(state.rglob("*")):
         name = str(path.relative_to(state))
-        if name in _LEFT_OUT or path.is_symlink() or not path.is_file():
+        # SQLite's journal, the lock and sockets mean nothing elsewhere.
+        is_local = name.startswith("tidegate.db-") or name in ("lock", "queue.sock")
+        if is_local or path.is_symlink() or not path.is_file():
             continue
-        if name == _DATABASE:
+        if name == "tidegate.db":
             with tempfile.TemporaryDirectory(prefix="tidegate-backup-") as folder:
-                copy = Path(folder) / _DATABASE
+                copy = Path(folder) / name
                 # SQLite's own way: whole and of one moment, even while the server writes.
                 with (
                     contextlib.closing(sqlite3.connect(path, timeout=30.0)) as live,

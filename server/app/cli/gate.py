@@ -15,20 +15,6 @@ from ...gate.snippets import snippet as snippet_of
 from ..config import Flag
 from .serve import fail, flags_of, load_or_fail, serve
 
-#: What `tidegate serve` has as well.
-_SHARED = (
-    *("directory", "listen", "admin", "metrics_from", "policy", "slots", "reserve_small"),
-    *("small_below", "bandwidth", "state", "user", "file", "trusted_proxy", "show_hidden"),
-    *("access_log", "mirror"),
-)
-#: A gate's policy keeps its slots by admission alone: no mover can pause a download.
-_DEFAULTS = {
-    "policy": Flag("ticket", "gate"),
-    "trusted_proxies": Flag(("unix", "127.0.0.1", "::1"), "gate"),
-    # nginx goes on sending, and the next gate finds what it sends.
-    "drain_s": Flag(0.0, "gate"),
-}
-
 
 class GateGroup(click.Group):
     """`tidegate gate DIR` is short for `tidegate gate run DIR`."""
@@ -54,7 +40,14 @@ def run(file: Path | None, report: str | None, **options: Any) -> None:
     flags = {**flags_of(options), "gate.enabled": Flag(True, "gate")}
     if report is not None:
         flags["gate.report"] = Flag(report, "--report")
-    load, loaded = load_or_fail(file, flags, _DEFAULTS)
+    defaults = {
+        # It keeps its slots by admission alone: no mover can pause a download.
+        "policy": Flag("ticket", "gate"),
+        "trusted_proxies": Flag(("unix", "127.0.0.1", "::1"), "gate"),
+        # nginx goes on sending, and the next gate finds what it sends.
+        "drain_s": Flag(0.0, "gate"),
+    }
+    load, loaded = load_or_fail(file, flags, defaults)
     # The reactor's choice and everything heavy come after the usage errors.
     from ..run import run as run_server
 
@@ -66,10 +59,16 @@ _report = click.option(
     help="Where the mover reports the end of a transfer: unix:PATH or HOST:PORT (UDP). Default: "
     "beside the gate's address.",
 )
+#: What `tidegate serve` has as well.
+_shared = {
+    *("directory", "listen", "admin", "metrics_from", "policy", "slots", "reserve_small"),
+    *("small_below", "bandwidth", "state", "user", "file", "trusted_proxy", "show_hidden"),
+    *("access_log", "mirror"),
+}
 _run = click.Command(
     "run",
     callback=run,
-    params=[*(param for param in serve.params if param.name in _SHARED)],
+    params=[param for param in serve.params if param.name in _shared],
     help=run.__doc__,
 )
 gate.add_command(_report(_run))

@@ -15,13 +15,6 @@ from ...multicast.schedule import ScheduledSend, write_entry
 from ..config import Flag
 from .serve import fail, flags_of, load_or_fail
 
-_CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?\Z")
-_EPILOG = (
-    "FILE is a path of this host below the served directory, or, beginning with /, the path in "
-    "the URL. Receivers that ask (tidegate get --multicast) in the ten minutes before are told to "
-    "wait for the start; so keep the server's clock right."
-)
-
 
 def parse_when(text: str, now: datetime) -> datetime:
     """`+10m` from now, `18:00` next, or an ISO 8601 time (local where it names no zone).
@@ -31,7 +24,7 @@ def parse_when(text: str, now: datetime) -> datetime:
     text = text.strip()
     if text.startswith("+"):
         return now + timedelta(seconds=parse_duration(text[1:]))
-    clock = _CLOCK.match(text)
+    clock = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?", text)
     if clock is not None:
         hour, minute, second = (int(part or 0) for part in clock.groups())
         at = now.replace(hour=hour, minute=minute, second=second, microsecond=0)
@@ -56,7 +49,11 @@ def url_path(text: str, directory: Path) -> str:
     raise ProtocolError(f"there is no file {text} below the served directory {directory}")
 
 
-@click.command(epilog=_EPILOG)
+@click.command(
+    epilog="FILE is a path of this host below the served directory, or, beginning with /, the path "
+    "in the URL. Receivers that ask (tidegate get --multicast) in the ten minutes before are told "
+    "to wait for the start; so keep the server's clock right."
+)
 @click.argument("file")
 @click.option("--at", "when", default="+10s", show_default=True, help="When: 18:00, ISO, or +10m.")
 @click.option("--passes", type=click.IntRange(1, 1000), default=1, show_default=True)

@@ -50,18 +50,6 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 }
 
 
-_SAMPLE_FILES = {
-    "tideland-1.0-amd64.iso": 24_000_000,
-    "tideland-1.0-arm64.iso": 21_000_000,
-    "tideland-1.0.tar.gz": 3_400_000,
-}
-_SAMPLE_NOTES = """Tideland 1.0
-
-A made-up release, for trying Tidegate: two images, one source archive, and these notes.
-The images are random bytes; nothing in them runs.
-"""
-
-
 @click.command()
 @click.argument("directory", required=False)
 @click.option(
@@ -155,12 +143,19 @@ def make_sample(directory: Path) -> None:
     """Fill `directory`, which must not exist yet; the same bytes every time."""
     directory.mkdir(parents=True)
     rng = random.Random(1997)
-    for name, size_bytes in _SAMPLE_FILES.items():
+    sizes = {"amd64.iso": 24_000_000, "arm64.iso": 21_000_000}
+    files = {f"tideland-1.0-{name}": size_bytes for name, size_bytes in sizes.items()}
+    for name, size_bytes in {**files, "tideland-1.0.tar.gz": 3_400_000}.items():
         body = rng.randbytes(size_bytes)
         (directory / name).write_bytes(body)
         digest = hashlib.sha256(body).hexdigest()
         (directory / f"{name}.sha256").write_text(f"{digest}  {name}\n", "ascii")
-    (directory / "RELEASE-NOTES.txt").write_text(_SAMPLE_NOTES, "utf-8")
+    notes = """Tideland 1.0
+
+A made-up release, for trying Tidegate: two images, one source archive, and these notes.
+The images are random bytes; nothing in them runs.
+"""
+    (directory / "RELEASE-NOTES.txt").write_text(notes, "utf-8")
 
 
 def _of_multicast(key: str) -> bool:
