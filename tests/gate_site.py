@@ -167,6 +167,19 @@ class Apache(Nginx):
         return words
 
 
+def sockets_sending(port: int, folder: Path) -> set[tuple[int, str]]:
+    """The sockets at this port that get more than a header, and not yet all of the largest file."""
+    command = ("ss", "-tniHO", "state", "established", f"sport = :{port}")
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    size = max(file.stat().st_size for file in folder.iterdir())
+    rows = re.findall(r"(?m)^\d+ +(\d+) +\S+ +\S+:(\d+) .*\bbytes_acked:(\d+)", told)
+    return {
+        (port, client)
+        for queued, client, acked in rows
+        if int(acked) > 65_536 and int(acked) + int(queued) < size
+    }
+
+
 class Lighttpd(Nginx):
     """The same of lighttpd."""
 
@@ -176,16 +189,8 @@ class Lighttpd(Nginx):
         return ["lighttpd", "-D", "-f", str(self.file)]
 
     def sending(self, folder: Path) -> set[tuple[int, str]]:
-        """The sockets that get more than a header and not yet all: its bodies share a file."""
-        command = ("ss", "-tniHO", "state", "established", f"sport = :{self.port}")
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        size = max(file.stat().st_size for file in folder.iterdir())
-        rows = re.findall(r"(?m)^\d+ +(\d+) +\S+ +\S+:(\d+) .*\bbytes_acked:(\d+)", told)
-        return {
-            (self.port, client)
-            for queued, client, acked in rows
-            if int(acked) > 65_536 and int(acked) + int(queued) < size
-        }
+        """Its bodies share a file: their sockets tell them apart."""
+        return sockets_sending(self.port, folder)
 
 
 #: An nginx that has the files, for a mover that has none.
@@ -218,7 +223,8 @@ class HAProxy(Nginx):
         self.files.stop(number)
 
     def sending(self, folder: Path) -> set[tuple[int, str]]:
-        return self.files.sending(folder)
+        """The server behind it is done long before its sockets are."""
+        return sockets_sending(self.port, folder)
 
 
 class Sampler:
