@@ -4,13 +4,53 @@ from __future__ import annotations
 
 import secrets
 
+from ...protocol.errors import BadRange
 from ...protocol.headers import EntityTag
-from ...protocol.ranges import multipart_pieces, parse_range
+from ...protocol.ranges import ContentRange, multipart_pieces, parse_range
 from ..http.answers import Header
 from ..http.request import Request
-from .conditions import range_counts
+from .conditions import range_counts, verdict
 from .sender import Piece
 from .transfer import BodyPlan, Representation
+
+
+def answer_or_plan(
+    request: Request, rep: Representation, fields: list[Header], mtime_s: int, now: float
+) -> tuple[BodyPlan, list[Piece]] | None:
+    """Settle conditions and ranges: what is to be sent, or None after an answer without a body.
+
+    `fields` describe the representation, `mtime_s` is what the client is told of its time.
+    """
+    etag = EntityTag(rep.etag[1:-1])
+    status = verdict(request.headers, etag, mtime_s)
+    if status == 412:
+        request.refuse(
+            412,
+            "precondition-failed",
+            "The file is not the one your condition names.",
+            [(b"ETag", rep.etag.encode("ascii"))],
+        )
+        return None
+    if status == 304:
+        of_body = (b"Content-Type", b"Content-Encoding")
+        request.respond(304, [field for field in fields if field[0] not in of_body])
+        return None
+    try:
+        plan, pieces = plan_body(request, rep, fields, etag, mtime_s, now)
+    except BadRange as error:
+        unsatisfied = str(ContentRange(None, None, rep.size_bytes)).encode("ascii")
+        request.refuse(
+            416,
+            error.code,
+            str(error),
+            [(b"Content-Range", unsatisfied), (b"Accept-Ranges", b"bytes")],
+        )
+        return None
+    if request.method == b"HEAD":
+        request.begin(plan.status, plan.headers, plan.body_bytes, more=False)
+        request.finish()
+        return None
+    return plan, pieces
 
 
 def plan_body(

@@ -15,16 +15,15 @@ from functools import lru_cache
 from ...policies.contract import BRIEF_BYTES
 from ...protocol import problems
 from ...protocol.errors import BadRange
-from ...protocol.headers import EntityTag, parse_http_date
+from ...protocol.headers import parse_http_date
 from ...protocol.manifest import FileDigests, Source
-from ...protocol.ranges import ContentRange, parse_range
+from ...protocol.ranges import parse_range
 from ..http.answers import NOT_FOUND, Header, header_block, prefers_html, problem_answer
 from ..http.clock import Reactor
 from ..http.ready import Plainly, Ready
 from ..http.request import Request
 from .body_start import FileStart, OnNoLease
 from .cache import FileCache
-from .conditions import verdict
 from .digests import TINY_BYTES, DigestService, digest_piece
 from .directory_cache import DirectoryCache
 from .disk import Disk
@@ -36,7 +35,7 @@ from .pacer import Pacer
 from .pages import STATIC_ROUTE, Pages
 from .paths import SIGNATURES, may_be_generated, split_path, url_of
 from .precompressed import Chosen, Precompressed
-from .response_plans import plan_body
+from .response_plans import answer_or_plan
 from .touched import Touched, under
 from .transfer import (
     Admission,
@@ -297,64 +296,39 @@ class Site:
                 return
         now = self._wall()
         mtime_s = min(int(rep.mtime_s // 1), int(now))
-        etag = EntityTag(rep.etag[1:-1])
-        status = verdict(headers, etag, mtime_s)
-        if status == 412:
-            request.refuse(
-                412,
-                "precondition-failed",
-                "The file is not the one your condition names.",
-                [(b"ETag", rep.etag.encode("ascii"))],
-            )
-            return
         digests, _ = self.fields.digests(request, file)
         fields = self.fields.fields(rep, mtime_s, digests, headers.get(b"want-repr-digest"))
         if chosen is not None:
             fields = chosen.fields(fields)
         elif rep is file.rep and digests is not None:
             self._know(request, rep, digests)
-        if status == 304:
-            of_body = (b"Content-Type", b"Content-Encoding")
-            request.respond(304, [field for field in fields if field[0] not in of_body])
+        planned = answer_or_plan(request, rep, fields, mtime_s, now)
+        if planned is None:
             return
-        try:
-            plan, pieces = plan_body(request, rep, fields, etag, mtime_s, now)
-        except BadRange as error:
-            unsatisfied = str(ContentRange(None, None, rep.size_bytes)).encode("ascii")
-            request.refuse(
-                416,
-                error.code,
-                str(error),
-                [(b"Content-Range", unsatisfied), (b"Accept-Ranges", b"bytes")],
-            )
+        plan, pieces = planned
+        start = FileStart(
+            self.pacer,
+            request,
+            file,
+            plan,
+            pieces,
+            self._touched,
+            self._disk,
+            # A file that is written again and again is not planned for ever.
+            None if request is self._planned_anew else self._plan_anew,
+        )
+        if admitted is None and plan.body_bytes <= BRIEF_BYTES:
+            admitted = self.admission.admit_small(request, rep, plan.body_bytes)
+        if not admitted:
+            start.just_compared = just_compared
+            self.admission.enter(request, rep, plan, start)
+            start.just_compared = False
             return
-        if request.method == b"HEAD":
-            request.begin(plan.status, plan.headers, plan.body_bytes, more=False)
-            request.finish()
+        part = file.read_pieces_at_hand(pieces)
+        if part is not None:
+            request.respond(plan.status, plan.headers, part)
         else:
-            start = FileStart(
-                self.pacer,
-                request,
-                file,
-                plan,
-                pieces,
-                self._touched,
-                self._disk,
-                # A file that is written again and again is not planned for ever.
-                None if request is self._planned_anew else self._plan_anew,
-            )
-            if admitted is None and plan.body_bytes <= BRIEF_BYTES:
-                admitted = self.admission.admit_small(request, rep, plan.body_bytes)
-            if not admitted:
-                start.just_compared = just_compared
-                self.admission.enter(request, rep, plan, start)
-                start.just_compared = False
-            else:
-                part = file.read_pieces_at_hand(pieces)
-                if part is not None:
-                    request.respond(plan.status, plan.headers, part)
-                else:
-                    start(OnNoLease(request))
+            start(OnNoLease(request))
 
     def _plan_anew(self, request: Request) -> None:
         """Answer a request that waited with what its path has now."""
