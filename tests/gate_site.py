@@ -194,12 +194,12 @@ class Lighttpd(Nginx):
 
 
 #: An nginx that has the files, for a mover that has none.
-_FILES = """\
+FILES = """\
 pid nginx.pid; error_log stderr; events {{}}
 http {{
     access_log off; client_body_temp_path a; proxy_temp_path b; fastcgi_temp_path c;
     uwsgi_temp_path d; scgi_temp_path e;
-    server {{ listen 127.0.0.1:{port}; root "{root}"; }}
+    server {{ listen 127.0.0.1:{port}; root "{root}"; {more} }}
 }}
 """
 
@@ -214,7 +214,7 @@ class HAProxy(Nginx):
 
     def start(self) -> None:
         places = re.findall(r"server files 127.0.0.1:(\d+)", self.file.read_text())
-        text = _FILES.format(port=places[0], root=self.folder.parent / "release")
+        text = FILES.format(port=places[0], root=self.folder.parent / "release", more="")
         self.files = Nginx(self.folder / "files", text, int(places[0]))
         super().start()
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.shared.ports import free_port
 from tests import real_clients as clients
 from tests.faulty_mirrors import certificate
-from tests.gate_site import MOVERS, GateProcess, Nginx, Sampler, gate_and_nginx
+from tests.gate_site import FILES, MOVERS, GateProcess, Nginx, Sampler, gate_and_nginx
 from tests.installed import PYTHON, TIDEGATE
 from tests.running import make_release, sha256, wait_for
 
@@ -162,6 +163,90 @@ def test_another_mover_sends_as_nginx_does(mover: str) -> None:
                 assert (unled.status, unled.body) == alone[mover]
             else:
                 assert (unled.status, unled.headers["Retry-After"]) == (503, "30")
+
+
+#: A bucket that gives its files to those alone who show a signed URL.
+SIGNED = """
+location / {
+    secure_link $arg_md5,$arg_expires;
+    secure_link_md5 "$secure_link_expires$uri the secret";
+    if ($secure_link = "") { return 403; }
+    if ($secure_link = "0") { return 410; }
+    limit_rate 2m;
+}
+location /bucket/moved { return 302 http://127.0.0.1:1/secret; }
+"""
+
+
+def test_files_of_an_origin_come_through_the_mover_or_from_there(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", own_txt=10)
+    digests = make_release(
+        tmp_path / "root" / "bucket", big_iso=3 * SIZE, long_iso=8 * SIZE, a=SIZE
+    )
+    bucket = tmp_path / "root" / "bucket"
+    odd = "/%C3%A4%20b%2520%3F%23%22%24x.iso"
+    os.rename(bucket / "a", bucket / 'ä b%20?#"$x.iso')
+    (tmp_path / "secret").write_text("the secret\n")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/bucket/"
+    words = ["--slots", "2", "--reserve-small", "0", "--origin", url, "--sign", "secure-link"]
+    words += ["--sign-file", str(tmp_path / "secret"), "--redirect"]
+    text = FILES.format(port=port, root=tmp_path / "root", more=SIGNED)
+    snippet = ("--origin", url, "--if-absent", "closed")
+    with (
+        Nginx(tmp_path / "origin", text, port) as origin,
+        gate_and_nginx(tmp_path, *words, snippet=snippet) as (gate, site),
+    ):
+        sampler = Sampler(origin, bucket)
+        names = ("curl", "wget", "aria2", "Python")
+        running = {
+            tmp_path / f"{name}.out": fetch(
+                site, tmp_path / f"{name}.out", PROGRAMS[name], "/big.iso"
+            )
+            for name in names
+        }
+        for out, process in running.items():
+            whole(process, out, digests["big.iso"])
+        sampler.stop()
+        assert sampler.most == 2
+        seen = settled(gate)
+        # aria2 and Python follow redirects, and nobody reports their ends.
+        assert seen["mover_reports_total"] == 2
+        assert seen["mover_reports_lost_total"] == 0
+
+        sent = answer(site, odd)
+        assert (sent.status, len(sent.body)) == (200, SIZE)
+        head = answer(site, odd, "HEAD").headers
+        for field in ("ETag", "Last-Modified", "Content-Type", "Content-Length"):
+            assert head[field] == sent.headers[field], field
+        tag = sent.headers["ETag"]
+        assert answer(site, odd, If_None_Match=tag).status == 304
+        for matching, status in ((tag, 206), ('"other"', 200)):
+            part = answer(site, odd, Range="bytes=10-300009", If_Range=matching)
+            assert part.status == status
+            assert part.body == (sent.body[10:300_010] if status == 206 else sent.body)
+        assert answer(site, odd, Range="bytes=0-0,9-9").body == sent.body
+        assert answer(site, "/own.txt").status == 200
+        assert answer(site, "/none.iso").status == 404
+        page = answer(site, odd, Accept="text/html", Sec_Fetch_Dest="document")
+        assert page.status == 302
+        assert page.headers["Location"].startswith(f"{url}%C3%A4")
+        # It holds its slot as long as it is taken to download.
+        settled(gate)
+
+        # A redirect of the origin names any place: it is not followed.
+        moved = answer(site, "/moved")
+        assert (moved.status, moved.headers["Retry-After"]) == (503, "5")
+        # A gate that is killed knows its bodies again.
+        left = fetch(site, tmp_path / "left", SLOW["curl"], "/long.iso")
+        wait_for(lambda: gate.figures()["moved_bodies"] == 1)
+        gate.stop(signal.SIGKILL)
+        gate.start()
+        assert gate.figures()["moved_bodies"] == 1
+        whole(left, tmp_path / "left", digests["long.iso"])
+        settled(gate)
+        origin.stop()
+        assert answer(site, "/unknown.iso").status == 503
 
 
 def test_every_program_that_is_installed_gets_its_file(tmp_path: Path) -> None:

@@ -221,6 +221,20 @@ def test_a_socket_of_another_machine_ends_by_its_report_or_when_it_must_be_over(
     assert lost.ends == [(0, False)]
 
 
+def test_a_body_of_which_nobody_reports_counts_as_sent_at_the_assumed_rate() -> None:
+    scene = Scene()
+    listener = Listener()
+    body = scene.moves.prepare(listener, 100_000, "/big.iso")
+    scene.moves.hand_over(body, MovedOn("", None, False, assumed_bytes_s=10_000))
+    scene.wait(5)
+    assert 30_000 <= body.delivered_bytes() <= 50_000
+    assert not listener.ends
+    scene.wait(7)
+    assert listener.ends == [(100_000, True)]
+    assert scene.counted == 100_000
+    assert scene.moves.counts.unreported == 0
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Bodies, sockets and reports in any order."""
 
@@ -494,6 +508,16 @@ def test_the_tag_is_that_of_nginx() -> None:
         (["snippet", "caddy", "--part", "http"], "caddy has no part http"),
         (["snippet", "lighttpd", "--root", "/a", "--gate", "h:80"], "give --if-absent closed"),
         (["snippet", "haproxy", "--root", "/a", "--gate", "h:80"], "give --files HOST:PORT"),
+        (
+            ["snippet", "nginx", "--origin", "https://x/", "--gate", "h:80"],
+            "nginx sends no files of an origin without the gate: give --if-absent closed",
+        ),
+        (
+            ["snippet", "caddy", "--origin", "https://x/", "--gate", "h:80"],
+            "caddy sends no files of an origin: nginx does",
+        ),
+        (["DIR", "--origin", "ftp://x"], "is no http or https URL without a query"),
+        (["DIR", "--origin", "https://x", "--sign", "s4"], "gate.sign"),
         (["snippet", "haproxy", "--files", "h", "--gate", "h:80"], "--files is unix:PATH or"),
         (["DIR", "--policy", "fair"], "a gate cannot use the policy fair, which pauses downloads"),
         (["DIR", "--listen", "127.0.0.1:0"], "gate.report needs a port"),

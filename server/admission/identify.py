@@ -163,6 +163,11 @@ class Identifier:
         request.refuse(403, "blocked", "The operator has blocked this address.")
         return True
 
+    def follows(self, request: Request) -> bool:
+        """Whether this client is known to follow redirects, to other hosts too."""
+        rule = self.parts.terms.tools.rule_for(request.header(b"user-agent"))
+        return rule.redirects > 0 or self._is_browser(rule, request.headers)
+
     def _is_browser(self, rule: ToolRule, headers: Mapping[bytes, bytes]) -> bool:
         # wget2 asks for text/html as browsers do, so a known tool's name counts for more. yt-dlp
         # has a browser's name and one of the fields of Fetch Metadata: browsers send them together.

@@ -100,7 +100,8 @@ def open_tree(config: ServerConfig) -> Tree:
 def private_paths(loaded: LoadedConfig) -> list[str]:
     """What must not be downloaded even if it lies in the served directory."""
     config = loaded.config
-    paths = [str(path) for path in (config.state, config.tls_key, loaded.file) if path is not None]
+    own = (config.state, config.tls_key, config.gate.sign_file, loaded.file)
+    paths = [str(path) for path in own if path is not None]
     if config.database is not None and config.database.startswith("sqlite:///"):
         database = config.database.removeprefix("sqlite:///")
         paths += [database + ending for ending in ("", "-wal", "-shm", "-journal")]

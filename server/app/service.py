@@ -128,7 +128,7 @@ class Service:
         admission: Admission = self.multicast.switch if self.multicast is not None else gate
         self.movers: GateRoom | None = None
         if config.gate.enabled:
-            self.movers = gate_room(config, reactor, line.pacer, lambda: gate.settings.slots)
+            self.movers = gate_room(config, reactor, now, line.pacer, lambda: gate.settings.slots)
             admission = self.movers.admission(
                 admission, lambda rep: tree.has(rep.path, rep.key), lambda one: self.site(one)
             )
@@ -150,6 +150,7 @@ class Service:
         site.add_route(PREQUEUE_ROUTE, lambda request: queue.prequeue.answer(request, now()))
         if self.movers is not None:
             site.add_route(GATE_ROUTE, self.movers.answer)
+            self.movers.serve_origin(site, gate, gate.reception.follows)
         status = WaitStatus(gate, lambda: gate.parts.keys, now, site.digest_of)
         site.add_route(STATUS_PREFIX, status.answer)
         if self.multicast is not None:

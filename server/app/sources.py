@@ -84,13 +84,24 @@ def torrent_room(
 
 
 def gate_room(
-    config: ServerConfig, reactor: Reactor, pacer: Pacer, slots: Callable[[], int]
+    config: ServerConfig,
+    reactor: Reactor,
+    now: Callable[[], float],
+    pacer: Pacer,
+    slots: Callable[[], int],
 ) -> GateRoom:
-    """What hands bodies to a mover."""
+    """What hands bodies to a mover. Raises CannotStart."""
     from ..gate.room import GateRoom
     from ..gate.settings import report_place, socket_path
+    from ..gate.signing import signer_of
 
+    own, sign = config.gate, None
+    if own.origin:
+        try:
+            sign = signer_of(own.origin, own.sign, own.sign_file)
+        except (ValueError, OSError) as fault:
+            raise CannotStart(f"gate.sign_file: {fault}") from fault
     place = report_place(config.gate.report, config.listen[0])
     address = split_address(place) if socket_path(place) is None else ("", 0)
     journal = config.state / "moves"
-    return GateRoom(reactor, config.gate, place, address, pacer, slots, journal)
+    return GateRoom(reactor, own, place, address, pacer, slots, journal, sign, now)

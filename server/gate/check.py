@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ...protocol.errors import ProtocolError
 from .settings import ROUTE
@@ -30,6 +30,16 @@ class Step:
     text: str
 
 
+def connection_to(
+    url: SplitResult, timeout_s: float, context: ssl.SSLContext | None = None
+) -> http.client.HTTPConnection:
+    """A connection to the host of this http or https URL, made by the first request."""
+    host = url.hostname or ""
+    if url.scheme == "https":
+        return http.client.HTTPSConnection(host, url.port, timeout=timeout_s, context=context)
+    return http.client.HTTPConnection(host, url.port, timeout=timeout_s)
+
+
 class _Site:
     """The public address of a release."""
 
@@ -38,8 +48,7 @@ class _Site:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path in ("", "/"):
             raise ProtocolError(f"{url!r} is no http or https URL of a file")
         self.target = parts.path + (f"?{parts.query}" if parts.query else "")
-        self._https = parts.scheme == "https"
-        self._place = parts.hostname, parts.port
+        self._place = parts
         self._context = ssl._create_unverified_context() if insecure else None
 
     @contextmanager
@@ -47,15 +56,7 @@ class _Site:
         self, target: str, headers: Mapping[str, str] = {}
     ) -> Iterator[http.client.HTTPResponse]:
         """Raises OSError or HTTPException."""
-        host, port = self._place
-        connection: http.client.HTTPConnection
-        if self._https:
-            connection = http.client.HTTPSConnection(
-                host, port, timeout=_TIMEOUT_S, context=self._context
-            )
-        else:
-            connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
-        with closing(connection):
+        with closing(connection_to(self._place, _TIMEOUT_S, self._context)) as connection:
             connection.request("GET", target, headers={"User-Agent": _AGENT, **headers})
             with closing(connection.getresponse()) as answer:
                 yield answer

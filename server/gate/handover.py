@@ -37,7 +37,8 @@ class MoverAdmission:
 
     `is_current` says whether a file is still the one that was planned; `again` answers a request
     whose file was replaced. `rate_bytes_s` is what one body may take; None: no limit. `write_down`
-    keeps a body that can be found again after a restart.
+    keeps a body that can be found again after a restart. `query_of` is with what the mover asks an
+    origin for a file.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class MoverAdmission:
         again: Callable[[Request], None],
         rate_bytes_s: Callable[[], float | None],
         write_down: Callable[[KeptBody], None] = lambda body: None,
+        query_of: Callable[[Representation], str] = lambda rep: "",
     ) -> None:
         self.clock = clock
         self.moves = moves
@@ -56,6 +58,7 @@ class MoverAdmission:
         self.again = again
         self.rate_bytes_s = rate_bytes_s
         self.write_down = write_down
+        self.query_of = query_of
         self._inner = inner
         self.is_plain = inner.is_plain
         self.admit_small = inner.admit_small
@@ -66,13 +69,17 @@ class MoverAdmission:
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
     ) -> None:
         """See `transfer.Admission`."""
-        where = None
-        one_range = len(plan.ranges) == 1 and b"," not in request.headers.get(b"range", b"")
-        if one_range and request.by_proxy and not _CONTROL.search(rep.path):
-            where = read_mover(request.header(MOVER_FIELD))
-        if where is not None:
+        where = self.mover_of(request, rep)
+        if where is not None and len(plan.ranges) == 1:
             start = MoverStart(self, request, rep, plan, where)
         self._inner.enter(request, rep, plan, start)
+
+    def mover_of(self, request: Request, rep: Representation) -> MovedOn | None:
+        """The mover that passed this request on, if it can send what is asked for."""
+        several = b"," in request.headers.get(b"range", b"")
+        if several or not request.by_proxy or _CONTROL.search(rep.path):
+            return None
+        return read_mover(request.header(MOVER_FIELD))
 
 
 class MoverStart:
@@ -117,7 +124,8 @@ class MoverStart:
         name = body.connection.where.socket if body.connection is not None else None
         if acked_bytes is not None and name is not None:
             admission.write_down(kept_body(request, body.lease, name, acked_bytes))
-        orders = MOVERS[self._where.mover](self._rep, self._where, admission.rate_bytes_s())
+        query = admission.query_of(self._rep)
+        orders = MOVERS[self._where.mover](self._rep, self._where, admission.rate_bytes_s(), query)
         fields = [field for field in plan.headers if field[0].lower() not in _OF_THE_MOVER]
         orders += [(RANGE_FIELD, range_of(plan)), (LEASE_FIELD, body.lease.encode("ascii"))]
         request.respond(200, (*fields, *headers, *orders), b"")

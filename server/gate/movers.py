@@ -27,26 +27,30 @@ _SEQUENTIAL = frozenset({"HTTP/1.0", "HTTP/1.1"})
 _MOST_BYTES = 1000
 
 #: The fields that tell a mover to send this file, at no more than this many bytes/s (None: no
-#: limit).
-Orders = Callable[[Representation, MovedOn, float | None], list[Header]]
+#: limit). The text is the query with which an origin is asked, empty or with its question mark.
+Orders = Callable[[Representation, MovedOn, float | None, str], list[Header]]
 
 
-def _accel(rep: Representation, where: MovedOn, rate_bytes_s: float | None) -> list[Header]:
+def _accel(
+    rep: Representation, where: MovedOn, rate_bytes_s: float | None, query: str
+) -> list[Header]:
     """X-Accel-Redirect takes a percent-encoded path. Only nginx knows the rate."""
-    target = f"{INTERNAL_PATH}{rep.url_path}".encode("ascii")
+    target = f"{INTERNAL_PATH}{rep.url_path}{query}".encode("ascii")
     fields: list[Header] = [(b"X-Accel-Redirect", target)]
     if rate_bytes_s is not None:
         fields.append((b"X-Accel-Limit-Rate", b"%d" % max(1, int(rate_bytes_s))))
     return fields
 
 
-def _sendfile(rep: Representation, where: MovedOn, rate_bytes_s: float | None) -> list[Header]:
+def _sendfile(
+    rep: Representation, where: MovedOn, rate_bytes_s: float | None, query: str
+) -> list[Header]:
     """X-Sendfile takes the path as it is, from the root of the file system on."""
     return [(b"X-Sendfile", unquote_to_bytes(where.root) + b"/" + rep.path)]
 
 
 def _sendfile_encoded(
-    rep: Representation, where: MovedOn, rate_bytes_s: float | None
+    rep: Representation, where: MovedOn, rate_bytes_s: float | None, query: str
 ) -> list[Header]:
     """lighttpd decodes the path of X-Sendfile."""
     return [(b"X-Sendfile", f"{where.root}{rep.url_path}".encode("ascii"))]

@@ -43,13 +43,15 @@ class MovedOn:
     """Where a body is sent. `socket` is None if the mover does not tell it.
 
     `multiplexed`: it carries several answers at once. `root` is the percent-encoded folder of the
-    release, where the mover needs to be told.
+    release, where the mover needs to be told. A body without a report counts as sent at
+    `assumed_bytes_s`; 0: it has one.
     """
 
     mover: str
     socket: SocketName | None
     multiplexed: bool
     root: str = ""
+    assumed_bytes_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -328,6 +330,11 @@ class Moves:
         if body.followed_s is not None:
             if now - body.followed_s >= GONE_S:
                 self._unreported(body, complete=True)
+        elif connection.where.assumed_bytes_s:
+            sent = int((now - body.began_s) * connection.where.assumed_bytes_s)
+            self._moved(body.advance(sent - body.sent_bytes))
+            if sent >= body.total_bytes:
+                self.end(body, body.total_bytes, complete=True)
         elif not connection.seen:
             patience_s = self._claim_s + body.total_bytes / _UNSEEN_BYTES_S
             if now - body.began_s >= patience_s:

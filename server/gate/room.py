@@ -11,15 +11,21 @@ from pathlib import Path
 from twisted.logger import Logger
 
 from ..files.pacer import Pacer
+from ..files.paths import split_path
+from ..files.site import Site
 from ..files.transfer import Admission, Representation
+from ..http.answers import Header
 from ..http.clock import Reactor
 from ..http.request import ListenerBounds, Request
 from .found_again import MovesJournal, request_of
 from .handover import MoverAdmission
 from .inet_diag import InetDiag
 from .moves import Moves
+from .origin import HeadRequests, OriginStore
+from .origin_files import OriginFiles, OriginTerms
 from .reports import ReportSocket
 from .settings import GateSettings, socket_path
+from .signing import Signer
 
 _log = Logger()
 
@@ -29,7 +35,8 @@ class GateRoom:
 
     `place` is where the mover reports, `address` the same as host and port where it is no unix
     socket. `slots` says how many downloads share the configured bandwidth. `journal` is the file
-    of what is on its way.
+    of what is on its way. `sign` makes URLs of the origin, where one has files that are not
+    in the directory.
     """
 
     def __init__(
@@ -41,10 +48,18 @@ class GateRoom:
         pacer: Pacer,
         slots: Callable[[], int],
         journal: Path,
+        sign: Signer | None,
+        wall: Callable[[], float],
     ) -> None:
         self._reactor = reactor
         self._pacer = pacer
         self._slots = slots
+        self._settings = settings
+        self._wall = wall
+        self._heads = HeadRequests(reactor) if sign is not None else None
+        self._origin: OriginStore | None = None
+        if sign is not None and self._heads is not None:
+            self._origin = OriginStore(reactor, sign, wall, self._heads)
         self._bandwidth_bytes_s: float | None = pacer.bandwidth_bytes_s
         self._diag = InetDiag(reactor, lambda name, state: self.moves.destroyed(name, state))
         self.place = place
@@ -69,15 +84,37 @@ class GateRoom:
         again: Callable[[Request], None],
     ) -> MoverAdmission:
         """The admission that stands before `inner`."""
-        return MoverAdmission(
+        origin = self._origin
+        self._movers = MoverAdmission(
             self._reactor,
             inner,
             self.moves,
-            is_current,
+            lambda rep: is_current(rep) or (origin is not None and origin.is_current(rep)),
             again,
             self._rate_bytes_s,
             self._journal.begin,
+            origin.query_of if origin is not None else lambda rep: "",
         )
+        return self._movers
+
+    def serve_origin(
+        self,
+        site: Site,
+        inner: Admission,
+        follows: Callable[[Request], bool],
+    ) -> None:
+        """Let `site` answer for the files of the origin, if there is one."""
+        if self._origin is None:
+            return
+
+        def fields(rep: Representation, mtime_s: int) -> list[Header]:
+            return [one for one in site.fields.fields(rep, mtime_s, None) if one[0] != b"Link"]
+
+        own = self._settings
+        terms = OriginTerms(
+            *(site.visibility, fields, follows, self._wall, own.redirect, own.assumed_bytes_s)
+        )
+        site.add_maker(OriginFiles(self._origin, self._movers, inner, terms))
 
     def start(self, answer: Callable[[Request], None], factory: ListenerBounds) -> None:
         """Receive reports, and admit what movers still send of an earlier run by `answer`.
@@ -94,7 +131,12 @@ class GateRoom:
         kept = self._journal.open()
         alive = [body for body in kept if self._diag.look(body.socket) is not None]
         for body in alive:
-            answer(request_of(body, factory))
+            request = request_of(body, factory)
+            parts = split_path(request.path)
+            if self._origin is not None and parts:
+                # Its answer must be known, or others could have the slot before it comes.
+                self._origin.look_now(b"/".join(parts))
+            answer(request)
         if kept:
             _log.info(
                 "Of {kept} files that were on their way when the gate ended, {alive} still are.",
@@ -114,6 +156,8 @@ class GateRoom:
         self._reports.close()
         self._journal.close()
         self._diag.close()
+        if self._heads is not None:
+            self._heads.stop()
 
     def _ended(self, lease: str) -> None:
         self._journal.end(lease)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 #: Where a gate tells how bodies have ended.
 ROUTE = "/-/gate"
@@ -27,6 +28,36 @@ class GateSettings(BaseModel):
         "unix:PATH or HOST:PORT (UDP). Empty: beside the first place of `listen`, at PATH.end or "
         "at the same port.",
     )
+    origin: str = Field(
+        "",
+        max_length=2000,
+        description="The http or https URL of a bucket or server with the files that the directory "
+        "has not: it is asked for their sizes, and the program in front or the client gets them "
+        "there. Its redirects are not followed.",
+    )
+    sign: str = Field(
+        "",
+        pattern=r"^(|s3:[a-z0-9-]+|cloudfront:[A-Za-z0-9]+|secure-link)$",
+        description="How URLs of the origin are signed: `s3:REGION`, `cloudfront:KEY-PAIR-ID`, or "
+        "`secure-link` of nginx. Empty: not at all.",
+    )
+    sign_file: Path | None = Field(
+        None,
+        description="What URLs are signed with: the credentials file of the AWS tools (s3), a "
+        "private key in PEM (cloudfront), or a line with the secret (secure-link).",
+    )
+    redirect: bool = Field(
+        False,
+        description="Clients that are known to follow are sent to the origin when their turn "
+        "comes. Otherwise the program in front fetches from there.",
+    )
+    assumed_bytes_s: float = Field(
+        2_500_000.0,
+        gt=0,
+        description="How fast a client downloads that was sent to the origin: no report tells of "
+        "its end.",
+        json_schema_extra={"unit": "bytes/s"},
+    )
     claim_s: float = Field(
         15.0,
         ge=1,
@@ -35,6 +66,22 @@ class GateSettings(BaseModel):
         "back.",
         json_schema_extra={"unit": "s"},
     )
+
+    def ports(self) -> frozenset[int]:
+        """The ports to which a gate connects."""
+        parts = urlsplit(self.origin)
+        own = parts.port or (443 if parts.scheme == "https" else 80)
+        return frozenset({own} if self.origin else ())
+
+    @field_validator("origin")
+    @classmethod
+    def _origin(cls, url: str) -> str:
+        if not url:
+            return url
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise ValueError(f"{url!r} is no http or https URL without a query")
+        return url if url.endswith("/") else f"{url}/"
 
 
 def report_place(report: str, first_listener: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from ...protocol.errors import ProtocolError
 from .movers import INTERNAL_PATH
@@ -30,8 +30,8 @@ class SnippetTerms:
     """What a snippet is made from.
 
     `gate`, `report` are `unix:PATH` or `HOST:PORT`; `files` is where a backend has the files, for a
-    mover that has none. `listen` is where a complete configuration listens, None for a snippet to
-    include.
+    mover that has none, and `origin` the URL of a store that has them. `listen` is where a complete
+    configuration listens, None for a snippet to include.
     """
 
     gate: str
@@ -41,6 +41,7 @@ class SnippetTerms:
     if_absent: IfAbsent = "open"
     most_absent: int = 200
     files: str = ""
+    origin: str = ""
 
     def __post_init__(self) -> None:
         """Raises ProtocolError."""
@@ -103,7 +104,11 @@ def _with_unix(prefix: str, place: str, otherwise: str = "") -> str:
 
 
 def _nginx(of: SnippetTerms, report: str) -> dict[str, str]:
-    return {"gate": of.gate, "report": report, "http": _part("nginx", "http")}
+    own = {"gate": of.gate, "report": report, "http": _part("nginx", "http")}
+    if not of.origin:
+        return {**own, "moved": _fill(_part("nginx", "disk"), {"root": str(of.root)})}
+    origin = {"origin": of.origin, "originhost": urlsplit(of.origin).netloc}
+    return {**own, "moved": _fill(_part("nginx", "origin"), origin)}
 
 
 def _caddy(of: SnippetTerms, report: str) -> dict[str, str]:
@@ -170,8 +175,11 @@ def snippet(mover: str, of: SnippetTerms, part: str = "") -> str:
         raise ProtocolError(f"{mover} has no part {part}: leave --part out")
     if not part and not known.has_files and not of.files:
         raise ProtocolError(f"{mover} has no files: give --files HOST:PORT, which serves them")
-    if not part and not known.sends_alone and of.if_absent == "open":
-        raise ProtocolError(f"{mover} sends no files without the gate: give --if-absent closed")
+    if of.origin and mover != "nginx":
+        raise ProtocolError(f"{mover} sends no files of an origin: nginx does")
+    if not part and (of.origin or not known.sends_alone) and of.if_absent == "open":
+        what = "files of an origin" if of.origin else "files"
+        raise ProtocolError(f"{mover} sends no {what} without the gate: give --if-absent closed")
     host, _, port = (of.listen or "").rpartition(":")
     values = {
         **known.blanks(of, report_place(of.report, of.gate)),

@@ -35,11 +35,29 @@ def gate() -> None:
     """
 
 
-def run(file: Path | None, report: str | None, **options: Any) -> None:
+def run(
+    file: Path | None,
+    report: str | None,
+    origin: str | None,
+    sign: str | None,
+    sign_file: str | None,
+    redirect: bool,
+    assumed_rate: str | None,
+    **options: Any,
+) -> None:
     """Run the gate for the files in DIR (`run` may be left out)."""
     flags = {**flags_of(options), "gate.enabled": Flag(True, "gate")}
-    if report is not None:
-        flags["gate.report"] = Flag(report, "--report")
+    own = {
+        "report": report,
+        "origin": origin,
+        "sign": sign,
+        "sign_file": sign_file,
+        "redirect": redirect or None,
+        "assumed_bytes_s": assumed_rate,
+    }
+    for name, value in own.items():
+        if value is not None:
+            flags[f"gate.{name}"] = Flag(value, f"--{name.replace('_', '-')}")
     defaults = {
         # It keeps its slots by admission alone: no mover can pause a download.
         "policy": Flag("ticket", "gate"),
@@ -71,7 +89,19 @@ _run = click.Command(
     params=[param for param in serve.params if param.name in _shared],
     help=run.__doc__,
 )
-gate.add_command(_report(_run))
+_origin = click.option(
+    "--origin", help="URL of a bucket or server with the files that DIR has not (nginx)."
+)
+for _option in (
+    _report,
+    click.option("--assumed-rate", help="How fast clients are taken to download that are sent on."),
+    click.option("--redirect", is_flag=True, help="Send clients that follow to the origin."),
+    click.option("--sign-file", help="Where the secret for --sign is."),
+    click.option("--sign", help="s3:REGION, cloudfront:KEY-PAIR-ID or secure-link."),
+    _origin,
+):
+    _option(_run)
+gate.add_command(_run)
 
 
 @gate.command()
@@ -80,6 +110,7 @@ gate.add_command(_report(_run))
 @click.option("--files", default="", help="HOST:PORT of the server that has the files (haproxy).")
 @click.option("--gate", "address", help="Where the gate listens: unix:PATH or HOST:PORT.")
 @_report
+@_origin
 @click.option(
     "--part",
     type=click.Choice(["http", "lua"]),
@@ -107,6 +138,7 @@ def snippet(
     files: str,
     address: str | None,
     report: str | None,
+    origin: str | None,
     part: str | None,
     complete: bool,
     listen: str | None,
@@ -114,14 +146,14 @@ def snippet(
     absent_connections: int,
 ) -> None:
     """Print what MOVER is configured with."""
-    if part != "http" and (address is None or (root is None and not files)):
+    if part != "http" and (address is None or (root is None and not files and not origin)):
         raise click.UsageError("Give --root DIR and --gate ADDRESS.")
     if complete != (listen is not None):
         raise click.UsageError("--complete and --listen HOST:PORT belong together.")
     try:
         of = SnippetTerms(
             *(address or "", root or Path("/"), report or "", listen),
-            *(if_absent, absent_connections, files),
+            *(if_absent, absent_connections, files, origin or ""),
         )
         click.echo(snippet_of(mover, of, part or ""), nl=False)
     except ProtocolError as fault:

@@ -1,0 +1,196 @@
+"""Files that lie elsewhere: an origin is asked by HEAD for their sizes and tags.
+
+What it said is remembered for a while, within a bound, and then asked again. A redirect of the
+origin is never followed: it could name any address that this machine reaches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from ...protocol.errors import ProtocolError
+from ...protocol.headers import parse_etag
+from ..files.disk import disk_pool, let_go
+from ..files.paths import url_of
+from ..files.transfer import FileKey, Representation
+from ..http.bounded_table import BoundedTable
+from ..http.clock import Clock, Reactor, Waiters, in_pool
+from .check import connection_to
+from .signing import Signer
+
+_log = Logger()
+#: How long an answer counts, and one that says that nothing is there.
+FRESH_S = 30.0
+MISSING_S = 5.0
+#: While the origin fails, what it said last counts this long (RFC 5861, `stale-if-error`).
+STALE_S = 3600.0
+#: An origin that takes longer is slow; clients of unknown files get 503.
+ANSWER_S = 10.0
+_THREADS = 8
+#: Questions that may wait for a thread: 20 s of them where each takes 0.1 s.
+_MOST_WAITING = 1600
+_MOST_KNOWN = 20_000
+#: 403 is what S3 says of a missing file to those who may not list the bucket.
+_NOT_THERE = frozenset({403, 404, 410})
+
+
+class OriginFault(ProtocolError):
+    """The origin did not say whether the file is there."""
+
+    status = 503
+    code = "origin-away"
+
+
+@dataclass(frozen=True, slots=True)
+class OriginAnswer:
+    """What the origin said at `asked_s`; it counts from `held_s` on. No `rep`: nothing is there."""
+
+    rep: Representation | None
+    asked_s: float
+    held_s: float
+
+
+def ask(url: str, path: bytes) -> Representation | None:
+    """What is at this URL, asked now; blocks. None: nothing. Raises OriginFault."""
+    parts = urlsplit(url)
+    with contextlib.closing(connection_to(parts, ANSWER_S)) as connection:
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        try:
+            fields = {"Accept-Encoding": "identity", "User-Agent": "Tidegate"}
+            connection.request("HEAD", target, headers=fields)
+            answer = connection.getresponse()
+        except (OSError, http.client.HTTPException, ValueError) as fault:
+            raise OriginFault(f"it cannot be asked: {fault or type(fault).__name__}") from fault
+    if answer.status in _NOT_THERE:
+        return None
+    if answer.status in range(300, 400):
+        raise OriginFault("it redirects, which is not followed: name the place itself")
+    if answer.status != 200:
+        raise OriginFault(f"it answers {answer.status}")
+    return _described(answer.headers, path)
+
+
+def _described(headers: http.client.HTTPMessage, path: bytes) -> Representation:
+    length = headers["Content-Length"] or ""
+    if not length.isdecimal() or len(length) > 18 or "Content-Encoding" in headers:
+        raise OriginFault("it does not tell how long the file is")
+    size_bytes, mtime_s = int(length), 0.0
+    with contextlib.suppress(ValueError, TypeError):
+        mtime_s = parsedate_to_datetime(headers["Last-Modified"]).timestamp()
+    tag = parse_etag(headers["ETag"] or "")
+    etag = f'"{int(mtime_s):x}-{size_bytes:x}"' if tag is None or tag.weak else headers["ETag"]
+    # Whatever tells two contents apart stands in the key.
+    mark = int.from_bytes(hashlib.blake2b(etag.encode("latin-1"), digest_size=7).digest(), "big")
+    key = FileKey(mark, size_bytes, int(mtime_s * 1e9), 0)
+    return Representation(path, url_of(path), size_bytes, mtime_s, etag.strip(), key)
+
+
+class HeadRequests:
+    """Asks on threads, a few at a time."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+        self._pool = disk_pool(_THREADS, "origin")
+
+    def __call__(self, url: str, path: bytes) -> Deferred[Representation | None]:
+        """`ask`; fires on the reactor's thread."""
+        return in_pool(self._reactor, self._pool, ask, url, path)
+
+    def stop(self) -> None:
+        """Ask no more."""
+        let_go(self._pool)
+
+
+class OriginStore:
+    """Asks an origin by `heads`, at most once at a time for each file.
+
+    `sign` makes the URLs, `now` is the time that these hold for.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        sign: Signer,
+        now: Callable[[], float],
+        heads: Callable[[str, bytes], Deferred[Representation | None]],
+    ) -> None:
+        self._clock = clock
+        self._sign = sign
+        self._now = now
+        self._heads = heads
+        self._known: BoundedTable[bytes, OriginAnswer] = BoundedTable(_MOST_KNOWN)
+        self._asking: dict[bytes, Waiters[Representation | None]] = {}
+        self._told = False
+
+    def url_of(self, rep: Representation) -> str:
+        """Where a client gets this file now."""
+        return self._sign("GET", rep.path, self._now())
+
+    def query_of(self, rep: Representation) -> str:
+        """With what a mover asks for it: a query with its question mark, or nothing."""
+        query = urlsplit(self.url_of(rep)).query if rep.path in self._known else ""
+        return f"?{query}" if query else ""
+
+    def is_current(self, rep: Representation) -> bool:
+        """Whether the origin has this content, as it said a short time ago."""
+        known = self._known.get(rep.path)
+        return known is not None and known.rep == rep and self._is_fresh(known)
+
+    def look_now(self, path: bytes) -> None:
+        """Ask before anything else is done; for the start of the server. Blocks."""
+        with contextlib.suppress(OriginFault):
+            self._keep(path, ask(self._sign("HEAD", path, self._now()), path))
+
+    def look(self, path: bytes) -> Deferred[Representation | None]:
+        """What the origin has at this path: remembered, or asked. Fails with OriginFault."""
+        known = self._known.use(path)
+        if known is not None and self._is_fresh(known):
+            return succeed(known.rep)
+        waiters = self._asking.get(path)
+        if waiters is None:
+            if len(self._asking) >= _MOST_WAITING:
+                detail = "The server asks its origin for too many files; come back soon."
+                return fail(OriginFault(detail))
+            waiters = self._asking[path] = Waiters()
+            url = self._sign("HEAD", path, self._now())
+            result = waiters.wait()
+            self._heads(url, path).addCallbacks(
+                lambda rep: self._answered(path, rep), lambda fault: self._failed(path, fault)
+            )
+            return result
+        return waiters.wait()
+
+    def _is_fresh(self, known: OriginAnswer) -> bool:
+        most_s = MISSING_S if known.rep is None else FRESH_S
+        return self._clock.seconds() - known.held_s < most_s
+
+    def _keep(self, path: bytes, rep: Representation | None) -> None:
+        now = self._clock.seconds()
+        self._known[path] = OriginAnswer(rep, now, now)
+
+    def _answered(self, path: bytes, rep: Representation | None) -> None:
+        self._told = False
+        self._keep(path, rep)
+        self._asking.pop(path).tell(rep)
+
+    def _failed(self, path: bytes, failure: Failure) -> None:
+        if not self._told:
+            self._told = True
+            _log.warn("The origin has a fault: {fault}.", fault=failure.getErrorMessage())
+        now, known = self._clock.seconds(), self._known.get(path)
+        if known is not None and known.rep is not None and now - known.asked_s < STALE_S:
+            self._known[path] = OriginAnswer(known.rep, known.asked_s, now)
+            self._asking.pop(path).tell(known.rep)
+        else:
+            detail = "The server cannot ask its origin for this file now; come back soon."
+            self._asking.pop(path).fail(OriginFault(detail))

@@ -1,0 +1,133 @@
+"""From a request to a file of an origin: what the site does for its own files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred
+
+from ..files.response_plans import answer_or_plan
+from ..files.transfer import (
+    Admission,
+    BodyPlan,
+    Representation,
+    Transfer,
+    TransferListener,
+    Visibility,
+)
+from ..http.answers import Header
+from ..http.request import Request
+from .handover import MoverAdmission
+from .moves import MovedOn
+from .origin import OriginStore
+
+
+@dataclass(frozen=True, slots=True)
+class OriginTerms:
+    """What the files of an origin are answered with.
+
+    `fields` describes a file. `follows` says whether a client follows a redirect to another host;
+    where `redirects`, it gets one, and counts as served at `assumed_bytes_s`.
+    """
+
+    visibility: Visibility
+    fields: Callable[[Representation, int], list[Header]]
+    follows: Callable[[Request], bool]
+    wall: Callable[[], float]
+    redirects: bool
+    assumed_bytes_s: float
+
+
+class OriginFiles:
+    """Answers for files of `origin`; a maker of the site, asked where the directory has none.
+
+    Bodies start through `movers`; those of clients that are sent to the origin through `inner`.
+    """
+
+    def __init__(
+        self, origin: OriginStore, movers: MoverAdmission, inner: Admission, terms: OriginTerms
+    ) -> None:
+        self.origin = origin
+        self._movers = movers
+        self._inner = inner
+        self._terms = terms
+
+    def __call__(self, request: Request, parts: list[bytes]) -> bool:
+        """Answer, now or when the origin has been asked."""
+        if not parts:
+            return False
+        looked: Deferred[None] = self.origin.look(b"/".join(parts)).addCallback(
+            lambda rep: request.answer_by(lambda asked: self._found(asked, rep))
+        )
+        looked.addErrback(lambda fault: request.answer_by(lambda asked: fault.raiseException()))
+        return True
+
+    def _found(self, request: Request, rep: Representation | None) -> None:
+        if request.finished:
+            return
+        look = self._terms.visibility
+        if rep is None:
+            request.not_found()
+        elif look.hidden(rep.url_path):
+            if request.method != b"GET" or not look.register(request, rep):
+                request.not_found()
+        elif not look.turned_away(request, rep.url_path):
+            self._serve(request, rep)
+
+    def _serve(self, request: Request, rep: Representation) -> None:
+        if b"," in request.headers.get(b"range", b""):
+            # No mover sends several ranges: the whole file is an answer, too (RFC 9110, 14.2).
+            without = {name: value for name, value in request.headers.items() if name != b"range"}
+            request.headers = without
+        now = self._terms.wall()
+        mtime_s = min(int(rep.mtime_s), int(now))
+        planned = answer_or_plan(request, rep, self._terms.fields(rep, mtime_s), mtime_s, now)
+        if planned is None:
+            return
+        start = RedirectStart(self, request, rep, planned[0])
+        if self._terms.redirects and self._terms.follows(request):
+            self._inner.enter(request, rep, planned[0], start)
+        elif self._movers.mover_of(request, rep) is not None:
+            self._movers.enter(request, rep, planned[0], start)
+        else:
+            request.refuse(
+                403,
+                "redirect-needed",
+                "This file lies at another place, to which only programs are sent that are known "
+                "to follow: ask with a browser, wget2, aria2 or `tidegate get`.",
+            )
+
+    def send_on(
+        self,
+        request: Request,
+        rep: Representation,
+        plan: BodyPlan,
+        listener: TransferListener,
+        headers: Sequence[Header],
+    ) -> Transfer:
+        """Redirect an admitted client to the origin."""
+        moves = self._movers.moves
+        body = moves.prepare(listener, plan.body_bytes, request.path.decode("latin-1"))
+        if not self.origin.is_current(rep):
+            moves.end(body, 0, complete=False)
+            self._movers.clock.callLater(0, self._movers.again, request)
+            return body
+        moves.hand_over(body, MovedOn("", None, False, assumed_bytes_s=self._terms.assumed_bytes_s))
+        place = (b"Location", self.origin.url_of(rep).encode("ascii"))
+        request.respond(302, (*headers, place, (b"Cache-Control", b"no-store")))
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectStart:
+    """Starts a body at the origin: its client is sent there. A `transfer.StartBody`."""
+
+    files: OriginFiles
+    request: Request
+    rep: Representation
+    plan: BodyPlan
+
+    def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
+        """See `StartBody`."""
+        return self.files.send_on(self.request, self.rep, self.plan, listener, headers)

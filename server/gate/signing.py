@@ -1,0 +1,143 @@
+"""Signed URLs: a store or CDN sends a file to a client that shows one, until it expires.
+
+S3 takes presigned URLs of Signature Version 4, CloudFront a canned policy, and nginx the hash of
+its module secure_link.
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, quote_from_bytes, unquote, urlencode, urlsplit
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
+#: How long a signed URL holds: a client that resumes with the old one may come back so late.
+SIGNED_S = 3600
+#: What S3 leaves as it is in a path; a slash too.
+_UNRESERVED = "/-_.~"
+
+#: The URL for a method and a decoded path below the origin, signed at this Unix time.
+Signer = Callable[[str, bytes, float], str]
+
+
+def url_below(base: str, path: bytes) -> str:
+    """The URL of a file with this decoded path below `base`, which ends in a slash."""
+    return base + quote_from_bytes(path, safe=_UNRESERVED)
+
+
+def unsigned(base: str) -> Signer:
+    """All clients may read these files."""
+    return lambda method, path, now: url_below(base, path)
+
+
+def s3_signer(base: str, region: str, key_id: str, secret: str) -> Signer:
+    """Signature Version 4 in the query: header `host` alone is signed, and no body."""
+
+    def sign(method: str, path: bytes, now: float) -> str:
+        url = urlsplit(url_below(base, path))
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+        scope = f"{stamp[:8]}/{region}/s3/aws4_request"
+        query = urlencode(
+            {
+                "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+                "X-Amz-Credential": f"{key_id}/{scope}",
+                "X-Amz-Date": stamp,
+                "X-Amz-Expires": str(SIGNED_S),
+                "X-Amz-SignedHeaders": "host",
+            },
+            quote_via=quote,
+            safe="-_.~",
+        )
+        asked = f"{method}\n{url.path}\n{query}\nhost:{url.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
+        digest = hashlib.sha256(asked.encode("ascii")).hexdigest()
+        key = f"AWS4{secret}".encode()
+        for word in scope.split("/"):
+            key = hmac.digest(key, word.encode(), "sha256")
+        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
+        signature = hmac.digest(key, text.encode(), "sha256").hex()
+        return f"{url.geturl()}?{query}&X-Amz-Signature={signature}"
+
+    return sign
+
+
+def secure_link_signer(base: str, secret: str) -> Signer:
+    """`secure_link_md5 "$secure_link_expires$uri SECRET"`: nginx hashes the decoded path."""
+
+    def sign(method: str, path: bytes, now: float) -> str:
+        url = url_below(base, path)
+        expires = str(int(now) + SIGNED_S)
+        hashed = expires + unquote(urlsplit(url).path, "latin-1") + " "
+        digest = hashlib.md5(hashed.encode("latin-1") + secret.encode()).digest()
+        text = base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
+        return f"{url}?md5={text}&expires={expires}"
+
+    return sign
+
+
+def cloudfront_signer(base: str, key_pair: str, key: RSAPrivateKey) -> Signer:
+    """CloudFront's canned policy: RSA and SHA-1 over a JSON document without blanks."""
+    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+    from cryptography.hazmat.primitives.hashes import SHA1
+
+    def sign(method: str, path: bytes, now: float) -> str:
+        url = url_below(base, path)
+        expires = int(now) + SIGNED_S
+        condition = {"DateLessThan": {"AWS:EpochTime": expires}}
+        policy = {"Statement": [{"Resource": url, "Condition": condition}]}
+        text = json.dumps(policy, separators=(",", ":")).encode("ascii")
+        signature = base64.b64encode(key.sign(text, PKCS1v15(), SHA1()))
+        safe = signature.translate(bytes.maketrans(b"+=/", b"-_~")).decode("ascii")
+        return f"{url}?Expires={expires}&Signature={safe}&Key-Pair-Id={key_pair}"
+
+    return sign
+
+
+def signer_of(base: str, way: str, file: Path | None) -> Signer:
+    """The signer of a setting: `s3:REGION`, `cloudfront:KEY-PAIR-ID`, `secure-link` or empty.
+
+    `file` has the secret: for S3 the credentials as the AWS tools have them, for CloudFront a
+    private key (PEM), for nginx a line. Raises ValueError with what is wrong, and OSError.
+    """
+    kind, _, name = way.partition(":")
+    if not way:
+        return unsigned(base)
+    if file is None:
+        raise ValueError(f"{kind} needs a file with its secret")
+    text = file.read_text("utf-8")
+    if kind == "secure-link":
+        return secure_link_signer(base, text.strip())
+    if kind == "cloudfront":
+        return cloudfront_signer(base, name, _read_key(text, file))
+    found = configparser.ConfigParser(interpolation=None)
+    try:
+        found.read_string(text)
+        section = found[found.sections()[0]]
+        key_id, secret = section["aws_access_key_id"], section["aws_secret_access_key"]
+    except (configparser.Error, IndexError, KeyError) as fault:
+        raise ValueError(
+            f"{file} needs a section with aws_access_key_id and aws_secret_access_key"
+        ) from fault
+    return s3_signer(base, name, key_id, secret)
+
+
+def _read_key(text: str, file: Path) -> RSAPrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key = None
+    try:
+        key = load_pem_private_key(text.encode(), None)
+    except (ValueError, TypeError) as fault:
+        raise ValueError(f"{file} has no private key without a password") from fault
+    if not isinstance(key, RSAPrivateKey):
+        raise ValueError(f"{file} has no RSA key")
+    return key

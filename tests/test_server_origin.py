@@ -1,0 +1,233 @@
+"""Files of an origin: signed URLs, what it says of them, and how they are answered with."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from tidegate.server.files.transfer import Representation
+from tidegate.server.gate.origin import FRESH_S, MISSING_S, STALE_S, OriginFault, OriginStore, ask
+from tidegate.server.gate.settings import GateSettings
+from tidegate.server.gate.signing import (
+    cloudfront_signer,
+    s3_signer,
+    secure_link_signer,
+    signer_of,
+    unsigned,
+)
+
+BASE = "https://examplebucket.s3.amazonaws.com/"
+#: 2013-05-24, 00:00 UTC.
+THEN = 1_369_353_600.0
+CREDENTIALS = "[default]\naws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = %s\n"
+SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+
+
+def test_s3_signs_as_its_documentation_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of "Authenticating Requests: Using Query Parameters"."""
+    monkeypatch.setattr("tidegate.server.gate.signing.SIGNED_S", 86_400)
+    sign = s3_signer(BASE, "us-east-1", "AKIAIOSFODNN7EXAMPLE", SECRET)
+    query = parse_qs(urlsplit(sign("GET", b"test.txt", THEN)).query)
+    assert query["X-Amz-Signature"] == [
+        "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
+    ]
+    assert query["X-Amz-Credential"] == ["AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request"]
+    assert sign("HEAD", b"test.txt", THEN) != sign("GET", b"test.txt", THEN)
+    odd = sign("GET", 'ä b%20?#"$+x.iso'.encode(), THEN)
+    assert urlsplit(odd).path == "/%C3%A4%20b%2520%3F%23%22%24%2Bx.iso"
+
+
+def test_cloudfront_gets_a_canned_policy_with_its_own_alphabet(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
+    file = tmp_path / "key.pem"
+    none = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    file.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, none))
+    sign = signer_of("https://d111111abcdef8.cloudfront.net/", "cloudfront:K2JCJMDEHXQW5F", file)
+    url = sign("GET", b"image.iso", THEN)
+    assert cloudfront_signer(BASE, "K", key)("GET", b"x", THEN).startswith(BASE)
+    query = parse_qs(urlsplit(url).query)
+    assert query["Key-Pair-Id"] == ["K2JCJMDEHXQW5F"]
+    expires = int(query["Expires"][0])
+    (text,) = query["Signature"]
+    assert not set(text) & set("+=/")
+    signature = base64.b64decode(text.translate(str.maketrans("-_~", "+=/")))
+    # The form that its documentation prescribes: no blanks, in this order.
+    policy = (
+        '{"Statement":[{"Resource":"https://d111111abcdef8.cloudfront.net/image.iso",'
+        f'"Condition":{{"DateLessThan":{{"AWS:EpochTime":{expires}}}}}}}]}}'
+    )
+    key.public_key().verify(signature, policy.encode(), padding.PKCS1v15(), hashes.SHA1())
+    assert json.loads(policy)
+
+
+def test_a_signer_without_its_secret_says_what_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    with pytest.raises(ValueError, match="s3 needs a file with its secret"):
+        signer_of(BASE, "s3:us-east-1", None)
+    for way, text, fault in (
+        ("s3:us-east-1", "nothing", "needs a section with aws_access_key_id"),
+        ("s3:us-east-1", "[default]\n", "needs a section with aws_access_key_id"),
+        ("cloudfront:K", "no key", "has no private key without a password"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=fault):
+            signer_of(BASE, way, file)
+    file.write_text(CREDENTIALS % SECRET)
+    signed = signer_of(BASE, "s3:us-east-1", file)("GET", b"test.txt", THEN)
+    assert signed == s3_signer(BASE, "us-east-1", "AKIAIOSFODNN7EXAMPLE", SECRET)(
+        "GET", b"test.txt", THEN
+    )
+    assert "md5=" in secure_link_signer(BASE, "x")("GET", b"test.txt", THEN)
+    for url in ("ftp://x/", "https://", "https://x/?a=b", "x"):
+        with pytest.raises(ValueError, match="is no http or https URL without a query"):
+            GateSettings(origin=url)
+    assert GateSettings(origin="https://x/release").origin == "https://x/release/"
+    assert GateSettings(origin="https://x/").ports() == {443}
+    assert GateSettings().ports() == frozenset()
+
+
+class Asked:
+    """An origin whose answers a test gives, one after the other."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.asked: list[Deferred[Representation | None]] = []
+        self.origin = OriginStore(self.clock, unsigned(BASE), lambda: THEN, self._head)
+
+    def _head(self, url: str, path: bytes) -> Deferred[Representation | None]:
+        assert url == f"{BASE}{path.decode()}"
+        self.asked.append(Deferred())
+        return self.asked[-1]
+
+    def look(self, path: bytes = b"a.iso") -> list[object]:
+        """What was told; empty while the origin is asked."""
+        told: list[object] = []
+        self.origin.look(path).addBoth(lambda one: told.append(getattr(one, "value", one)))
+        return told
+
+
+def content(mark: int = 1) -> Representation:
+    from tests.fakes import representation
+
+    rep = representation()
+    return Representation(b"a.iso", "/a.iso", rep.size_bytes, 5.0, f'"{mark}"', rep.key)
+
+
+def test_an_answer_is_remembered_for_a_while_and_all_who_ask_meanwhile_get_it() -> None:
+    scene = Asked()
+    first, second = scene.look(), scene.look()
+    assert (first, second, len(scene.asked)) == ([], [], 1)
+    scene.asked[0].callback(content())
+    assert first == second == scene.look() == [content()]
+    assert scene.origin.is_current(content())
+    assert not scene.origin.is_current(content(2))
+    scene.clock.advance(FRESH_S + 1)
+    # It counts no longer: a client that waited is planned anew.
+    assert not scene.origin.is_current(content())
+    assert scene.look() == []
+    scene.asked[1].callback(None)
+    assert scene.look() == [None]
+    scene.clock.advance(MISSING_S + 1)
+    assert scene.look() == []
+    assert len(scene.asked) == 3
+
+
+def test_what_an_origin_said_outlasts_its_faults_for_an_hour() -> None:
+    scene = Asked()
+    told = scene.look()
+    scene.asked[0].errback(OriginFault("it answers 500"))
+    assert isinstance(told[0], OriginFault)
+    assert "come back soon" in str(told[0])
+    told = scene.look()
+    scene.asked[1].callback(content())
+    assert told == [content()]
+    for _ in range(int(STALE_S / (FRESH_S + 1)) - 1):
+        scene.clock.advance(FRESH_S + 1)
+        told = scene.look()
+        scene.asked[-1].errback(OriginFault("it answers 500"))
+        assert told == [content()]
+        assert scene.origin.is_current(content())
+    scene.clock.advance(2 * (FRESH_S + 1))
+    told = scene.look()
+    scene.asked[-1].errback(OriginFault("it answers 500"))
+    assert isinstance(told[0], OriginFault)
+
+
+def test_no_flood_of_names_asks_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.server.gate.origin._MOST_WAITING", 3)
+    scene = Asked()
+    told = [scene.look(b"%d" % number) for number in range(4)]
+    assert told[:3] == [[], [], []]
+    assert "too many files" in str(told[3][0])
+    assert len(scene.asked) == 3
+
+
+@contextmanager
+def answering(status: int, **fields: str) -> Iterator[str]:
+    """A real server that answers each HEAD so."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            for name, value in fields.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/a.iso"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "fault"),
+    [
+        (302, {"Location": "http://169.254.169.254/secret"}, "it redirects, which is not followed"),
+        (500, {}, "it answers 500"),
+        (200, {}, "it does not tell how long the file is"),
+        (200, {"Content_Length": "-5"}, "it does not tell how long the file is"),
+        (200, {"Content_Length": "5", "Content_Encoding": "gzip"}, "does not tell how long"),
+    ],
+)
+def test_what_an_origin_may_not_say(status: int, fields: dict[str, str], fault: str) -> None:
+    with answering(status, **fields) as url, pytest.raises(OriginFault, match=fault):
+        ask(url, b"a.iso")
+
+
+def test_size_tag_and_time_are_the_origins() -> None:
+    date = "Fri, 24 May 2013 00:00:00 GMT"
+    with answering(200, Content_Length="7", ETag='"abc"', Last_Modified=date) as url:
+        rep = ask(url, b"a.iso")
+    assert rep is not None
+    assert (rep.size_bytes, rep.etag, rep.mtime_s) == (7, '"abc"', THEN)
+    with answering(200, Content_Length="7", ETag='W/"abc"', Last_Modified=date) as url:
+        weak = ask(url, b"a.iso")
+    assert weak is not None
+    assert weak.etag == '"519ead80-7"'
+    assert weak.key != rep.key
+    for status in (403, 404, 410):
+        with answering(status) as url:
+            assert ask(url, b"a.iso") is None
+    with pytest.raises(OriginFault, match="it cannot be asked"):
+        ask("http://127.0.0.1:1/a.iso", b"a.iso")
