@@ -84,7 +84,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "server.app.cli.serve:serve",
         "Serve a directory, admitting downloads by policy.",
     ),
-    "gate": ("server.app.cli.gate:gate", "Decide here, and let nginx send the files."),
+    "gate": ("server.app.cli.gate:gate", "Decide here, and let nginx or another program send."),
     "config": ("server.app.cli.config:config", "Check or show the configuration."),
     "backup": (
         "server.app.cli.backup:backup",

@@ -31,7 +31,7 @@ def test_a_command_like_no_other_is_not_guessed() -> None:
 
 def test_the_manual_has_no_escapes_in_its_text() -> None:
     manual = CliRunner().invoke(cli, ["manual"]).output
-    assert "[DIRECTORY]" in manual
+    assert "[DIR]" in manual
     assert "\\e&" not in manual
 
 

@@ -51,7 +51,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 
 
 @click.command()
-@click.argument("directory", required=False)
+@click.argument("directory", metavar="[DIR]", required=False)
 @click.option(
     "--listen", multiple=True, help="HOST:PORT, [IPv6]:PORT, unix:PATH or systemd:; repeatable."
 )
