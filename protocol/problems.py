@@ -71,6 +71,8 @@ PROBLEMS: Mapping[str, str] = {
     "bad-ticket": "The ticket or pass is forged, damaged, or not for this server. Ask without it.",
     "ticket-forged": "The ticket was not issued by this server, or it is damaged. Ask without it.",
     "pass-forged": "The pass was not issued by this server, or it is damaged.",
+    "origin-away": "The server cannot ask the place where the file lies. Come back soon.",
+    "redirect-needed": "The file lies at another place. Ask with a program that follows redirects.",
     "pass-early": "The pass is not valid yet.",
     "pass-expired": "The pass has expired. Ask who gave it for another.",
     "pass-path": "The pass is for other files.",

@@ -59,9 +59,9 @@ def test_both_sides_are_played_and_only_fair_pauses(
     assert all(side["abandoned"] == 0 and "<svg" in side["picture_svg"] for side in (ticket, fair))
 
 
-SERVER = """
-import subprocess, sys, time
-preview = subprocess.Popen([sys.executable, "-P", "-m", "tidegate.loadtest.sim.preview"])
+SERVER = f"""
+import subprocess, time
+preview = subprocess.Popen([{PYTHON!r}, "-P", "-m", "tidegate.loadtest.sim.preview"])
 print(preview.pid, flush=True)
 time.sleep(60)
 """

@@ -169,7 +169,7 @@ class LeasedDownload:
     small_below_bytes: InitVar[int] = 0
     waited_s: float = field(init=False)
     #: The token that its answers carry, and the ticket and class that it was signed for.
-    token: bytes = b""
+    token: bytes = field(default=b"", repr=False)
     signed: tuple[int, str] | None = None
     lease: int = field(init=False)
     share: Share = field(init=False)
