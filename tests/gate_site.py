@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import http.server
 import os
 import re
 import shlex
@@ -11,7 +12,7 @@ import socket
 import sqlite3
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -23,6 +24,36 @@ from tests.running import wait_for
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def answering(pages: Mapping[str, tuple[int, Mapping[str, str], bytes]]) -> Iterator[str]:
+    """The URL of a server that has these answers, by their paths: status, fields and body."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, fields, body = pages[self.path]
+            self.send_response(status)
+            for name, value in fields.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body if self.command == "GET" else b"")
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 class GateProcess:

@@ -86,6 +86,14 @@ def test_real_programs_are_whole_slots_are_kept_and_bytes_are_counted(tmp_path: 
     assert seen["mover_reports_lost_total"] == 0
 
 
+def walk(url: str) -> tuple[int, list[str]]:
+    """What `tidegate gate check` ends with, and what it says."""
+    command = (TIDEGATE, "gate", "check", url)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
 #: Movers that take no rate: their clients are slow by themselves.
 SLOW = {
     "curl": ["curl", "-sSf", "--limit-rate", "3M", "-o", "OUT", "URL"],
@@ -115,8 +123,9 @@ def test_another_mover_sends_as_nginx_does(mover: str) -> None:
                 whole(process, out, digests["big.iso"])
             sampler.stop()
             assert sampler.most == 2
+            assert walk(f"{site.url}/big.iso")[0] == 0
             seen = settled(gate)
-            assert seen["mover_reports_total"] == len(SLOW)
+            assert seen["mover_reports_total"] == len(SLOW) + 1
             assert seen["mover_reports_lost_total"] == 0
 
             forged = {
@@ -476,13 +485,6 @@ def test_a_walk_through_the_gate_says_what_is_missing(tmp_path: Path) -> None:
     make_release(tmp_path / "release", big_iso=3 * SIZE, small_txt=10)
     lost = ("--report", f"unix:{tmp_path}/nobody.sock")
     with gate_and_nginx(tmp_path, *ONE, snippet=lost) as (gate, nginx):
-
-        def walk(url: str) -> tuple[int, list[str]]:
-            command = (TIDEGATE, "gate", "check", url)
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert "Traceback" not in done.stderr
-            return done.returncode, (done.stdout + done.stderr).splitlines()
-
         status, lines = walk(f"{nginx.url}/big.iso")
         assert (status, lines[-1].split()[0]) == (1, "missing")
         assert "No end was reported" in lines[-1]
@@ -494,7 +496,10 @@ def test_a_walk_through_the_gate_says_what_is_missing(tmp_path: Path) -> None:
         assert status == 0, lines
         assert lines[-1] == "ok       The end was reported."
         assert "without a lease" in walk(f"{nginx.url}/small.txt")[1][-1]
-        assert "answered with 404" in walk(f"{nginx.url}/none.iso")[1][-1]
+        assert "The gate answers 404" in walk(f"{nginx.url}/none.iso")[1][-1]
+        nginx.file.write_text(nginx.file.read_text().replace("/release/", "/elsewhere/"))
+        nginx.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "nginx answers 404 for an admitted" in walk(f"{nginx.url}/big.iso")[1][-1])
         gate.stop()
         assert "No gate answers" in walk(f"{nginx.url}/big.iso")[1][-1]
     assert "The connection failed" in walk(f"{nginx.url}/big.iso")[1][-1]

@@ -18,11 +18,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from twisted.internet.task import Clock
 
 from tests.fakes import Asked, FakeFactory, House, representation
+from tests.gate_site import answering
 from tidegate import cli
 from tidegate.protocol.errors import ProtocolError
 from tidegate.server.control.problems import Problem
 from tidegate.server.control.revisions import Revisions
 from tidegate.server.files.transfer import BodyPlan, FileKey, Transfer, TransferListener
+from tidegate.server.gate.check import check
 from tidegate.server.gate.found_again import KeptBody, MovesJournal, request_of
 from tidegate.server.gate.handover import MoverAdmission
 from tidegate.server.gate.inet_diag import (
@@ -532,6 +534,53 @@ def test_wrong_words_are_told_in_a_sentence(words: list[str], text: str, tmp_pat
     assert told.exit_code == 2, told.output
     assert text in told.output
     assert "Traceback" not in told.output
+
+
+GATE = {
+    "reported": 0,
+    "report": "unix:/run/gate.end",
+    "client": "192.0.2.1",
+    "mover": "nginx",
+    "trusted": True,
+    "seen": True,
+    "origin": False,
+}
+LEASED = {"Tidegate-Lease-Connections": "1"}
+REFUSED = {"Content-Type": "application/problem+json"}
+
+
+@pytest.mark.parametrize(
+    ("gate", "file", "said"),
+    [
+        (404, (200, {}, b""), "No gate answers at /-/gate, but a status 404"),
+        ({"trusted": False}, (200, {}, b""), "does not trust the program in front"),
+        ({"mover": ""}, (200, {}, b""), "without the field Tidegate-Mover"),
+        ({}, (404, REFUSED, b'{"detail": "Nothing."}'), "The gate answers 404: Nothing. Name"),
+        ({}, (503, REFUSED, b"[]"), "503 without a ticket: it says no reason."),
+        ({}, (403, LEASED, b""), "nginx answers 403 for an admitted file: its root must be"),
+        ({"origin": True}, (502, {}, b""), "an admitted file: it must reach the origin"),
+        ({"mover": "haproxy"}, (503, {}, b""), "haproxy answers 503 for an admitted file: the ser"),
+        ({}, (200, {}, b"x"), "without a lease"),
+        ({}, (200, LEASED, b"x"), "access_log must name the gate's report address, unix:/run/gate"),
+        ({"mover": "caddy"}, (200, LEASED, b"x"), "the log of the site, which is opened after"),
+        ({"mover": "apache", "seen": False}, (200, LEASED, b"x"), "CustomLog, with /usr/bin/logg"),
+    ],
+)
+def test_a_walk_names_what_is_missing_and_what_to_do(
+    gate: int | dict[str, Any], file: tuple[int, dict[str, str], bytes], said: str
+) -> None:
+    told = json.dumps({**GATE, **gate}).encode() if isinstance(gate, dict) else b"no"
+    pages = {
+        "/-/gate": (200 if isinstance(gate, dict) else gate, {}, told),
+        "/big.iso": file,
+    }
+    with answering(pages) as url:
+        steps = list(check(f"{url}/big.iso", 60, sleep=lambda seconds: None))
+    assert [step.good for step in steps[:-1]] == [True] * (len(steps) - 1)
+    assert not steps[-1].good
+    assert said in steps[-1].text
+    if isinstance(gate, dict) and "seen" in gate:
+        assert "does not see the sockets of apache" in steps[1].text
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1, max_size=40))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from tests.gate_site import answering
 from tidegate.server.files.transfer import Representation
 from tidegate.server.gate.origin import FRESH_S, MISSING_S, STALE_S, OriginFault, OriginStore, ask
 from tidegate.server.gate.settings import GateSettings
@@ -176,28 +175,11 @@ def test_no_flood_of_names_asks_without_bound(monkeypatch: pytest.MonkeyPatch) -
 
 
 @contextmanager
-def answering(status: int, **fields: str) -> Iterator[str]:
-    """A real server that answers each HEAD so."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.send_response(status)
-            for name, value in fields.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-
-        def log_message(self, *words: object) -> None:
-            pass
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/a.iso"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def heads(status: int, **fields: str) -> Iterator[str]:
+    """The URL of a file of which a real server tells this."""
+    named = {name.replace("_", "-"): value for name, value in fields.items()}
+    with answering({"/a.iso": (status, named, b"")}) as url:
+        yield f"{url}/a.iso"
 
 
 @pytest.mark.parametrize(
@@ -211,23 +193,23 @@ def answering(status: int, **fields: str) -> Iterator[str]:
     ],
 )
 def test_what_an_origin_may_not_say(status: int, fields: dict[str, str], fault: str) -> None:
-    with answering(status, **fields) as url, pytest.raises(OriginFault, match=fault):
+    with heads(status, **fields) as url, pytest.raises(OriginFault, match=fault):
         ask(url, b"a.iso")
 
 
 def test_size_tag_and_time_are_the_origins() -> None:
     date = "Fri, 24 May 2013 00:00:00 GMT"
-    with answering(200, Content_Length="7", ETag='"abc"', Last_Modified=date) as url:
+    with heads(200, Content_Length="7", ETag='"abc"', Last_Modified=date) as url:
         rep = ask(url, b"a.iso")
     assert rep is not None
     assert (rep.size_bytes, rep.etag, rep.mtime_s) == (7, '"abc"', THEN)
-    with answering(200, Content_Length="7", ETag='W/"abc"', Last_Modified=date) as url:
+    with heads(200, Content_Length="7", ETag='W/"abc"', Last_Modified=date) as url:
         weak = ask(url, b"a.iso")
     assert weak is not None
     assert weak.etag == '"519ead80-7"'
     assert weak.key != rep.key
     for status in (403, 404, 410):
-        with answering(status) as url:
+        with heads(status) as url:
             assert ask(url, b"a.iso") is None
     with pytest.raises(OriginFault, match="it cannot be asked"):
         ask("http://127.0.0.1:1/a.iso", b"a.iso")

@@ -7,19 +7,22 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from ...protocol.errors import ProtocolError
 from .settings import ROUTE
+from .snippets import files_of, reports_of
 
 _PART_BYTES = 1 << 20
 _TIMEOUT_S = 60.0
 #: A report that is not there by then is lost; the socket's end is known by then, too.
 _REPORT_S = 6.0
 _AGENT = "tidegate-gate-check"
+#: What the gate itself says no with; no mover does.
+_PROBLEM = "application/problem+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +64,14 @@ class _Site:
             with closing(connection.getresponse()) as answer:
                 yield answer
 
-    def counts(self) -> dict[str, Any] | None:
-        """What the gate tells of ended bodies; None where no gate answers."""
+    def gate(self) -> Mapping[str, Any] | int:
+        """What the gate tells of itself; where none answers, the status of what does."""
         with self.get(ROUTE) as answer:
-            if answer.status != 200:
-                return None
-            try:
+            with suppress(ValueError):
                 found = json.loads(answer.read(10_000))
-            except ValueError:
-                return None
-            return found if isinstance(found, dict) and "reported" in found else None
+                if answer.status == 200 and isinstance(found, dict) and "reported" in found:
+                    return found
+            return answer.status
 
 
 def check(
@@ -92,15 +93,25 @@ def check(
 
 
 def _walk(site: _Site, wait_s: float, sleep: Callable[[float], None]) -> Iterator[Step]:
-    before = site.counts()
-    if before is None:
+    before = site.gate()
+    if isinstance(before, int):
         yield Step(
             False,
-            f"No gate answers at {ROUTE}: include the snippet in this server block, and see that "
-            "the gate runs.",
+            f"No gate answers at {ROUTE}, but a status {before}: include the snippet in this site "
+            "and reload it, and see that the gate runs at the snippet's address.",
         )
         return
-    yield Step(True, "A gate answers.")
+    fault = _unreached(before)
+    if fault:
+        yield Step(False, fault)
+        return
+    mover = before["mover"]
+    client = before["client"]
+    yield Step(True, f"The gate answers through {mover}. It sees this client at {client}.")
+    if not before["seen"]:
+        yield Step(
+            True, f"It does not see the sockets of {mover}: it knows ends by reports, no progress."
+        )
     headers = {
         "Tidegate-Wait": "ticket",
         "Tidegate-Remaining": str(_PART_BYTES),
@@ -110,12 +121,12 @@ def _walk(site: _Site, wait_s: float, sleep: Callable[[float], None]) -> Iterato
     while True:
         with site.get(site.target, headers) as answer:
             fields, status = answer.headers, answer.status
-            if status != 503:
-                body = answer.read()
-                break
+            body = answer.read()
+        if status != 503 or fields["Content-Type"] != _PROBLEM:
+            break
         ticket, again_s = fields["Tidegate-Ticket"], float(fields["Retry-After"] or 5)
         if ticket is None:
-            yield Step(False, "The answer is 503 without a ticket: the gate does not queue it.")
+            yield Step(False, f"The gate answers 503 without a ticket: {_detail(body)}")
             return
         place = fields["Tidegate-Place"] or "unknown"
         yield Step(True, f"In the queue: place {place}, next visit in {again_s:.0f} s.")
@@ -125,7 +136,29 @@ def _walk(site: _Site, wait_s: float, sleep: Callable[[float], None]) -> Iterato
         headers["Tidegate-Ticket"] = ticket
         sleep(again_s)
         waited_s += again_s
-    yield from _judge(site, before, status, fields, len(body), sleep)
+    yield from _judge(site, before, status, fields, body, sleep)
+
+
+def _unreached(gate: Mapping[str, Any]) -> str:
+    """Why the gate cannot let this request's sender move a file; empty if it can."""
+    if not gate["trusted"]:
+        return (
+            "The gate does not trust the program in front: give the address that it comes from "
+            "with --trusted-proxy."
+        )
+    if not gate["mover"]:
+        return (
+            "Requests reach the gate without the field Tidegate-Mover, so it sends all files "
+            "itself: include the whole snippet, and pass the field on if another proxy stands "
+            "between."
+        )
+    return ""
+
+
+def _detail(body: bytes) -> str:
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(body)["detail"])
+    return "it says no reason."
 
 
 def _judge(
@@ -133,11 +166,17 @@ def _judge(
     before: Mapping[str, Any],
     status: int,
     fields: http.client.HTTPMessage,
-    count: int,
+    body: bytes,
     sleep: Callable[[float], None],
 ) -> Iterator[Step]:
+    mover = before["mover"]
     if status not in (200, 206):
-        yield Step(False, f"The file is answered with {status}: name one that is there.")
+        if fields["Content-Type"] == _PROBLEM:
+            told = f"The gate answers {status}: {_detail(body)}"
+            yield Step(False, f"{told} Name a file that is there.")
+        else:
+            remedy = files_of(mover, of_origin=before["origin"])
+            yield Step(False, f"{mover} answers {status} for an admitted file: {remedy}.")
         return
     if "Tidegate-Lease-Connections" not in fields:
         yield Step(
@@ -146,20 +185,17 @@ def _judge(
             "no turn.",
         )
         return
-    if str(fields["Server"]).startswith("Tidegate"):
-        yield Step(False, "The gate sent the file itself: nginx does not set Tidegate-Mover.")
-        return
-    yield Step(True, f"Sent by {fields['Server']}: {count} bytes.")
+    yield Step(True, f"Sent by {mover}: {len(body)} bytes.")
     waited_s = 0.0
     while waited_s < _REPORT_S:
-        now = site.counts() or {}
-        if now.get("reported", 0) > before["reported"]:
+        now = site.gate()
+        if not isinstance(now, int) and now["reported"] > before["reported"]:
             yield Step(True, "The end was reported.")
             return
         sleep(0.5)
         waited_s += 0.5
     yield Step(
         False,
-        "No end was reported: the access_log line of the snippet must name the gate's report "
-        f"address, {before['report']}. Slots come back by the sockets alone.",
+        f"No end was reported: {reports_of(mover)} must name the gate's report address, "
+        f"{before['report']}. Slots come back by the sockets alone.",
     )

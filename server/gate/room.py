@@ -20,6 +20,7 @@ from ..http.request import ListenerBounds, Request
 from .found_again import MovesJournal, request_of
 from .handover import MoverAdmission
 from .inet_diag import InetDiag
+from .movers import MOVER_FIELD, read_mover
 from .moves import Moves
 from .origin import HeadRequests, OriginStore
 from .origin_files import OriginFiles, OriginTerms
@@ -145,8 +146,19 @@ class GateRoom:
             )
 
     def answer(self, request: Request) -> None:
-        """Tell how bodies have ended (`settings.ROUTE`)."""
-        told = {**asdict(self.moves.counts), "moving": len(self.moves), "report": self.place}
+        """Tell how bodies have ended, and how this request came (`settings.ROUTE`)."""
+        where = read_mover(request.header(MOVER_FIELD))
+        name = where.socket if where is not None else None
+        told = {
+            **asdict(self.moves.counts),
+            "moving": len(self.moves),
+            "report": self.place,
+            "client": request.client_address,
+            "trusted": request.by_proxy,
+            "mover": where.mover if where is not None else "",
+            "origin": self._origin is not None,
+            "seen": name is not None and self._diag.look(self._diag.find(name)) is not None,
+        }
         fields = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]
         request.respond(200, fields, json.dumps(told).encode())
 

@@ -147,11 +147,12 @@ def _haproxy(of: SnippetTerms, report: str) -> dict[str, str]:
 class _Configured:
     """How one mover is configured. `blanks`: what it spells in its own way.
 
-    `apart` is the part that stands apart, `lua` the file of a part in Lua. `sends_alone`: it sends
-    files without the gate.
+    `reports` names the part of its snippet that reports ends. `apart` is the part that stands
+    apart, `lua` the file of a part in Lua. `sends_alone`: it sends files without the gate.
     """
 
     blanks: Callable[[SnippetTerms, str], dict[str, str]]
+    reports: str
     apart: str = ""
     sends_alone: bool = True
     has_files: bool = True
@@ -159,13 +160,35 @@ class _Configured:
 
 
 _CONFIGURED: Mapping[str, _Configured] = {
-    "apache": _Configured(_apache, sends_alone=False),
-    "caddy": _Configured(_caddy),
-    "haproxy": _Configured(_haproxy, "lua", has_files=False, lua="/etc/haproxy/tidegate.lua"),
-    "lighttpd": _Configured(_lighttpd, "lua", sends_alone=False, lua=_LIGHTTPD_LUA),
-    "nginx": _Configured(_nginx, "http"),
+    "apache": _Configured(_apache, "CustomLog, with /usr/bin/logger,", sends_alone=False),
+    "caddy": _Configured(_caddy, "the log of the site, which is opened after the gate starts,"),
+    "haproxy": _Configured(
+        *(_haproxy, "log, with its log-format,", "lua"),
+        has_files=False,
+        lua="/etc/haproxy/tidegate.lua",
+    ),
+    "lighttpd": _Configured(
+        *(_lighttpd, "accesslog.filename, with /usr/bin/logger,", "lua"),
+        sends_alone=False,
+        lua=_LIGHTTPD_LUA,
+    ),
+    "nginx": _Configured(_nginx, "access_log", "http"),
 }
 MOVER_NAMES = tuple(_CONFIGURED)
+
+
+def reports_of(mover: str) -> str:
+    """The part of this mover's snippet that reports ends."""
+    return _CONFIGURED[mover].reports
+
+
+def files_of(mover: str, *, of_origin: bool) -> str:
+    """What must hold for this mover to have the files."""
+    if of_origin:
+        return "it must reach the origin, which must accept what the gate signs with"
+    if _CONFIGURED[mover].has_files:
+        return "its root must be the folder of the gate, and its user must be able to read it"
+    return "the server that --files names must run, and have the folder of the gate"
 
 
 def snippet(mover: str, of: SnippetTerms, part: str = "") -> str:
