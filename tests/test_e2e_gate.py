@@ -236,6 +236,12 @@ def test_files_of_an_origin_come_through_the_mover_or_from_there(tmp_path: Path)
             assert part.body == (sent.body[10:300_010] if status == 206 else sent.body)
         assert answer(site, odd, Range="bytes=0-0,9-9").body == sent.body
         assert answer(site, "/own.txt").status == 200
+        # Another mover has no files of the origin: only a redirect helps.
+        asked = ["curl", "-sS", "--unix-socket", gate.place.removeprefix("unix:")]
+        asked += ["-H", "Tidegate-Mover: caddy HTTP/1.1", "-i", "http://gate/big.iso"]
+        refused = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        assert refused.startswith("HTTP/1.1 403 ")
+        assert "redirect-needed" in refused
         assert answer(site, "/none.iso").status == 404
         page = answer(site, odd, Accept="text/html", Sec_Fetch_Dest="document")
         assert page.status == 302
@@ -256,6 +262,31 @@ def test_files_of_an_origin_come_through_the_mover_or_from_there(tmp_path: Path)
         settled(gate)
         origin.stop()
         assert answer(site, "/unknown.iso").status == 503
+
+
+def test_a_gate_needs_no_directory_beside_its_origin(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "root", big_iso=SIZE)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/"
+    line = f"tidegate gate --origin {url} --listen unix:gate.sock --state state"
+    text = FILES.format(port=port, root=tmp_path / "root", more="")
+    with (
+        Nginx(tmp_path / "origin", text, port),
+        GateProcess(tmp_path, line=line) as gate,
+    ):
+        said = gate.log.read_text()
+        assert f"Serving   {url}" in said
+        words = said.partition("gate snippet ")[2].splitlines()[0].split()
+        assert words[:5] == ["nginx", "--if-absent", "closed", "--origin", url]
+        # Its socket by its whole path, as nginx runs elsewhere.
+        own = [word.replace("unix:", f"unix:{tmp_path}/") for word in words]
+        front = free_port()
+        told = (TIDEGATE, "gate", "snippet", *own, "--complete", "--listen", f"127.0.0.1:{front}")
+        made = subprocess.run(told, capture_output=True, text=True, check=True).stdout
+        with Nginx(tmp_path / "nginx", made, front) as site:
+            out = tmp_path / "out"
+            whole(fetch(site, out, PROGRAMS["curl"], "/big.iso"), out, digests["big.iso"])
+            assert answer(site, "/none.iso").status == 404
 
 
 def test_every_program_that_is_installed_gets_its_file(tmp_path: Path) -> None:

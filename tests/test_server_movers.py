@@ -496,7 +496,7 @@ def test_the_tag_is_that_of_nginx() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["snippet", "nginx"], "Give --root DIR and --gate ADDRESS."),
+        (["snippet", "nginx"], "Give --root DIR or --origin URL, and --gate ADDRESS."),
         (["snippet", "nginx", "--root", "x", "--gate", "unix:/a"], "must be an absolute path"),
         (["snippet", "nginx", "--root", "/a$b", "--gate", "unix:/a"], "cannot have '$' in it"),
         (["snippet", "nginx", "--root", "/a", "--gate", "unix:a"], "needs an absolute path"),
@@ -518,6 +518,9 @@ def test_the_tag_is_that_of_nginx() -> None:
             ["snippet", "caddy", "--origin", "https://x/", "--gate", "h:80"],
             "caddy sends no files of an origin: nginx does",
         ),
+        (["snippet", "nginx", "--origin", "ftp://x/", "--gate", "h:80"], "is no http or https URL"),
+        (["snippet", "nginx", "--origin", "http://x/;", "--gate", "h:80"], "cannot have ';' in it"),
+        (["snippet", "nginx", "--origin", "http://x/ y", "--gate", "h:80"], "is no http or https"),
         (["DIR", "--origin", "ftp://x"], "is no http or https URL without a query"),
         (["DIR", "--origin", "https://x", "--sign", "s4"], "gate.sign"),
         (["snippet", "haproxy", "--files", "h", "--gate", "h:80"], "--files is unix:PATH or"),

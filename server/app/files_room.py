@@ -15,6 +15,7 @@ from ..files.pacer import Pacer
 from ..files.pages import Pages
 from ..files.site import Site
 from ..files.tree import Tree
+from ..gate.settings import NO_FILES
 from ..http.clock import Reactor
 from .config import CannotStart, LoadedConfig
 from .parts import Part
@@ -89,6 +90,8 @@ def open_tree(config: ServerConfig) -> Tree:
 
             # The mover's own, for a client that asks it for one part and this server for another.
             tag_of = mover_tag
+            if config.directory == config.state / NO_FILES:
+                config.directory.mkdir(exist_ok=True)
         return Tree(str(config.directory), show_hidden=config.show_hidden, tag_of=tag_of)
     except OSError as fault:
         raise CannotStart(

@@ -449,7 +449,7 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     config, gate = service.config, service.gate
     name = gate.policy.name
     lines = [
-        f"Serving   {config.directory}",
+        f"Serving   {config.gate.origin or config.directory}",
         f"Policy    {name}: {POLICIES[name].summary}",
         *(f"          {text}" for text in _limits(name, gate.settings, config)),
     ]
@@ -458,8 +458,11 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     if service.movers is not None:
         lines += [f"Gate      {url}" for url in urls]
         lines.append(f"Reports   {service.movers.place}")
-        place, root = config.listen[0], config.directory.absolute()
-        lines.append(f"Next      {_program()} gate snippet nginx --root {root} --gate {place}")
+        files = f"--root {config.directory.absolute()}"
+        if config.gate.origin:
+            files = f"--if-absent closed --origin {config.gate.origin}"
+        place = f"--gate {config.listen[0]}"
+        lines.append(f"Next      {_program()} gate snippet nginx {files} {place}")
         return lines
     lines += [f"Files     {url}/" for url in urls]
     example = _example(service)

@@ -63,6 +63,8 @@ MOVERS: Mapping[str, Orders] = {
     "lighttpd": _sendfile_encoded,
     "nginx": _accel,
 }
+#: These fetch files of an origin; the others send files that they have.
+FETCHING = frozenset({"nginx"})
 
 
 def range_of(plan: BodyPlan) -> bytes:

@@ -19,6 +19,7 @@ from ..files.transfer import (
 from ..http.answers import Header
 from ..http.request import Request
 from .handover import MoverAdmission
+from .movers import FETCHING
 from .moves import MovedOn
 from .origin import OriginStore
 
@@ -86,9 +87,10 @@ class OriginFiles:
         if planned is None:
             return
         start = RedirectStart(self, request, rep, planned[0])
+        where = self._movers.mover_of(request, rep)
         if self._terms.redirects and self._terms.follows(request):
             self._inner.enter(request, rep, planned[0], start)
-        elif self._movers.mover_of(request, rep) is not None:
+        elif where is not None and where.mover in FETCHING:
             self._movers.enter(request, rep, planned[0], start)
         else:
             request.refuse(

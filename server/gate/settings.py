@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 #: Where a gate tells how bodies have ended.
 ROUTE = "/-/gate"
+#: Below the state folder: what a gate serves that has no directory beside its origin.
+NO_FILES = "no-files"
 
 
 class GateSettings(BaseModel):
@@ -76,12 +78,16 @@ class GateSettings(BaseModel):
     @field_validator("origin")
     @classmethod
     def _origin(cls, url: str) -> str:
-        if not url:
-            return url
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise ValueError(f"{url!r} is no http or https URL without a query")
-        return url if url.endswith("/") else f"{url}/"
+        return origin_url(url) if url else url
+
+
+def origin_url(url: str) -> str:
+    """The URL of an origin with a slash at its end. Raises ValueError."""
+    parts = urlsplit(url)
+    is_printed = url.isprintable() and " " not in url
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or not is_printed:
+        raise ValueError(f"{url!r} is no http or https URL without a query")
+    return url if url.endswith("/") else f"{url}/"
 
 
 def report_place(report: str, first_listener: str) -> str:

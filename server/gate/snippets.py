@@ -11,7 +11,7 @@ from typing import Literal
 from urllib.parse import quote, urlsplit
 
 from ...protocol.errors import ProtocolError
-from .movers import INTERNAL_PATH
+from .movers import FETCHING, INTERNAL_PATH
 from .settings import report_place
 
 #: What movers are configured with: for each a `server` part, which a site includes, a `complete`
@@ -53,11 +53,12 @@ class SnippetTerms:
             raise ProtocolError("--listen is HOST:PORT, where clients come")
         if not self.root.is_absolute():
             raise ProtocolError(f"--root must be an absolute path, not {str(self.root)!r}")
-        unsafe = sorted(set(str(self.root)) & set("$\"'\\;{}\n\r\t"))
-        if unsafe:
-            raise ProtocolError(
-                f"--root cannot have {unsafe[0]!r} in it: the configuration has a use for it"
-            )
+        for name, text in (("root", str(self.root)), ("origin", self.origin)):
+            unsafe = sorted(set(text) & set("$\"'\\;{}\n\r\t"))
+            if unsafe:
+                raise ProtocolError(
+                    f"--{name} cannot have {unsafe[0]!r} in it: the configuration has a use for it"
+                )
 
 
 def _check_place(name: str, place: str) -> None:
@@ -198,8 +199,9 @@ def snippet(mover: str, of: SnippetTerms, part: str = "") -> str:
         raise ProtocolError(f"{mover} has no part {part}: leave --part out")
     if not part and not known.has_files and not of.files:
         raise ProtocolError(f"{mover} has no files: give --files HOST:PORT, which serves them")
-    if of.origin and mover != "nginx":
-        raise ProtocolError(f"{mover} sends no files of an origin: nginx does")
+    if of.origin and mover not in FETCHING:
+        does = " and ".join(sorted(FETCHING))
+        raise ProtocolError(f"{mover} sends no files of an origin: {does} does")
     if not part and (of.origin or not known.sends_alone) and of.if_absent == "open":
         what = "files of an origin" if of.origin else "files"
         raise ProtocolError(f"{mover} sends no {what} without the gate: give --if-absent closed")

@@ -10,6 +10,7 @@ import click
 
 from ....protocol.errors import ProtocolError
 from ....protocol.units import parse_duration
+from ...gate.settings import NO_FILES, origin_url
 from ...gate.snippets import MOVER_NAMES, IfAbsent, SnippetTerms
 from ...gate.snippets import snippet as snippet_of
 from ..config import Flag
@@ -31,6 +32,7 @@ def gate() -> None:
 
     \b
     tidegate gate DIR --listen unix:/run/tidegate/gate.sock
+    tidegate gate --origin URL --listen unix:/run/tidegate/gate.sock
     tidegate gate snippet nginx --root DIR --gate unix:/run/tidegate/gate.sock
     """
 
@@ -45,7 +47,7 @@ def run(
     assumed_rate: str | None,
     **options: Any,
 ) -> None:
-    """Run the gate for the files in DIR (`run` may be left out)."""
+    """Run the gate for the files in DIR (`run` may be left out), at an origin, or both."""
     flags = {**flags_of(options), "gate.enabled": Flag(True, "gate")}
     own = {
         "report": report,
@@ -66,6 +68,9 @@ def run(
         "drain_s": Flag(0.0, "gate"),
     }
     load, loaded = load_or_fail(file, flags, defaults)
+    if loaded.config.gate.origin and loaded.origin("directory") == "default":
+        defaults["directory"] = Flag(str(loaded.config.state / NO_FILES), "gate")
+        load, loaded = load_or_fail(file, flags, defaults)
     # The reactor's choice and everything heavy come after the usage errors.
     from ..run import run as run_server
 
@@ -147,16 +152,16 @@ def snippet(
 ) -> None:
     """Print what MOVER is configured with."""
     if part != "http" and (address is None or (root is None and not files and not origin)):
-        raise click.UsageError("Give --root DIR and --gate ADDRESS.")
+        raise click.UsageError("Give --root DIR or --origin URL, and --gate ADDRESS.")
     if complete != (listen is not None):
         raise click.UsageError("--complete and --listen HOST:PORT belong together.")
     try:
         of = SnippetTerms(
             *(address or "", root or Path("/"), report or "", listen),
-            *(if_absent, absent_connections, files, origin or ""),
+            *(if_absent, absent_connections, files, origin_url(origin) if origin else ""),
         )
         click.echo(snippet_of(mover, of, part or ""), nl=False)
-    except ProtocolError as fault:
+    except (ProtocolError, ValueError) as fault:
         raise click.UsageError(str(fault)) from fault
 
 
