@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable
 from typing import Any, cast
+from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,13 @@ PART = b"--x\r\nContent-Disposition: form-data; name=a\r\nX"
 def test_multipart_forms_arrive_byte_by_byte(fields: dict[str, bytes]) -> None:
     files = {name: ("logo.png", value, "image/png") for name, value in fields.items()}
     body, kind = encode_multipart_formdata(files)
+    assert read_form(kind, body) == {name: [value] for name, value in fields.items()}
+
+
+@given(st.dictionaries(st.text(max_size=12), st.binary(max_size=300), max_size=6))
+def test_fields_in_one_line_arrive_byte_by_byte(fields: dict[str, bytes]) -> None:
+    kind = "application/x-www-form-urlencoded;charset=UTF-8"
+    body = urlencode(fields).encode("ascii")
     assert read_form(kind, body) == {name: [value] for name, value in fields.items()}
 
 

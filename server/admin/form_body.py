@@ -25,17 +25,25 @@ def read_form(kind: str, body: bytes) -> Mapping[str, list[bytes]]:
     Raises ProtocolError for a form that cannot be read.
     """
     if kind.startswith("application/x-www-form-urlencoded"):
+        # Latin-1 keeps each byte: of bytes, `parse_qs` takes none that is not ASCII.
+        text, exact = body.decode("latin-1"), "latin-1"
         try:
-            pairs = parse_qs(body, keep_blank_values=True, max_num_fields=_FIELDS_MOST)
+            pairs = parse_qs(
+                text, keep_blank_values=True, encoding=exact, max_num_fields=_FIELDS_MOST
+            )
         except ValueError:
             raise ProtocolError("The form has too many fields.", code="bad-form") from None
-        return {name.decode("utf-8", "replace"): values for name, values in pairs.items()}
+        return {_name(name): [value.encode(exact) for value in pairs[name]] for name in pairs}
     if not kind.startswith("multipart/form-data"):
         return {}
     try:
         return _fields_of_parts(kind, body)
     except MultipartError:
         raise ProtocolError("The form cannot be read.", code="bad-form") from None
+
+
+def _name(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8", "replace")
 
 
 def _fields_of_parts(kind: str, body: bytes) -> dict[str, list[bytes]]:
