@@ -199,6 +199,10 @@ def test_release_pages_act(driver: Any, visit: AdminVisit) -> None:
 
     driver.get(visit.url + "/waiting")
     type_in(driver, "f-title", "Release night <3")
+    for frame in driver.find_elements(By.CSS_SELECTOR, "iframe.preview"):
+        driver.switch_to.frame(frame)
+        wait_for(lambda: "Release night <3" in driver.find_element(By.TAG_NAME, "body").text)
+        driver.switch_to.default_content()
     click(driver, PRIMARY)
     assert visit.get("/api/v1/waiting-page").json()["title"] == "Release night <3"
     driver.switch_to.frame(driver.find_element(By.CSS_SELECTOR, "iframe.preview"))

@@ -505,7 +505,7 @@ def test_closed_doors_queue_everybody_and_open_in_order(site: Site, browser: Bro
     assert found["last_wait"] is None
     api(browser, "PUT", "/doors", closed=False)
     assert site.download("192.0.2.2").status == 0, "it starts"
-    assert "New disks." not in site.service.waiting.wording.text
+    assert "New disks." not in site.service.waiting.wording.announcement
     assert site.service.waiting.wording.resumes_s is None
     bell = browser.post("/queue/doors", {"closed": "yes", "text": "New\a disks."})
     assert bell.status == 422
@@ -523,7 +523,7 @@ def test_closed_doors_stay_closed_over_a_restart(
     again = make_site(tmp_path, monkeypatch)
     try:
         assert again.download("192.0.2.2").status == 503
-        assert again.service.waiting.wording.text == "New disks."
+        assert again.service.waiting.wording.announcement == "New disks."
     finally:
         stop(again)
 
@@ -939,9 +939,63 @@ def test_the_waiting_page_takes_words_and_a_picture(site: Site, browser: Browser
         assert answer.status == 200
         assert b"Night" in answer.body
         assert "frame-ancestors 'self'" in dict(answer.headers)["content-security-policy"]
+    assert browser.get("/waiting/preview?state=busy").status == 200
     usual = browser.get("/waiting/preview").body
     assert browser.get("/waiting/preview?state=nonsense").body == usual
     assert browser.get("/api/v1/waiting-page/preview?state=nonsense").status == 422
+
+
+def test_words_are_for_a_state_and_a_language(site: Site, browser: Browser) -> None:
+    def shown(state: str, language: str) -> str:
+        return browser.text(f"/waiting/preview?state={state}&lang={language}")
+
+    for state, language, title in (
+        ("", "", "Everywhere"),
+        ("closed", "", "Closed"),
+        ("", "de", "Deutsch"),
+        ("closed", "de", "Zu"),
+    ):
+        form = {"state": state, "language": language, "title": title}
+        assert browser.post("/waiting", form).status == 303
+    assert "Everywhere" in shown("ready", "fr")
+    assert "Closed" in shown("closed", "fr")
+    assert "Deutsch" in shown("ready", "de")
+    assert "Zu" in shown("closed", "de")
+    editor = browser.text("/waiting?state=closed&lang=de&for_state=1&for_language=1")
+    assert 'value="Zu"' in editor
+    browser.post("/waiting", {"state": "closed", "language": "de"})
+    assert "Deutsch" in shown("closed", "de"), "without its own words it has those of more pages"
+    found = api(browser, "GET", "/waiting-page")
+    assert found["title"] == "Everywhere"
+    assert [(w["state"], w["language"]) for w in found["words"]] == [("", "de"), ("closed", "")]
+    assert browser.post("/waiting", {"state": "asleep"}).status == 422
+
+
+def test_words_and_a_colour_are_tried_before_they_stand(site: Site, browser: Browser) -> None:
+    draft = {
+        "title": "Night",
+        "text": "[Where else](https://mirrors.example/list), or wait.",
+        "colour": "#fc0",
+        "shown_state": "ready",
+        "shown_language": "de",
+    }
+    tried = browser.post("/waiting/preview", draft).body.decode()
+    assert "Night" in tried
+    assert '<a href="https://mirrors.example/list" rel="noreferrer">Where else</a>' in tried
+    assert '<html lang="de"' in tried
+    assert "/-/look?colour=ffcc00" in tried
+    assert "--tide:" in browser.text("/-/look?colour=ffcc00")
+    assert "Night" not in browser.text("/waiting/preview"), "nothing has changed"
+    browser.post("/waiting", draft)
+    assert "look?colour=ffcc00" in browser.text("/waiting/preview")
+    assert "on the light page" in browser.text("/waiting")
+    browser.post("/waiting", {"title": "Night"})
+    assert site.server.branding.look.colour == "#ffcc00", "what a form leaves out stays"
+    browser.post("/waiting", {"colour": ""})
+    assert "look" not in browser.text("/waiting/preview")
+    refused = browser.post("/waiting", {"colour": "teal"})
+    assert refused.status == 422
+    assert b"six hexadecimal digits" in refused.body
 
 
 # -- faults ----------------------------------------------------------------------------------

@@ -107,9 +107,13 @@ def doors(status: int = 200, *, form: dict[str, str] | None = None, **body: Any)
     return Act("/queue/doors", {**fields, **(form or {})}, "PUT", "/doors", body, status=status)
 
 
-def words(title: str, text: str, status: int = 200) -> Act:
-    body = {"title": title, "text": text}
+def words(title: str, text: str, status: int = 200, **more: str) -> Act:
+    body = {"title": title, "text": text, **more}
     return Act("/waiting", body, "PUT", "/waiting-page", body, status=status)
+
+
+def tried(status: int = 200, **body: str) -> Act:
+    return Act("/waiting/preview", body, "POST", "/waiting-page/preview", body, status=status)
 
 
 def block(network: str, status: int = 200, span: str = "", span_s: float | None = None) -> Act:
@@ -225,6 +229,11 @@ ACTS = (
     shared(422, days=0),
     shared(422, path=LONG * 10),
     words("Patience", "Line one.\nLine two."),
+    words("Geduld", "", state="closed", language="de", colour="#FC0"),
+    words("", "", 422, colour="teal"),
+    tried(title="Soon", shown_state="ready", shown_language="de", colour="#fc0"),
+    tried(422, shown_state="asleep"),
+    words("", "", 422, language="tlh"),
     words("Patience\x00", "", 422),
     words(LONG, "", 422),
     numbered(*CANCEL, "1"),

@@ -207,17 +207,30 @@ def alerts(s: Steering, test: bool) -> None:
 
 
 @click.command("waiting-page")
-@click.option("--title", help="The heading; empty: our words, in the visitor's language.")
+@click.option("--title", help="The heading; empty: that of more pages, or none.")
 @click.option("--text", help="Below it; an empty line starts a new paragraph.")
+@click.option("--state", default="", help="Only pages of this state: waiting, ready, closed, ….")
+@click.option("--language", default="", help="Only pages in this language: de, pt, ….")
+@click.option("--colour", help="Of links, buttons and bars, such as '#0b6e7f'; empty: ours.")
 @steers
-def waiting_page(s: Steering, /, **words: str | None) -> None:
-    """Show the operator's words on the waiting page, or change them."""
+def waiting_page(s: Steering, /, state: str, language: str, **given: str | None) -> None:
+    """Show the operator's words and colour on the waiting page, or change them."""
     found = s.api.get("/waiting-page")
-    given = {name: value for name, value in words.items() if value is not None}
-    if given:
-        body = {"title": found["title"], "text": found["text"], **given}
-        found = s.api.call("PUT", "/waiting-page", body).body
-    s.tell(found, lambda page: show_facts({"title": page["title"], "text": page["text"]}))
+    if any(value is not None for value in given.values()):
+        of = {"state": state, "language": language}
+        every = {"state": "", "language": "", "title": found["title"], "text": found["text"]}
+        rows = [every, *found["words"]]
+        old = next((row for row in rows if of.items() <= row.items()), of)
+        new = {name: value for name, value in given.items() if value is not None}
+        found = s.api.call("PUT", "/waiting-page", {**old, **new}).body
+    s.tell(found, _show_words)
+
+
+def _show_words(page: Mapping[str, Any]) -> None:
+    show_facts({name: page[name] for name in ("title", "text", "colour")})
+    for row in page["words"]:
+        where = " ".join(filter(None, (row["state"], row["language"])))
+        show_facts({f"{where}: {name}": row[name] for name in ("title", "text") if row[name]})
 
 
 @click.command()

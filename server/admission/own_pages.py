@@ -28,6 +28,7 @@ SAMPLE: Mapping[str, Any] = {
     "heading": "",
     "paragraphs": [],
     "logo_url": "",
+    "style_url": "",
     "file": "image.iso",
     "size": "1.2 GB",
     "size_bytes": 1_200_000_000,

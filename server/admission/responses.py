@@ -69,14 +69,40 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
-    """What the operator says on waiting pages; `resumes_s` is the wall time at which closed doors
-    are expected to open."""
+class Words:
+    """The operator's heading and text, for pages of one state and language or (empty) of all."""
 
-    heading: str = ""
+    state: str = ""
+    language: str = ""
+    title: str = ""
     text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What the operator says on waiting pages, and how these look.
+
+    `announcement` stands above all texts, and `resumes_s` is the wall time at which closed doors
+    are expected to open.
+    """
+
+    words: tuple[Words, ...] = ()
+    announcement: str = ""
     logo_url: str = ""
+    style_url: str = ""
     resumes_s: float | None = None
+
+    def words_for(self, state: str, language: str) -> Words:
+        """The heading and the text of this page, each from the words that are most specific."""
+        fitting = [
+            words
+            for words in self.words
+            if words.state in ("", state) and words.language in ("", language)
+        ]
+        fitting.sort(key=lambda words: (not words.language, not words.state))
+        title = next((words.title for words in fitting if words.title), "")
+        text = next((words.text for words in fitting if words.text), "")
+        return Words(state, language, title, text)
 
 
 class RetryResponder:
@@ -215,6 +241,7 @@ class RetryResponder:
             bool(signatures),
             magnet_url is not None,
             metalink_url is not None,
+            self.wording.words_for(_state(notice), phrases.language),
             self.wording,
         )
         lead = _lead_key(notice)
@@ -258,7 +285,7 @@ class RetryResponder:
             **{key: blank(key) if estimate else None for key in ("expected", "latest")},
             **{key: blank(key) if done else None for key in ("has", "has_latest")},
             **{key: None if value is None else blank(key) for key, value in of_file.items()},
-            **self._looks(phrases),
+            **self._looks(notice, phrases),
             "t": phrases,
             "estimate": estimate,
             "notice": {"retry_after_s": blank("visit"), "token": bool(notice.token)},
@@ -290,7 +317,7 @@ class RetryResponder:
         magnet_url, metalink_url = self._ways(notice)
         return self.own.render(
             {
-                **self._looks(phrases),
+                **self._looks(notice, phrases),
                 "title": _title(notice, phrases),
                 "lead": phrases(_lead_key(notice), file=name, size=size),
                 "expected": phrases.time(estimate.expected_s) if estimate else None,
@@ -313,11 +340,18 @@ class RetryResponder:
             }
         )
 
-    def _looks(self, phrases: Phrases) -> dict[str, Any]:
+    def _looks(self, notice: Notice, phrases: Phrases) -> dict[str, Any]:
+        wording = self.wording
+        own = wording.words_for(_state(notice), phrases.language)
+        paragraphs = paragraphs_of("\n\n".join(filter(None, (wording.announcement, own.text))))
+        if wording.resumes_s is not None:
+            told = phrases("resumes", time=phrases.moment(wording.resumes_s))
+            paragraphs.insert(0, [{"text": told}])
         return {
-            "heading": self.wording.heading,
-            "paragraphs": self._paragraphs(phrases),
-            "logo_url": self.wording.logo_url,
+            "heading": own.title,
+            "paragraphs": paragraphs,
+            "logo_url": wording.logo_url,
+            "style_url": wording.style_url,
         }
 
     def _ways(self, notice: Notice) -> tuple[str | None, str | None]:
@@ -327,13 +361,6 @@ class RetryResponder:
             f"/-/magnet{notice.file}" if has_torrent else None,
             f"{notice.file}.meta4" if self._has_mirrors(notice.file) else None,
         )
-
-    def _paragraphs(self, phrases: Phrases) -> list[list[dict[str, str]]]:
-        found = paragraphs_of(self.wording.text) if self.wording.text else []
-        if self.wording.resumes_s is not None:
-            told = phrases("resumes", time=phrases.moment(self.wording.resumes_s))
-            found.insert(0, [{"text": told}])
-        return found
 
     def _browser_fields(self, request: Request, notice: Notice) -> list[Header]:
         target = request.path
@@ -359,7 +386,9 @@ _SCRIPTED = (
 )
 #: "You are next" stands beside no longer wait than this, seconds.
 SOON_S = 90.0
-_LINK = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]")
+_URL = r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]"
+#: `[words](URL)`, or the URL alone.
+_LINK = re.compile(rf"\[(?P<words>[^\]\n]+)\]\((?P<target>{_URL})\)|(?P<url>{_URL})")
 
 
 def paragraphs_of(text: str) -> list[list[dict[str, str]]]:
@@ -371,7 +400,11 @@ def paragraphs_of(text: str) -> list[list[dict[str, str]]]:
         parts: list[dict[str, str]] = []
         end = 0
         for link in _LINK.finditer(block):
-            parts += [{"text": block[end : link.start()]}, {"text": link[0], "url": link[0]}]
+            url = link["target"] or link["url"]
+            parts += [
+                {"text": block[end : link.start()]},
+                {"text": link["words"] or url, "url": url},
+            ]
             end = link.end()
         found.append([*parts, {"text": block[end:]}])
     return found

@@ -1,42 +1,58 @@
-"""The operator's words and logo on the waiting page, and previews of that page."""
+"""The operator's words, logo and colour on the waiting page, and previews of that page."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from ...policies.contract import Estimate, Wait
-from ..admission.responses import Notice, RetryResponder, Wording
+from ..admission.responses import Notice, RetryResponder, Wording, Words
 from ..http.phrases import Phrases
 from ..http.request import Request
 from .key_values import KeyValues
+from .palette import style_of
 
+STYLE_ROUTE = "/-/look"
 LOGO_ROUTE = "/-/logo"
 LOGO_MAX_BYTES = 256 * 1024
-#: States of a visitor in a preview, and the policy's answer for each.
+#: The states of a visitor, and the policy's answer for each in a preview.
 STATES = {
     "waiting": Wait(30.0, 4711, 212, False, Estimate(840.0, 1020.0, Estimate(900.0, 1200.0))),
     "ready": Wait(3.0, 4711, 1, True, Estimate(1.0, 5.0, Estimate(30.0, 60.0))),
+    "busy": Wait(30.0),
     "closed": Wait(10.0, 4711, 212, False),
     "pre-queue": Wait(600.0),
 }
 _DOCUMENT = "waiting"
+_KEPT = ((b"Cache-Control", b"public, max-age=3600"), (b"X-Content-Type-Options", b"nosniff"))
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The operator's words and logo (PNG, JPEG or WebP)."""
+    """The operator's words, logo (PNG, JPEG or WebP) and colour (`#rrggbb`, empty for ours)."""
 
-    title: str = ""
-    text: str = ""
+    words: tuple[Words, ...] = ()
     logo: bytes = b""
     logo_type: str = ""
+    colour: str = ""
 
     @property
     def logo_bytes(self) -> int:
         """The size of the logo."""
         return len(self.logo)
+
+    def own_words(self, state: str, language: str) -> Words:
+        """The words of exactly this state and language; empty ones if there are none."""
+        own = Words(state, language)
+        return next((w for w in self.words if (w.state, w.language) == (state, language)), own)
+
+    def saying(self, words: Words) -> Look:
+        """The look with these words in the place of those for the same state and language."""
+        others = [w for w in self.words if (w.state, w.language) != (words.state, words.language)]
+        if words.title or words.text:
+            others.append(words)
+        return replace(self, words=tuple(sorted(others, key=lambda w: (w.state, w.language))))
 
 
 class Branding:
@@ -48,31 +64,47 @@ class Branding:
         self._announcement = ""
         self._resumes_s: float | None = None
         kept = documents.read(_DOCUMENT)
-        logo = base64.b64decode(kept.get("logo", ""))
+        # Earlier versions kept one title and one text here.
+        every = {name: kept[name] for name in ("title", "text") if kept.get(name)}
         self.look = Look(
-            kept.get("title", ""), kept.get("text", ""), logo, kept.get("logo_type", "")
+            tuple(Words(**one) for one in kept.get("words", [every] if every else [])),
+            base64.b64decode(kept.get("logo", "")),
+            kept.get("logo_type", ""),
+            kept.get("colour", ""),
         )
-        self._apply()
+        self._apply(self.look)
 
     def change(self, look: Look) -> None:
         """Store this look and apply it."""
         self.look = look
-        logo = base64.b64encode(look.logo).decode()
-        body = {"title": look.title, "text": look.text, "logo": logo, "logo_type": look.logo_type}
+        body = {**asdict(look), "logo": base64.b64encode(look.logo).decode()}
         self._documents.write(_DOCUMENT, body)
-        self._apply()
+        self._apply(look)
 
     def announce(self, text: str, resumes_s: float | None) -> None:
         """Show this text above the operator's own, and when downloads start again (Unix time)."""
         self._announcement = text
         self._resumes_s = resumes_s
-        self._apply()
+        self._apply(self.look)
 
-    def _apply(self) -> None:
-        text = "\n\n".join(filter(None, (self._announcement, self.look.text)))
-        tag = hashlib.sha256(self.look.logo).hexdigest()[:8]
-        logo_url = f"{LOGO_ROUTE}?v={tag}" if self.look.logo else ""
-        self._waiting.show(Wording(self.look.title, text, logo_url, self._resumes_s))
+    def _apply(self, look: Look) -> None:
+        tag = hashlib.sha256(look.logo).hexdigest()[:8]
+        wording = Wording(
+            look.words,
+            self._announcement,
+            f"{LOGO_ROUTE}?v={tag}" if look.logo else "",
+            f"{STYLE_ROUTE}?colour={look.colour[1:]}" if look.colour else "",
+            self._resumes_s,
+        )
+        self._waiting.show(wording)
+
+    def answer_style(self, request: Request) -> None:
+        """Answer a request for the style sheet of the operator's colour."""
+        if not self.look.colour:
+            request.refuse(404, "not-found", "There is no colour.")
+            return
+        fields = [(b"Content-Type", b"text/css; charset=utf-8"), *_KEPT]
+        request.respond(200, fields, style_of(self.look.colour).encode())
 
     def answer_logo(self, request: Request) -> None:
         """Answer a request for the logo."""
@@ -81,13 +113,12 @@ class Branding:
             return
         fields = [
             (b"Content-Type", self.look.logo_type.encode("ascii")),
-            (b"Cache-Control", b"public, max-age=3600"),
-            (b"X-Content-Type-Options", b"nosniff"),
+            *_KEPT,
         ]
         request.respond(200, fields, self.look.logo)
 
-    def preview(self, state: str, language: str) -> bytes:
-        """The waiting page in one of the `STATES`."""
+    def preview(self, state: str, language: str, look: Look | None = None) -> bytes:
+        """The waiting page in one of the `STATES`, as it is or with another look."""
         notice = Notice(
             file="/release-42.0-x86_64.iso",
             size_bytes=4_100_000_000,
@@ -97,7 +128,11 @@ class Branding:
             closed=state == "closed",
             opens_s=5400.0 if state == "pre-queue" else None,
         )
-        return self._waiting.page(notice, Phrases(language))
+        self._apply(look or self.look)
+        try:
+            return self._waiting.page(notice, Phrases(language))
+        finally:
+            self._apply(self.look)
 
 
 def picture_type(data: bytes) -> str:

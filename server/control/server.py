@@ -24,7 +24,7 @@ from ..store.store import Store
 from .alert_settings import AlertSettings
 from .alerting import Alerting, descriptors_part
 from .blocks import BlockedNetworks
-from .branding import LOGO_ROUTE, Branding
+from .branding import LOGO_ROUTE, STYLE_ROUTE, Branding
 from .doors import Doors
 from .events import EventLog
 from .file_index import FileIndex
@@ -133,6 +133,7 @@ class Server:
         self.doors = Doors(gate, self.branding, documents)
         self.files = FileIndex(reactor, site, gate, store, now)
         site.add_route(LOGO_ROUTE, self.branding.answer_logo)
+        site.add_route(STYLE_ROUTE, self.branding.answer_style)
 
     def start(self) -> None:
         """Apply what operators have set up, and begin to record."""

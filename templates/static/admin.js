@@ -111,10 +111,27 @@
     }
   };
 
+  // A form with a preview shows in it what is typed.
+  const preview = (form) => {
+    let due;
+    form.addEventListener("input", () => {
+      clearTimeout(due);
+      due = setTimeout(async () => {
+        const words = new FormData(form);
+        words.delete("logo");
+        const answer = await fetch(form.dataset.preview, { method: "POST", body: new URLSearchParams(words) });
+        if (!answer.ok) return;
+        const page = await answer.text();
+        for (const frame of document.querySelectorAll("iframe.preview")) frame.srcdoc = page;
+      }, 300);
+    });
+  };
+
   root.classList.add("script");
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     live();
+    document.querySelectorAll("form[data-preview]").forEach(preview);
     setInterval(follow, 2000);
   });
 })();
