@@ -37,6 +37,7 @@ def main() -> int:
     words.add_argument("--first", type=int, help="the first seed of a search; else a fresh one")
     words.add_argument("--seeds", type=int, default=1_000_000, help="search so many worlds")
     words.add_argument("--minutes", type=float, default=math.inf, help="search for this time")
+    words.add_argument("--cpu-minutes", type=float, default=math.inf, help="the same of the CPU's")
     words.add_argument("--keep-going", action="store_true", help="do not end at the first failure")
     words.add_argument("--shrink", action="store_true", help="make a failing world smaller")
     words.add_argument("--plan", type=Path, help="run the world of this file")
@@ -73,6 +74,8 @@ def main() -> int:
     bounds: dict[str, list[int]] = {}
     for seed in range(first, first + asked.seeds):
         if time.monotonic() - began > 60 * asked.minutes:
+            break
+        if time.process_time() - cpu > 60 * asked.cpu_minutes:
             break
         world = run_plan(draw_plan(seed))
         run += 1

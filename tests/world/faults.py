@@ -69,6 +69,7 @@ def _stall(world: World, fault: FaultPlan) -> None:
     if world.life is not None and world.life.alive:
         world.cause(f"server stands still for {fault.for_s} s")
         world.life.reactor.stall(fault.for_s)
+        world.schedule.after(fault.for_s, world.cause, "server may go on")
 
 
 def _wall(world: World, fault: FaultPlan) -> None:
@@ -200,7 +201,7 @@ def _line(world: World, fault: FaultPlan) -> None:
 def _cut(world: World, fault: FaultPlan) -> None:
     busy = [
         one.exchange
-        for client in world.clients
+        for client in ([world.culprit] if world.culprit is not None else world.clients)
         if not client.over
         for one in client.segments
         if one.exchange is not None
@@ -214,7 +215,9 @@ def _cut(world: World, fault: FaultPlan) -> None:
             found.channel.vanish()
         else:
             found.channel.close(reset=True)
-        found.broken()
+        found.client.starts_lost += not found.status
+        found.cut_off()
+        world.client_cut(found.client)
 
 
 def _lose_answer(world: World, fault: FaultPlan) -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .programs import SimulatedClient
+from .programs import HttpExchange, SimulatedClient
 
 if TYPE_CHECKING:
     from tidegate.server.admission.gate import Gate
@@ -46,6 +46,9 @@ class Oracle:
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         """A client has an answer's header."""
 
+    def lost(self, client: SimulatedClient, exchange: HttpExchange) -> None:
+        """The server has ended a client's connection before its answer was whole."""
+
     def took(self, client: SimulatedClient, count: int) -> None:
         """A client has bytes of its file."""
 
@@ -67,8 +70,12 @@ class Oracle:
     def settled(self) -> None:
         """After the last fault, and all that could end has ended."""
 
+    def has_gone(self) -> bool:
+        """Whether nothing is left of the clients that have left."""
+        return True
+
     def at_the_end(self) -> None:
-        """All clients have left, and all times have run out."""
+        """All clients have left, and all has gone or should have."""
 
 
 class RightBytes(Oracle):
@@ -202,6 +209,8 @@ class TicketsSurvive(Oracle):
         #: The ticket of each client that waits, when it was told, and when it may be over.
         self._told: dict[SimulatedClient, tuple[int, float, float]] = {}
         self._lives = 1
+        #: The life whose last changes were not written, as the server said.
+        self._unwritten = 0
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         number = self.world.number_of(client, fields)
@@ -209,6 +218,10 @@ class TicketsSurvive(Oracle):
         if status == 503 and number is not None:
             now = self.world.schedule.now
             self._told[client] = number, now, now + float(fields.get("retry-after", "0"))
+
+    def logged(self, level: str, text: str) -> None:
+        if "did not take the last" in text:
+            self._unwritten = self.world.lives
 
     def ended(self, client: SimulatedClient) -> None:
         self._told.pop(client, None)
@@ -220,12 +233,124 @@ class TicketsSurvive(Oracle):
             return
         self._lives = world.lives
         stopped_s = world.stopped_s
-        away_s = max(world.database_full_until_s, world.database_slow_until_s) + self._AGAIN_S
+        away_s = world.database_full_until_s + self._AGAIN_S
+        if world.was_killed:
+            away_s = max(away_s, world.database_slow_until_s + self._AGAIN_S)
         if away_s > stopped_s or world.journal_lost_s >= stopped_s or world.has_fault("withdraw"):
             return
+        if self._unwritten == world.lives - 1:
+            return
         for client, (number, told_s, until_s) in self._told.items():
+            if client.starts_lost:
+                continue
             if told_s < stopped_s and until_s > now and gate.policy.ticket(number) is None:
                 self.broken(f"ticket {number} of {client} was told at {told_s:.3f} s and is gone")
+
+
+class TicketsLast(Oracle):
+    """Who comes back with its ticket when it was told to is not refused for it."""
+
+    document = "docs/policies.md"
+    sentence = "A ready ticket lasts `ticket_ttl_s` from the promised return."
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        #: Until when the ticket of a client that waits is good.
+        self._until_s: dict[SimulatedClient, float] = {}
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        now = self.world.schedule.now
+        until_s = self._until_s.pop(client, -math.inf)
+        ticket = "tidegate-ticket" in fields or "tidegate-ticket=" in fields.get("location", "")
+        if status in (302, 503) and ticket:
+            gate = self.world.gate
+            lasts_s = gate.settings.ticket_ttl_s if gate is not None else 0.0
+            self._until_s[client] = now + float(fields.get("retry-after", "0")) + lasts_s
+        taken_out = self.world.has_fault("withdraw") or client.starts_lost > 1
+        if status == 403 and now < until_s and not taken_out:
+            self.broken(f"{client} came {until_s - now:.1f} s before its ticket ends: 403")
+
+
+class TheLostComeFirst(Oracle):
+    """A ticket that its token proves stands before all younger ones."""
+
+    document = "docs/operations.md"
+    sentence = "one that comes back stands before all younger tickets"
+
+    def tick(self) -> None:
+        world, gate = self.world, self.world.gate
+        # Elsewhere the order is not that of numbers, or has more causes.
+        if gate is None or gate.policy.name != "ticket" or world.is_crowded:
+            return
+        if any(map(world.has_fault, ("promote", "policy", "settings", "lose answer", "cut"))):
+            return
+        oldest = 0
+        for row in gate.policy.tickets():
+            small = row.size_bytes < gate.settings.small_below_bytes
+            if small or row.number in world.started_tickets:
+                continue
+            if row.number < oldest:
+                self.broken(f"ticket {row.number} stands behind {oldest}")
+                return
+            oldest = row.number
+
+
+class TheDatabaseIsTriedAgain(Oracle):
+    """What a database did not take is written once it takes it."""
+
+    document = "docs/operations.md"
+    sentence = "kept in memory and tried again, and by tokens"
+
+    #: The longest pause between two tries, and what a write takes.
+    _AGAIN_S = 25.0
+
+    def tick(self) -> None:
+        world = self.world
+        if world.life is None or not world.running:
+            return
+        state = world.life.service.store.state
+        away_s = max(world.database_full_until_s, world.database_slow_until_s, world.started_s)
+        if not state.ok and world.schedule.now > away_s + self._AGAIN_S:
+            self.broken(f"{state.pending} changes wait since the database works: {state.reason}")
+
+
+class ReadersAreNotCut(Oracle):
+    """A download whose client reads is cut for a stated cause only."""
+
+    document = "docs/configuration.md"
+    sentence = "A client that reads slower than this on average is cut off."
+
+    def lost(self, client: SimulatedClient, exchange: HttpExchange) -> None:
+        if not exchange.is_file or client.plan.misdeed not in ("", "watch"):
+            return
+        if not self.world.caused_since(exchange.begun_s - 5.0):
+            self.broken(f"{client} reads, and is cut off {exchange.left} bytes before the end")
+
+
+class ReadersKeepTheirSlots(Oracle):
+    """A download takes its share of a slot as long as its client is no slower than the line."""
+
+    document = "docs/policies.md"
+    sentence = "One that takes less goes on, but its slot goes to the next."
+
+    def tick(self) -> None:
+        world, gate = self.world, self.world.gate
+        if gate is None or world.is_crowded or gate.snapshot().link_bound:
+            return
+        slotless = gate.policy.pool.slotless  # type: ignore[attr-defined]
+        if not slotless:
+            return
+        if any(map(world.has_fault, ("policy", "settings", "lose answer", "cut", "line"))):
+            return
+        for client in world.clients:
+            slow = client.rate_bytes_s < world.network.wire.rate_bytes_s
+            if client.state != "fetching" or slow or client.plan.misdeed:
+                continue
+            for lease in slotless:
+                download = gate.downloads.get(lease)
+                if download is not None and download.address == client.address:
+                    self.broken(f"{client} reads all it gets, and has lost its slot")
+                    return
 
 
 class HeldClientsHear(Oracle):
@@ -453,11 +578,10 @@ class NothingStays(Oracle):
             "slowed": gate._slowed,
         }
 
-    def at_the_end(self) -> None:
-        world = self.world
-        gate = world.gate
+    def _left(self) -> dict[str, int]:
+        world, gate = self.world, self.world.gate
         if gate is None or world.life is None:
-            return
+            return {}
         service = world.life.service
         left = {
             "parked": len(gate.parked),
@@ -471,14 +595,23 @@ class NothingStays(Oracle):
             "timers": max(0, len(world.life.reactor.calls) - self._TIMERS),
             "store": service.store.state.pending,
         }
-        found = {name: count for name, count in left.items() if count}
+        return {name: count for name, count in left.items() if count}
+
+    def has_gone(self) -> bool:
+        return self.world.gate is not None and not self._left()
+
+    def at_the_end(self) -> None:
+        world, gate = self.world, self.world.gate
+        if gate is None:
+            return
+        found = self._left()
         if found:
             self.broken(str(found))
         seen = gate.snapshot()
         if seen.large_active or seen.small_active or seen.paused:
             self.broken(f"slots stay taken: {seen}")
         files = sorted(world.open_files() - world.files_of_earlier_lives)
-        if len(files) > len(world.files) + 2:
+        if len(files) > len(world.files):
             self.broken(f"open files: {[name for _, name in files]}")
 
 
@@ -573,7 +706,11 @@ class StatusAgrees(Oracle):
         state = found["state"]
         if state not in ("waiting", "ready", "called", "started", "done", "over"):
             self.broken(f"{client} is told state {state}")
-        if state in ("waiting", "ready") and found.get("place", 0) < 1:
+        place = found.get("place")
+        # A place is known once its client has asked a server under this policy.
+        shown = self.world.policy_name not in ("reserve", "fcfs")
+        shown = shown and self.world.lives == 1 and self.world.switched_s == -math.inf
+        if state in ("waiting", "ready") and (shown if place is None else place < 1):
             self.broken(f"{client} waits without a place: {found}")
         if found.get("p90_wait_s", math.inf) < found.get("expected_wait_s", 0.0):
             self.broken(f"{client} is told a bound below what is expected: {found}")
@@ -666,6 +803,11 @@ ORACLES: tuple[type[Oracle], ...] = (
     NumbersBelongToOne,
     TicketsKeepTheirNumbers,
     TicketsSurvive,
+    TicketsLast,
+    TheLostComeFirst,
+    TheDatabaseIsTriedAgain,
+    ReadersAreNotCut,
+    ReadersKeepTheirSlots,
     HeldClientsHear,
     PlacesNeverRise,
     NobodyWaitsForEver,

@@ -20,9 +20,10 @@ MISDEEDS = (
     *("leave", "reset", "vanish", "stop reading", "half close", "drop"),
     *("ask twice", "ask early", "watch", "ask again"),
 )
-#: What a fault may wait for once its time has come: nothing, or that a client hears a status, is
-#: done, or asks. Such moments are too short to be hit by chance.
-TRIGGERS = ("", "", "503", "200", "done", "asked")
+#: What a fault may wait for once its time has come: nothing, or that a client hears a status, asks,
+#: lacks only the last bytes, is done, or loses its connection. Such moments are too short to be hit
+#: by chance.
+TRIGGERS = ("", "", "503", "200", "done", "asked", "last bytes", "cut")
 #: Kinds of faults, and what each costs a seed that has it: how many there are at most.
 FAULTS: Mapping[str, int] = {
     "kill": 3,
@@ -46,6 +47,22 @@ FAULTS: Mapping[str, int] = {
     "cut": 5,
     "lose answer": 5,
 }
+#: Kinds that hit one mechanism together. A world that draws from all kinds rarely has both.
+THEMES = (
+    ("kill",),
+    ("kill", "lose answer", "cut"),
+    ("kill", "database full"),
+    ("restart", "database slow"),
+    ("wall", "kill"),
+    ("wall", "restart"),
+    ("lose journal",),
+    ("lose answer", "cut"),
+    ("policy", "settings", "doors"),
+    ("replace", "touch", "overwrite"),
+    ("touch", "cut", "lose answer"),
+    ("stall", "line"),
+    ("database full",),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +122,8 @@ def _sizes(rng: random.Random, line_bytes_s: float) -> dict[str, int]:
     # Short downloads make many worlds: whatever goes wrong does so at starts and ends.
     files = {"/SMALL.txt": rng.randint(200, 60_000)}
     for number in range(rng.randint(1, 3)):
-        size = int(line_bytes_s * math.exp(rng.uniform(math.log(0.5), math.log(12.0))))
-        files[f"/big{number}.iso"] = max(300_000, min(size, 12_000_000))
+        size = int(line_bytes_s * math.exp(rng.uniform(math.log(0.5), math.log(8.0))))
+        files[f"/big{number}.iso"] = max(300_000, min(size, 8_000_000))
     return files
 
 
@@ -114,7 +131,7 @@ def draw_plan(seed: int) -> WorldPlan:
     """The world of a seed."""
     rng = random.Random(seed)
     line_bytes_s = math.exp(rng.uniform(math.log(1e5), math.log(2e6)))
-    slots = rng.choice([1, 1, 2, 3, 4, 8])
+    slots = rng.choice([1, 1, 1, 2, 3, 8])
     settings: dict[str, Any] = {
         "admission.slots": slots,
         "admission.reserve_small": rng.randint(0, max(0, slots - 1)),
@@ -134,7 +151,8 @@ def draw_plan(seed: int) -> WorldPlan:
     clients = []
     big = [name for name in files if name != "/SMALL.txt"]
     networks = rng.choice([1, 3, 200])
-    for number in range(rng.randint(3, 40)):
+    # A few clients make ten times as many worlds.
+    for number in range(rng.choice([rng.randint(2, 9), rng.randint(2, 9), rng.randint(8, 40)])):
         network = rng.randrange(networks)
         misdeed = rng.choice(deeds) if rng.random() < rude else ""
         comes_s = rng.uniform(0.5, span_s)
@@ -152,7 +170,9 @@ def draw_plan(seed: int) -> WorldPlan:
                 back_s=rng.choice([5.0, 40.0, math.inf]),
             )
         )
-    kinds = rng.sample(sorted(FAULTS), rng.choice([0, 1, 2, 4, 6, 9]))
+    kinds = list(rng.choice(THEMES))
+    if rng.random() < 0.5:
+        kinds = rng.sample(sorted(FAULTS), rng.choice([0, 0, 1, 2, 4, 9]))
     faults = [
         FaultPlan(
             kind,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,9 +49,13 @@ class ProgramManner:
     redirects: int = 0
     #: Asks again on the connection that brought the last whole answer.
     stays: bool = False
+    #: While it waits, the script of its page asks how the ticket stands.
+    has_script: bool = False
 
 
 _PATIENT = 1_000
+#: What a kernel may hold of the end of a body.
+_LAST_BYTES = 64_000
 MANNERS: Mapping[str, ProgramManner] = {
     "tidegate": ProgramManner(
         "tidegate/0.9", 60.0, _PATIENT, 2.0, True, speaks_tickets=True, stays=True
@@ -70,6 +74,12 @@ MANNERS: Mapping[str, ProgramManner] = {
     ),
     "aria2": ProgramManner("aria2/1.36.0", 60.0, 5, 1.0, parts=4),
     "browser": ProgramManner(
+        *("Mozilla/5.0 (X11) Firefox/115.0", 300.0, 3, 5.0, True),
+        browses=True,
+        stays=True,
+        has_script=True,
+    ),
+    "browser without script": ProgramManner(
         "Mozilla/5.0 (X11) Firefox/115.0", 300.0, 3, 5.0, True, browses=True, stays=True
     ),
     "java": ProgramManner("Java/17.0.9", math.inf, 1, resumes=False),
@@ -85,6 +95,10 @@ class FileVersion:
     content: bytes
     since_s: float
     until_s: float = math.inf
+
+
+def _nothing(answered: bool) -> None:
+    """What follows a request of which only the header counts."""
 
 
 class Witness(Protocol):
@@ -103,6 +117,12 @@ class Witness(Protocol):
 
     def client_heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         """An answer's header is here."""
+
+    def client_lost(self, client: SimulatedClient, exchange: HttpExchange) -> None:
+        """The server has ended a connection of the client before its answer was whole."""
+
+    def client_nearly_done(self, client: SimulatedClient) -> None:
+        """Only the last bytes of the file are missing."""
 
     def client_took(self, client: SimulatedClient, count: int) -> None:
         """Bytes of the file are here."""
@@ -193,13 +213,19 @@ class HttpExchange:
 
     def ended(self) -> None:
         """See `wire.Peer`."""
-        self._lost("closed")
+        self._lost()
 
     def broken(self) -> None:
         """See `wire.Peer`."""
-        self._lost("reset")
+        self._lost()
 
-    def _lost(self, how: str) -> None:
+    def _lost(self) -> None:
+        if not self.over:
+            self.client.world.client_lost(self.client, self)
+            self.cut_off()
+
+    def cut_off(self) -> None:
+        """The way broke, by no doing of the server."""
         if not self.over:
             self.finish()
             self.client.answered(self, whole=False)
@@ -231,10 +257,16 @@ class IdlePeer:
 
 
 class SideRequest:
-    """A request beside a client's download: only its answer's header is of interest."""
+    """A request beside a client's download: only its answer's header is of interest.
 
-    def __init__(self, client: SimulatedClient, request: bytes) -> None:
+    `then` hears whether there was an answer.
+    """
+
+    def __init__(
+        self, client: SimulatedClient, request: bytes, then: Callable[[bool], None] = _nothing
+    ) -> None:
         self._client, self._head, self._over = client, b"", False
+        self._then = then
         network = client.world.network
         self._channel = network.connect(client.address, self, client.rate_bytes_s, request)
 
@@ -251,7 +283,11 @@ class SideRequest:
                 return
             self._over = True
             said: dict[str, Any] = json.loads(body) if of_queue else {}
-            told = {name: str(said[member]) for member, name in _FIELDS.items() if member in said}
+            told = {
+                name: str(said[member])
+                for member, name in _FIELDS.items()
+                if said.get(member) is not None
+            }
             self._client.world.client_heard(self._client, status, {**fields, **told})
             if of_queue:
                 self._client.world.client_watched(self._client, said)
@@ -259,24 +295,30 @@ class SideRequest:
                 self._client.called()
             # It reads on for a moment, as a person does who sees it begin twice.
             self._client.world.schedule.after(0.5, self._channel.close)
+            self._then(True)
 
     def ended(self) -> None:
         """See `wire.Peer`."""
-        self._over = True
         self._channel.close()
+        self.broken()
 
     def broken(self) -> None:
         """See `wire.Peer`."""
-        self._over = True
+        if not self._over:
+            self._over = True
+            self._then(False)
 
 
 def read_head(head: bytes) -> tuple[int, dict[str, str]]:
     """Status and fields of an answer; names in lower case."""
     lines = head.decode("latin-1").split("\r\n")
-    fields = {}
+    fields: dict[str, str] = {}
     for line in lines[1:]:
         name, _, value = line.partition(":")
-        fields[name.strip().lower()] = value.strip()
+        name = name.strip().lower()
+        # Each cookie has a field of its own.
+        before = fields.get(name, "") + "\n" if name == "set-cookie" else ""
+        fields[name] = before + value.strip()
     return int(lines[0].split(" ")[1]), fields
 
 
@@ -321,6 +363,10 @@ class SimulatedClient:
         self.body_bytes = 0
         self.asked_s = self.first_byte_s = self.done_s = math.nan
         self.last_status = 0
+        #: Starts whose answers never came: the first costs nothing.
+        self.starts_lost = 0
+        self._nearly_done = False
+        self._watches = False
         self._timers: list[ScheduledEvent] = []
         self._watch: ScheduledEvent | None = None
         #: The connection of its last answer, if it stays.
@@ -399,6 +445,7 @@ class SimulatedClient:
 
     def _lose(self, exchange: HttpExchange) -> None:
         if not exchange.over:
+            self.starts_lost += 1
             exchange.finish(reset=True)
             self.answered(exchange, whole=False)
 
@@ -424,9 +471,10 @@ class SimulatedClient:
         self.world.client_heard(self, status, fields)
         if "tidegate-ticket" in fields:
             self.ticket = fields["tidegate-ticket"]
-        cookie = fields.get("set-cookie", "").partition(";")[0]
-        if self.manner.browses and "=" in cookie:
-            name, _, value = cookie.partition("=")
+        for cookie in fields.get("set-cookie", "").split("\n"):
+            name, _, value = cookie.partition(";")[0].strip().partition("=")
+            if not self.manner.browses:
+                break
             if value and value != '""':
                 self.cookies[name] = value
             else:
@@ -500,6 +548,9 @@ class SimulatedClient:
         segment.position = at + len(data)
         self.body_bytes += len(data)
         self.world.client_took(self, len(data))
+        if not self._nearly_done and (self.size or 0) - self.body_bytes < _LAST_BYTES:
+            self._nearly_done = True
+            self.world.client_nearly_done(self)
         if segment.end is not None and segment.position == segment.end and exchange.left:
             # This part is whole: the rest is another connection's.
             exchange.finish()
@@ -541,6 +592,9 @@ class SimulatedClient:
             if self.manner.browses:
                 wait = fields.get("refresh", wait).partition(";")[0]
             self.state = "waiting"
+            if self.manner.has_script and self.ticket is not None and not self._watches:
+                self._watches = True
+                self._ask_beside("watch")
             if self.manner.speaks_tickets or self.manner.browses:
                 # A wait that was told costs no try.
                 self._later(float(wait) + 0.05, segment)
@@ -553,7 +607,8 @@ class SimulatedClient:
             self.state = "waiting"
             self._later(0.05, segment)
             return
-        if status == 403 and self.ticket is not None and self.manner.speaks_tickets:
+        knows_tickets = self.manner.speaks_tickets or self.manner.browses
+        if status == 403 and self.ticket is not None and knows_tickets:
             self.ticket = None
             self._again(segment, self.manner.retry_s, "403")
             return
@@ -622,7 +677,7 @@ class SimulatedClient:
             # The way breaks, and it tries again.
             for exchange in exchanges:
                 exchange.channel.close(reset=True)
-                exchange._lost("dropped")
+                exchange.cut_off()
         elif deed == "vanish":
             for exchange in exchanges:
                 exchange.channel.vanish()
@@ -640,13 +695,36 @@ class SimulatedClient:
         """Ask beside its own request, or before its time; go on as before."""
         if self.over:
             return
-        lines = self._fields(self.target)
         if deed == "watch":
+            if self.ticket is None:
+                # A page that says nothing of a ticket asks for none.
+                self._watches = False
+                return
             lines = [*self._fields(f"/-/queue{self.file}"), "Prefer: wait=20"]
-        SideRequest(self, "\r\n".join(lines).encode("latin-1") + _HEAD_END)
-        again_s = {"ask early": 2.0, "watch": 25.0}.get(deed)
-        if again_s is not None:
-            self.world.schedule.after(again_s, self._ask_beside, deed)
+            began_s = self.world.schedule.now
+
+            def watch_on(answered: bool) -> None:
+                # What was held for no time is not asked again at once.
+                held = answered and self.world.schedule.now > began_s + 1.0
+                self.world.schedule.after(0.1 if held else 5.0, self._ask_beside, deed)
+
+            self._beside(lines, watch_on)
+            return
+        self._beside(self._fields(self.target))
+        if deed == "ask early":
+            self.world.schedule.after(2.0, self._ask_beside, deed)
+
+    def _beside(self, lines: list[str], then: Callable[[bool], None] = _nothing) -> None:
+        SideRequest(self, "\r\n".join(lines).encode("latin-1") + _HEAD_END, then)
+
+    def _use_again(self, tries: int = 8) -> None:
+        """Show a ticket that was used, as a second program of the same user does."""
+
+        def again(answered: bool) -> None:
+            if not answered and tries:
+                self.world.schedule.after(2.0, self._use_again, tries - 1)
+
+        self._beside(self._fields(self.file), again)
 
     def called(self) -> None:
         """Its turn has come, as the page that watched for it says: it fetches its file now."""
@@ -669,9 +747,7 @@ class SimulatedClient:
         if self._idle is not None:
             self.let_go(self._idle)
         if state == "done" and self.plan.misdeed == "ask again" and self.ticket is not None:
-            # As a second program of the same user does that has its ticket.
-            lines = "\r\n".join(self._fields(self.file)).encode("latin-1") + _HEAD_END
-            self.world.schedule.after(self.plan.misdeed_s / 10, SideRequest, self, lines)
+            self.world.schedule.after(self.plan.misdeed_s / 10, self._use_again)
         self.world.client_ended(self)
 
     def give_up(self) -> None:

@@ -26,15 +26,16 @@ from .faults import FAULT_OF
 from .life import ServerLife
 from .oracles import Oracle, ToldStartsAreKept, all_oracles
 from .plan import FaultPlan, WorldPlan
-from .programs import FileVersion, SimulatedClient
+from .programs import FileVersion, HttpExchange, SimulatedClient
 from .schedule import Schedule, VirtualPool
 from .seams import in_world
 from .wire import MemoryNetwork, ServerEnd
 
 #: After the last fault and the last arrival the line needs so many times what is left, and this.
 _LIVENESS_FACTOR, _LIVENESS_S = 4.0, 900.0
-#: Everything has run out so long after the last client has left.
+#: Everything has run out so long after the last client has left. Mostly it has sooner.
 _AFTER_S = 80.0
+_LOOK_S = 10.0
 #: A connection whose client takes nothing is cut after `min_rate_window_s`, at the latest by the
 #: kernel, which finds out so of those that are parked, too.
 _CUT_AFTER_S = 60.0
@@ -89,6 +90,10 @@ class World:
         self.switched_s = -math.inf
         #: When the server that runs started, and when the one before it was killed or stopped.
         self.started_s = self.stopped_s = -math.inf
+        #: Whether that one was killed.
+        self.was_killed = False
+        #: Tickets of downloads that ended with their server.
+        self.started_tickets: set[int] = set()
         #: What excuses a place that grows or a line that idles: when something last happened.
         self.causes: list[tuple[float, str]] = []
         self._lost_s: list[float] = []
@@ -98,6 +103,8 @@ class World:
         self.oracles: list[Oracle] = all_oracles(self)
         #: Faults that wait for their trigger.
         self._armed: list[FaultPlan] = []
+        #: The client that set off the fault which happens now.
+        self.culprit: SimulatedClient | None = None
         #: How many requests come to the server whose answers are lost.
         self.answers_to_lose = 0
 
@@ -288,6 +295,9 @@ class World:
         self.lives += 1
         if self.life is not None:
             self.stopped_s = self.life.ended_s
+            self.was_killed = not self.life.stopping
+            leases = self.life.service.gate.policy.leases()
+            self.started_tickets.update(one.ticket for one in leases if one.ticket is not None)
         # A process that was killed has lost them; its objects here may last longer.
         self.files_of_earlier_lives = self.open_files()
         plan = self.plan
@@ -334,22 +344,36 @@ class World:
         self.note(f"{client} hears {status} {told}")
         for oracle in self.oracles:
             oracle.heard(client, status, fields)
-        self._pull(str(status))
+        self._pull(str(status), client)
+
+    def client_lost(self, client: SimulatedClient, exchange: HttpExchange) -> None:
+        """See `Witness`."""
+        for oracle in self.oracles:
+            oracle.lost(client, exchange)
+        self._pull("cut", client)
+
+    def client_cut(self, client: SimulatedClient) -> None:
+        """The way of a client broke."""
+        self._pull("cut", client)
+
+    def client_nearly_done(self, client: SimulatedClient) -> None:
+        """See `Witness`."""
+        self._pull("last bytes", client)
 
     def client_asks(self, client: SimulatedClient) -> bool:
         """See `Witness`."""
-        self._pull("asked")
+        self._pull("asked", client)
         if self.answers_to_lose and client.manner.tries > 1:
             self.answers_to_lose -= 1
             self.cause(f"the answer to {client} is lost")
             return True
         return False
 
-    def _pull(self, trigger: str) -> None:
+    def _pull(self, trigger: str, client: SimulatedClient) -> None:
         """Let faults happen that wait for this, within a moment."""
         for fault in [one for one in self._armed if one.trigger == trigger]:
             self._armed.remove(fault)
-            self.schedule.after(self.rng.choice([0.0, 0.002, 0.05]), self._happen, fault)
+            self.schedule.after(self.rng.choice([0.0, 0.002, 0.05]), self._happen, fault, client)
 
     def client_took(self, client: SimulatedClient, count: int) -> None:
         """See `Witness`."""
@@ -375,7 +399,7 @@ class World:
         self.note(f"{client} {client.state} {client.why} ({client.body_bytes} bytes)")
         for oracle in self.oracles:
             oracle.ended(client)
-        self._pull(client.state)
+        self._pull(client.state, client)
 
     # -- the run ----------------------------------------------------------------------------
 
@@ -403,7 +427,8 @@ class World:
         else:
             self._happen(fault)
 
-    def _happen(self, fault: FaultPlan) -> None:
+    def _happen(self, fault: FaultPlan, culprit: SimulatedClient | None = None) -> None:
+        self.culprit = culprit
         FAULT_OF[fault.kind](self, fault)
 
     def run(self) -> World:
@@ -472,7 +497,11 @@ class World:
             client.give_up()
         # No client that is gone holds anything for longer, however many connections it had.
         after_s = _AFTER_S + (2 * _CUT_AFTER_S if self.stalled_connections() else 0.0)
-        self.schedule.run(self.schedule.now + after_s, self._going)
+        end_s = self.schedule.now + after_s
+        while self._going() and self.schedule.now < end_s:
+            self.schedule.run(self.schedule.now + _LOOK_S, self._going)
+            if all(oracle.has_gone() for oracle in self.oracles):
+                break
         if self._going():
             gc.collect()
             for oracle in self.oracles:

@@ -13,7 +13,7 @@ from .faults import PAST
 def main() -> int:
     """The command: a table, and 1 if a fault was not found."""
     words = argparse.ArgumentParser(prog="python -m tests.world.past", description=__doc__)
-    words.add_argument("--minutes", type=float, default=10.0, help="for each fault")
+    words.add_argument("--minutes", type=float, default=10.0, help="of the CPU, for each")
     words.add_argument("names", nargs="*", help="only these")
     asked = words.parse_args()
     missed = 0
@@ -21,7 +21,7 @@ def main() -> int:
         if asked.names and fault.name not in asked.names:
             continue
         command = [sys.orig_argv[0], "-m", "tests.world", "--past", fault.name, "--first", "1"]
-        command += ["--minutes", str(asked.minutes)]
+        command += ["--cpu-minutes", str(asked.minutes)]
         environ = {**os.environ, "PYTHONHASHSEED": "0"}
         run = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
         lines = run.stdout.splitlines() or run.stderr.splitlines() or [""]
