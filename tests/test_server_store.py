@@ -52,7 +52,7 @@ from tidegate.server.store.records import (
     UsageRecord,
 )
 from tidegate.server.store.store import TIMES, Store
-from tidegate.server.store.usage import add_usage, forget_usage, read_hours, read_usage
+from tidegate.server.store.usage import add_usage, read_hours, read_usage
 
 T = TypeVar("T")
 __all__ = ["database", "postgres"]
@@ -870,7 +870,7 @@ def test_records_come_back_as_they_were_written(database: Database) -> None:
         ledger.write_digest(connection, "8:1:2", {"sha256": "00"}, 1.0)
         ledger.write_digest(connection, "8:1:2", {"sha256": "ff"}, 2.0)
         assert ledger.read_digest(connection, "8:1:2") == {"sha256": "ff"}
-        ledger.forget_digests(connection, 3.0)
+        ledger.forget(connection, 90 * 86_400.0 + 3.0)
         assert ledger.read_digest(connection, "8:1:2") is None
 
         first = ledger.add_revision(connection, RevisionRecord(1.0, "ann", "fcfs", {"slots": 3}))
@@ -898,14 +898,14 @@ def test_records_come_back_as_they_were_written(database: Database) -> None:
             (0, "/b", 2, 1, 900),
         ]
         assert [row[1] for row in read_hours(connection, 0.0, 9_999.0, "/b", 9)] == ["/b"]
-        forget_usage(connection, 10.0, 3_600.0)
+        ledger.forget(connection, 365 * 86_400.0 + 10.0)
         assert read_hours(connection, 0.0, 9_999.0, "", 9) == []
         assert list(read_usage(connection)) == ["/a"]
 
         arrival = ArrivalRecord(5.0, "192.0.2.1#0", "/a", 9)
         ledger.write_arrivals(connection, [arrival])
         assert ledger.read_arrivals(connection, 0.0, 9) == [arrival]
-        ledger.forget_events(connection, 10.0)
+        ledger.forget(connection, 30 * 86_400.0 + 10.0)
         assert ledger.read_arrivals(connection, 0.0, 9) == []
 
         issued = PassRecord("s1", "gold", 4.0, "/*", 1.0, 1.0, 9.0, 3)

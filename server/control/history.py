@@ -21,10 +21,10 @@ from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock, Repeat
 from ..store.history import RAW, read_binned, read_samples, thin, write_samples
 from ..store.journal import forget_tickets
-from ..store.queries import forget_digests, forget_events, read_arrivals, write_arrivals
+from ..store.queries import forget, read_arrivals, write_arrivals
 from ..store.records import ArrivalRecord, SampleRecord
 from ..store.store import Store
-from ..store.usage import add_usage, forget_usage
+from ..store.usage import add_usage
 from .events import ask
 from .vitals import Vitals
 
@@ -48,10 +48,6 @@ class HistoryTuning:
     arrivals_waiting: int = 100_000
     #: Arrivals in one write: answers to clients wait for the same commit.
     arrivals_in_batch: int = 100
-    arrivals_kept_s: float = 30 * 86_400.0
-    digests_kept_s: float = 90 * 86_400.0
-    usage_kept_s: float = 365 * 86_400.0
-    usage_hours_kept_s: float = 90 * 86_400.0
     #: Small files in a preview; more of them change nothing.
     preview_small_files: int = 3_000
     #: A drawn chart is shown again for a quarter of its step, but for this time at least and at
@@ -344,19 +340,6 @@ class History:
             self._write_usage(now)
             self._store.note(lambda connection: thin(connection, now))
         if self._taken % (_TUNING.thin_every * 60) == 1:
-            self._forget(now)
-
-    def _forget(self, now: float) -> None:
-        kept_s = self._kept_s
-        self._store.note(lambda connection: forget_tickets(connection, now - 2 * kept_s))
-        self._store.note(
-            lambda connection: forget_events(connection, now - _TUNING.arrivals_kept_s)
-        )
-        self._store.note(
-            lambda connection: forget_digests(connection, now - _TUNING.digests_kept_s)
-        )
-        self._store.note(
-            lambda connection: forget_usage(
-                connection, now - _TUNING.usage_kept_s, now - _TUNING.usage_hours_kept_s
-            )
-        )
+            kept_s = self._kept_s
+            self._store.note(lambda connection: forget_tickets(connection, now - 2 * kept_s))
+            self._store.note(lambda connection: forget(connection, now))

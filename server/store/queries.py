@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Table, delete, insert, or_, select, update
 
-from .models import ARRIVALS, DIGESTS, EVENTS, PASSES, REVISIONS
+from .models import ARRIVALS, DIGESTS, EVENTS, PASSES, REVISIONS, USAGE, USAGE_HOURS
 from .records import (
     ArrivalRecord,
     EventRecord,
@@ -29,9 +29,20 @@ def write_digest(connection: Connection, key: str, body: Mapping[str, Any], now:
     put(connection, DIGESTS, {"key": key, "body": dict(body), "used_s": now})
 
 
-def forget_digests(connection: Connection, before_s: float) -> None:
-    """Delete digests that were last used before `before_s`."""
-    connection.execute(delete(DIGESTS).where(DIGESTS.c.used_s < before_s))
+#: How long rows are kept, by their table and the column of their time, in days.
+_KEPT_DAYS = (
+    (EVENTS, "at_s", 30),
+    (ARRIVALS, "at_s", 30),
+    (DIGESTS, "used_s", 90),
+    (USAGE_HOURS, "hour_s", 90),
+    (USAGE, "at_s", 365),
+)
+
+
+def forget(connection: Connection, now: float) -> None:
+    """Delete rows that are too old."""
+    for table, name, days in _KEPT_DAYS:
+        connection.execute(delete(table).where(table.c[name] < now - days * 86_400.0))
 
 
 def _columns(table: Table, record: type[Any]) -> list[Column[Any]]:
@@ -102,12 +113,6 @@ def read_events(
     query = select(*_columns(EVENTS, EventRecord)).where(*wanted)
     query = query.order_by(EVENTS.c.number.desc()).limit(limit)
     return [EventRecord(*row) for row in connection.execute(query)]
-
-
-def forget_events(connection: Connection, before_s: float) -> None:
-    """Drop events and arrivals older than `before_s`."""
-    connection.execute(delete(EVENTS).where(EVENTS.c.at_s < before_s))
-    connection.execute(delete(ARRIVALS).where(ARRIVALS.c.at_s < before_s))
 
 
 _ARRIVAL = tuple(one.name for one in fields(ArrivalRecord))

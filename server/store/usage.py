@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, select
 
 from .history import HOUR
 from .models import USAGE, USAGE_HOURS
@@ -70,9 +70,3 @@ def read_hours(
         (hour, name, begun, done, size)
         for hour, name, begun, done, size in connection.execute(query)
     ]
-
-
-def forget_usage(connection: Connection, before_s: float, hours_before_s: float) -> None:
-    """Delete files last requested before `before_s`, and hours before `hours_before_s`."""
-    connection.execute(delete(USAGE).where(USAGE.c.at_s < before_s))
-    connection.execute(delete(USAGE_HOURS).where(USAGE_HOURS.c.hour_s < hours_before_s))
