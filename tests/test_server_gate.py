@@ -17,7 +17,7 @@ from tests.databases import journal_makers, journals, postgres
 from tests.fakes import BIG, DIGEST, START_S, Asked, House, admits, representation
 from tidegate.policies.contract import TicketState
 from tidegate.policies.settings import PolicySettings
-from tidegate.protocol.ticket import Key, KeyRing, Ticket
+from tidegate.protocol.ticket import Key, KeyRing, Pass, Ticket
 from tidegate.server.admission.actions import QueueActions
 from tidegate.server.admission.client_programs import ToolRule
 from tidegate.server.admission.rules import Rule
@@ -617,16 +617,8 @@ def test_rules_hide_require_a_class_and_count_sizes() -> None:
 
 
 def issue_pass(house: House, **more: object) -> str:
-    fields = {
-        "priority_class": "gold",
-        "weight": 4.0,
-        "path": "/*",
-        "not_before_s": START_S,
-        "expires_s": START_S + 3600,
-        "max_uses": 1,
-        "now": START_S,
-    }
-    token, _ = house.passes.issue(**{**fields, **more})  # type: ignore[arg-type]
+    terms = Pass("", "gold", 4.0, "/*", START_S, START_S + 3600, 1)
+    token, _ = house.passes.issue(replace(terms, **more), START_S)  # type: ignore[arg-type]
     return token
 
 

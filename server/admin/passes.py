@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
+from ...protocol.ticket import Pass
 from ..accounts.accounts import Scope
 from ..control.problems import Problem, wrong
 from ..store import queries
@@ -128,19 +129,9 @@ async def issue_passes(ask: HandlerCall, body: PassesIn) -> PassesOut:
     start_s = ask.now if body.not_before_s is None else body.not_before_s
     if body.expires_s <= start_s:
         raise wrong("expires_s", "The end must be after the start.")
-    made = [
-        ask.server.passes.issue(
-            priority_class=body.kind,
-            weight=settings.weight_of(body.kind),
-            path=body.path,
-            not_before_s=start_s,
-            expires_s=body.expires_s,
-            max_uses=body.max_uses,
-            now=ask.now,
-            note=body.note,
-        )
-        for _ in range(body.count)
-    ]
+    weight = settings.weight_of(body.kind)
+    terms = Pass("", body.kind, weight, body.path, start_s, body.expires_s, body.max_uses)
+    made = [ask.server.passes.issue(terms, ask.now, body.note) for _ in range(body.count)]
     records = [record for _, record in made]
     ask.server.store.must(lambda connection: queries.write_passes(connection, records))
     noun = "pass" if len(made) == 1 else "passes"

@@ -51,28 +51,9 @@ class PassBook:
         """All known passes, newest first."""
         return sorted(self._records.values(), key=lambda record: -record.issued_s)
 
-    def issue(
-        self,
-        *,
-        priority_class: str,
-        weight: float,
-        path: str,
-        not_before_s: float,
-        expires_s: float,
-        max_uses: int,
-        now: float,
-        note: str = "",
-    ) -> tuple[str, PassRecord]:
-        """Make one pass: its token for the holder, its record for the store."""
-        permit = Pass(
-            serial=secrets.token_hex(8),
-            priority_class=priority_class,
-            weight=weight,
-            path=path,
-            not_before_s=not_before_s,
-            expires_s=expires_s,
-            max_uses=max_uses,
-        )
+    def issue(self, terms: Pass, now: float, note: str = "") -> tuple[str, PassRecord]:
+        """Make a pass of these terms, with a new serial: the holder's token, the store's record."""
+        permit = replace(terms, serial=secrets.token_hex(8))
         token = self.keys.write_pass(permit)
         record = PassRecord(**asdict(permit), issued_s=now, note=note)
         self._records[record.serial] = record

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from ....protocol.errors import ProtocolError
+from ....protocol.ticket import Pass
 from ....protocol.units import parse_duration
 from ..config import CannotStart
 from .serve import fail, flags_of, load_or_fail
@@ -70,19 +71,8 @@ def issue(
     try:
         config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         book = PassBook(load_keys(config.state / "keys.json", now), lambda record: None)
-        issued = [
-            book.issue(
-                priority_class=priority_class,
-                weight=weights[priority_class],
-                path=path,
-                not_before_s=now,
-                expires_s=now + valid_s,
-                max_uses=uses,
-                now=now,
-                note=note,
-            )
-            for _ in range(count)
-        ]
+        terms = Pass("", priority_class, weights[priority_class], path, now, now + valid_s, uses)
+        issued = [book.issue(terms, now, note) for _ in range(count)]
         database = Database(config.database or sqlite_url(config.state / "tidegate.db"))
         database.migrate()
         with database.begin() as session:
