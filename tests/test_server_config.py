@@ -133,8 +133,8 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 def test_every_flag_names_a_setting_and_every_option_has_one() -> None:
     for name, _ in FLAGS.values():
         assert field_of(name) is not None, name
-    options = {parameter.name for parameter in serve.params}
-    assert options - {"file", "sample"} == set(FLAGS)
+    options = {option for parameter in serve.params for option in parameter.opts}
+    assert options - {"directory", "--config", "--sample"} == set(FLAGS)
 
 
 def test_every_setting_says_what_it_is_for() -> None:

@@ -15,27 +15,22 @@ from typing import NoReturn
 import click
 
 from ..bootstrap import keep_mark, read_mark
-from ..config import CannotStart, ConfigError, Flag, load_config
-from ..settings import ServerConfig
+from ..config import CannotStart
 from ..state_lock import lock_state
-
-_config = click.option(
-    "--config", "file", type=click.Path(path_type=Path), help="Configuration file."
-)
-_state = click.option("--state", help="Folder of keys, database and sessions.")
+from .serve import config_option, flags_of, load_or_fail, state_option
 
 
 @click.command()
 @click.argument("target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.tar.gz")
-@_config
-@_state
+@config_option
+@state_option
 def backup(target: Path, file: Path | None, state: str | None) -> None:
     """Write keys, queue, history and accounts into one file; the server may run meanwhile.
 
     With this file tickets and passes can be forged: protect it like a private key. A PostgreSQL
     database is not in it: use pg_dump.
     """
-    config = _load(file, state)
+    config = load_or_fail(file, flags_of({"state": state}))[1].config
     if not config.state.is_dir():
         _fail(f"{config.state} is no state folder; name it by --state or --config.")
     handle = None
@@ -81,14 +76,14 @@ def _pack(archive: tarfile.TarFile, state: Path) -> None:
 
 @click.command()
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@_config
-@_state
+@config_option
+@state_option
 def restore(source: Path, file: Path | None, state: str | None) -> None:
     """Make a state folder from a backup; the folder must be empty or absent.
 
     Tickets issued after the backup stay valid, and keep their places.
     """
-    config = _load(file, state)
+    config = load_or_fail(file, flags_of({"state": state}))[1].config
     folder = config.state
     if folder.exists() and any(folder.iterdir()):
         _fail(f"{folder} is not empty; move it away first, so that nothing of it is lost.")
@@ -129,14 +124,6 @@ def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
             if content is not None:
                 shutil.copyfileobj(content, out)
         os.utime(target, (member.mtime, member.mtime))
-
-
-def _load(file: Path | None, state: str | None) -> ServerConfig:
-    flags = {} if state is None else {"state": Flag(state, "--state")}
-    try:
-        return load_config(file, os.environ, flags).config
-    except ConfigError as fault:
-        _fail(fault.faults[0])
 
 
 def _fail(text: str) -> NoReturn:

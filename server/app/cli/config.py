@@ -23,14 +23,7 @@ from ..config import (
     without_password,
 )
 from ..settings import FIXED, ServerConfig
-from .serve import load_or_fail
-
-_FILE = click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Configuration file (default: ./tidegate.toml if present).",
-)
+from .serve import config_option, load_or_fail
 
 
 @click.group()
@@ -39,7 +32,7 @@ def config() -> None:
 
 
 @config.command()
-@_FILE
+@config_option
 def check(file: Path | None) -> None:
     """Say whether the configuration is good; exit 2 and name each fault when it is not."""
     _, loaded = load_or_fail(file, {})
@@ -49,7 +42,7 @@ def check(file: Path | None) -> None:
 
 
 @config.command()
-@_FILE
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def show(file: Path | None, as_json: bool) -> None:
     """Show every setting, its value, and where the value came from.

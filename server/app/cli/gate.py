@@ -14,7 +14,7 @@ from ...gate.settings import NO_FILES, origin_url
 from ...gate.snippets import MOVER_NAMES, IfAbsent, SnippetTerms
 from ...gate.snippets import snippet as snippet_of
 from ..config import Flag
-from .serve import fail, flags_of, load_or_fail, serve
+from .serve import FLAGS, fail, flags_of, load_or_fail, option, serve
 
 
 class GateGroup(click.Group):
@@ -37,29 +37,9 @@ def gate() -> None:
     """
 
 
-def run(
-    file: Path | None,
-    report: str | None,
-    origin: str | None,
-    sign: str | None,
-    sign_file: str | None,
-    redirect: bool,
-    assumed_rate: str | None,
-    **options: Any,
-) -> None:
+def run(file: Path | None, **options: Any) -> None:
     """Run the gate for the files in DIR (`run` may be left out), at an origin, or both."""
-    flags = {**flags_of(options), "gate.enabled": Flag(True, "gate")}
-    own = {
-        "report": report,
-        "origin": origin,
-        "sign": sign,
-        "sign_file": sign_file,
-        "redirect": redirect or None,
-        "assumed_bytes_s": assumed_rate,
-    }
-    for name, value in own.items():
-        if value is not None:
-            flags[f"gate.{name}"] = Flag(value, f"--{name.replace('_', '-')}")
+    flags = {**flags_of(options, {**FLAGS, **_FLAGS}), "gate.enabled": Flag(True, "gate")}
     defaults = {
         # It keeps its slots by admission alone: no mover can pause a download.
         "policy": Flag("ticket", "gate"),
@@ -77,11 +57,25 @@ def run(
     fail(*run_server(loaded, load))
 
 
-_report = click.option(
-    "--report",
-    help="Where the mover reports the end of a transfer: unix:PATH or HOST:PORT (UDP). Default: "
-    "beside the gate's address.",
-)
+#: What a gate has of its own, as `serve.FLAGS`.
+_FLAGS = {
+    "--report": (
+        "gate.report",
+        "Where the mover reports the end of a transfer: unix:PATH or HOST:PORT (UDP). Default: "
+        "beside the gate's address.",
+    ),
+    "--assumed-rate": (
+        "gate.assumed_bytes_s",
+        "How fast clients are taken to download that are sent on.",
+    ),
+    "--redirect": ("gate.redirect", "Send clients that follow to the origin."),
+    "--sign-file": ("gate.sign_file", "Where the secret for --sign is."),
+    "--sign": ("gate.sign", "s3:REGION, cloudfront:KEY-PAIR-ID or secure-link."),
+    "--origin": (
+        "gate.origin",
+        "URL of a bucket or server with the files that DIR has not (nginx).",
+    ),
+}
 #: What `tidegate serve` has as well.
 _shared = {
     *("directory", "listen", "admin", "metrics_from", "policy", "slots", "reserve_small"),
@@ -94,18 +88,8 @@ _run = click.Command(
     params=[param for param in serve.params if param.name in _shared],
     help=run.__doc__,
 )
-_origin = click.option(
-    "--origin", help="URL of a bucket or server with the files that DIR has not (nginx)."
-)
-for _option in (
-    _report,
-    click.option("--assumed-rate", help="How fast clients are taken to download that are sent on."),
-    click.option("--redirect", is_flag=True, help="Send clients that follow to the origin."),
-    click.option("--sign-file", help="Where the secret for --sign is."),
-    click.option("--sign", help="s3:REGION, cloudfront:KEY-PAIR-ID or secure-link."),
-    _origin,
-):
-    _option(_run)
+for _flag, (_setting, _text) in _FLAGS.items():
+    option(_flag, _setting, _text)(_run)
 gate.add_command(_run)
 
 
@@ -114,8 +98,8 @@ gate.add_command(_run)
 @click.option("--root", type=click.Path(path_type=Path), help="The folder of the release.")
 @click.option("--files", default="", help="HOST:PORT of the server that has the files (haproxy).")
 @click.option("--gate", "address", help="Where the gate listens: unix:PATH or HOST:PORT.")
-@_report
-@_origin
+@option("--report", *_FLAGS["--report"])
+@option("--origin", *_FLAGS["--origin"])
 @click.option(
     "--part",
     type=click.Choice(["http", "lua"]),

@@ -13,7 +13,7 @@ from ....protocol.errors import ProtocolError
 from ....protocol.units import format_duration, parse_duration
 from ...multicast.schedule import ScheduledSend, write_entry
 from ..config import Flag
-from .serve import fail, flags_of, load_or_fail
+from .serve import config_option, fail, flags_of, load_or_fail, state_option
 
 
 def parse_when(text: str, now: datetime) -> datetime:
@@ -54,7 +54,7 @@ def url_path(text: str, directory: Path) -> str:
     "in the URL. Receivers that ask (tidegate get --multicast) in the ten minutes before are told "
     "to wait for the start; so keep the server's clock right."
 )
-@click.argument("file")
+@click.argument("path", metavar="FILE")
 @click.option("--at", "when", default="+10s", show_default=True, help="When: 18:00, ISO, or +10m.")
 @click.option("--passes", type=click.IntRange(1, 1000), default=1, show_default=True)
 @click.option(
@@ -63,26 +63,26 @@ def url_path(text: str, directory: Path) -> str:
     help="Whether receivers can report; without, parity is fixed and every pass is sent.",
 )
 @click.option("--directory", help="The directory the server serves.")
-@click.option("--state", help="The server's folder of keys and database.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Its configuration.")
+@state_option
+@config_option
 def send(
-    file: str,
+    path: str,
     when: str,
     passes: int,
     return_channel: bool,
     directory: str | None,
     state: str | None,
-    config_file: Path | None,
+    file: Path | None,
 ) -> None:
     """Send FILE once to all receivers at a set time."""
     flags = flags_of({"state": state})
     if directory is not None:
         flags["directory"] = Flag(directory, "--directory")
-    config = load_or_fail(config_file, flags)[1].config
+    config = load_or_fail(file, flags)[1].config
     now = datetime.now().astimezone()
     try:
         at = parse_when(when, now)
-        path = url_path(file, config.directory)
+        path = url_path(path, config.directory)
         entry = ScheduledSend(path, at.timestamp(), passes, return_channel)
         write_entry(config.state, entry)
     except ProtocolError as fault:

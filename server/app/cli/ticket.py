@@ -14,9 +14,7 @@ from ....protocol.errors import ProtocolError
 from ....protocol.ticket import Pass
 from ....protocol.units import parse_duration
 from ..config import CannotStart
-from .serve import fail, flags_of, load_or_fail
-
-_MOST = 1_000_000
+from .serve import config_option, fail, flags_of, load_or_fail, state_option
 
 
 @click.group()
@@ -28,12 +26,24 @@ def ticket() -> None:
 @click.option("--class", "priority_class", required=True, help="Priority class, such as gold.")
 @click.option("--path", default="/*", show_default=True, help="For which files: a shell pattern.")
 @click.option("--valid", default="7d", show_default=True, help="How long, such as 12h or 7d.")
-@click.option("--count", default=1, show_default=True, help="How many to issue.")
-@click.option("--uses", default=1, show_default=True, help="Downloads that each one is good for.")
+@click.option(
+    "--count",
+    type=click.IntRange(1, 1_000_000),
+    default=1,
+    show_default=True,
+    help="How many to issue.",
+)
+@click.option(
+    "--uses",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Downloads that each one is good for.",
+)
 @click.option("--note", default="", help="What they are for; kept with them.")
 @click.option("--format", "shape", type=click.Choice(["text", "csv", "json"]), default="text")
-@click.option("--state", help="Folder of keys and database.")
-@click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file.")
+@state_option
+@config_option
 def issue(
     priority_class: str,
     path: str,
@@ -57,10 +67,6 @@ def issue(
         fail(
             [f"There is no class {priority_class!r}; configured in class_weights are: {known}."], 2
         )
-    if not 1 <= count <= _MOST:
-        fail([f"--count must be from 1 to {_MOST}."], 2)
-    if uses < 1:
-        fail(["--uses must be at least 1."], 2)
 
     from ...admission.passes import PassBook
     from ...store.database import Database, StoreUnavailable, sqlite_url
