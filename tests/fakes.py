@@ -246,7 +246,6 @@ class House:
         rules: Sequence[Rule] = (),
         tools: Sequence[ToolRule] = (),
         holds_most: int = 100,
-        holds_per_client: int = 64,
         clock: Clock | None = None,
         journal: FakeJournal | None = None,
         restored: Iterable[TicketRow] = (),
@@ -281,7 +280,7 @@ class House:
             clients=Clients(1000, self.clock.seconds),
             rules=RuleBook(rules),
             arrived=self.arrivals.append,
-            terms=GateTerms(ToolTable(tools), holds_most, holds_per_client),
+            terms=GateTerms(ToolTable(tools), holds_most),
         )
         self.gate = Gate(parts, policy, self.settings)
         #: Where requests enter; a test may put a node of a cluster in front of the gate.

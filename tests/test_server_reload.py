@@ -26,8 +26,8 @@ OTHERS: dict[str, Any] = {
     "keys_rotate_s": 3601.0,
     "drain_s": 3.0,
     "admission": {"slots": 9},
-    "holding": {"most": 5, "most_per_client": 3, "unknown": "come-back"},
-    "limits": {"max_headers": 9},
+    "holding": {"most": 5, "unknown": "come-back"},
+    "limits": {"idle_timeout_s": 9.0},
     "rules": [{"path": "/secret/", "hidden_until": "2999-01-01T00:00:00Z"}],
 }
 
@@ -74,7 +74,7 @@ def test_what_follows_a_reload_is_in_force_after_it(service: Service, tmp_path: 
     new = ServerConfig.model_validate(told)
     assert service.reload(replace(service.loaded, config=new)) == []
     terms = service.gate.parts.terms
-    assert (terms.holds_most, terms.holds_per_client, terms.clients_per_address) == (5, 3, 7)
+    assert (terms.holds_most, terms.clients_per_address) == (5, 7)
     assert terms.ticket_max_age_s == 61.0
     assert terms.tools.unknown.manner == "come-back"
     assert (service.gate.policy.name, service.gate.settings.slots) == ("fcfs", 9)
@@ -82,7 +82,7 @@ def test_what_follows_a_reload_is_in_force_after_it(service: Service, tmp_path: 
     assert service.gate.parts.rules.verdict("/secret/a").hidden(0.0)
     assert service.admin.server.may_scrape("192.0.2.9", "files.example", forwarded=False)
     assert [one.url for one in service.site.fields.mirrors] == ["https://mirror.example/"]
-    assert service.connections.factory.limits.max_headers == 9
+    assert service.connections.factory.limits.idle_timeout_s == 9
     assert service.waiting.own is not before
 
 

@@ -95,13 +95,7 @@ class Gate:
         self.draining = False
         #: Answers that are kept back from clients who ask again and again.
         self._slowed = 0
-        self.parked = ParkedRequests(
-            self,
-            parts.reactor,
-            self._expected,
-            parts.terms.holds_most,
-            parts.terms.holds_per_client,
-        )
+        self.parked = ParkedRequests(self, parts.reactor, self._expected, parts.terms.holds_most)
         self.leases = LeaseManager(parts, policy, settings, self.parked, self._check)
         self._driver = self.leases.driver
         self._small_below = settings.small_below_bytes
@@ -181,7 +175,7 @@ class Gate:
         """Follow a configuration that was read again."""
         self.parts.terms = terms
         self.parts.clients.reconfigure(terms.clients_per_address)
-        self.parked.limit(terms.holds_most, terms.holds_per_client)
+        self.parked.most = terms.holds_most
 
     def use_keys(self, keys: KeyRing) -> None:
         """Sign and read tickets and passes with these keys."""

@@ -77,7 +77,6 @@ class GateTerms:
 
     tools: ToolTable = field(default_factory=ToolTable)
     holds_most: int = 5000
-    holds_per_client: int = 64
     clients_per_address: int = 1000
     ticket_max_age_s: float = 7 * 86_400.0
 

@@ -134,13 +134,12 @@ class ParkedRequests:
         reactor: Clock,
         estimate: Callable[[int], float | None],
         most: int,
-        most_per_client: int,
     ) -> None:
         self.host = host
         self.call_later: Callable[..., DelayedCall] = reactor.callLater
         self.estimate = estimate
+        #: The number of requests that may be parked at once; those that are parked stay.
         self.most = most
-        self.most_per_client = most_per_client
         #: In the order of coming.
         self._requests: dict[ParkedRequest, None] = {}
         self._by_client: dict[str, int] = {}
@@ -151,11 +150,6 @@ class ParkedRequests:
         #: Those that wait for a connection, by client and file.
         self._for_connection: dict[tuple[str, str], dict[ParkedRequest, None]] = {}
         self._unchecked: list[ParkedRequest] = []
-
-    def limit(self, most: int, most_per_client: int) -> None:
-        """Hold at most this many requests at once. Those that are held stay."""
-        self.most = most
-        self.most_per_client = most_per_client
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -170,7 +164,7 @@ class ParkedRequests:
 
     def has_room(self, client: str, network: Sequence[str]) -> bool:
         """Whether one more request of this client may be parked, be it in another's place."""
-        if self.of_client(client) >= self.most_per_client:
+        if self.of_client(client) >= 64:
             return False
         return len(self._requests) < self.most or self._by_network.to_give_up(network) is not None
 

@@ -114,7 +114,6 @@ def gate_terms(config: ServerConfig) -> GateTerms:
     return GateTerms(
         tools=ToolTable(holding.tools, holding.unknown),
         holds_most=holding.most,
-        holds_per_client=holding.most_per_client,
         clients_per_address=config.clients_per_address,
         ticket_max_age_s=config.ticket_max_age_s,
     )

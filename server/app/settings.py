@@ -53,12 +53,6 @@ class HoldingSettings(_Section):
         "with most of them loses its oldest one, which keeps its place; other clients "
         "are answered 503.",
     )
-    most_per_client: int = Field(
-        64,
-        ge=1,
-        le=100_000,
-        description="The number of requests of one client that may wait at once.",
-    )
     unknown: Manner = Field(
         "hold",
         description="How a program waits that neither `holding.tools` nor the built-in table "
@@ -102,19 +96,6 @@ class LimitSettings(_Section):
         le=86400,
         description="The time over which the average reading rate is taken.",
         json_schema_extra={"unit": "s"},
-    )
-    max_header_bytes: int = Field(
-        _LIMITS.max_header_bytes,
-        ge=1024,
-        le=1 << 20,
-        description="The longest request header.",
-        json_schema_extra={"unit": "bytes"},
-    )
-    max_headers: int = Field(
-        _LIMITS.max_headers,
-        ge=8,
-        le=10_000,
-        description="The largest number of fields in a request header.",
     )
     max_connections: int = Field(
         _LIMITS.max_connections,
