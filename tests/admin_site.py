@@ -26,6 +26,7 @@ from tidegate.server.accounts.hash_process import kept_hash
 from tidegate.server.admin.app import Admin
 from tidegate.server.admin.web import Answer, Call
 from tidegate.server.app.config import LoadedConfig
+from tidegate.server.app.listeners import open_admin_early, open_early
 from tidegate.server.app.service import Service
 from tidegate.server.app.settings import ServerConfig
 from tidegate.server.control.server import Server
@@ -170,7 +171,9 @@ def make_site(folder: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Site:
     config.state.mkdir(mode=0o700, exist_ok=True)
     reactor = TestReactor()
     patch.setattr("tidegate.server.app.service.time", SimpleNamespace(time=reactor.seconds))
-    service = Service(LoadedConfig(config, {}, None, ()), cast(Any, reactor))
+    opened, admin = open_early(config, (), 1), open_admin_early(config, None)
+    loaded = LoadedConfig(config, {}, None, ())
+    service = Service(loaded, cast(Any, reactor), opened=tuple(opened), admin=admin)
     service.start(lambda urls: None)
     return Site(service, reactor)
 

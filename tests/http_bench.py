@@ -21,7 +21,7 @@ from tidegate.server.files.transfer import Admission
 from tidegate.server.files.tree import Tree
 from tidegate.server.http.connection import HttpConnection
 from tidegate.server.http.factory import HttpFactory
-from tidegate.server.http.front import Front
+from tidegate.server.http.front import Front, tcp_socket
 from tidegate.server.http.limits import HttpLimits
 from tidegate.server.http.proxies import TrustedProxies
 from tidegate.server.http.tls import TlsServer
@@ -272,6 +272,13 @@ class Dialled:
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
         self.send(f"{method} {target} HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode("latin-1"))
         return self.taken()
+
+
+def bound(host: str) -> socket.socket:
+    """A TCP socket at a free port."""
+    found = tcp_socket(host)
+    found.bind((host, 0))
+    return found
 
 
 class Bench:

@@ -7,6 +7,7 @@ path). Prints one line of JSON with the ports; writes the ends of transfers to s
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Generator
@@ -54,6 +55,7 @@ def main() -> None:
     """Serve until terminated."""
     from twisted.internet import reactor as reactor_module
 
+    from tests.http_bench import bound
     from tests.open_files import AdmitAll, MemoryDigestCache, Visible
     from tidegate.server.files.digests import DigestService
     from tidegate.server.files.pacer import Pacer
@@ -78,13 +80,15 @@ def main() -> None:
         charge=pacer.charge if pacer.capped else None,
     )
     front = Front(reactor, factory, shortcuts=options.get("shortcuts", True))
-    told = {"port": front.listen_tcp("127.0.0.1", 0).number}
+    told = {"port": front.listen_on(bound("127.0.0.1")).number}
     if "tls" in options:
         certificate, key = options["tls"]
         tls = TlsServer(Path(certificate), Path(key))
-        told["tls_port"] = front.listen_tcp("127.0.0.1", 0, tls).number
+        told["tls_port"] = front.listen_on(bound("127.0.0.1"), tls).number
     if "unix" in options:
-        front.listen_unix(options["unix"])
+        at = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        at.bind(options["unix"])
+        front.listen_on(at)
     reactor.addSystemEventTrigger("before", "shutdown", catalog.stop)
     print(json.dumps(told), flush=True)  # noqa: T201
     reactor.run()

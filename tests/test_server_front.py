@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
-from tests.http_bench import OLD_S, Answer, Bench, Dialled
+from tests.http_bench import OLD_S, Answer, Bench, Dialled, bound
 from tests.open_files import AdmitAll
 from tests.test_server_http import ACCEPTED, REFUSED
 from tidegate.server.files.cache import FileCache
@@ -596,7 +596,7 @@ def test_an_answer_keeps_its_date_of_the_second(tmp_path: Path) -> None:
 
 def test_a_connection_that_says_nothing_is_the_kernels_for_a_moment(bench: Bench) -> None:
     bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
-    port = bench.front.listen_tcp("127.0.0.1", 0)
+    port = bench.front.listen_on(bound("127.0.0.1"))
     with (
         socket.create_connection(("127.0.0.1", port.number)) as silent,
         socket.create_connection(("127.0.0.1", port.number)) as speaks,
@@ -620,7 +620,7 @@ def test_a_listening_socket_waits_when_no_descriptor_is_left(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
-    port = bench.front.listen_tcp("127.0.0.1", 0)
+    port = bench.front.listen_on(bound("127.0.0.1"))
     noted: list[str] = []
     monkeypatch.setattr(
         "tidegate.server.http.front._log.warn", lambda text, **k: noted.append(text)
@@ -657,7 +657,7 @@ def test_a_connection_whose_peer_is_gone_is_ended_by_the_kernel(
 ) -> None:
     bench = Bench(tmp_path)
     bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
-    port = bench.front.listen_tcp("127.0.0.1", 0)
+    port = bench.front.listen_on(bound("127.0.0.1"))
     bench.factory.reconfigure(HttpLimits(min_rate_window_s=window_s))
     bench.front.bound_silence()
     with socket.create_connection(("127.0.0.1", port.number)) as client:
@@ -676,7 +676,7 @@ def test_a_connection_whose_peer_is_gone_is_ended_by_the_kernel(
 def test_who_looks_whether_the_port_is_open_leaves_nothing_behind(bench: Bench) -> None:
     """A balancer connects and goes, with a reset or without one; others send and shut down."""
     bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
-    port = bench.front.listen_tcp("127.0.0.1", 0)
+    port = bench.front.listen_on(bound("127.0.0.1"))
     place = ("127.0.0.1", port.number)
     with capturedLogs() as logged:
         for linger in (b"", struct.pack("ii", 1, 0)) * 10:

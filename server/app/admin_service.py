@@ -27,7 +27,7 @@ from ..store.accounts import OperatorTables
 from ..store.records import RevisionRecord
 from .bootstrap import configured_revision
 from .keys import session_key
-from .listeners import Listener, OpenListener, open_admin
+from .listeners import Listener, OpenListener, adopt_port
 from .parts import Part
 from .settings import ServerConfig
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class AdminConnections:
-    """The listener of the admin page; `opened` if its socket was opened early."""
+    """The listener of the admin page at the place that is `opened`."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class AdminConnections:
         handler: Callable[[Request], None],
         proofs: Callable[[], frozenset[str] | None],
         tls: TlsServer | None,
-        opened: OpenListener | None,
+        opened: OpenListener,
     ) -> None:
         bodies = LargeBodies(
             SMALL_BODY_BYTES, LARGE_BODIES, lambda fields: shows_one_of(fields, proofs())
@@ -55,7 +55,7 @@ class AdminConnections:
             handler, reactor, limits=LIMITS, proxies=proxies, large_bodies=bodies
         )
         front = Front(reactor, self._factory, shortcuts=False)
-        self.listener: Listener = open_admin(front, config.admin, tls, opened)
+        self.listener: Listener = adopt_port(front, opened, tls)
 
     async def close(self) -> None:
         """Close the listener and its connections."""
@@ -67,7 +67,7 @@ class AdminConnections:
 class AdminService:
     """What operators have set up, which is in force even without a listener.
 
-    `revision` is the policy in force. The listener is at `config.admin`, or was `opened` early.
+    `revision` is the policy in force. The pages are served where it is `opened`, if anywhere.
     `key` signs sessions where several machines share accounts.
     """
 
@@ -116,7 +116,7 @@ class AdminService:
         self.server.start()
 
     def _listen(self) -> None:
-        if self._config.admin != "off":
+        if self._opened is not None:
             self.open_accounts()
             self._connections = AdminConnections(
                 self._config, self._reactor, self.answer, self.proofs, self._tls, self._opened

@@ -86,7 +86,7 @@ class Writable:
 class Needs:
     """What a serving process does besides writing its files."""
 
-    #: Ports at which it listens, 0 for any that is free.
+    #: Ports that it opens once it is confined, 0 for any that is free.
     listens: frozenset[int]
     #: TCP ports to which it connects; None: any.
     connects: frozenset[int] | None
@@ -106,16 +106,15 @@ def needs_of(config: ServerConfig, *, several: bool, asks: bool = False) -> Need
     if not config.confine:
         return None
     clustered = config.cluster is not None
-    placed = [*config.listen, *([] if config.admin == "off" else [config.admin])]
+    # The places of files and pages are open already.
+    listens = {0} if clustered else set()
     if config.cluster_address is not None:
-        placed.append(config.cluster_address)
-    listens = {split_address(one)[1] for one in placed if not one.startswith(("unix:", "systemd"))}
+        listens.add(split_address(config.cluster_address)[1])
     connects: frozenset[int] | None = frozenset()
     database_socket = False
     if clustered:
         # The database says where other machines listen.
         connects = None
-        listens.add(0)
     elif not asks and config.database is not None:
         connects, database_socket = database_ports(config.database)
     ports = config.alerts.ports() | config.gate.ports()

@@ -19,35 +19,23 @@ from ..http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 from ..http.tls import CertificateWatch, TlsServer
 from ..http.unarrived import UnarrivedAnswers
 from .config import CannotStart
-from .listeners import (
-    Listener,
-    OpenListener,
-    adopt_port,
-    open_port,
-    places,
-    trusted_proxies,
-)
+from .listeners import Listener, OpenListener, adopt_port, trusted_proxies
 from .parts import Part
 from .resources import affordable, raise_limit
 from .settings import ServerConfig
 
-#: Complete answers have this long to leave when the server stops.
-CLOSING_S = 1.0
-
 
 class Connections:
-    """The `ServerRoom` of one process's connections; `opened` are sockets that listen already."""
+    """The `ServerRoom` of one process's connections; `opened` is where it listens."""
 
     def __init__(
         self,
-        config: ServerConfig,
         reactor: Reactor,
         factory: HttpFactory,
         tls: TlsServer | None,
         limits: Callable[[ServerConfig], HttpLimits],
         opened: Sequence[OpenListener],
     ) -> None:
-        self._config = config
         self.factory = factory
         self._front = Front(reactor, factory)
         self._tls = tls
@@ -68,19 +56,11 @@ class Connections:
 
     def listening(self) -> Iterator[Part]:
         """The listeners: the last parts to start and the first to stop."""
-        if self._opened:
-            for one in self._opened:
-                adopt = partial(adopt_port, self._front, one.sockets[0], one.url, self._tls)
-                yield self._listener(one.url, adopt)
-            return
-        for place in places(self._config):
-            tls = None if place.startswith("unix:") else self._tls
-            yield self._listener(place, partial(open_port, self._front, place, tls))
+        for one in self._opened:
+            yield Part(f"listener {one.url}", partial(self._adopt, one), self.stop_listening)
 
-    def _listener(self, place: str, open_it: Callable[[], Listener]) -> Part:
-        return Part(
-            f"listener {place}", lambda: self.listeners.append(open_it()), self.stop_listening
-        )
+    def _adopt(self, one: OpenListener) -> None:
+        self.listeners.append(adopt_port(self._front, one, self._tls))
 
     def stop_listening(self) -> None:
         """Accept no more connections."""
@@ -101,9 +81,9 @@ class Connections:
             self.factory.access_log.reopen()
 
     async def close(self) -> None:
-        """Let complete answers leave, then cut all connections."""
+        """Let complete answers leave for a second, then cut all connections."""
         self.factory.drain()
-        await self.factory.parted(CLOSING_S)
+        await self.factory.parted(1.0)
         self.factory.abort_all()
 
 
@@ -147,7 +127,7 @@ def build_connections(
         answers=answers,
         shortcut=site,
     )
-    return Connections(config, reactor, factory, tls, limits, opened)
+    return Connections(reactor, factory, tls, limits, opened)
 
 
 def open_access_log(config: ServerConfig) -> AccessLog | None:

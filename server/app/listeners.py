@@ -23,8 +23,6 @@ from .config import CannotStart
 from .settings import HANDED_OVER, ServerConfig, split_address
 
 _BACKLOG = 4096
-#: The first descriptor that systemd passes.
-_FIRST_PASSED = 3
 #: `FileDescriptorName=` of the admin page's socket; all others are for files.
 ADMIN_SOCKET = "admin"
 _log = Logger()
@@ -77,33 +75,16 @@ def tls_server(config: ServerConfig) -> TlsServer | None:
         raise CannotStart(str(fault)) from fault
 
 
-def open_port(front: Front, place: str, tls: TlsServer | None, flag: str = "--listen") -> Listener:
-    """Serve at `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH` (never TLS), which `flag` names.
-
-    Raises `CannotStart`.
-    """
-    try:
-        if place.startswith("unix:"):
-            path = Path(place.removeprefix("unix:"))
-            _remove_stale(path)
-            url = f"http+unix://{str(path).replace('/', '%2F')}"
-            return Listener(front.listen_unix(str(path)), url)
-        host, number = split_address(place)
-        port = front.listen_tcp(host, number, tls)
-    except OSError as fault:
-        raise CannotStart(
-            f"Cannot listen on {place}: {fault.strerror or fault}; choose another address with "
-            f"{flag}."
-        ) from fault
-    return Listener(port, _url(host, port.number, tls is not None))
-
-
 @dataclass(frozen=True, slots=True)
 class OpenListener:
-    """A place that is open already: its URL, and one socket for each process."""
+    """A place that is open: its URL, and one socket for each process that serves there.
+
+    One process alone removes the file of its unix socket at its end.
+    """
 
     url: str
     sockets: Sequence[socket.socket]
+    file: str | None = None
 
 
 def open_early(
@@ -119,8 +100,7 @@ def open_early(
             for one in handed:
                 yield OpenListener(url_of(one, tls), [one, *(one.dup() for _ in range(count - 1))])
         else:
-            bound, url = bind_shared(place, count, tls)
-            yield OpenListener(url, bound)
+            yield _open(place, count, tls, "--listen")
 
 
 def open_admin_early(config: ServerConfig, handed: socket.socket | None) -> OpenListener | None:
@@ -131,31 +111,14 @@ def open_admin_early(config: ServerConfig, handed: socket.socket | None) -> Open
     tls = config.tls_cert is not None
     if handed is not None:
         return OpenListener(url_of(handed, tls), [handed])
-    if config.admin == "off":
-        return None
-    bound, url = bind_shared(config.admin, 1, tls, "--admin")
-    return OpenListener(url, bound)
+    return None if config.admin == "off" else _open(config.admin, 1, tls, "--admin")
 
 
-def open_admin(
-    front: Front, place: str, tls: TlsServer | None, opened: OpenListener | None = None
-) -> Listener:
-    """Serve the admin page at its place, or where it was `opened` early, which stays open.
+def _open(place: str, count: int, tls: bool, flag: str) -> OpenListener:
+    """Open `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH` (never TLS), which `flag` names.
 
-    Raises `CannotStart`.
-    """
-    if opened is not None:
-        return adopt_port(front, opened.sockets[0].dup(), opened.url, tls)
-    return open_port(front, place, tls, "--admin")
-
-
-def bind_shared(
-    place: str, count: int, tls: bool, flag: str = "--listen"
-) -> tuple[list[socket.socket], str]:
-    """`count` listening sockets at one place, which `flag` names, for as many processes; its URL.
-
-    The kernel spreads connections over TCP sockets (SO_REUSEPORT); all wait at one unix socket.
-    Raises `CannotStart`.
+    The kernel spreads connections over TCP sockets (SO_REUSEPORT); all processes wait at one unix
+    socket. Raises `CannotStart`.
     """
     try:
         if place.startswith("unix:"):
@@ -165,28 +128,29 @@ def bind_shared(
             one.bind(str(path))
             path.chmod(0o666)
             one.listen(_BACKLOG)
-            return [one, *(one.dup() for _ in range(count - 1))], url_of(one, tls)
+            sockets = [one, *(one.dup() for _ in range(count - 1))]
+            return OpenListener(url_of(one, tls), sockets, str(path) if count == 1 else None)
         host, number = split_address(place)
         # Two servers with SO_REUSEPORT would share a port silently: this finds the other one.
-        with _bound(host, number, shared=False) as probe:
-            number = probe.getsockname()[1]
-        found = []
-        for _ in range(count):
-            one = _bound(host, number, shared=True)
-            # Connections inherit it.
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            one.listen(_BACKLOG)
-            found.append(one)
+        one = _bound(host, number, shared=False)
+        number = one.getsockname()[1]
+        if count == 1:
+            return OpenListener(_url(host, number, tls), [one])
+        one.close()
+        sockets = [_bound(host, number, shared=True) for _ in range(count)]
     except OSError as fault:
         raise CannotStart(
-            f"Cannot listen on {place}: {fault.strerror}; choose another address with {flag}."
+            f"Cannot listen on {place}: {fault.strerror or fault}; choose another address with "
+            f"{flag}."
         ) from fault
-    return found, _url(host, number, tls)
+    return OpenListener(_url(host, number, tls), sockets)
 
 
-def adopt_port(front: Front, one: socket.socket, url: str, tls: TlsServer | None) -> Listener:
-    """Serve at a socket that was opened elsewhere; the file of a unix socket stays."""
-    return Listener(front.listen_on(one, tls if one.family != socket.AF_UNIX else None), url)
+def adopt_port(front: Front, opened: OpenListener, tls: TlsServer | None) -> Listener:
+    """Serve at a place that is open."""
+    one = opened.sockets[0]
+    port = front.listen_on(one, None if one.family == socket.AF_UNIX else tls, opened.file)
+    return Listener(port, opened.url)
 
 
 def url_of(one: socket.socket, tls: bool) -> str:
@@ -208,9 +172,8 @@ def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
         if shared:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         one.bind((host, port))
-        if not shared:
-            # Only listening shows whether another program listens there.
-            one.listen(1)
+        # Only listening shows whether another program listens there.
+        one.listen(_BACKLOG)
     except OSError:
         one.close()
         raise
@@ -233,6 +196,8 @@ def handed_over(listen: bool, admin: bool) -> tuple[list[socket.socket], socket.
     `twisted.internet.endpoints` is imported, which removes the same environment variables. Raises
     `CannotStart`.
     """
+    if not (listen or admin):
+        return [], None
     for_whom = os.environ.pop("LISTEN_PID", "")
     count = os.environ.pop("LISTEN_FDS", "")
     names = os.environ.pop("LISTEN_FDNAMES", "").split(":")
@@ -243,7 +208,8 @@ def handed_over(listen: bool, admin: bool) -> tuple[list[socket.socket], socket.
         )
     files: list[socket.socket] = []
     admins: list[socket.socket] = []
-    for number in range(_FIRST_PASSED, _FIRST_PASSED + int(count)):
+    # The first descriptor that systemd passes is 3.
+    for number, name in enumerate([*names, *[""] * int(count)][: int(count)], 3):
         try:
             os.set_inheritable(number, False)
             one = socket.socket(fileno=number)
@@ -252,10 +218,7 @@ def handed_over(listen: bool, admin: bool) -> tuple[list[socket.socket], socket.
             raise _unfit(number) from fault
         if not listens or one.type != socket.SOCK_STREAM:
             raise _unfit(number)
-        is_admin = admin and names[number - _FIRST_PASSED : number - _FIRST_PASSED + 1] == [
-            ADMIN_SOCKET
-        ]
-        (admins if is_admin else files).append(one)
+        (admins if admin and name == ADMIN_SOCKET else files).append(one)
     if admin and len(admins) != 1:
         raise CannotStart(
             f"admin has {HANDED_OVER}, but systemd has passed {len(admins)} sockets of the name "

@@ -296,11 +296,13 @@ class Machine:
             links = LinkFactory(self._reactor, decode_from_leader, relay.peer)
             self._relay = Redial(self._reactor, endpoint, links, 0.1)
             self._relay.start()
-            if config.admin != "off":
-                self._listen_for_admin(config, relay)
+            if self._opened_admin is not None:
+                self._listen_for_admin(config, relay, self._opened_admin)
         self._introduce(list(self._fleet.urls))
 
-    def _listen_for_admin(self, config: ServerConfig, relay: RemoteAdmission) -> None:
+    def _listen_for_admin(
+        self, config: ServerConfig, relay: RemoteAdmission, opened: OpenListener
+    ) -> None:
         try:
             self._admin = AdminConnections(
                 config,
@@ -308,7 +310,8 @@ class Machine:
                 relay.administer,
                 lambda: relay.proofs,
                 tls_server(config),
-                self._opened_admin,
+                # If this machine leads later, it listens again.
+                replace(opened, sockets=[opened.sockets[0].dup()]),
             )
         except CannotStart as fault:
             self.log.error("This machine has no admin page: {fault}", fault=fault)

@@ -60,31 +60,21 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     """Serve until told to stop; what went wrong, and the exit status."""
     config, count = loaded.config, loaded.config.worker_count()
     alone = count == 1 and config.cluster is None
-    opened: list[OpenListener] = []
-    admin: OpenListener | None = None
+    from .listeners import handed_over, open_admin_early, open_early
+
     try:
         user = user_to_become(config.user)
-        files, page = HANDED_OVER in config.listen, config.admin == HANDED_OVER
-        passed: list[socket.socket] = []
-        passed_admin: socket.socket | None = None
-        if files or page:
-            from .listeners import handed_over
-
-            passed, passed_admin = handed_over(files, page)
+        passed, passed_admin = handed_over(
+            HANDED_OVER in config.listen, config.admin == HANDED_OVER
+        )
         # Imported with the rights to write compiled files, which later starts then use. Children
         # share what is imported before they are forked.
         for module in ("service",) if alone else ("service", "node_service", "machine"):
             importlib.import_module(f"tidegate.server.app.{module}")
         # No other user may read keys, queue and hashes of passwords.
         os.umask(0o077)
-        if passed or user is not None or not alone:
-            from .listeners import open_early
-
-            opened += open_early(config, passed, count)
-        if passed_admin is not None or user is not None:
-            from .listeners import open_admin_early
-
-            admin = open_admin_early(config, passed_admin)
+        opened = list(open_early(config, passed, count))
+        admin = open_admin_early(config, passed_admin)
         if user is not None:
             become(user, config.state)
     except CannotStart as fault:
@@ -232,7 +222,7 @@ def _serve_node(
             with contextlib.suppress(ConfigError):  # the leader tells of it
                 node.reload(load())
 
-        node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets, stop)
+        node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets)
         return _Life(node.start, terminate, reload, node.reopen_logs, stop)
 
     faults = _live(loaded, needs_of(loaded.config, several=True, asks=True), child, build)

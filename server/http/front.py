@@ -136,27 +136,6 @@ class Front:
 
     # -- ports ------------------------------------------------------------------------------
 
-    def listen_tcp(self, host: str, number: int, tls: TlsServer | None = None) -> Port:
-        """Listen on an address of IPv4 or IPv6; raises OSError."""
-        sock = tcp_socket(host)
-        try:
-            sock.bind((host, number))
-            return self.listen_on(sock, tls)
-        except OSError:
-            sock.close()
-            raise
-
-    def listen_unix(self, path: str) -> Port:
-        """Listen on a unix socket that all users may use; raises OSError."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.bind(path)
-            os.chmod(path, 0o666)
-            return self.listen_on(sock, None, path)
-        except OSError:
-            sock.close()
-            raise
-
     def listen_on(
         self, sock: socket.socket, tls: TlsServer | None = None, path: str | None = None
     ) -> Port:
