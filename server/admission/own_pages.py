@@ -42,7 +42,6 @@ SAMPLE: Mapping[str, Any] = {
     "magnet_url": None,
     "metalink_url": None,
 }
-_EMPTY = ("place", "expected", "latest", "magnet_url", "metalink_url")
 
 
 class BadTemplate(ValueError):
@@ -67,7 +66,8 @@ class OwnPages:
                 continue
             try:
                 template = environment.get_template(f"{state}.html")
-                for gaps in ({}, dict.fromkeys(_EMPTY)):
+                absent = ("place", "expected", "latest", "magnet_url", "metalink_url")
+                for gaps in ({}, dict.fromkeys(absent)):
                     template.render({**SAMPLE, "state": state, **gaps})
             except (TemplateError, OSError, ValueError, TypeError, ArithmeticError) as fault:
                 line = getattr(fault, "lineno", None)

@@ -20,6 +20,7 @@ from ...protocol.units import bound_of, format_duration
 from ..files.pages import SECURITY_HEADERS, Pages, Pattern, blank, escaped
 from ..files.transfer import HasTorrent, no_torrents
 from ..http.answers import HTML, PROBLEM_JSON, Header, prefers_html
+from ..http.bounded_table import BoundedTable
 from ..http.cookies import set_cookie
 from ..http.phrases import Phrases, phrases_for, told_size
 from ..http.request import Request
@@ -28,17 +29,6 @@ from .own_pages import OwnPages
 
 #: Where the waiting page asks how its ticket stands (`wait_status`).
 STATUS_PREFIX = "/-/queue"
-_TICKET_COOKIE_AGE_S = 7 * 86_400
-#: How a ticket stands in the query of a link.
-_QUERY = TICKET_FIELD.decode("ascii") + "="
-#: Waiting pages of one file and language that are kept.
-_MOST_PATTERNS = 256
-
-_COMMON: tuple[Header, ...] = (
-    (b"Cache-Control", b"no-store"),
-    (b"Vary", b"Accept, Accept-Language, Cookie"),
-    (b"X-Robots-Tag", b"noindex"),
-)
 
 
 @dataclass(slots=True)
@@ -136,7 +126,8 @@ class RetryResponder:
         self._elsewhere = elsewhere
         self._hurry = hurry
         self.wording = Wording()
-        self._patterns: dict[Hashable, Pattern] = {}
+        #: Waiting pages, each of one file in one language.
+        self._patterns: BoundedTable[Hashable, Pattern] = BoundedTable(256)
 
     def reconfigure(self, own: OwnPages) -> None:
         """Render pages from these templates of the operator."""
@@ -153,7 +144,12 @@ class RetryResponder:
         soon_s = self._hurry(request)
         if soon_s is not None and soon_s < notice.wait.retry_after_s:
             notice = replace(notice, wait=replace(notice.wait, retry_after_s=soon_s))
-        headers = [*_COMMON, *wait_fields(notice)]
+        headers: list[Header] = [
+            (b"Cache-Control", b"no-store"),
+            (b"Vary", b"Accept, Accept-Language, Cookie"),
+            (b"X-Robots-Tag", b"noindex"),
+            *wait_fields(notice),
+        ]
         free = self._elsewhere(request.path.decode("latin-1"))
         if free:
             links = [format_link(m.url, rel="duplicate", pri=str(m.priority)) for m in free]
@@ -263,8 +259,6 @@ class RetryResponder:
             pattern = self._pages.pattern(
                 "waiting.html", shape, lambda: self._blanks(notice, phrases, live, of_file, free)
             ).bound({key: escaped(value) for key, value in of_file.items()})
-            if len(self._patterns) >= _MOST_PATTERNS:
-                self._patterns.clear()
             self._patterns[key] = pattern
         return pattern
 
@@ -279,7 +273,7 @@ class RetryResponder:
         """What the template is rendered with."""
         estimate = notice.wait.estimate is not None
         done = notice.wait.estimate is not None and notice.wait.estimate.done is not None
-        query = f"{blank('path')}?{_QUERY}{blank('token')}"
+        query = f"{blank('path')}?{TICKET_FIELD.decode('ascii')}={blank('token')}"
         return {
             **{key: blank(key) for key in ("title", "waited", "next_visit")},
             **{key: blank(key) if estimate else None for key in ("expected", "latest")},
@@ -375,7 +369,7 @@ class RetryResponder:
         return [
             *fields,
             (b"Refresh", b"%d; url=%b" % (notice.retry_after_s, url)),
-            ticket_cookie(request, token, _TICKET_COOKIE_AGE_S),
+            ticket_cookie(request, token, 7 * 86_400),
         ]
 
 

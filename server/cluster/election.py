@@ -12,15 +12,13 @@ Retiring is for good: the process ends, and its successor begins as a follower.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..store.cluster import Seat
 
 #: A candidate that lost the leader's connection takes a lease that was not renewed for this part
 #: of its length; at least twice it should have been.
 MISSED = 0.6
-#: The seat before the first leader.
-NOBODY = Seat()
 
 
 class Standing(enum.StrEnum):
@@ -41,7 +39,7 @@ class Candidacy:
     """
 
     standing: Standing = Standing.FOLLOWS
-    leader: Seat = NOBODY
+    leader: Seat = field(default_factory=Seat)
     sure_until_s: float = 0.0
     belong: int | None = None
 

@@ -11,16 +11,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
+from .history import HOUR, KEPT_S
 from .models import ARRIVALS, HISTORY, USAGE_HOURS
 from .records import ArrivalRecord
 
-#: Clients whose networks are counted; more of them would take seconds.
-_MOST_CLIENTS = 200_000
-#: Files that a pattern may choose: SQLite takes no more values in one query.
-_MOST_FILES = 30_000
 #: Rows of each list; the counts beside it are of all. Clients choose the names of programs.
 LISTED = 1_000
-HOUR_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ def _peaks(
         query = (
             select(HISTORY.c.at_s, HISTORY.c.peak)
             .where(HISTORY.c.series == name, HISTORY.c.at_s >= since_s, HISTORY.c.at_s < until_s)
-            .where(HISTORY.c.resolution_s.in_((0, 60, HOUR_S)))
+            .where(HISTORY.c.resolution_s.in_(KEPT_S))
             .order_by(HISTORY.c.peak.desc(), HISTORY.c.resolution_s)
             .limit(1)
         )
@@ -90,7 +86,8 @@ def _in_period(
     period = [ARRIVALS.c.at_s >= since_s, ARRIVALS.c.at_s < until_s]
     if wanted is not None:
         files = connection.scalars(select(ARRIVALS.c.file).where(*period).distinct())
-        period.append(ARRIVALS.c.file.in_([one for one in files if wanted(one)][:_MOST_FILES]))
+        # SQLite takes no more values in one query.
+        period.append(ARRIVALS.c.file.in_([one for one in files if wanted(one)][:30_000]))
     return period
 
 
@@ -111,9 +108,8 @@ def _arrivals(
     )
     sums = select(func.count(), func.count(ARRIVALS.c.program.distinct())).where(*period)
     downloads, program_count = connection.execute(sums).one()
-    clients = connection.scalars(
-        select(ARRIVALS.c.client).where(*period).distinct().limit(_MOST_CLIENTS)
-    )
+    # More of them would take seconds.
+    clients = connection.scalars(select(ARRIVALS.c.client).where(*period).distinct().limit(200_000))
     networks: Counter[str] = Counter(map(network_of, clients))
     return PeriodArrivals(
         downloads,
@@ -169,7 +165,7 @@ def _files(
     sums = [func.sum(USAGE_HOURS.c[name]) for name in ("begun", "complete", "sent_bytes")]
     query = (
         select(USAGE_HOURS.c.file, *sums)
-        .where(USAGE_HOURS.c.hour_s >= since_s // HOUR_S * HOUR_S, USAGE_HOURS.c.hour_s < until_s)
+        .where(USAGE_HOURS.c.hour_s >= since_s // HOUR * HOUR, USAGE_HOURS.c.hour_s < until_s)
         .group_by(USAGE_HOURS.c.file)
         .order_by(sums[2].desc(), USAGE_HOURS.c.file)
     )
