@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from twisted.internet.defer import succeed
@@ -25,11 +24,12 @@ from tidegate.server.cluster.link import Link
 from tidegate.server.cluster.messages import (
     FromLeader,
     FromNode,
+    Hello,
     Terms,
     decode_from_leader,
     decode_from_node,
 )
-from tidegate.server.cluster.node import RemoteAdmission
+from tidegate.server.cluster.node import NodeHome, RemoteAdmission
 from tidegate.server.files.pages import Pages
 from tidegate.server.http.proxies import TrustedProxies
 from tidegate.server.http.request import Request
@@ -127,19 +127,17 @@ class FleetHouse(House):
         super().__init__(*args, **settings)
         self.names = [f"m{n}/node-0" if machines else f"node-{n}" for n in range(count)]
         self.begun_again: list[Request] = []
-        self.left: Callable[[int], None] = lambda index: None
         self.outlets = [Outlet() for _ in range(count)]
         self.fleet = [
             RemoteAdmission(
                 self.clock,
-                self.names[index],
-                index,
-                outlet,
-                small_below_bytes=self.settings.small_below_bytes,
-                leave=partial(self._leave, index),
-                again=lambda request: self.begun_again.append(request),
-                machine=machine_of(self.names[index]),
-                make_gate=self._make_gate,
+                Hello(self.names[index], pid=index, machine=machine_of(self.names[index])),
+                NodeHome(
+                    outlet,
+                    self.settings.small_below_bytes,
+                    again=lambda request: self.begun_again.append(request),
+                    make_gate=self._make_gate,
+                ),
             )
             for index, outlet in enumerate(self.outlets)
         ]
@@ -165,9 +163,6 @@ class FleetHouse(House):
             line=FleetLine(Nodes(), settings.bandwidth_bytes_s),
         )
         return Gate(parts, terms.policy, settings)
-
-    def _leave(self, index: int) -> None:
-        self.left(index)
 
     def lead(
         self,

@@ -22,6 +22,7 @@ from tidegate.protocol.ticket import Pass
 from tidegate.server.accounts.accounts import digest
 from tidegate.server.accounts.proofs import shows_one_of
 from tidegate.server.admission.actions import QueueActions
+from tidegate.server.admission.leases import TICK_S
 from tidegate.server.admission.rules import Rule
 from tidegate.server.app.health import Unled, add_node_routes, answer_unled
 from tidegate.server.cluster.leader import GATHER_S
@@ -35,7 +36,7 @@ from tidegate.server.cluster.messages import (
     decode_from_node,
     encode_frame,
 )
-from tidegate.server.cluster.node import PATIENCE, TICK_S, RemoteAdmission, RemoteDigests
+from tidegate.server.cluster.node import PATIENCE, NodeHome, RemoteAdmission, RemoteDigests
 from tidegate.server.http.request import Request
 
 __all__ = ["journal_makers", "journals", "postgres"]
@@ -215,7 +216,7 @@ def test_an_admin_listener_is_ready_once_it_has_met_a_leader(*, met: bool, statu
 
 def test_a_node_is_ready_once_it_has_met_a_leader() -> None:
     house = FleetHouse(slots=2)
-    node = RemoteAdmission(house.clock, "late", 9, Outlet(), small_below_bytes=1)
+    node = RemoteAdmission(house.clock, Hello("late"), NodeHome(Outlet(), 1))
     node.begin()
     routes: dict[str, Callable[[Request], None]] = {}
     site: Any = SimpleNamespace(add_route=routes.__setitem__)
@@ -247,9 +248,8 @@ def test_an_admin_page_without_a_leader_is_answered_by_its_own_machine() -> None
     house = FleetHouse(slots=2)
     clock = house.clock
     unled: list[Request] = []
-    relay = RemoteAdmission(
-        clock, "m/admin", 1, Outlet(), small_below_bytes=0, serves=False, unled=unled.append
-    )
+    hello = Hello("m/admin", serves=False)
+    relay = RemoteAdmission(clock, hello, NodeHome(Outlet(), unled=unled.append))
     relay.begin()
     link = join(clock, house.leader, relay)
 
@@ -259,7 +259,6 @@ def test_an_admin_page_without_a_leader_is_answered_by_its_own_machine() -> None
         house.wait(0.25)
         return connection
 
-    assert not relay.met_leader
     house.wait(2)
     assert relay.led
     assert relay.met_leader
@@ -290,7 +289,7 @@ def test_an_admin_page_without_a_leader_is_answered_by_its_own_machine() -> None
 def test_a_machine_that_passes_on_its_admin_page_knows_who_may_send_much() -> None:
     """Strangers at a machine that does not lead could hold all large bodies."""
     house = FleetHouse(slots=2)
-    relay = RemoteAdmission(house.clock, "m/admin", 1, Outlet(), small_below_bytes=0, serves=False)
+    relay = RemoteAdmission(house.clock, Hello("m/admin", serves=False), NodeHome(Outlet()))
     relay.begin()
     join(house.clock, house.leader, relay)
     own = {b"cookie": b"a=b; tidegate-admin=ident.signature"}
@@ -490,7 +489,7 @@ def test_what_only_a_leader_can_judge_waits_for_one() -> None:
     house.wait(0.25)
     assert request.finished
     # A node that has never heard a leader's rules has no keys for tickets either.
-    fresh = RemoteAdmission(house.clock, "node-9", 9, Outlet(), small_below_bytes=20_000)
+    fresh = RemoteAdmission(house.clock, Hello("node-9"), NodeHome(Outlet(), 20_000))
     fresh.begin()
     house.wait(PATIENCE.leaderless_s + 1)
     assert "tidegate-ticket" in house.ask_at(0, "192.0.2.1").connection.fields
@@ -831,17 +830,17 @@ def test_a_frame_without_end_is_not_waited_for() -> None:
     assert len(house.nodes) == 0
 
 
-def test_all_nodes_leave_when_the_leader_has_finished() -> None:
+def test_a_leader_that_parts_hears_no_node_any_more() -> None:
     house = FleetHouse()
-    left: list[int] = []
-    house.left = left.append
-    done = Deferred.fromCoroutine(house.leader.leave(1.0))
+    assert all(node.led for node in house.fleet)
+    done = Deferred.fromCoroutine(house.leader.leave())
     house.wait(0.25)
-    assert left == [0, 1]
-    for link in house.links:
-        link.drop()
-    house.wait(1)
     assert done.called
+    assert not any(node.led for node in house.fleet)
+    assert not house.nodes.away, "the next leader would wait for them"
+    join(house.clock, house.leader, house.fleet[0])
+    house.wait(0.25)
+    assert not house.fleet[0].led
 
 
 class PiecesConnection(FakeConnection):

@@ -116,6 +116,10 @@ class RuleBook:
     def __bool__(self) -> bool:
         return bool(self._compiled)
 
+    def replaced(self, rules: Iterable[Rule]) -> RuleBook:
+        """Other rules over the same files."""
+        return RuleBook(rules, self._resolve)
+
     def verdict(self, url_path: str) -> Verdict:
         """What counts for a file, named by its percent-encoded URL path; a folder ends in `/`."""
         if not self._compiled:

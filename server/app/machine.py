@@ -23,10 +23,10 @@ from ..cluster.candidate import Candidate
 from ..cluster.election import Candidacy, Standing
 from ..cluster.identity import MutualTls
 from ..cluster.link import NOBODY, LinkFactory, Redial
-from ..cluster.messages import FromLeader, FromNode, decode_from_leader, decode_from_node
-from ..cluster.node import RemoteAdmission
+from ..cluster.messages import FromLeader, FromNode, Hello, decode_from_leader, decode_from_node
+from ..cluster.node import NodeHome, RemoteAdmission
 from ..files.pacer import Pacer
-from ..http.clock import Reactor
+from ..http.clock import Reactor, Repeat
 from ..http.request import Request
 from ..store.cluster import read_nodes
 from ..store.database import Database, StoreUnavailable, address_towards
@@ -41,9 +41,6 @@ from .settings import ServerConfig, split_address
 from .shared import Shared, machine_name, open_shared
 from .state_lock import lock_state
 from .workers import ExitStatus
-
-#: Shared keys are read, and renewed if due, this often, in seconds.
-_REFRESH_S = 600.0
 
 
 class Machine:
@@ -137,7 +134,8 @@ class Machine:
             misses=self._misses_leader,
         )
         self._candidate.start()
-        self._reactor.callLater(_REFRESH_S, self._refresh)
+        # Shared keys are read, and renewed if due.
+        Repeat(self._reactor, 600.0, self._read_shared).start()
 
     def terminate(self) -> None:
         """Hand over and end; this machine's nodes finish their downloads."""
@@ -153,8 +151,7 @@ class Machine:
             return
         if self._service is not None:
             # Answers stop first; then everything that was answered is stored.
-            self._door.peer = NOBODY
-            self._service.leader.let_go()
+            await self._service.leader.leave()
             self.log.info("This machine hands over.")
             await self._service.stop()
         self._candidate.release()
@@ -254,10 +251,6 @@ class Machine:
         self._meeting = Meeting(epoch, host, port, self._shared.identities)
         write_meeting(self._loaded.config.state, self._meeting)
 
-    def _refresh(self) -> None:
-        self._reactor.callLater(_REFRESH_S, self._refresh)
-        self._read_shared()
-
     def _read_shared(self) -> None:
         """Use the present shared keys, here and at this machine's nodes."""
         try:
@@ -280,17 +273,10 @@ class Machine:
         if self._relay is None:
             config = self._loaded.config
             endpoint = MeetingEndpoint(self._reactor, config.state, self._fleet.socket, time.time)
-            relay = RemoteAdmission(
-                self._reactor,
-                f"{self.name}/admin",
-                os.getpid(),
-                Pacer(self._reactor, None),
-                small_below_bytes=0,
-                machine=self.name,
-                serves=False,
-                epoch=lambda: endpoint.epoch,
-                unled=self._answer_unled,
-            )
+            hello = Hello(f"{self.name}/admin", pid=os.getpid(), machine=self.name, serves=False)
+            outlet, unled = Pacer(self._reactor, None), self._answer_unled
+            home = NodeHome(outlet, epoch=lambda: endpoint.epoch, unled=unled)
+            relay = RemoteAdmission(self._reactor, hello, home)
             relay.begin()
             self._follower = relay
             links = LinkFactory(self._reactor, decode_from_leader, relay.peer)

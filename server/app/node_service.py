@@ -18,12 +18,13 @@ from ..admission.gate import Gate
 from ..admission.gateparts import GateParts
 from ..admission.number_allocator import Numbers
 from ..admission.passes import PassBook
+from ..admission.rules import RuleBook
 from ..cluster.degraded import NoJournal
 from ..cluster.leader import Nodes
 from ..cluster.line import FleetLine
 from ..cluster.link import LinkFactory, Redial
-from ..cluster.messages import Terms, decode_from_leader
-from ..cluster.node import RemoteAdmission, RemoteDigests
+from ..cluster.messages import Hello, Terms, decode_from_leader
+from ..cluster.node import NodeHome, RemoteAdmission, RemoteDigests
 from ..files.pacer import Pacer
 from ..files.pages import Pages
 from ..http.clock import Reactor
@@ -42,10 +43,7 @@ from .shared import machine_name
 
 
 class NodeService:
-    """A node with `sockets` that listen already. `left` is called when its leader dismisses it.
-
-    Raises `CannotStart`.
-    """
+    """A node with `sockets` that listen already. Raises `CannotStart`."""
 
     log = Logger()
 
@@ -56,7 +54,6 @@ class NodeService:
         fleet: FleetPlan,
         name: str,
         sockets: list[socket.socket],
-        left: Callable[[], None],
     ) -> None:
         config = loaded.config
         self.loaded = loaded
@@ -76,20 +73,18 @@ class NodeService:
         answers = UnarrivedAnswers()
         self.admission = RemoteAdmission(
             reactor,
-            name,
-            os.getpid(),
-            self.pacer,
-            small_below_bytes=config.policy_settings().small_below_bytes,
-            rules=config.rules,
-            real_url=tree.real_url,
-            connections=self._count_connections,
-            leave=left,
-            rules_changed=lambda: self.site.forget_all(),
-            again=lambda request: request.answer_by(self.site),
-            machine=machine,
-            epoch=epoch,
-            make_gate=self._make_gate,
-            answers=answers,
+            Hello(name, pid=os.getpid(), machine=machine),
+            NodeHome(
+                self.pacer,
+                config.policy_settings().small_below_bytes,
+                RuleBook(config.rules, tree.real_url),
+                answers,
+                self._count_connections,
+                rules_changed=lambda: self.site.forget_all(),
+                again=lambda request: request.answer_by(self.site),
+                epoch=epoch,
+                make_gate=self._make_gate,
+            ),
         )
         pages = Pages()
         self._files = build_files(

@@ -28,7 +28,7 @@ from ..store.store import Work
 from . import health
 from .admin_service import AdminService
 from .config import LoadedConfig
-from .connections import CLOSING_S, build_connections
+from .connections import build_connections
 from .files_room import build_files, open_tree, private_paths
 from .line_room import LineRoom
 from .listeners import OpenListener, tls_server
@@ -247,7 +247,7 @@ class Service:
 
             port = NodePort(self.reactor, leader, fleet.socket)
             yield Part("node port", port.open, port.close)
-            yield Part("leader", lambda: leader.start(self._tell_ready), self._leave)
+            yield Part("leader", lambda: leader.start(self._tell_ready), leader.leave)
         yield from self.connections.parts()
         yield Part("waiting clients", end=self.gate.drain)
         movers = self.movers
@@ -336,11 +336,6 @@ class Service:
     def hung(self) -> bool:
         """After `stop`: whether the process must be ended, because a thread of it cannot be."""
         return self._state.hung
-
-    async def _leave(self) -> None:
-        assert self.leader is not None
-        await self.leader.leave(CLOSING_S)
-        self.leader.stop()
 
     # -- small duties ------------------------------------------------------------------------
 

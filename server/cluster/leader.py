@@ -20,18 +20,17 @@ from twisted.logger import Logger
 
 from ...protocol.manifest import FileDigests
 from ..admission.gate import Gate
+from ..admission.leases import TICK_S
 from ..admission.rules import RuleBook
 from ..files.transfer import BodyPlan, Representation, StartBody, TransferListener
 from ..http.answers import Header
-from ..http.clock import Clock, cancel, pause
+from ..http.clock import Clock, Repeat, cancel, pause
 from ..http.proxies import TrustedProxies
 from ..http.request import Request
 from . import messages
 from .link import Link, Peer
 
 _log = Logger()
-#: How often changed terms are sent to nodes, in seconds.
-TELL_S = 0.25
 #: New requests wait for nodes that are not back yet for so long after a leader's start: what runs
 #: there has its slots first.
 GATHER_S = 2.0
@@ -74,10 +73,6 @@ class Home:
     proofs: Callable[[], frozenset[str] | None]
     #: The digests of a content; None when they cannot be had here.
     digests: Callable[[Representation], Deferred[FileDigests | None]]
-
-
-#: A request that wants an answer or a body.
-Asked = messages.Enter | messages.Register | messages.Ask | messages.Administer | messages.Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,9 +455,10 @@ class Leader:
         #: The names of nodes whose version does not fit.
         self._sent_away: set[str] = set()
         #: Requests that came before all nodes were back; None once they are.
-        self._early: list[tuple[Node, Asked]] | None = []
+        self._early: list[tuple[Node, messages.Ask]] | None = []
         self._gather_call: Any = None
-        self._tell_call: Any = None
+        self._timer = Repeat(reactor, TICK_S, self._tell)
+        self._leaves = False
         self.peer: Peer[messages.FromNode] = Peer(self._opened, self._received, self._closed)
 
     # -- life --------------------------------------------------------------------------------
@@ -473,33 +469,31 @@ class Leader:
         now = self._reactor.seconds()
         self.nodes.miss(self._awaited | self._lost, now)
         self._gather_call = self._reactor.callLater(GATHER_S, self._open)
-        self._tell_call = self._reactor.callLater(TELL_S, self._tell)
+        self._timer.start()
 
-    async def leave(self, most_s: float) -> None:
-        """All is finished: let the nodes stop, and wait until they have, for so long at most."""
-        for node in self.nodes:
-            node.send(messages.Leave())
-            node.link.flush()
-        until_s = self._reactor.seconds() + most_s + TUNING.look_s
-        while len(self.nodes) and self._reactor.seconds() < until_s:
-            await pause(self._reactor, TUNING.look_s)
-
-    def let_go(self) -> None:
-        """Hear no node any more: they are to look for another leader."""
+    async def leave(self) -> None:
+        """Part from all nodes, once they have what was sent: they look for another leader."""
+        self._leaves = True
+        self.stop()
         for link, node in tuple(self._by_link.items()):
             # The next leader hears from the nodes that stay, and waits for no others.
             node.parts = True
-            link.drop()
-            self._closed(link)
+            link.close()
+        until_s = self._reactor.seconds() + 1.0
+        while self._by_link and self._reactor.seconds() < until_s:
+            await pause(self._reactor, TUNING.look_s)
 
     def stop(self) -> None:
         """Stop the clocks; the connections end with the process."""
-        cancel(self._gather_call, self._tell_call)
+        cancel(self._gather_call)
+        self._timer.stop()
 
     # -- messages ----------------------------------------------------------------------------
 
     def _opened(self, link: Link[messages.FromNode]) -> None:
-        """A node will say hello."""
+        """A node will say hello, unless this leader parts."""
+        if self._leaves:
+            link.drop()
 
     def _closed(self, link: Link[messages.FromNode]) -> None:
         node = self._forget_node(link)
@@ -543,11 +537,9 @@ class Leader:
             _log.info("Node {name} (process {pid}) is here.", name=message.name, pid=message.pid)
         node = Node(message.name, message.pid, link, message.machine, message.serves)
         self._by_link[link] = node
-        node.send(messages.Welcome(self._epoch))
-        if not node.serves:
-            return node
-        self.nodes.add(node)
-        self._serve_with_machines()
+        if node.serves:
+            self.nodes.add(node)
+            self._serve_with_machines()
         self._tell_node(node, self._terms())
         if self._awaited <= self.nodes.by_name.keys():
             # What it runs follows in the same frame or is there already.
@@ -597,9 +589,8 @@ class Leader:
                 remote.body_ended(message.delivered_bytes, message.complete)
             else:
                 self._forget(node, message.number)
-        elif isinstance(message, Asked):
-            running = isinstance(message, messages.Enter) and message.running
-            if self._early is not None and not running:
+        elif isinstance(message, messages.Ask):
+            if self._early is not None and not message.running:
                 self._early.append((node, message))
             else:
                 self._enter(node, message)
@@ -628,7 +619,7 @@ class Leader:
                 one for one in self._early if one[0] is not node or one[1].number != number
             ]
 
-    def _enter(self, node: Node, message: Asked) -> None:
+    def _enter(self, node: Node, message: messages.Ask) -> None:
         if message.number in node.remote:
             return
         remote = RemoteConnection(node, message.number, message.request, self._proxies)
@@ -637,28 +628,30 @@ class Leader:
         assert request is not None
         request.answer_by(lambda request: self._decide(remote, request, message))
 
-    def _decide(self, remote: RemoteConnection, request: Request, message: Asked) -> None:
-        if isinstance(message, messages.Ask):
-            self._home.route(request)
-        elif isinstance(message, messages.Administer):
+    def _decide(self, remote: RemoteConnection, request: Request, asked: messages.Ask) -> None:
+        reception = self._gate.reception
+        if asked.administers:
             self._home.administer(request)
-        elif isinstance(message, messages.Judge):
-            if not self._gate.reception.turned_away(request, message.url_path):
-                remote.node.send(messages.Allow(message.number))
-                del remote.node.remote[message.number]
-        elif isinstance(message, messages.Register):
-            self._register(request, message.file)
-        else:
-            self._enter_body(remote, request, message)
-
-    def _register(self, request: Request, rep: Representation) -> None:
-        if request.method != b"GET" or not self._gate.reception.register(request, rep):
+        elif asked.judged is not None:
+            if not reception.turned_away(request, asked.judged):
+                remote.node.send(messages.Allow(asked.number))
+                del remote.node.remote[asked.number]
+        elif asked.file is None:
+            self._home.route(request)
+        elif asked.plan is not None:
+            self._enter_body(remote, request, asked, asked.file, asked.plan)
+        elif request.method != b"GET" or not reception.register(request, asked.file):
             request.not_found()
 
     def _enter_body(
-        self, remote: RemoteConnection, request: Request, message: messages.Enter
+        self,
+        remote: RemoteConnection,
+        request: Request,
+        asked: messages.Ask,
+        rep: Representation,
+        plan: BodyPlan,
     ) -> None:
-        node, number, plan = remote.node, remote.number, message.plan
+        node, number = remote.node, remote.number
 
         def start(listener: TransferListener, headers: Sequence[Header] = ()) -> RemoteTransfer:
             share = listener.share
@@ -678,13 +671,13 @@ class Leader:
                 number,
                 listener,
                 plan.body_bytes,
-                message.delivered_bytes,
+                asked.delivered_bytes,
                 self._reactor.seconds,
             )
             return remote.transfer
 
-        self._home.enter(request, message.file, plan, start)
-        if message.running and remote.transfer is None and remote.alive:
+        self._home.enter(request, rep, plan, start)
+        if asked.running and remote.transfer is None and remote.alive:
             node.send(messages.Pause(number))
 
     def _progress(self, node: Node, message: messages.ProgressReport) -> None:
@@ -710,12 +703,11 @@ class Leader:
     # -- terms -------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        self._tell_call = self._reactor.callLater(TELL_S, self._tell)
         self._serve_with_machines()
         terms = self._terms()
         for node in tuple(self._by_link.values()):
-            node.silent_s += TELL_S
-            node.untold_s += TELL_S
+            node.silent_s += TICK_S
+            node.untold_s += TICK_S
             if not node.serves:
                 # A candidate hears something at every tick: silence is its witness.
                 node.untold_s = TUNING.again_s
@@ -749,6 +741,7 @@ class Leader:
             gate.parts.keys.derived(),
             gate.policy.name,
             gate.settings.model_dump_json().encode(),
+            self._epoch,
         )
 
     def _tell_node(self, node: Node, terms: messages.Terms) -> None:

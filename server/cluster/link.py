@@ -94,6 +94,12 @@ class Link(Int32StringReceiver, Generic[Received]):
         if out and self.open:
             self.sendString(encode_frame(out))  # type: ignore[no-untyped-call]
 
+    def close(self) -> None:
+        """Close the connection after what was sent."""
+        self.flush()
+        if self.open:
+            self.transport.loseConnection()
+
     def drop(self) -> None:
         """Cut the connection."""
         if self.open:

@@ -113,51 +113,23 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     serves: bool = True
 
 
-class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
-    """A planned body asks to start.
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
+    """A request that the leader decides about, or answers by one of its routes.
 
-    `running`: it started under an earlier leader, and `delivered_bytes` of it have arrived.
+    With `plan`, a body of `file` asks to start. `running`: it started under an earlier leader, and
+    `delivered_bytes` of it have arrived. A `file` without a plan is hidden, and the client may
+    register for its release. Only some clients may see the URL path `judged`: the leader sends
+    `Allow`, or answers itself. `administers`: it came to the admin page of another machine.
     """
 
     number: int
     request: WireRequest
-    file: Representation
-    plan: BodyPlan
+    file: Representation | None = None
+    plan: BodyPlan | None = None
     running: bool = False
     delivered_bytes: int = 0
-
-
-class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """A request for one of the leader's routes."""
-
-    number: int
-    request: WireRequest
-
-
-class Administer(msgspec.Struct, frozen=True, array_like=True, tag="administer"):
-    """A request for the admin page, received by a machine that does not lead."""
-
-    number: int
-    request: WireRequest
-
-
-class Register(msgspec.Struct, frozen=True, array_like=True, tag="register"):
-    """A request for a hidden file, for whose release its client may register."""
-
-    number: int
-    request: WireRequest
-    file: Representation
-
-
-class Judge(msgspec.Struct, frozen=True, array_like=True, tag="judge"):
-    """A request for a path that only some clients may see.
-
-    The leader sends `Allow`, and the node answers; or the leader answers itself.
-    """
-
-    number: int
-    request: WireRequest
-    url_path: str
+    judged: str | None = None
+    administers: bool = False
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
@@ -237,15 +209,10 @@ class FindDigests(msgspec.Struct, frozen=True, array_like=True, tag="find-digest
 # -- messages of the leader ---------------------------------------------------------------------
 
 
-class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
-    """The leader's answer to Hello. Each leader has a higher epoch than the one before."""
-
-    epoch: int
-
-
 class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
-    """What a node may do without a decision, until the next `Terms`.
+    """What a node may do without a decision, until the next `Terms`. The first answer to Hello.
 
+    Each leader has a higher `epoch` than the one before.
     It serves files below `small_below_bytes` while `small_free`, and larger ones that leave in one
     write while `brief_free`. `rules` are the rules for files as JSON. `bandwidth_bytes_s` is the
     cap that all nodes of the machine share (None: no cap). `blocked` are the networks whose
@@ -263,6 +230,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
     keys: tuple[tuple[str, bytes], ...] = ()
     policy: str = ""
     settings: bytes = b""
+    epoch: int = 0
 
 
 class Proofs(msgspec.Struct, frozen=True, array_like=True, tag="proofs"):
@@ -371,28 +339,9 @@ class Digests(msgspec.Struct, frozen=True, array_like=True, tag="digests"):
     digests: FileDigests | None
 
 
-class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
-    """The node may stop."""
-
-
-FromNode = (
-    Hello
-    | Enter
-    | Ask
-    | Administer
-    | Register
-    | Judge
-    | Gone
-    | Ending
-    | Ended
-    | Parting
-    | ProgressReport
-    | Handover
-    | FindDigests
-)
+FromNode = Hello | Ask | Gone | Ending | Ended | Parting | ProgressReport | Handover | FindDigests
 FromLeader = (
-    Welcome
-    | Terms
+    Terms
     | Proofs
     | Respond
     | Allow
@@ -406,7 +355,6 @@ FromLeader = (
     | Resume
     | MayEnd
     | Digests
-    | Leave
 )
 
 _encoder = msgspec.msgpack.Encoder()

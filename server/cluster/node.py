@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -23,12 +23,13 @@ from ...protocol.errors import ProtocolError
 from ...protocol.manifest import FileDigests
 from ..admission.client_keys import TICKET_FIELD
 from ..admission.downloads import unsent_most, was_shut
+from ..admission.leases import TICK_S
 from ..admission.line import LingeringBodies, Outlet
 from ..admission.rules import Rule, RuleBook
 from ..admission.small_files import admit_small
 from ..files.pacer import Share
 from ..files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
-from ..http.clock import Clock, cancel
+from ..http.clock import Clock, Repeat, cancel
 from ..http.denylist import BlockList
 from ..http.request import Request
 from ..http.unarrived import UnarrivedAnswers
@@ -37,9 +38,6 @@ from .degraded import RETRY_S, DegradedQueue, MakeGate, no_leader
 from .link import Link, Peer
 
 _log = Logger()
-TICK_S = 0.25
-
-
 #: What a leader tells of one request.
 Told = (
     messages.Respond
@@ -141,55 +139,46 @@ class _Asked:
         self.node.body_ended(self, transfer, complete)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeHome:
+    """What a node's own server has and does, beside its admission."""
+
+    outlet: Outlet
+    #: The configured bound of small files, and the rules, until a leader has told others.
+    small_below_bytes: int = 0
+    rules: RuleBook = field(default_factory=RuleBook)
+    answers: UnarrivedAnswers = field(default_factory=UnarrivedAnswers)
+    #: How many connections are open, and how many were accepted.
+    connections: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    rules_changed: Callable[[], None] = lambda: None
+    #: Begins a request anew that may be answered here.
+    again: Callable[[Request], None] = lambda request: None
+    #: The epoch of the latest leader that this machine knows of.
+    epoch: Callable[[], int] = lambda: 0
+    #: Issues tickets while no leader has been here for `PATIENCE.leaderless_s`.
+    make_gate: MakeGate | None = None
+    #: Answers a request to the admin page that no leader hears.
+    unled: Callable[[Request], None] = no_leader
+
+
 class RemoteAdmission:
     """Implements `transfer.Admission` and `Visibility` at a node, for the leader."""
 
-    def __init__(
-        self,
-        reactor: Clock,
-        name: str,
-        pid: int,
-        outlet: Outlet,
-        *,
-        small_below_bytes: int,
-        rules: Sequence[Rule] = (),
-        real_url: Callable[[str], str] = lambda url_path: url_path,
-        connections: Callable[[], tuple[int, int]] = lambda: (0, 0),
-        leave: Callable[[], None] = lambda: None,
-        rules_changed: Callable[[], None] = lambda: None,
-        again: Callable[[Request], None] = lambda request: None,
-        machine: str = "",
-        serves: bool = True,
-        epoch: Callable[[], int] = lambda: 0,
-        make_gate: MakeGate | None = None,
-        unled: Callable[[Request], None] = no_leader,
-        answers: UnarrivedAnswers | None = None,
-    ) -> None:
+    def __init__(self, reactor: Clock, hello: messages.Hello, home: NodeHome) -> None:
         self._reactor = reactor
-        #: Answers a request to the admin page that no leader hears.
-        self._unled = unled
-        self._hello = messages.Hello(name, pid=pid, machine=machine, serves=serves)
-        #: The epoch of the latest leader that this machine knows of, and of the one that is there.
-        self._latest_epoch = epoch
+        self._hello = hello
+        self._home = home
+        #: The epoch of the leader that is there.
         self._epoch = 0
         #: For how long the leader has said nothing, by this process's own ticks.
         self._silent_s = 0.0
         self._parting = False
-        self._outlet = outlet
         self._lingering = LingeringBodies()
-        self._answers = UnarrivedAnswers() if answers is None else answers
-        self._connections = connections
-        self._leave = leave
-        self._rules_changed = rules_changed
-        self._again = again
-        self._real_url = real_url
-        self.rules = RuleBook(rules, real_url)
+        self.rules = home.rules
         #: The latest terms of a leader; before the first those of this machine's configuration.
-        self._terms = messages.Terms(small_below_bytes, True, b"", None)
+        self._terms = messages.Terms(home.small_below_bytes, True, b"", None)
         #: Whether a leader has told its terms since the start: large downloads cannot start before.
         self.met_leader = False
-        self._make_gate = make_gate
-        #: Issues tickets while no leader has been here for `PATIENCE.leaderless_s`.
         self._degraded: DegradedQueue | None = None
         self._asked: dict[int, _Asked] = {}
         #: What each download has of the line, as long as a body of it is here.
@@ -206,19 +195,20 @@ class RemoteAdmission:
         self._link: Link[messages.FromLeader] | None = None
         self._welcomed = False
         self._patience: Any = None
-        self._tick_call: Any = None
+        self._timer = Repeat(reactor, TICK_S, self._tick)
         self.peer: Peer[messages.FromLeader] = Peer(self._opened, self._received, self._closed)
 
     # -- life --------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start the clock."""
-        self._tick_call = self._reactor.callLater(TICK_S, self._tick)
+        self._timer.start()
         self._wait_for_leader()
 
     def stop(self) -> None:
         """Stop the clocks."""
-        cancel(self._tick_call, self._patience)
+        self._timer.stop()
+        cancel(self._patience)
         self._close_degraded()
 
     def part(self) -> None:
@@ -376,21 +366,22 @@ class RemoteAdmission:
         if asked.ended or not self._welcomed:
             return
         asked.told = True
-        request = replace(asked.wired, dripped=asked.request.dripped)
-        if asked.judged is not None:
-            self._send(messages.Judge(asked.number, request, asked.judged))
-        elif asked.administers:
-            self._send(messages.Administer(asked.number, request))
-        elif asked.rep is None:
-            self._send(messages.Ask(asked.number, request))
-        elif asked.plan is None:
-            self._send(messages.Register(asked.number, request, asked.rep))
-        else:
-            running = asked.transfer is not None
-            delivered = asked.transfer.delivered_bytes() if asked.transfer is not None else 0
+        plan, transfer = asked.plan, asked.transfer
+        if plan is not None:
             # The header stays here.
-            plan = BodyPlan(asked.plan.status, (), asked.plan.ranges, asked.plan.body_bytes)
-            self._send(messages.Enter(asked.number, request, asked.rep, plan, running, delivered))
+            plan = BodyPlan(plan.status, (), plan.ranges, plan.body_bytes)
+        self._send(
+            messages.Ask(
+                asked.number,
+                replace(asked.wired, dripped=asked.request.dripped),
+                asked.rep,
+                plan,
+                transfer is not None,
+                0 if transfer is None else transfer.delivered_bytes(),
+                asked.judged,
+                asked.administers,
+            )
+        )
 
     def _send(self, message: Any) -> None:
         if self._link is not None:
@@ -421,20 +412,19 @@ class RemoteAdmission:
             self._send(messages.Ended(asked.number, transfer.delivered_bytes(), complete))
 
     def _tick(self) -> None:
-        self._tick_call = self._reactor.callLater(TICK_S, self._tick)
         for request in [one for one in self._allowed if one.finished]:
             del self._allowed[request]
         # Measured without a leader, too: the average is always of the last second.
-        goodput = self._outlet.goodput_bytes_s()
+        goodput = self._home.outlet.goodput_bytes_s()
         if self._link is not None:
             self._silent_s += TICK_S
-            if self._latest_epoch() > self._epoch > 0 or self._silent_s >= PATIENCE.silent_s:
+            if self._home.epoch() > self._epoch > 0 or self._silent_s >= PATIENCE.silent_s:
                 # It leads no more, or is not to be reached: what it would say comes too late.
                 self._link.drop()
         self._answer_unled()
         bodies = []
         now_s = self._reactor.seconds()
-        flying = self._lingering.flying_bytes(now_s) + self._answers.flying_bytes(
+        flying = self._lingering.flying_bytes(now_s) + self._home.answers.flying_bytes(
             now_s, wanted=True
         )
         for asked in self._asked.values():
@@ -451,16 +441,16 @@ class RemoteAdmission:
             # The next leader is told what was served until it came.
             return
         small, self._small = self._small, {}
-        here, total = self._connections()
+        here, total = self._home.connections()
         self._send(
             messages.ProgressReport(
                 tuple(bodies),
                 goodput,
-                self._outlet.link_busy,
+                self._home.outlet.link_busy,
                 tuple((path, times, whole, size) for path, (times, whole, size) in small.items()),
                 here,
                 total,
-                self._outlet.sent_bytes_total,
+                self._home.outlet.sent_bytes_total,
                 flying,
                 now_s,
             )
@@ -519,10 +509,10 @@ class RemoteAdmission:
 
     def _degrade(self) -> None:
         """No leader came: what has begun continues, new large downloads get tickets."""
-        if not self.met_leader or self._make_gate is None:
+        if not self.met_leader or self._home.make_gate is None:
             return
         try:
-            self._degraded = queue = DegradedQueue(self._terms, self._make_gate)
+            self._degraded = queue = DegradedQueue(self._terms, self._home.make_gate)
         except ProtocolError:
             return
         _log.info("Nobody leads: no large download starts at this node until a leader is back.")
@@ -569,7 +559,7 @@ class RemoteAdmission:
     def _send_away(self, asked: _Asked) -> None:
         self._drop(asked)
         if asked.administers:
-            self._unled(asked.request)
+            self._home.unled(asked.request)
         else:
             no_leader(asked.request)
 
@@ -596,19 +586,14 @@ class RemoteAdmission:
             return
         self._silent_s = 0.0
         for message in received:
-            if isinstance(message, messages.Welcome):
-                if message.epoch < self._latest_epoch():
+            if isinstance(message, messages.Terms):
+                if message.epoch < self._home.epoch():
                     link.drop()
                     return
-                self._epoch = message.epoch
-                self._welcome()
-            elif isinstance(message, messages.Terms):
                 self._use(message)
             elif isinstance(message, messages.Proofs):
                 told = message.digests
                 self.proofs = None if told is None else frozenset(told)
-            elif isinstance(message, messages.Leave):
-                self._leave()
             elif isinstance(message, messages.Digests):
                 waiting = self._digests.pop(message.number, None)
                 if waiting is not None:
@@ -621,11 +606,14 @@ class RemoteAdmission:
     def _use(self, terms: messages.Terms) -> None:
         before, self._terms, self.met_leader = self._terms, terms, True
         self.blocked.become(terms.blocked or ())
-        self._outlet.set_bandwidth(terms.bandwidth_bytes_s)
+        self._home.outlet.set_bandwidth(terms.bandwidth_bytes_s)
         if terms.rules != before.rules:
             rules = [Rule.model_validate(one) for one in json.loads(terms.rules)]
-            self.rules = RuleBook(rules, self._real_url)
-            self._rules_changed()
+            self.rules = self.rules.replaced(rules)
+            self._home.rules_changed()
+        if not self._welcomed:
+            self._epoch = terms.epoch
+            self._welcome()
 
     # -- what becomes of a request --------------------------------------------------------------
 
@@ -641,7 +629,7 @@ class RemoteAdmission:
         elif isinstance(message, messages.Allow):
             self._drop(asked)
             self._allowed.setdefault(asked.request, set()).add(asked.judged or "")
-            self._again(asked.request)
+            self._home.again(asked.request)
         elif isinstance(message, messages.Respond):
             self._drop(asked)
             asked.request.respond(
