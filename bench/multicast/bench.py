@@ -42,8 +42,15 @@ class TrialRow:
 class MulticastBench:
     """Sends one file from a scratch folder in memory."""
 
-    def __init__(self, mib: float, fec: str = "auto", rate_mbit: float = 99.8) -> None:
+    def __init__(
+        self,
+        mib: float,
+        fec: str = "auto",
+        rate_mbit: float = 99.8,
+        python: str = sys.executable,
+    ) -> None:
         self.fec = fec
+        self.python = python
         self.rate_mbit = rate_mbit
         memory = Path("/dev/shm")
         self.folder = Path(
@@ -101,7 +108,7 @@ class MulticastBench:
 
     def serve_words(self, receivers: int, state: Path) -> list[str]:
         """The command line of our server."""
-        words = [sys.executable, "-m", "tidegate", "serve", str(self.release)]
+        words = [self.python, "-m", "tidegate", "serve", str(self.release)]
         words += ["--listen", f"{SENDER_ADDRESS}:{PORT}", "--admin", "off"]
         words += ["--state", str(state), "--multicast", "--multicast-fec", self.fec]
         words += ["--multicast-interface", SENDER_ADDRESS]
@@ -124,7 +131,7 @@ class MulticastBench:
         go = scratch / "go"
         for number, out in enumerate(outs):
             own_go = out.parent / "go" if number in late_s else go
-            words = [sys.executable, "-m", "bench.multicast.receive", str(out)]
+            words = [self.python, "-m", "bench.multicast.receive", str(out)]
             words += [network.address(number), str(out.parent / "ready"), str(own_go), url]
             network.start(network.receiver(number), words, scratch / f"r{number}.log", scratch, env)
         _until(lambda: b"ready http" in log.read_bytes(), "the server")
