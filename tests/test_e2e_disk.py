@@ -160,7 +160,8 @@ def test_a_state_disk_that_fails_stops_no_download_and_loses_no_place(
         try:
             wait_for(to.exists)
             assert ask(server, "early") == 503
-            wait_for(lambda: "waiting" in "".join(journal(state).values()))
+            wait_for(lambda: len(journal(state)) == 2)
+            assert len(journal(state)) == 2, "its ticket is stored"
             disk.set(f"{fault} 0 {state}/tidegate.db")
             assert ask(server, "late") == 503
             wait_for(lambda: b"takes no writes" in fetch(f"{server.url}/-/ready")[1], 60)
@@ -171,7 +172,8 @@ def test_a_state_disk_that_fails_stops_no_download_and_loses_no_place(
             disk.heal()
             wait_for(lambda: fetch(f"{server.url}/-/ready")[1] == b"ready\n", 60)
             assert fetch(f"{server.url}/-/ready")[1] == b"ready\n"
-            assert len(journal(state)) >= 2
+            wait_for(lambda: len(journal(state)) == 3)
+            assert len(journal(state)) == 3
         finally:
             running.kill()
             running.wait()
