@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.test_loadtest_sim_cli import few_clients
 from tidegate.loadtest.sim.cli import simulate
 from tidegate.loadtest.sim.conditions import Conditions
 from tidegate.loadtest.sim.engine import Engine
@@ -17,6 +18,8 @@ from tidegate.loadtest.sim.network import CongestionWindow, NetworkPath
 from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload
+
+__all__ = ["few_clients"]
 
 LINE_BYTES_S = 10_000_000.0
 RTT_S = 0.1
@@ -104,6 +107,7 @@ def test_a_longer_path_makes_nobody_faster(policy: str) -> None:
     assert means[-1] > 1.05 * means[0]
 
 
+@pytest.mark.usefixtures("few_clients")
 def test_the_command_takes_a_path() -> None:
     words = ["run", "--policy", "ps", "--workload", "exp2", "--seeds", "1", "--json"]
     near = CliRunner().invoke(simulate, words)

@@ -9,9 +9,9 @@ import pytest
 from tests.cluster_house import FleetHouse
 from tests.fakes import Asked, FakeTransfer, House
 
-CLIENTS = 400
+#: Four come at a time.
+CLIENTS = 160
 MB = 1_000_000
-
 
 STEP_S, LINE_BYTES_S = 0.25, 40 * MB
 

@@ -130,4 +130,4 @@ class Replay(RuleBasedStateMachine):
 
 
 TestReplay = Replay.TestCase
-TestReplay.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestReplay.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
