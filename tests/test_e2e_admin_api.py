@@ -6,10 +6,8 @@ import csv
 import hashlib
 import io
 import json
-import os
 import re
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +16,11 @@ from typing import Any
 
 import pytest
 import requests
+from click.testing import CliRunner
 
 from tests.admin_browser import PASSWORD, AdminVisit, From
-from tests.installed import TIDEGATE
 from tests.running import RunningServer, make_release, wait_for
+from tidegate import cli
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -52,15 +51,14 @@ def token(site: tuple[RunningServer, AdminVisit]) -> str:
 
 @pytest.fixture
 def tidegate(site: tuple[RunningServer, AdminVisit], token: str) -> Any:
-    """Runs `tidegate admin`."""
+    """Runs `tidegate admin` in this process; `test_docs_commands` starts it as the manual does."""
 
     def run(*words: str, status: int = 0, given: str | None = None) -> str:
-        environ = {**os.environ, "TIDEGATE_ADMIN_URL": site[1].url}
+        environ = {"TIDEGATE_ADMIN_URL": site[1].url}
         environ["TIDEGATE_ADMIN_TOKEN"] = token if given is None else given
-        command = [TIDEGATE, "admin", *words]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr
-        assert "Traceback" not in done.stderr
+        done = CliRunner().invoke(cli, ["admin", *words], env=environ, prog_name="tidegate")
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        assert done.exit_code == status, done.output
         return done.stdout if status == 0 else done.stderr
 
     return run
