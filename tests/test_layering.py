@@ -193,15 +193,3 @@ def test_a_server_loads_nothing_that_a_setting_or_a_request_switches_on() -> Non
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_every_command_of_the_table_can_be_loaded() -> None:
-    """A name in the lazy table that leads nowhere would be found by a user first."""
-    probe = (
-        "import click.testing, tidegate\n"
-        "for words in tidegate.COMMANDS:\n"
-        "    r = click.testing.CliRunner().invoke(tidegate.cli, [*words.split(), '--help'])\n"
-        "    assert r.exit_code == 0, (words, r.output, r.exception)\n"
-    )
-    result = subprocess.run([PYTHON, "-c", probe], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
