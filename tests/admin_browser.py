@@ -130,11 +130,13 @@ def type_in(driver: Any, ident: str, text: str) -> None:
     field.send_keys(text)
 
 
-def violations(driver: Any) -> list[str]:
-    """What axe-core finds wrong with the page at hand."""
+def violations(driver: Any, *rules: str) -> list[str]:
+    """What axe-core finds wrong with the page at hand, by these of its rules or by all."""
     driver.execute_script(AXE)
     found = driver.execute_async_script(
-        "const done = arguments[arguments.length - 1]; axe.run(document).then(done)"
+        "const [rules, done] = arguments;"
+        "axe.run(document, rules.length ? {runOnly: rules} : {}).then(done)",
+        rules,
     )
     return [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found["violations"]]
 

@@ -67,7 +67,7 @@ print(json.dumps(faults))
 #: What each program runs as to its end, and what it says then. Exit status 1 is a bar that such a
 #: short run misses, or a shared machine.
 SMALLEST = {
-    "tests.attacks.adversary --minutes 0.02 --seed 1 --rush 5": "always download: the bound",
+    "tests.attacks.adversary --minutes 0.02 --seed 1 --rush 2": "always download: the bound",
     "bench.attacks.table --policy fair --attacker '16 people who always download' --days 1 "
     "--people 4 --no-simulated": "no attacker: ",
     "bench.compare --policy reserve --time-scale 60 --thin 2": "| reserve | 355 |",

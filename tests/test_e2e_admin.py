@@ -112,10 +112,12 @@ def test_every_page_is_accessible_fits_and_breaks_no_policy(
     driver: Any, visit: AdminVisit, look: str
 ) -> None:
     show(driver, dark=look == "dark", phone=look == "phone")
+    # Darkness changes colours alone.
+    rules = ("color-contrast",) if look == "dark" else ()
     try:
         for path in PAGES:
             driver.get(visit.url + path)
-            assert violations(driver) == [], path
+            assert violations(driver, *rules) == [], path
             assert [c for c in complaints(driver) if "nothing-here" not in c] == [], path
             if look == "phone":
                 width = driver.execute_script("return document.documentElement.scrollWidth")

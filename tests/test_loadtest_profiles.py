@@ -17,9 +17,10 @@ PROFILES = sorted(path.stem for path in LOADTEST.glob("*.conf"))
 PROGRAM = """
 import json, sys
 from locust.util.load_locustfile import load_locustfile
-users, shapes = load_locustfile(sys.argv[1])
-print(json.dumps([sorted(users), [type(shape).__name__ for shape in shapes],
-    [getattr(shape, "again", None) for shape in shapes], "twisted" in sys.modules]))
+for file in sys.argv[1:]:
+    users, shapes = load_locustfile(file)
+    print(json.dumps([sorted(users), [type(shape).__name__ for shape in shapes],
+        [getattr(shape, "again", None) for shape in shapes], "twisted" in sys.modules]))
 """
 
 
@@ -32,24 +33,23 @@ def setting(profile: str, name: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_a_profile_has_one_shape_of_its_own_and_users(profile: str) -> None:
-    file = setting(profile, "locustfile")
-    assert file is not None
+def test_a_profile_has_one_shape_of_its_own_and_users() -> None:
+    files = [str(LOADTEST.parent / (setting(profile, "locustfile") or "")) for profile in PROFILES]
     done = subprocess.run(
-        [PYTHON, "-c", PROGRAM, str(LOADTEST.parent / file)],
+        [PYTHON, "-c", PROGRAM, *files],
         capture_output=True,
         text=True,
         check=True,
         cwd=LOADTEST.parent,
     )
-    users, shapes, again, twisted = json.loads(done.stdout)
-    assert len(shapes) == 1
-    assert shapes != ["Replay"]
-    assert again == [profile in ("steady", "soak")]
-    assert ("Hoarder" in users) == (profile == "rude")
-    assert users
-    assert not twisted, "two event loops in one process"
+    for profile, line in zip(PROFILES, done.stdout.splitlines(), strict=True):
+        users, shapes, again, twisted = json.loads(line)
+        assert len(shapes) == 1, profile
+        assert shapes != ["Replay"], profile
+        assert again == [profile in ("steady", "soak")], profile
+        assert ("Hoarder" in users) == (profile == "rude"), profile
+        assert users, profile
+        assert not twisted, "two event loops in one process"
 
 
 @pytest.mark.parametrize("profile", PROFILES)

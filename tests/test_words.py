@@ -58,9 +58,9 @@ def words(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_+", " ", name).strip().lower()
 
 
-def prose(source: str) -> Iterator[str]:
+def prose(source: str, tree: ast.Module) -> Iterator[str]:
     """All docstrings of a module, and its comments, each run of lines as one text."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield " ".join(text.split())
@@ -76,10 +76,10 @@ def prose(source: str) -> Iterator[str]:
     yield " ".join(lines)
 
 
-def identifiers(source: str) -> set[str]:
+def identifiers(tree: ast.Module) -> set[str]:
     """All names that a module defines: functions, classes, arguments, attributes, variables."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 found.add(name)
@@ -93,16 +93,17 @@ def identifiers(source: str) -> set[str]:
 def faults(source: str) -> list[str]:
     """What a module says in words that are gone, and its constants that share a line."""
     found = []
+    tree = ast.parse(source)
     unnamed = _any(GONE | NAMES)
     vague = _any(GONE | VAGUE)
-    for name in sorted(identifiers(source)):
+    for name in sorted(identifiers(tree)):
         if hit := unnamed.search(words(name)):
             found.append(f"name {name}: {(GONE | NAMES)[hit[0]]}")
-    for text in prose(source):
+    for text in prose(source, tree):
         for hit in vague.finditer(text.lower()):
             around = text[max(0, hit.start() - 30) : hit.end() + 30]
             found.append(f"“{around}”: {(GONE | VAGUE)[hit[0]]}")
-    for node in ast.parse(source).body:
+    for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Tuple(elts=names)]):
                 if all(isinstance(name, ast.Name) and name.id.isupper() for name in names):
