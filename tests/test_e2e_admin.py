@@ -10,6 +10,7 @@ from typing import Any
 import pyotp
 import pytest
 import requests
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 
 from tests.admin_browser import (
@@ -203,7 +204,14 @@ def test_release_pages_act(driver: Any, visit: AdminVisit) -> None:
     type_in(driver, "f-title", "Release night <3")
     for frame in driver.find_elements(By.CSS_SELECTOR, "iframe.preview"):
         driver.switch_to.frame(frame)
-        wait_for(lambda: "Release night <3" in driver.find_element(By.TAG_NAME, "body").text)
+
+        def shows_title() -> bool:
+            try:
+                return "Release night <3" in driver.find_element(By.TAG_NAME, "body").text
+            except StaleElementReferenceException:  # The frame loads anew.
+                return False
+
+        wait_for(shows_title)
         driver.switch_to.default_content()
     click(driver, PRIMARY)
     assert visit.get("/api/v1/waiting-page").json()["title"] == "Release night <3"
