@@ -14,7 +14,7 @@ from tests.http_bench import Bench, Dialled
 BODY = bytes(range(256)) * 20
 #: A multiple of what each table holds, so that each is as full after it as before.
 REQUESTS = 2048
-#: The largest number of objects that a request may leave on the average. A name that is kept is one.
+#: The largest number of objects that a request may leave on the average. A kept name is one.
 MOST_LEFT = 0.5
 
 Kind = Callable[[int], bytes]
