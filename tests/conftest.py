@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import CodeType
 
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import installed, size
+from tests.postgres import postgres_running
 
 # No deadline: a shared machine may stall for longer than any honest limit.
 settings.register_profile(
@@ -93,6 +94,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.removeprefix("tests/").partition("[")[0] in slow:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A PostgreSQL for all tests of this process that need none of their own."""
+    with postgres_running() as url:
+        yield url
 
 
 @pytest.hookimpl(tryfirst=True)

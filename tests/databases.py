@@ -5,6 +5,7 @@ A test module imports the fixtures that it needs, with `postgres` always.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from tests import fakes
-from tests.postgres import postgres_running
 from tidegate.policies.contract import TicketRow, TicketState
 from tidegate.server.store.database import Database, sqlite_url
 from tidegate.server.store.journal import read_journal
@@ -64,11 +64,15 @@ class Postgres:
         database.close()
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    """A PostgreSQL for the tests of one module: its start takes 1 s."""
-    with postgres_running() as url:
-        yield Postgres(url)
+@pytest.fixture(scope="session")
+def postgres(postgres_url: str) -> Postgres:
+    """Makes databases in the one PostgreSQL of this process."""
+    return _server(postgres_url)
+
+
+@functools.cache
+def _server(url: str) -> Postgres:
+    return Postgres(url)
 
 
 @contextmanager
