@@ -204,10 +204,10 @@ def test_a_policy_that_starves_somebody_is_named() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_seed_gives_the_same_run_to_the_bit(policy: str) -> None:
-    # Sixty clients draw as often as four hundred; half of them are turned away.
+    # Thirty clients draw as often as four hundred; half of them are turned away.
     scenario = Scenario(policy, slots=6, reserve_small=2, bandwidth=0.5, rude=0.1)
     workload = exp2(3)
-    workload = replace(workload, visitors=workload.visitors[:60])
+    workload = replace(workload, visitors=workload.visitors[:30])
     one, two = scenario.simulate(workload, 3), scenario.simulate(workload, 3)
     assert one.downloads.tobytes() == two.downloads.tobytes()
     assert one.sessions.tobytes() == two.sessions.tobytes()
@@ -274,7 +274,7 @@ def test_a_bound_above_the_line_costs_no_more_than_none(trace: Callable[[int], W
     assert none_s[0] <= 1.15 * simulated("fair", crowds[0], 0.98 * LINE_BYTES_S, 1)
 
 
-@pytest.mark.parametrize("rate_mbit", [5.0, 10.0, 33.5])
+@pytest.mark.parametrize("rate_mbit", [5.0, 33.5])
 def test_a_line_that_nobody_told_costs_little(rate_mbit: float) -> None:
     """A share of a line that is probed is no speed: as many large ones ran as fill it alone."""
     crowds = [scaled(mixed(seed), rate_mbit / RATE_MBIT) for seed in range(1, 9)]

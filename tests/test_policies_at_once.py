@@ -230,7 +230,7 @@ def test_it_decides_the_same_as_if_each_were_asked_for(name: str) -> None:
 
     Case.name = name
     case = Case.TestCase
-    case.settings = examples(max_examples=60, stateful_step_count=40, deadline=None)
+    case.settings = examples(max_examples=30, stateful_step_count=40, deadline=None)
     case().runTest()
 
 

@@ -91,7 +91,7 @@ def fresh(name: str) -> AdmissionPolicy:
 @pytest.mark.parametrize("begun", [fresh, used])
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @given(tickets=TICKETS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_restoring_together_is_restoring_one_by_one(
     begun: Callable[[str], AdmissionPolicy], name: str, tickets: list[TicketRow]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,12 +37,15 @@ def babel_date(language: str, day: datetime.date) -> str:
     return format_date(day, "medium", Locale.parse(language))
 
 
+@functools.cache
+def babel_unit(language: str, count: int, unit: str) -> str:
+    text = format_unit(count, UNITS[unit], "short", locale=Locale.parse(language))
+    return text.replace(" ", NO_BREAK)
+
+
 def babel_duration(language: str, duration_s: float) -> str:
-    locale = Locale.parse(language)
-    return " ".join(
-        format_unit(count, UNITS[unit], "short", locale=locale).replace(" ", NO_BREAK)
-        for unit, count in split_duration(duration_s)
-    )
+    parts = split_duration(duration_s)
+    return " ".join(babel_unit(language, count, unit) for unit, count in parts)
 
 
 def durations() -> Iterator[int]:

@@ -82,7 +82,7 @@ def test_eight_receivers_all_get_the_file_within_the_bars(loss):
 
 @pytest.mark.parametrize(("loss", "group"), [(0.01, 32), (0.05, 16), (0.10, 8)])
 def test_xor_repair_costs_what_theory_says(loss, group):
-    data = random.Random(8).randbytes(4 << 20)
+    data = random.Random(8).randbytes(2 << 20)
     fec = FecParameters("xor", 512, 512, group, 512 // group)
     settings_ = CarouselSettings(parity=512 // group)
     outcome = simulate(data, fec, [Link(loss=loss)] * 8, seed=1, settings=settings_)
@@ -117,13 +117,13 @@ def test_one_joining_late_gets_the_rest_without_a_second_pass_of_everything():
     assert outcome.wire_bytes < 1.5 * len(data)
 
 
-CROWD = random.Random(9).randbytes(2 << 20)
+CROWD = random.Random(9).randbytes(1 << 20)
 
 
 def last_on_time(peers: list[Link], on_time: int, name: str = "raptorq", group: int = 0) -> float:
     """When the last of those on time was done, all being served; a pass takes 1.7 s."""
     fec = FecParameters(name, 1024, 256, group)
-    outcome = simulate(CROWD, fec, peers, rate_bytes_s=1.3e6)
+    outcome = simulate(CROWD, fec, peers, rate_bytes_s=0.65e6)
     assert all(bytes(peer.output) == CROWD for peer in outcome.peers if peer.receiver)
     return max(peer.done_at_s for peer in outcome.peers[:on_time])
 

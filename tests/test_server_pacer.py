@@ -383,7 +383,7 @@ def flood_beside(
     st.integers(1, 60),
     st.sampled_from([300, 10_000, 100_000, 250_000]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_flood_of_small_answers_leaves_half_of_the_line_to_large_downloads(
     downloads: int, networks: int, size_bytes: int
 ) -> None:
@@ -417,7 +417,7 @@ def test_downloads_have_all_of_the_line_once_a_flood_is_over() -> None:
 
 
 @given(st.lists(st.integers(5_000, 2_000_000), min_size=1, max_size=5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_flood_alone_has_the_line_and_no_more(sizes: list[int]) -> None:
     size = max(sizes)
     _, small, *_ = flood_beside(0, [f"10.{n}.0.1" for n in range(len(sizes))], size)
