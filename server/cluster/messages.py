@@ -12,7 +12,7 @@ The transport prefixes a frame with its length in four bytes (`Int32StringReceiv
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -357,13 +357,16 @@ FromLeader = (
     | Digests
 )
 
+
+class _Head(msgspec.Struct, array_like=True):
+    """What every message begins with."""
+
+    tag: str
+
+
 _encoder = msgspec.msgpack.Encoder()
 _split = msgspec.msgpack.Decoder(list[msgspec.Raw])
-_look = msgspec.msgpack.Decoder()
-_node_frame: msgspec.msgpack.Decoder[list[FromNode]] = msgspec.msgpack.Decoder(list[FromNode])
-_node_one: msgspec.msgpack.Decoder[FromNode] = msgspec.msgpack.Decoder(FromNode)
-_leader_frame: msgspec.msgpack.Decoder[list[FromLeader]] = msgspec.msgpack.Decoder(list[FromLeader])
-_leader_one: msgspec.msgpack.Decoder[FromLeader] = msgspec.msgpack.Decoder(FromLeader)
+_head = msgspec.msgpack.Decoder(_Head)
 
 
 def encode_frame(messages: Iterable[FromNode | FromLeader]) -> bytes:
@@ -371,41 +374,25 @@ def encode_frame(messages: Iterable[FromNode | FromLeader]) -> bytes:
     return _encoder.encode(list(messages))
 
 
-def decode_from_node(frame: bytes) -> list[FromNode]:
-    """The messages of a node's frame; unknown kinds are left out. Raises BadFrame."""
-    try:
-        return _node_frame.decode(frame)
-    except msgspec.DecodeError:
-        return [_one(_node_one, raw) for raw in _known(frame, FromNode.__args__)]
+class FrameDecoder(Generic[_Kind]):
+    """The messages of one side's frames; unknown kinds are left out. Raises BadFrame."""
+
+    def __init__(self, kinds: Any) -> None:
+        self._all: msgspec.msgpack.Decoder[list[_Kind]] = msgspec.msgpack.Decoder(list[kinds])
+        self._one: msgspec.msgpack.Decoder[_Kind] = msgspec.msgpack.Decoder(kinds)
+        self._tags = {kind.__struct_config__.tag for kind in kinds.__args__}
+
+    def __call__(self, frame: bytes) -> list[_Kind]:
+        try:
+            return self._all.decode(frame)
+        except msgspec.DecodeError:
+            pass
+        try:
+            known = [raw for raw in _split.decode(frame) if _head.decode(raw).tag in self._tags]
+            return [self._one.decode(raw) for raw in known]
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadFrame(f"A frame of the cluster cannot be read: {error}.") from error
 
 
-def decode_from_leader(frame: bytes) -> list[FromLeader]:
-    """The messages of a leader's frame; unknown kinds are left out. Raises BadFrame."""
-    try:
-        return _leader_frame.decode(frame)
-    except msgspec.DecodeError:
-        return [_one(_leader_one, raw) for raw in _known(frame, FromLeader.__args__)]
-
-
-def _known(frame: bytes, kinds: tuple[type[msgspec.Struct], ...]) -> list[msgspec.Raw]:
-    """The messages of these kinds, each still encoded."""
-    tags = {kind.__struct_config__.tag for kind in kinds}
-    try:
-        messages = _split.decode(frame)
-        found = []
-        for raw in messages:
-            message = _look.decode(raw)
-            if not isinstance(message, list) or not message or not isinstance(message[0], str):
-                raise BadFrame("A message of the cluster does not begin with its kind.")
-            if message[0] in tags:
-                found.append(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadFrame(f"A frame of the cluster cannot be read: {error}.") from error
-    return found
-
-
-def _one(decoder: msgspec.msgpack.Decoder[_Kind], raw: msgspec.Raw) -> _Kind:
-    try:
-        return decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadFrame(f"A message of the cluster cannot be read: {error}.") from error
+decode_from_node: FrameDecoder[FromNode] = FrameDecoder(FromNode)
+decode_from_leader: FrameDecoder[FromLeader] = FrameDecoder(FromLeader)
