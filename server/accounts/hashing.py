@@ -6,7 +6,6 @@ among networks. When the room is full, the network with most places gives up its
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -59,9 +58,10 @@ class WaitingRoom(Generic[Member]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._shares: PrefixShares[Member] = PrefixShares()
-        #: The network whose turn is next stands first.
-        self._queues: OrderedDict[str, OrderedDict[Member, None]] = OrderedDict()
+        #: In the order of coming.
         self._network_of: dict[Member, str] = {}
+        #: The networks that wait. The one whose turn is next stands first.
+        self._turns: list[str] = []
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -75,27 +75,26 @@ class WaitingRoom(Generic[Member]):
                 return member
             self._remove(displaced)
         self._shares.add(member, prefixes)
-        self._network_of[member] = prefixes[-1]
-        self._queues.setdefault(prefixes[-1], OrderedDict())[member] = None
+        self._network_of[member] = network = prefixes[-1]
+        if network not in self._turns:
+            self._turns.append(network)
         return displaced
 
     def next(self) -> Member | None:
         """Remove and return the member whose turn it is; None when the room is empty."""
-        if not self._queues:
+        if not self._turns:
             return None
-        network, queue = next(iter(self._queues.items()))
-        self._queues.move_to_end(network)
-        member = next(iter(queue))
+        network = self._turns.pop(0)
+        self._turns.append(network)
+        member = next(one for one, of in self._network_of.items() if of == network)
         self._remove(member)
         return member
 
     def _remove(self, member: Member) -> None:
         self._shares.remove(member)
         network = self._network_of.pop(member)
-        queue = self._queues[network]
-        del queue[member]
-        if not queue:
-            del self._queues[network]
+        if network not in self._network_of.values():
+            self._turns.remove(network)
 
 
 class Hashing:
