@@ -81,8 +81,9 @@ def build_files(
     return FilesRoom(reactor, tree, digests, site)
 
 
-def open_tree(config: ServerConfig) -> Tree:
-    """The served directory. Raises CannotStart."""
+def open_tree(loaded: LoadedConfig) -> Tree:
+    """The served directory, without what must stay private in it. Raises CannotStart."""
+    config = loaded.config
     try:
         tag_of = local_tag if config.cluster is None else shared_tag
         if config.gate.enabled:
@@ -92,12 +93,14 @@ def open_tree(config: ServerConfig) -> Tree:
             tag_of = mover_tag
             if config.directory == config.state / NO_FILES:
                 config.directory.mkdir(exist_ok=True)
-        return Tree(str(config.directory), show_hidden=config.show_hidden, tag_of=tag_of)
+        tree = Tree(str(config.directory), show_hidden=config.show_hidden, tag_of=tag_of)
     except OSError as fault:
         raise CannotStart(
             f"{config.directory} cannot be served: {fault.strerror}; give a directory that "
             "this user can read."
         ) from fault
+    tree.keep_private(private_paths(loaded))
+    return tree
 
 
 def private_paths(loaded: LoadedConfig) -> list[str]:

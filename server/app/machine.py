@@ -263,7 +263,7 @@ class Machine:
             # A node that knows only the old ones could not connect again.
             self._tell_nodes(self._meeting.epoch, self._meeting.host, self._meeting.port)
         if self._service is not None:
-            self._service.use_keys(self._shared.keys)
+            self._service.gate.use_keys(self._shared.keys)
 
     # -- following -----------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from ..http.clock import Reactor
 from ..http.unarrived import UnarrivedAnswers
 from .config import LoadedConfig
 from .connections import build_connections
-from .files_room import build_files, open_tree, private_paths
+from .files_room import build_files, open_tree
 from .fleet import FleetPlan
 from .health import add_node_routes
 from .listeners import OpenListener, tls_server, url_of
@@ -60,8 +60,7 @@ class NodeService:
         self.config: ServerConfig = config
         self._reactor = reactor
         self.draining = False
-        self.tree = tree = open_tree(config)
-        tree.keep_private(private_paths(loaded))
+        tree = open_tree(loaded)
         self.pacer = Pacer(reactor, config.bandwidth, fleet.common_line())
         near: Any = UNIXClientEndpoint
         place: Any = near(reactor, str(fleet.socket))
@@ -149,10 +148,6 @@ class NodeService:
         self.connections.reconfigure(new)
         reload_waiting_pages(self._waiting, new)
         return new.needing_restart(old)
-
-    def reopen_logs(self) -> None:
-        """Begin a new access log: the old one was renamed."""
-        self.connections.reopen_log()
 
     def drain(self, finished: Callable[[], None]) -> None:
         """Accept no client, and answer those that wait; call back when all bodies are sent."""

@@ -143,7 +143,7 @@ def _serve(
             supervisor.begin,
             supervisor.terminate,
             supervisor.reload,
-            service.reopen_logs,
+            service.connections.reopen_log,
             supervisor.stop,
         )
 
@@ -223,7 +223,7 @@ def _serve_node(
                 node.reload(load())
 
         node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets)
-        return _Life(node.start, terminate, reload, node.reopen_logs, stop)
+        return _Life(node.start, terminate, reload, node.connections.reopen_log, stop)
 
     faults = _live(loaded, needs_of(loaded.config, several=True, asks=True), child, build)
     return faults, 1 if faults else 0

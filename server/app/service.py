@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 
-from ...protocol.ticket import KeyRing
 from ..admission.draw import ROUTE as PREQUEUE_ROUTE
 from ..admission.responses import STATUS_PREFIX
 from ..admission.wait_status import WaitStatus
@@ -29,7 +28,7 @@ from . import health
 from .admin_service import AdminService
 from .config import LoadedConfig
 from .connections import build_connections
-from .files_room import build_files, open_tree, private_paths
+from .files_room import build_files, open_tree
 from .line_room import LineRoom
 from .listeners import OpenListener, tls_server
 from .parts import InOrder, Part, ServerRoom
@@ -70,18 +69,17 @@ class Service:
         cluster = fleet.cluster if fleet is not None else None
         pages = Pages()
 
-        self.tree = tree = open_tree(config)
+        self.tree = tree = open_tree(loaded)
         self._state = state = StateRoom(
             config,
             reactor,
             now,
             cluster,
-            use_keys=self.use_keys,
+            use_keys=lambda keys: self.gate.use_keys(keys),
             keys_lost=lambda: self._queue.promise_again(),
             known=self._all_that_must_last,
         )
         self.store = state.store
-        tree.keep_private(private_paths(loaded))
         tls = tls_server(config)
         self._line = line = LineRoom(
             config, reactor, fleet.common_line() if fleet is not None else None
@@ -291,17 +289,9 @@ class Service:
             room.reconfigure(new)
         return new.needing_restart(old)
 
-    def reopen_logs(self) -> None:
-        """Begin a new access log: the old one was renamed."""
-        self.connections.reopen_log()
-
     def note_event(self, kind: str, text: str, level: str = "info", **data: Any) -> None:
         """Add a line to the operator's log."""
         self.admin.server.events.add(kind, text, level, **data)
-
-    def use_keys(self, keys: KeyRing) -> None:
-        """Sign and read tickets and passes with these keys."""
-        self.gate.use_keys(keys)
 
     # -- the end -----------------------------------------------------------------------------
 
