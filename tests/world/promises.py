@@ -61,29 +61,23 @@ WITHOUT_ORACLE: Mapping[str, Mapping[str, str]] = {
     "docs/cluster.md": {
         "Use workers when TLS keeps a core busy": "advice",
         "| parent | the listening sockets": "a definition",
-        "| a node dies |": (
+        "| a node or its machine is lost |": (
             "tests/test_server_cluster.py::"
             "test_a_node_that_is_lost_frees_its_slots_and_keeps_its_clients_places"
         ),
-        "| the leader dies |": (
-            "tests/test_e2e_workers.py::test_the_leader_may_be_killed_again_and_again"
+        "| the leader dies or stands still |": (
+            "tests/test_server_cluster.py::"
+            "test_no_place_grows_when_the_leader_is_lost_with_its_machine"
         ),
         "| the parent dies |": (
             "tests/test_e2e_workers.py::test_children_do_not_outlive_a_parent_that_was_killed"
         ),
-        "| SIGTERM to the parent |": (
+        "| SIGTERM |": (
             "tests/test_e2e_workers.py::test_a_stopped_server_lets_downloads_finish_and_is_gone"
         ),
         "- `/-/ready` stays 200": (
             "tests/test_server_cluster.py::"
             "test_without_a_leader_newcomers_get_tickets_and_no_large_download_starts"
-        ),
-        "A node that has heard no leader since its start": (
-            "tests/test_server_cluster.py::test_a_node_is_ready_once_it_has_met_a_leader"
-        ),
-        "If the node is lost before that": (
-            "tests/test_server_cluster.py::"
-            "test_tickets_of_a_node_without_a_leader_have_a_place_by_their_time_at_the_next"
         ),
         "Otherwise it begins anew, never as a mixture": (
             "tests/test_e2e_cluster.py::"
@@ -100,18 +94,7 @@ WITHOUT_ORACLE: Mapping[str, Mapping[str, str]] = {
         "A database that a cluster has used keeps its own keys.": (
             "tests/test_e2e_cluster.py::test_servers_with_and_without_cluster_refuse_each_other"
         ),
-        "| the leader's machine is lost |": (
-            "tests/test_server_cluster.py::"
-            "test_no_place_grows_when_the_leader_is_lost_with_its_machine"
-        ),
-        "| the leader is stopped and goes on later |": (
-            "tests/test_e2e_cluster.py::"
-            "test_a_leader_that_was_stopped_finds_another_in_its_place_and_follows"
-        ),
         "| the leader is cut off from the database": (
-            "tests/test_e2e_cluster.py::test_faults_at_random_break_no_promise"
-        ),
-        "| another machine is lost |": (
             "tests/test_e2e_cluster.py::test_faults_at_random_break_no_promise"
         ),
     },
