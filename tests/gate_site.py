@@ -70,6 +70,7 @@ class GateProcess:
 
     def start(self) -> None:
         with self.log.open("a") as log:
+            said = log.tell()
             self.process = subprocess.Popen(
                 [
                     *(TIDEGATE, *self.words, "--admin", f"127.0.0.1:{self.admin_port}"),
@@ -79,7 +80,10 @@ class GateProcess:
                 stderr=log,
                 cwd=self.folder,
             )
-        wait_for(lambda: listens(self.admin_port) or self.process.poll() is not None, 60)
+        # It listens before it is ready.
+        wait_for(
+            lambda: b"\nready " in self.log.read_bytes()[said:] or self.process.poll() is not None, 60
+        )
         assert self.process.poll() is None, self.log.read_text()
 
     def __enter__(self) -> GateProcess:
