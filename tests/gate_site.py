@@ -80,10 +80,13 @@ class GateProcess:
                 stderr=log,
                 cwd=self.folder,
             )
-        # It listens before it is ready.
-        wait_for(
-            lambda: b"\nready " in self.log.read_bytes()[said:] or self.process.poll() is not None, 60
-        )
+
+        def has_begun() -> bool:
+            # It listens before it is ready.
+            ready = b"\nready " in self.log.read_bytes()[said:]
+            return ready or self.process.poll() is not None
+
+        wait_for(has_begun, 60)
         assert self.process.poll() is None, self.log.read_text()
 
     def __enter__(self) -> GateProcess:
