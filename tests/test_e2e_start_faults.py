@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.installed import PYTHON
+from tests.running import fork_server
 from tidegate.server.app.config import CannotStart, ConfigError, start_fault
 
 pytestmark = pytest.mark.e2e
@@ -161,17 +162,23 @@ def told(folder: Path, flags: Sequence[str], patch: str = "") -> str:
     for flag, value in defaults.items():
         if flag not in flags:
             words += [flag, value]
-    done = subprocess.run(
-        [PYTHON, "-c", program, *words, *flags],
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode in (1, 2), (done.returncode, done.stdout, done.stderr)
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.stderr
+    if patch:
+        done = subprocess.run(
+            [PYTHON, "-c", program, *words, *flags],
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        code, output, said = done.returncode, done.stdout, done.stderr
+    else:
+        server = fork_server().start([*words, *flags], folder, os.environ)
+        with server.stdout, server.stderr:
+            code, output, said = server.wait(100), server.stdout.read(), server.stderr.read()
+    assert code in (1, 2), (code, output, said)
+    assert output == ""
+    assert "Traceback" not in said, said
+    return said
 
 
 @pytest.fixture
