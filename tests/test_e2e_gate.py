@@ -452,7 +452,7 @@ def test_without_the_gate_files_go_on_or_clients_are_told(tmp_path: Path, if_abs
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_gate_that_is_restarted_finds_its_leases_again(tmp_path: Path, number: int) -> None:
     digests = make_release(tmp_path / "release", big_iso=8 * SIZE)
-    with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):
+    with gate_and_nginx(tmp_path, *ONE[:-1], "2MB") as (gate, nginx):
         outs = [tmp_path / "first", tmp_path / "second"]
         first = fetch(nginx, outs[0], PROGRAMS["curl"], "/big.iso")
         wait_for(lambda: outs[0].exists() and outs[0].stat().st_size > SIZE)
