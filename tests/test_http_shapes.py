@@ -252,8 +252,11 @@ def _filled(root: Path) -> dict[str, str]:
     return {"etag": answer.text("etag") or "", "modified": answer.text("last-modified") or ""}
 
 
-@pytest.mark.parametrize("proxies", [(), ("192.0.2.0/24",)], ids=["direct", "proxied"])
-@pytest.mark.parametrize("busy", [False, True], ids=["free", "busy"])
+@pytest.mark.parametrize(
+    ("busy", "proxies"),
+    [(False, ()), (True, ("192.0.2.0/24",))],
+    ids=["free and direct", "busy and proxied"],
+)
 def test_every_request_has_the_answer_record_and_bill_of_the_parser(
     busy: bool, proxies: tuple[str, ...]
 ) -> None:
