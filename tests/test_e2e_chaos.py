@@ -440,7 +440,7 @@ def mended(got: bytes, whole: bytes, most_bytes: int) -> bytes:
 
 def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) -> None:
     seed = os.environ.get("TIDEGATE_CHAOS_SEED") or f"{random.randrange(1 << 32)}"
-    limit_s = float(os.environ.get("TIDEGATE_CHAOS_S", "25"))
+    limit_s = float(os.environ.get("TIDEGATE_CHAOS_S", "15"))
     happened: list[str] = [f"TIDEGATE_CHAOS_SEED={seed}"]
     chaos = Chaos(tmp_path, seed)
     faults = [

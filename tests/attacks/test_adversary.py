@@ -35,7 +35,7 @@ _STORED = Results(Path(__file__).with_name("adversary.jsonl"), "fair")
 _WORST = [Attack(**values) for values, *_ in _STORED.played("Attack")]
 _CROWDS = [HonestCrowd(**values) for values, *_ in _STORED.played("HonestCrowd")]
 #: Seconds of search for attackers that nobody knows yet.
-_SECONDS = float(os.environ.get("ADVERSARY_SECONDS", "10"))
+_SECONDS = float(os.environ.get("ADVERSARY_SECONDS", "5"))
 #: A stored attacker costs at most this part of what the shares of one network cost (2.2 of a mean
 #: session). The worst one costs 0.64 of it, and without the order of networks up to 0.91.
 _MARGIN = 0.75
