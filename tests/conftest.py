@@ -68,16 +68,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 #: The files that take longest come first, or the others' processes would wait for them at the end.
 LONGEST = (
-    "test_e2e_cluster",
-    "test_docs_benches",
-    "test_e2e_chaos",
-    "test_e2e_admin_api",
-    "test_e2e_disk",
-    "test_e2e_firefox",
-    "test_docs_commands",
-    "test_e2e_crash",
+    "test_e2e_gate",
     "test_e2e_deb",
+    "test_e2e_cluster",
     "test_e2e_admin",
+    "test_e2e_loadtest",
+    "test_e2e_image",
+    "test_docs_commands",
+    "test_e2e_installed",
+    "test_e2e_disk",
+    "test_docs_benches",
+    "test_e2e_workers",
+    "test_e2e_firefox",
+    "test_e2e_loadtest_cli",
+    "test_e2e_crash",
+    "test_twins_servers",
+    "test_twins_http",
+    "test_e2e_chaos",
+    "test_search",
 )
 
 
