@@ -24,6 +24,7 @@ from ..http.proxies import TrustedProxies
 from ..http.request import Request
 from ..store.database import Database
 from .line_room import LineRoom
+from .parts import Part
 from .shared import Shared
 
 
@@ -167,22 +168,13 @@ def _fault(nodes: Nodes, plan: FleetPlan, now: float) -> str:
     return " ".join(found)
 
 
-class NodePort:
-    """The socket for nodes, which only this user can open."""
+def node_port(reactor: Reactor, leader: Leader, path: Path) -> Part:
+    """The socket for nodes, which only this user can open; that of an earlier leader goes."""
+    links: LinkFactory[FromNode] = LinkFactory(reactor, decode_from_node, leader.peer)
+    opened: list[Any] = []
 
-    def __init__(self, reactor: Reactor, leader: Leader, path: Path) -> None:
-        self._reactor = reactor
-        self._factory: LinkFactory[FromNode] = LinkFactory(reactor, decode_from_node, leader.peer)
-        self._path = path
-        self._port: Any = None
+    def begin() -> None:
+        path.unlink(missing_ok=True)
+        opened.append(reactor.listenUNIX(str(path), links, backlog=64, mode=0o600))
 
-    def open(self) -> None:
-        """Listen; removes the socket of an earlier leader."""
-        self._path.unlink(missing_ok=True)
-        self._port = self._reactor.listenUNIX(
-            str(self._path), self._factory, backlog=64, mode=0o600
-        )
-
-    def close(self) -> Any:
-        """Listen no more."""
-        return self._port.stopListening() if self._port is not None else None
+    return Part("node port", begin, lambda: opened.pop().stopListening())

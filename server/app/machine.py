@@ -16,14 +16,15 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from twisted.application.internet import ClientService
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from ..cluster.candidate import Candidate
 from ..cluster.election import Candidacy, Standing
 from ..cluster.identity import MutualTls
-from ..cluster.link import NOBODY, LinkFactory, Redial
-from ..cluster.messages import FromLeader, FromNode, Hello, decode_from_leader, decode_from_node
+from ..cluster.link import NOBODY, LinkFactory, keep_connected
+from ..cluster.messages import FromNode, Hello, decode_from_leader, decode_from_node
 from ..cluster.node import NodeHome, RemoteAdmission
 from ..files.pacer import Pacer
 from ..http.clock import Reactor, Repeat
@@ -94,7 +95,7 @@ class Machine:
         self._port: Any = None
         self._candidate: Candidate | None = None
         self._service: Any = None
-        self._relay: Redial[FromLeader] | None = None
+        self._relay: ClientService | None = None
         self._follower: RemoteAdmission | None = None
         self._admin: AdminConnections | None = None
         self._followed = ""
@@ -114,7 +115,7 @@ class Machine:
         host, number = _address(config)
         try:
             self._port = self._reactor.listenTCP(
-                number, self._tls.around(self._door, client=False), interface=host
+                number, self._tls.around(self._door), interface=host
             )
         except Exception as fault:
             raise CannotStart(
@@ -280,8 +281,8 @@ class Machine:
             relay.begin()
             self._follower = relay
             links = LinkFactory(self._reactor, decode_from_leader, relay.peer)
-            self._relay = Redial(self._reactor, endpoint, links, 0.1)
-            self._relay.start()
+            self._relay = keep_connected(self._reactor, endpoint, links)
+            self._relay.startService()
             if self._opened_admin is not None:
                 self._listen_for_admin(config, relay, self._opened_admin)
         self._introduce(list(self._fleet.urls))
@@ -315,8 +316,9 @@ class Machine:
         if self._admin is not None:
             Deferred.fromCoroutine(self._admin.close())
             self._admin = None
-        if self._relay is not None:
-            self._relay.stop()
+        if self._relay is not None and self._follower is not None:
+            self._relay.stopService()
+            self._follower.stop()
             self._relay = self._follower = None
 
     def _introduce(self, urls: list[str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import fail
-from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint
+from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectError
 
 from ...protocol.disk.durable import write_whole
@@ -72,10 +72,11 @@ class MeetingEndpoint:
             near: Any = UNIXClientEndpoint
             return near(self._reactor, str(self._socket)).connect(factory)
         far: Any = HostnameEndpoint
+        secured: Any = wrapClientTLS
         tls = MutualTls(found.identities, self._wall())
         # A leader that does not answer may be lost; the file then has the next one.
         endpoint = far(self._reactor, found.host, found.port, timeout=1.0)
-        return endpoint.connect(tls.around(factory, client=True))
+        return secured(tls, endpoint).connect(factory)
 
     def _read(self) -> Meeting | None:
         """The latest content; None before the first."""

@@ -22,7 +22,7 @@ from ..admission.rules import RuleBook
 from ..cluster.degraded import NoJournal
 from ..cluster.leader import Nodes
 from ..cluster.line import FleetLine
-from ..cluster.link import LinkFactory, Redial
+from ..cluster.link import LinkFactory, keep_connected
 from ..cluster.messages import Hello, Terms, decode_from_leader
 from ..cluster.node import NodeHome, RemoteAdmission, RemoteDigests
 from ..files.pacer import Pacer
@@ -115,13 +115,12 @@ class NodeService:
             per_address=fleet.common_counts(),
         )
         links = LinkFactory(reactor, decode_from_leader, self.admission.peer)
-        # A lost leader is looked for ten times a second: it returns within 1 or 2 s.
-        link = Redial(reactor, place, links, 0.1)
+        link = keep_connected(reactor, place, links)
         self._parts = InOrder(
             [
                 self.connections.log_part(),
                 *self._files.parts(),
-                Part("link", link.start, link.stop),
+                Part("link", link.startService, link.stopService),
                 Part("admission", self.admission.begin, self.admission.stop),
                 *self.connections.parts(),
                 *(self.connections.listening() if sockets else ()),

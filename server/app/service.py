@@ -241,10 +241,9 @@ class Service:
         yield from self._queue.parts()
         leader = self.leader
         if leader is not None and fleet is not None:
-            from .fleet import NodePort
+            from .fleet import node_port
 
-            port = NodePort(self.reactor, leader, fleet.socket)
-            yield Part("node port", port.open, port.close)
+            yield node_port(self.reactor, leader, fleet.socket)
             yield Part("leader", lambda: leader.start(self._tell_ready), leader.leave)
         yield from self.connections.parts()
         yield Part("waiting clients", end=self.gate.drain)

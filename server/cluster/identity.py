@@ -97,7 +97,7 @@ class MutualTls:
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
         return SSL.Connection(self._context, None)
 
-    def around(self, factory: Any, *, client: bool) -> Any:
-        """A factory whose protocols speak through TLS."""
+    def around(self, factory: Any) -> Any:
+        """The factory of a server whose protocols speak through TLS."""
         wrapped: Any = TLSMemoryBIOFactory
-        return wrapped(self, client, factory)
+        return wrapped(self, False, factory)

@@ -48,7 +48,7 @@ class LeaderBounds(NamedTuple):
     look_s: float = 0.02
     #: Bounds the list of blocked networks for nodes. With more, nodes have every request judged.
     most_blocked: int = 1_000
-    #: Bounds the list of logins and API tokens for machines. With more, every client may have one.
+    #: Bounds the list of logins and API tokens for machines, which hear it four times a second.
     most_proofs: int = 1_000
     most_sent_away: int = 1_000
     #: A machine that was lost has its share of the slots for so long: its downloads are resumed, or
@@ -309,7 +309,6 @@ class Node:
     #: When it told its progress last.
     told_s: float = 0.0
     terms: messages.Terms | None = None
-    proofs: messages.Proofs | None = None
 
     def send(self, message: messages.FromLeader) -> None:
         """Tell the node."""
@@ -711,20 +710,14 @@ class Leader:
             if not node.serves:
                 # A candidate hears something at every tick: silence is its witness.
                 node.untold_s = TUNING.again_s
-                self._tell_proofs(node)
             self._tell_node(node, terms)
             if node.silent_s >= TUNING.silent_s:
                 _log.error("Node {name} says nothing; its connection is cut.", name=node.name)
                 node.link.drop()
 
-    def _tell_proofs(self, node: Node) -> None:
+    def _proofs(self) -> tuple[str, ...] | None:
         proofs = self._home.proofs()
-        if proofs is not None and len(proofs) > TUNING.most_proofs:
-            proofs = None
-        told = messages.Proofs(None if proofs is None else tuple(sorted(proofs)))
-        if told != node.proofs:
-            node.proofs = told
-            node.send(told)
+        return None if proofs is None or len(proofs) > TUNING.most_proofs else tuple(proofs)
 
     def _terms(self) -> messages.Terms:
         """What nodes may do without asking, as things are now."""
@@ -748,7 +741,7 @@ class Leader:
         if node.serves:
             terms = replace(terms, bandwidth_bytes_s=self._cap_of(node.machine))
         else:
-            terms = replace(terms, keys=())
+            terms = replace(terms, keys=(), proofs=self._proofs())
         if terms != node.terms or node.untold_s >= TUNING.again_s:
             node.terms, node.untold_s = terms, 0.0
             node.send(terms)

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from twisted.application.internet import ClientService
 from twisted.internet import protocol
 from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 
-from ..http.clock import Clock, cancel
+from ..http.clock import Clock, Reactor, cancel
 from .messages import MOST_BYTES, BadFrame, FromLeader, FromNode, encode_frame
 
 _log = Logger()
 Received = TypeVar("Received")
 
 
+@dataclass(frozen=True, slots=True)
 class Peer(Generic[Received]):
     """Who hears of one connection: its beginning, its messages, its end."""
 
-    def __init__(
-        self,
-        opened: Callable[[Link[Received]], None],
-        received: Callable[[Link[Received], list[Received]], None],
-        closed: Callable[[Link[Received]], None],
-    ) -> None:
-        self.opened = opened
-        self.received = received
-        self.closed = closed
+    opened: Callable[[Link[Received]], None]
+    received: Callable[[Link[Received], list[Received]], None]
+    closed: Callable[[Link[Received]], None]
 
 
 #: Cuts each connection, while no machine leads here.
@@ -72,8 +69,6 @@ class Link(Int32StringReceiver, Generic[Received]):
         self._decode = decode
         self._peer = peer
         self._silent = silent
-        #: Called once, when the connection is lost.
-        self.lost: Callable[[], None] = lambda: None
         self._out: list[FromNode | FromLeader] = []
         self._flush_soon: Any = None
         self.open = False
@@ -133,7 +128,6 @@ class Link(Int32StringReceiver, Generic[Received]):
                 self._silent.remove(self)
             cancel(self._flush_soon)
             self._peer.closed(self)
-            self.lost()
 
 
 class LinkFactory(protocol.Factory, Generic[Received]):
@@ -158,45 +152,11 @@ class LinkFactory(protocol.Factory, Generic[Received]):
         return Link(self._reactor, self._decode, self.peer, self._silent)
 
 
-class Redial(Generic[Received]):
-    """Keeps one connection to wherever `endpoint` leads, and tries again `pause_s` after a loss."""
+def keep_connected(reactor: Reactor, endpoint: Any, links: LinkFactory[Any]) -> ClientService:
+    """Keeps one connection to wherever `endpoint` leads.
 
-    def __init__(
-        self, reactor: Clock, endpoint: Any, links: LinkFactory[Received], pause_s: float
-    ) -> None:
-        self._reactor = reactor
-        self._endpoint = endpoint
-        self._links = links
-        self._pause_s = pause_s
-        self._link: Link[Received] | None = None
-        self._call: Any = None
-        self._stopped = False
-
-    def start(self) -> None:
-        """Connect."""
-        self._call = None
-        self._endpoint.connect(self._links).addCallbacks(self._connected, self._again)
-
-    def stop(self) -> None:
-        """Connect no more; the connection that is there is cut."""
-        self._stopped = True
-        if self._call is not None:
-            self._call.cancel()
-        if self._link is not None:
-            self._link.drop()
-
-    def _connected(self, link: Any) -> None:
-        # An endpoint or TLS may have wrapped it.
-        while not isinstance(link, Link):
-            link = getattr(link, "wrappedProtocol", None) or link._wrappedProtocol
-        self._link = link
-        link.lost = self._again
-        if self._stopped:
-            link.drop()
-        elif not link.open:
-            self._again()
-
-    def _again(self, reason: object = None) -> None:
-        self._link = None
-        if not self._stopped:
-            self._call = self._reactor.callLater(self._pause_s, self.start)
+    A lost leader is looked for ten times a second: it returns within 1 or 2 s.
+    """
+    kept: Any = ClientService
+    found: ClientService = kept(endpoint, links, lambda failures: 0.1, reactor)
+    return found

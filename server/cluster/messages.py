@@ -231,15 +231,9 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
     policy: str = ""
     settings: bytes = b""
     epoch: int = 0
-
-
-class Proofs(msgspec.Struct, frozen=True, array_like=True, tag="proofs"):
-    """The proofs with which requests of the admin page may have a large body.
-
-    They are the SHA-256 of all valid API tokens and logins, in hexadecimal. None: not known yet.
-    """
-
-    digests: tuple[str, ...] | None
+    #: What a request to another machine's admin page needs to have a large body: the SHA-256 of all
+    #: valid API tokens and logins, in hexadecimal. None: not known, and every client may have one.
+    proofs: tuple[str, ...] | None = None
 
 
 class Respond(msgspec.Struct, frozen=True, array_like=True, tag="respond"):
@@ -342,7 +336,6 @@ class Digests(msgspec.Struct, frozen=True, array_like=True, tag="digests"):
 FromNode = Hello | Ask | Gone | Ending | Ended | Parting | ProgressReport | Handover | FindDigests
 FromLeader = (
     Terms
-    | Proofs
     | Respond
     | Allow
     | Begin

@@ -187,7 +187,7 @@ class RemoteAdmission:
         self._allowed: dict[Request, set[str]] = {}
         #: The blocked networks, as the leader told last.
         self.blocked = BlockList(time.time)
-        #: The logins and API tokens that hold, see `Proofs`.
+        #: The logins and API tokens that hold, see `Terms`.
         self.proofs: frozenset[str] | None = None
         self._digests: dict[int, Deferred[FileDigests | None]] = {}
         self._numbers = 0
@@ -206,8 +206,10 @@ class RemoteAdmission:
         self._wait_for_leader()
 
     def stop(self) -> None:
-        """Stop the clocks."""
+        """Stop the clocks, and cut the connection to the leader."""
         self._timer.stop()
+        if self._link is not None:
+            self._link.drop()
         cancel(self._patience)
         self._close_degraded()
 
@@ -591,9 +593,6 @@ class RemoteAdmission:
                     link.drop()
                     return
                 self._use(message)
-            elif isinstance(message, messages.Proofs):
-                told = message.digests
-                self.proofs = None if told is None else frozenset(told)
             elif isinstance(message, messages.Digests):
                 waiting = self._digests.pop(message.number, None)
                 if waiting is not None:
@@ -605,6 +604,7 @@ class RemoteAdmission:
 
     def _use(self, terms: messages.Terms) -> None:
         before, self._terms, self.met_leader = self._terms, terms, True
+        self.proofs = None if terms.proofs is None else frozenset(terms.proofs)
         self.blocked.become(terms.blocked or ())
         self._home.outlet.set_bandwidth(terms.bandwidth_bytes_s)
         if terms.rules != before.rules:

@@ -26,7 +26,7 @@ class Door:
         )
         factory: Any = LinkFactory(self.clock, decode_from_node, peer, door=True)
         if tls:
-            factory = MutualTls([make_identity(0.0)], 0.0).around(factory, client=False)
+            factory = MutualTls([make_identity(0.0)], 0.0).around(factory)
         self.factory = factory
 
     def connect(self) -> tuple[Any, StringTransportWithDisconnection]:
