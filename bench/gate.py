@@ -19,6 +19,8 @@ import threading
 import time
 from pathlib import Path
 
+from bench.shared.processes import cpu_s
+
 _FILE_BYTES = 400_000
 _LEASE = re.compile(rb"Tidegate-Lease: ([0-9a-f]{32})")
 
@@ -48,12 +50,6 @@ def _ask(folder: Path, network: int, count: int) -> None:
             report.send(b"<190>Nov 26 20:00:00 tidegate: %b 200 %d OK" % (lease[1], _FILE_BYTES))
 
 
-def _cpu_s(process: int) -> float:
-    """What this process has used."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def measure(decisions: int, connections: int, policy: str) -> str:
     """One line with the figures."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -73,7 +69,7 @@ def measure(decisions: int, connections: int, policy: str) -> str:
                 if not any(line.startswith("ready ") for line in gate.stdout):
                     sys.exit("the gate did not start")
                 _ask(folder, 255, 500)
-                cpu_s, began_s = _cpu_s(gate.pid), time.monotonic()
+                used_s, began_s = cpu_s(gate.pid), time.monotonic()
                 askers = [
                     threading.Thread(target=_ask, args=(folder, one, decisions // connections))
                     for one in range(connections)
@@ -82,13 +78,13 @@ def measure(decisions: int, connections: int, policy: str) -> str:
                     asker.start()
                 for asker in askers:
                     asker.join()
-                took_s, cpu_s = time.monotonic() - began_s, _cpu_s(gate.pid) - cpu_s
+                took_s, used_s = time.monotonic() - began_s, cpu_s(gate.pid) - used_s
             finally:
                 gate.terminate()
     done = decisions // connections * connections
     return (
-        f"{policy}: {done} decisions in {took_s:.1f} s; {1e6 * cpu_s / done:.0f} µs of the gate's "
-        f"CPU each, {done / max(cpu_s, 0.01):.0f} a second of one core"
+        f"{policy}: {done} decisions in {took_s:.1f} s; {1e6 * used_s / done:.0f} µs of the gate's "
+        f"CPU each, {done / max(used_s, 0.01):.0f} a second of one core"
     )
 
 

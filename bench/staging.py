@@ -31,6 +31,7 @@ from typing import Any
 import tidegate
 from bench.shared.ending import end_cleanly
 from bench.shared.ports import free_port
+from bench.shared.processes import cpu_s
 from bench.shared.subject import require
 
 #: Profiles name their files relative to this folder.
@@ -133,23 +134,23 @@ class ProcessMeter(threading.Thread):
 
     def __init__(self, pid: int, table: Path) -> None:
         super().__init__(daemon=True)
-        self._folder, self._table = Path("/proc") / str(pid), table
+        self._pid, self._table = pid, table
         self._ended = threading.Event()
         self.rows: list[tuple[float, int, float]] = []
 
     def run(self) -> None:
         """Sample until `end`, or until the process ends."""
         begun = time.monotonic()
-        page, tick = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+        page = os.sysconf("SC_PAGE_SIZE")
         with self._table.open("w", encoding="ascii", buffering=1) as out:
             out.write("t_s,rss_bytes,cpu_s\n")
             while not self._ended.wait(1.0):
                 try:
-                    memory = int((self._folder / "statm").read_text().split()[1]) * page
-                    fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
+                    memory = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1]) * page
+                    used_s = cpu_s(self._pid)
                 except OSError:
                     return
-                row = (time.monotonic() - begun, memory, sum(map(int, fields[11:13])) / tick)
+                row = (time.monotonic() - begun, memory, used_s)
                 self.rows.append(row)
                 out.write(f"{row[0]:.1f},{row[1]},{row[2]:.2f}\n")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 from bench.multicast.peers import PEERS
+from bench.shared.processes import cpu_s
 
 PORT = 8080
 
@@ -83,11 +84,11 @@ class MulticastBench:
         outs = [scratch / f"r{number}" / "obj.bin" for number in range(count)]
         for out in outs:
             out.parent.mkdir()
-        cpu_s = 0.0
+        used_s = 0.0
         try:
             with network:
                 if tool == "ours":
-                    server, cpu_s, before, begun = self._ours(network, scratch, outs, late_s or {})
+                    server, used_s, before, begun = self._ours(network, scratch, outs, late_s or {})
                 else:
                     kbit = network.rate_mbit * 950
                     before, begun = PEERS[tool](network, self.file, scratch, outs, kbit)
@@ -95,16 +96,17 @@ class MulticastBench:
                 time.sleep(0.2)
                 after = network.wire()
                 if tool == "ours":
-                    cpu_s = _cpu_s(server) - cpu_s
+                    # `ip netns exec` has replaced itself by its command.
+                    used_s = cpu_s(server) - used_s
             good = sum(map(self._right, outs))
             results = _results(scratch, count) if tool == "ours" else []
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         sent = after[0] - before[0]
         ratio = sent / max(1, self.file.stat().st_size)
-        note = _note(results, cpu_s) if tool == "ours" else ""
+        note = _note(results, used_s) if tool == "ours" else ""
         loss = network.loss_percent
-        return TrialRow(tool, loss, good, count, ratio, whole - begun, note, results, cpu_s, sent)
+        return TrialRow(tool, loss, good, count, ratio, whole - begun, note, results, used_s, sent)
 
     def serve_words(self, receivers: int, state: Path) -> list[str]:
         """The command line of our server."""
@@ -139,12 +141,12 @@ class MulticastBench:
         for number, out in enumerate(outs):
             _until((out.parent / "ready").exists, f"receiver {number}")
         time.sleep(0.3)
-        before, begun, cpu_s = network.wire(), time.monotonic(), _cpu_s(server.pid)
+        before, begun, used_s = network.wire(), time.monotonic(), cpu_s(server.pid)
         go.touch()
         for number, delay_s in sorted(late_s.items(), key=lambda item: item[1]):
             time.sleep(max(0.0, begun + delay_s - time.monotonic()))
             (outs[number].parent / "go").touch()
-        return server.pid, cpu_s, before, begun
+        return server.pid, used_s, before, begun
 
     def _wait(self, outs: list[Path], begun: float, timeout_s: float) -> float:
         """The time at which the last output has its full size, or of the timeout."""
@@ -157,15 +159,6 @@ class MulticastBench:
 
     def _right(self, path: Path) -> bool:
         return path.exists() and hashlib.sha256(path.read_bytes()).digest() == self.digest
-
-
-def _cpu_s(pid: int) -> float:
-    """User and system time of a process so far. `ip netns exec` replaces itself by its command."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _results(scratch: Path, count: int) -> list[dict[str, object]]:
