@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-from ..contract import ELSEWHERE, TicketRow, TicketState
+from ..contract import TicketRow, TicketState
 
 STATES = tuple(TicketState)
 #: Counts of visits stop here.
@@ -27,87 +26,6 @@ BACK = 4e15
 BACK_FROM = BACK / 2.0
 #: Rows that a full table grows by, as each column has a price of its own.
 _MORE = 256
-
-
-#: Numbers of a page, as a power of two.
-_PAGE_BITS = 7
-_IN_PAGE = (1 << _PAGE_BITS) - 1
-_BLANK_PAGE = array("i", [-1]) * (1 << _PAGE_BITS)
-
-
-class RowsByNumber:
-    """Which row a number has: a mapping with the few words of `dict` that are asked of it.
-
-    Numbers come one after another, so they need no hashing: pages of rows cost 6 bytes a ticket
-    where a dict of a million costs 75. Those of nodes without a leader come from anywhere; they are
-    in a dict.
-    """
-
-    __slots__ = ("_elsewhere", "_live", "_pages")
-
-    def __init__(self) -> None:
-        self._pages: dict[int, array[int]] = {}
-        #: How many numbers of each page have a row.
-        self._live: dict[int, int] = {}
-        self._elsewhere: dict[int, int] = {}
-
-    def __getitem__(self, number: int) -> int:
-        """The row of a live ticket; raises KeyError."""
-        page = self._pages.get(number >> _PAGE_BITS)
-        row = -1 if page is None else page[number & _IN_PAGE]
-        return self._elsewhere[number] if row < 0 else row
-
-    def get(self, number: int) -> int | None:
-        """The row of a ticket, None unless it lives."""
-        page = self._pages.get(number >> _PAGE_BITS)
-        row = -1 if page is None else page[number & _IN_PAGE]
-        return self._elsewhere.get(number) if row < 0 else row
-
-    def __contains__(self, number: int) -> bool:
-        """Whether it lives."""
-        return self.get(number) is not None
-
-    def __len__(self) -> int:
-        """How many live."""
-        return sum(self._live.values()) + len(self._elsewhere)
-
-    def __setitem__(self, number: int, row: int) -> None:
-        """A number that has no row yet has this one."""
-        if not 0 <= number < ELSEWHERE:
-            self._elsewhere[number] = row
-            return
-        at = number >> _PAGE_BITS
-        page = self._pages.get(at)
-        if page is None:
-            page = self._pages[at] = _BLANK_PAGE[:]
-            self._live[at] = 0
-        page[number & _IN_PAGE] = row
-        self._live[at] += 1
-
-    def pop(self, number: int) -> int:
-        """Take a live number out; returns the row that it had."""
-        at = number >> _PAGE_BITS
-        page = self._pages.get(at)
-        if page is None:
-            return self._elsewhere.pop(number)
-        row, page[number & _IN_PAGE] = self[number], -1
-        self._live[at] -= 1
-        if not self._live[at]:
-            del self._pages[at], self._live[at]
-        return row
-
-    def items(self) -> Iterator[tuple[int, int]]:
-        """All numbers with their rows."""
-        for at, page in self._pages.items():
-            first = at << _PAGE_BITS
-            for number, row in enumerate(page, first):
-                if row >= 0:
-                    yield number, row
-        yield from self._elsewhere.items()
-
-    def values(self) -> Iterator[int]:
-        """All rows in use."""
-        return (row for _, row in self.items())
 
 
 class TicketTable:
@@ -146,7 +64,7 @@ class TicketTable:
     )
 
     def __init__(self) -> None:
-        self.rows = RowsByNumber()
+        self.rows: dict[int, int] = {}
         #: Blank rows; the next to be used is the last.
         self._free: list[int] = []
         self.number = array("q")
