@@ -1201,7 +1201,7 @@ class AdmissionPolicy:
             of.update((row.number, whose))
         queue.restore(apart, now, until_s, self.is_large)
         # The journal does not have the returns that clients were told.
-        self._ready.told_before_until_s = now + longest_return_s(self.settings)
+        self.state.told_before_until_s = now + longest_return_s(self.settings)
         for one in rows:
             at = queue.table.rows.get(one.number)
             if at is not None:

@@ -55,20 +55,19 @@ class ReadyList:
         "_queue",
         "_room",
         "_settings",
-        "told_before_until_s",
+        "_state",
     )
 
     def __init__(
         self, state: AdmissionState, settings: PolicySettings, policy: Policy, room: Room
     ) -> None:
+        self._state = state
         self._queue = state.queue
         self._estimator = state.estimator
         self._capacity = state.capacity
         self._settings = settings
         self._policy = policy
         self._room = room
-        #: A server before this one told clients to return by this time at the latest.
-        self.told_before_until_s = -math.inf
         #: What growth has added to the target, and when it did so last.
         self._extra = 0
         self._grown_s = -math.inf
@@ -129,7 +128,7 @@ class ReadyList:
         key is before all others.
         """
         table = self._queue.table
-        until_s = self.told_before_until_s + self._settings.ticket_ttl_s
+        until_s = self._state.told_before_until_s + self._settings.ticket_ttl_s
         if table.raw[row] or table.key[row] == -math.inf or now >= until_s:
             return False
         self._queue.keep_until(row, until_s)

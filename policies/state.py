@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from .capacity import Capacity
@@ -48,3 +49,5 @@ class AdmissionState:
     first_uses: FirstUses = field(default_factory=FirstUses)
     #: No download starts; what runs may finish, new requests are queued.
     closed: bool = False
+    #: A server before this one told clients to return by this time at the latest.
+    told_before_until_s: float = -math.inf

@@ -411,9 +411,10 @@ def test_a_restart_gives_a_ticket_back_once_more_and_no_more() -> None:
         assert policy.place(ticket) == place
 
 
+@pytest.mark.parametrize("switched", [False, True])
 @pytest.mark.parametrize("state", [TicketState.READY, TicketState.WAITING])
 def test_a_restart_ends_no_ticket_before_the_return_that_its_client_was_told(
-    state: TicketState,
+    state: TicketState, switched: bool
 ) -> None:
     """The journal does not have the return: seed 5032 of the simulated worlds lost three places."""
     fields = {"slots": 1, "ready_list": 1, "ticket_ttl_s": 40.0, "come_back_s": 100.0}
@@ -430,6 +431,8 @@ def test_a_restart_ends_no_ticket_before_the_return_that_its_client_was_told(
     assert row.state is state
     policy = make(**fields)
     policy.restore([row], 10.0, 100)
+    if switched:
+        policy = make_policy("ticket", policy.settings, random.Random(1), previous=policy)
     for now in (10.5, 51.0, 100.0):
         assert policy.advance(now).expired == ()
     assert admit(policy, job(asked), 101.0, ticket).ticket == ticket

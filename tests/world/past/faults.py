@@ -232,7 +232,7 @@ PAST: tuple[PastFault, ...] = (
         "restored-tickets-end-too-soon",
         "3fb277e",
         "policies.admission",
-        "        self._ready.told_before_until_s = now + longest_return_s(self.settings)\n",
+        "        self.state.told_before_until_s = now + longest_return_s(self.settings)\n",
         "",
     ),
     PastFault(
