@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from .plan import POLICY_NAMES, FaultPlan
 
 if TYPE_CHECKING:
+    from .programs import SimulatedClient
     from .world import World
 
 _DATABASE = ("tidegate.db", "tidegate.db-wal", "tidegate.db-shm")
@@ -119,61 +121,101 @@ def _delete(world: World, fault: FaultPlan) -> None:
 def _policy(world: World, fault: FaultPlan) -> None:
     if world.running:
         name = POLICY_NAMES[int(fault.pick * len(POLICY_NAMES))]
-        assert world.life is not None
-        service = world.life.service
-        world.cause(f"policy becomes {name}")
-        world.switched_s = world.schedule.now
-        service.admin.server.revisions.apply(name, service.gate.settings, "operator")
+        world.operator.change(f"policy becomes {name}", "PATCH", "/settings", {"policy": name})
 
 
 def _settings(world: World, fault: FaultPlan) -> None:
-    if world.running:
-        assert world.life is not None
-        service = world.life.service
-        old = service.gate.settings
+    gate = world.gate
+    if gate is not None:
         slots = 1 + int(fault.pick * 8)
         changes = {
             "slots": slots,
-            "reserve_small": min(old.reserve_small, slots - 1),
+            "reserve_small": min(gate.settings.reserve_small, slots - 1),
             "connections_per_lease": 1 + int(fault.pick * 97) % 4,
             "bandwidth_bytes_s": None if fault.pick < 0.3 else world.network.wire.rate_bytes_s,
         }
-        new = type(old).model_validate({**old.model_dump(), **changes})
-        world.cause(f"settings become {changes}")
-        world.switched_s = world.schedule.now
-        service.admin.server.revisions.apply(service.gate.policy.name, new, "operator")
+        asked = {"settings": changes}
+        world.operator.change(f"settings become {changes}", "PATCH", "/settings", asked)
 
 
 def _doors(world: World, fault: FaultPlan) -> None:
     def let(closed: bool) -> None:
-        if world.running:
-            assert world.life is not None
-            world.life.service.gate.close_doors(closed)
-            world.cause("doors are " + ("closed" if closed else "opened"))
+        text = "doors are " + ("closed" if closed else "opened")
+        world.operator.change(text, "PUT", "/doors", {"closed": closed})
 
     let(True)
     world.schedule.after(fault.for_s, let, False)
 
 
-def _steer(what: str) -> Callable[[World, FaultPlan], None]:
-    def steer(world: World, fault: FaultPlan) -> None:
-        if not world.running:
-            return
-        assert world.life is not None
-        service = world.life.service
-        if what == "cancel":
-            leases = sorted(service.gate.downloads)
-            if leases:
-                world.cause("the operator cancels a download")
-                service.admin.server.desk.cancel(leases[int(fault.pick * len(leases))], "cancelled")
-            return
-        rows = list(service.gate.policy.tickets())
-        if rows:
-            row = rows[int(fault.pick * len(rows))]
-            world.cause(f"the operator makes a ticket {what}n: {row.number}")
-            getattr(service.admin.server.desk, what)(row.number)
+def _cancel(world: World, fault: FaultPlan) -> None:
+    leases = sorted(world.gate.downloads) if world.gate is not None else []
+    if leases:
+        number = leases[int(fault.pick * len(leases))]
+        world.operator.change("a download is cancelled", "DELETE", f"/downloads/{number}")
 
-    return steer
+
+def _a_ticket(world: World, fault: FaultPlan) -> int | None:
+    rows = list(world.gate.policy.tickets()) if world.gate is not None else []
+    return rows[int(fault.pick * len(rows))].number if rows else None
+
+
+def _promote(world: World, fault: FaultPlan) -> None:
+    number = _a_ticket(world, fault)
+    if number is not None:
+        text = f"ticket {number} is promoted"
+        world.operator.change(text, "POST", f"/tickets/{number}/promote")
+
+
+def _withdraw(world: World, fault: FaultPlan) -> None:
+    number = _a_ticket(world, fault)
+    if number is not None:
+        text = f"ticket {number} is withdrawn"
+        world.operator.change(text, "DELETE", f"/tickets/{number}")
+
+
+def _a_client(world: World, fault: FaultPlan) -> SimulatedClient | None:
+    there = [one for one in world.clients if not one.over]
+    return there[int(fault.pick * len(there))] if there else None
+
+
+def _block(world: World, fault: FaultPlan) -> None:
+    """An address is blocked, and later no more."""
+    client = _a_client(world, fault)
+    if client is None:
+        return
+    client.turned_away = True
+    network = f"{client.address}/32"
+    world.operator.change(f"{client} is blocked", "POST", "/blocks", {"network": network})
+
+    def again() -> None:
+        place = f"/blocks?network={quote(network, safe='')}"
+        world.operator.change(f"{client} is blocked no more", "DELETE", place)
+
+    world.schedule.after(fault.for_s, again)
+
+
+def _pass(world: World, fault: FaultPlan) -> None:
+    """A client gets a priority pass, which may be revoked."""
+    client = _a_client(world, fault)
+    if client is None:
+        return
+    body = {"kind": "gold", "expires_s": world.schedule.wall() + 1e6, "max_uses": 3}
+
+    def issued(found: Any) -> None:
+        one = found["passes"][0]
+        client.pass_token = one["token"]
+        if fault.pick < 0.3:
+            client.turned_away = True
+            world.schedule.after(fault.for_s, revoke, one["serial"])
+
+    def revoke(serial: str) -> None:
+        world.operator.change(f"the pass of {client} is revoked", "DELETE", f"/passes/{serial}")
+
+    world.operator.change(f"{client} gets a pass", "POST", "/passes", body, issued)
+
+
+def _look(world: World, fault: FaultPlan) -> None:
+    world.operator.look(fault.pick)
 
 
 def _database_slow(world: World, fault: FaultPlan) -> None:
@@ -237,12 +279,15 @@ FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "policy": _policy,
     "settings": _settings,
     "doors": _doors,
-    "promote": _steer("promote"),
-    "withdraw": _steer("withdraw"),
-    "cancel": _steer("cancel"),
+    "promote": _promote,
+    "withdraw": _withdraw,
+    "cancel": _cancel,
     "database slow": _database_slow,
     "database full": _database_full,
     "line": _line,
     "cut": _cut,
     "lose answer": _lose_answer,
+    "block": _block,
+    "pass": _pass,
+    "look": _look,
 }

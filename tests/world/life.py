@@ -12,18 +12,44 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from tidegate.server.accounts.accounts import Scope
 from tidegate.server.app.config import Flag, load_config
 from tidegate.server.app.listeners import OpenListener
 from tidegate.server.app.service import Service
 
 from .schedule import Schedule, VirtualPool, VirtualReactor
 from .seams import KeptOrder
-from .wire import MemoryNetwork, MemoryPort
+from .wire import ADMIN_PORT, FILES_PORT, MemoryNetwork, MemoryPort
 
 #: The loop of a server comes to what has happened within this time.
 _TURN_S = 0.0005
 #: So many batches of events are dealt with in one turn.
 _BATCHES = 4
+
+
+class _FrontTurns:
+    """Lets a front of connections see its events a moment after they happened."""
+
+    def __init__(self, life: ServerLife, front: Any) -> None:
+        self._life, self._front = life, front
+        self._woken = False
+        front._epoll.wake = self.wake
+        # A set is walked in another order in each run.
+        front._factory.connections = KeptOrder()
+
+    def wake(self) -> None:
+        """Something may have happened."""
+        life = self._life
+        if not self._woken and life.alive:
+            self._woken = True
+            life.schedule.after(life.rng.random() * _TURN_S, life.reactor.turn, self._turn)
+
+    def _turn(self) -> None:
+        self._woken = False
+        self._life.network.polls_left = _BATCHES
+        self._front.doRead()
+        if self._front._epoll.hot:
+            self.wake()
 
 
 class ServerLife:
@@ -39,23 +65,24 @@ class ServerLife:
         bandwidth_bytes_s: float | None,
         settings: Mapping[str, Any],
     ) -> None:
-        self._schedule, self._rng, self._network = schedule, rng, network
+        self.schedule, self.rng, self.network = schedule, rng, network
         self.reactor = VirtualReactor(schedule, rng)
+        self.reactor.on_reader = lambda front: _FrontTurns(self, front)
         self.pools: list[VirtualPool] = []
         self.alive = True
         self.stopping = False
         self.ended_s = math.inf
-        self._woken = False
+        self._token = ""
         values = {
             "directory": str(root / "release"),
             "state": str(root / "state"),
-            "admin": "off",
+            "admin": f"127.0.0.1:{ADMIN_PORT}",
             "policy": policy,
             **({} if bandwidth_bytes_s is None else {"bandwidth": f"{bandwidth_bytes_s:.0f}B/s"}),
             **settings,
         }
         self._values = values
-        self.port = MemoryPort(network)
+        self._ports = [MemoryPort(network, number) for number in (FILES_PORT, ADMIN_PORT)]
         self.service: Service = None  # type: ignore[assignment]
 
     def load(self) -> Any:
@@ -65,26 +92,18 @@ class ServerLife:
 
     def start(self) -> None:
         """Build and start it; the pools are made meanwhile."""
-        opened = OpenListener("http://127.0.0.1:8080", [self.port])  # type: ignore[list-item]
+        ports: Any = self._ports
+        files, admin = (OpenListener(f"http://{one.getsockname()}", [one]) for one in ports)
         reactor: Any = self.reactor
-        self.service = Service(self.load(), reactor, opened=[opened])
-        self.service.connections.factory.connections = KeptOrder()  # type: ignore[assignment]
-        front = self.service.connections._front
-        front._epoll.wake = self._wake  # type: ignore[attr-defined]
+        self.service = Service(self.load(), reactor, opened=[files], admin=admin)
         self.service.start(lambda urls: None)
 
-    def _wake(self) -> None:
-        if not self._woken and self.alive:
-            self._woken = True
-            self._schedule.after(self._rng.random() * _TURN_S, self.reactor.turn, self._turn)
-
-    def _turn(self) -> None:
-        self._woken = False
-        front = self.service.connections._front
-        self._network.polls_left = _BATCHES
-        front.doRead()
-        if front._epoll.hot:  # type: ignore[attr-defined]
-            self._wake()
+    def operators_token(self) -> str:
+        """An API token that may do everything."""
+        if not self._token:
+            accounts, now = self.service.admin.open_accounts().accounts, self.schedule.wall()
+            self._token, _ = accounts.issue_token("world", Scope, "admin", now, None)
+        return self._token
 
     def stop(self, done: Callable[[], None]) -> None:
         """As SIGTERM does: drain, then stop."""
@@ -117,10 +136,9 @@ class ServerLife:
 
     def _bury(self) -> None:
         self.alive = False
-        self.ended_s = self._schedule.now
+        self.ended_s = self.schedule.now
         self.reactor.kill()
         for pool in self.pools:
             pool.kill()
-        self.port.close()
-        for one in tuple(self._network.sockets.values()):
+        for one in tuple(self.network.sockets.values()):
             one.close()

@@ -61,6 +61,12 @@ class Oracle:
     def ended(self, client: SimulatedClient) -> None:
         """A client is done, failed or gone."""
 
+    def operated(self, request: str, status: int, found: Any) -> None:
+        """The operator has an answer; status 0: the connection broke."""
+
+    def changed(self, path: str, body: Mapping[str, Any], status: int, found: Any) -> None:
+        """The same of what was to change something."""
+
     def logged(self, level: str, text: str) -> None:
         """The server has logged a warning or worse."""
 
@@ -267,6 +273,7 @@ class TicketsLast(Oracle):
             lasts_s = gate.settings.ticket_ttl_s if gate is not None else 0.0
             self._until_s[client] = now + float(fields.get("retry-after", "0")) + lasts_s
         taken_out = self.world.has_fault("withdraw") or client.starts_lost > 1
+        taken_out = taken_out or client.turned_away
         if status == 403 and now < until_s and not taken_out:
             self.broken(f"{client} came {until_s - now:.1f} s before its ticket ends: 403")
 
@@ -312,6 +319,44 @@ class TheDatabaseIsTriedAgain(Oracle):
         away_s = max(world.database_full_until_s, world.database_slow_until_s, world.started_s)
         if not state.ok and world.schedule.now > away_s + self._AGAIN_S:
             self.broken(f"{state.pending} changes wait since the database works: {state.reason}")
+
+
+class OperatorsAreAnswered(Oracle):
+    """Pages and API answer, whatever ails the server."""
+
+    document = "docs/operations.md"
+    sentence = "`/-/ready` and the pages say so"
+
+    def operated(self, request: str, status: int, found: Any) -> None:
+        ailing = status == 503 and isinstance(found, Mapping)
+        if status >= 500 and not ailing:
+            self.broken(f"the operator is answered {status} to {request}: {found}")
+        if not status and not self.world.caused_since(self.world.schedule.now - 30.0):
+            self.broken(f"the operator has no answer to {request}")
+
+
+class OperatorsChangesStay(Oracle):
+    """A policy or settings that were answered are in force, and so after a restart."""
+
+    document = "docs/operations.md"
+    sentence = "All other answers mean that it is stored"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._number = 0
+        self._since_s = 0.0
+
+    def changed(self, path: str, body: Mapping[str, Any], status: int, found: Any) -> None:
+        if path == "/settings" and status == 200:
+            self._number, self._since_s = found["number"], self.world.schedule.now
+
+    def tick(self) -> None:
+        world = self.world
+        if world.life is None or not world.running or world.journal_lost_s >= self._since_s:
+            return
+        current = world.life.service.admin.server.revisions.current
+        if current.number < self._number:
+            self.broken(f"revision {self._number} was stored, and {current.number} is in force")
 
 
 class ReadersAreNotCut(Oracle):
@@ -589,7 +634,7 @@ class NothingStays(Oracle):
             "leases": len(gate.policy.leases()),
             "connections": len(service.connections.factory.connections),
             "addresses": len(service.connections.factory.per_address),  # type: ignore[arg-type]
-            "sockets": len(world.network.sockets) - 1,
+            "sockets": len(world.network.sockets) - len(world.network.ports),
             "requests in line": len(service._line.pacer.requests),
             **self._tables(gate),
             "timers": max(0, len(world.life.reactor.calls) - self._TIMERS),
@@ -806,6 +851,8 @@ ORACLES: tuple[type[Oracle], ...] = (
     TicketsLast,
     TheLostComeFirst,
     TheDatabaseIsTriedAgain,
+    OperatorsAreAnswered,
+    OperatorsChangesStay,
     ReadersAreNotCut,
     ReadersKeepTheirSlots,
     HeldClientsHear,

@@ -46,6 +46,9 @@ FAULTS: Mapping[str, int] = {
     "line": 3,
     "cut": 5,
     "lose answer": 5,
+    "block": 2,
+    "pass": 3,
+    "look": 9,
 }
 #: Kinds that hit one mechanism together. A world that draws from all kinds rarely has both.
 THEMES = (
@@ -61,7 +64,9 @@ THEMES = (
     ("replace", "touch", "overwrite"),
     ("touch", "cut", "lose answer"),
     ("stall", "line"),
-    ("database full",),
+    ("database full", "look"),
+    ("pass", "block"),
+    ("look",),
 )
 
 
@@ -144,7 +149,9 @@ def draw_plan(seed: int) -> WorldPlan:
     }
     files = _sizes(rng, line_bytes_s)
     span_s = rng.choice([5.0, 20.0, 60.0])
-    programs = rng.sample(sorted(MANNERS), rng.randint(2, 6))
+    programs = rng.sample(sorted(MANNERS.keys() - {"get"}), rng.randint(2, 6))
+    # Its clock costs as much as ten other clients.
+    engines = rng.choice([0, 0, 0, 0, 1, 2])
     deeds = rng.sample(MISDEEDS, rng.randint(0, 3))
     rude = rng.choice([0.0, 0.1, 0.4]) if deeds else 0.0
     small_too = rng.choice([0.0, 0.1, 0.3])
@@ -160,7 +167,7 @@ def draw_plan(seed: int) -> WorldPlan:
         clients.append(
             ClientPlan(
                 name=f"client-{number}",
-                program=rng.choice(programs),
+                program="get" if number < engines else rng.choice(programs),
                 address=f"198.{18 + network // 100}.{network % 100}.{number + 1}",
                 file="/SMALL.txt" if rng.random() < small_too else rng.choice(big),
                 comes_s=comes_s,

@@ -60,6 +60,8 @@ MANNERS: Mapping[str, ProgramManner] = {
     "tidegate": ProgramManner(
         "tidegate/0.9", 60.0, _PATIENT, 2.0, True, speaks_tickets=True, stays=True
     ),
+    # The engine itself, see `engine.EngineClient`.
+    "get": ProgramManner("tidegate/0.9", math.inf, _PATIENT, 2.0, True, speaks_tickets=True),
     "curl": ProgramManner("curl/7.88.1", math.inf, 1, resumes=False),
     "curl-retry": ProgramManner("curl/7.88.1", math.inf, _PATIENT, 1.0, True),
     "wget": ProgramManner("Wget/1.21.3", 900.0, 20, 2.0),
@@ -365,6 +367,9 @@ class SimulatedClient:
         self.last_status = 0
         #: Starts whose answers never came: the first costs nothing.
         self.starts_lost = 0
+        #: An operator has blocked it, or revoked its pass.
+        self.turned_away = False
+        self.pass_token = ""
         self._nearly_done = False
         self._watches = False
         self._timers: list[ScheduledEvent] = []
@@ -422,6 +427,8 @@ class SimulatedClient:
             lines += ["Tidegate-Wait: ticket", f"Tidegate-Client: {self.name}"]
             if self.ticket is not None:
                 lines.append(f"Tidegate-Ticket: {self.ticket}")
+        if self.pass_token:
+            lines.append(f"Tidegate-Pass: {self.pass_token}")
         if self.cookies:
             lines.append("Cookie: " + "; ".join(f"{k}={v}" for k, v in self.cookies.items()))
         return lines

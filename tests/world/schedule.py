@@ -123,6 +123,8 @@ class VirtualReactor:
         self._threads: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self.calls: dict[VirtualCall, None] = {}
         self.alive = True
+        #: Is given each reader.
+        self.on_reader: Callable[[Any], object] = lambda reader: None
 
     def loop_lag_s(self) -> float:
         """Turns take no time here."""
@@ -215,6 +217,7 @@ class VirtualReactor:
 
     def addReader(self, reader: Any) -> None:
         """See `Reactor`: an epoll calls its reader by itself, see `wire.MemoryEpoll`."""
+        self.on_reader(reader)
 
     def removeReader(self, reader: Any) -> None:
         """See `Reactor`."""

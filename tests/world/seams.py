@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import importlib
 import os
 import random
 import secrets
@@ -20,11 +21,21 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from argon2 import PasswordHasher
+
+from tidegate.server.accounts import stored
+from tidegate.server.accounts.hash_process import kept_hash
+from tidegate.server.admin.render import make_pages
 from tidegate.server.app import admin_service, service, state_room
+from tidegate.server.control import server
 from tidegate.server.files import digests, disk, sender
 from tidegate.server.http import factory, front, outbox
 
 from .wire import MemoryEpoll, MemoryNetwork, ServerEnd
+
+# Loaded before the first world, or that one alone would draw what they draw as they are loaded.
+importlib.import_module("tidegate.server.admin.site")
+make_pages()
 
 
 class KeptOrder(dict[Any, None]):
@@ -130,6 +141,11 @@ def in_world(
         )
         for module in (state_room, admin_service, digests, disk):
             put(module, "ThreadPool", make_pool)
+        put(server, "descriptors_part", lambda: 0.01)
+        # A hash of a password costs as much as a whole world.
+        quick = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
+        put(stored, "password_hasher", lambda: quick)
+        put(stored, "kept_hash_apart", kept_hash)
         defaults = dict(factory.HttpFactory.__init__.__kwdefaults__ or {}, wall=wall)
         put(factory.HttpFactory.__init__, "__kwdefaults__", defaults)
         yield

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 
 
-@pytest.mark.parametrize("seed", [100, 106])
+@pytest.mark.parametrize("seed", [100, 127])
 def test_the_same_seed_has_the_same_history(seed: int) -> None:
     one, other = (run_plan(draw_plan(seed), story=True) for _ in range(2))
     assert one.history == other.history

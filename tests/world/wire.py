@@ -25,6 +25,8 @@ _QUANTUM_S = 0.02
 _SEGMENT_BYTES = 1460
 #: Descriptors of memory sockets begin here: no real one comes near.
 _FIRST_FD = 10_000_000
+#: Where files are served, and where the operator asks.
+FILES_PORT, ADMIN_PORT = 8080, 9000
 _TCP_INFO_SHUT_AT, _TCP_INFO_BYTES = 176, 184
 
 
@@ -72,7 +74,7 @@ class MemoryEpoll:
 
     def look(self, fd: int) -> None:
         """Something may have happened on a socket."""
-        if self._events(fd) and fd not in self._hot:
+        if self._events(fd):
             self._hot[fd] = None
             self.wake()
 
@@ -110,8 +112,8 @@ class MemoryPort:
 
     family = socket.AF_INET
 
-    def __init__(self, network: MemoryNetwork) -> None:
-        self._network = network
+    def __init__(self, network: MemoryNetwork, number: int) -> None:
+        self._network, self._number = network, number
         self._fd = network.add(self)
         self.backlog: deque[ServerEnd] = deque()
         self.epoll: MemoryEpoll | None = None
@@ -124,7 +126,11 @@ class MemoryPort:
 
     def getsockname(self) -> tuple[str, int]:
         """See `socket.socket`."""
-        return "127.0.0.1", 8080
+        return "127.0.0.1", self._number
+
+    def dup(self) -> MemoryPort:
+        """See `socket.socket`: there is one owner here."""
+        return self
 
     def setsockopt(self, level: int, name: int, value: int) -> None:
         """See `socket.socket`."""
@@ -136,7 +142,7 @@ class MemoryPort:
 
     def listen(self, backlog: int) -> None:
         """See `socket.socket`."""
-        self._network.port = self
+        self._network.ports[self._number] = self
 
     def accept(self) -> tuple[ServerEnd, tuple[str, int]]:
         """See `socket.socket`."""
@@ -153,8 +159,8 @@ class MemoryPort:
         """See `socket.socket`: who waits to be accepted is reset."""
         if self._fd in self._network.sockets:
             del self._network.sockets[self._fd]
-            if self._network.port is self:
-                self._network.port = None
+            if self._network.ports.get(self._number) is self:
+                del self._network.ports[self._number]
             while self.backlog:
                 self.backlog.popleft().break_off()
 
@@ -328,6 +334,7 @@ class Channel:
         "_finishing",
         "_gate_s",
         "_in_ring",
+        "_port",
         "_said_end",
         "_shut_from_s",
         "_shut_s",
@@ -354,8 +361,9 @@ class Channel:
     )
 
     def __init__(
-        self, network: MemoryNetwork, address: str, peer: Peer, rate_bytes_s: float
+        self, network: MemoryNetwork, address: str, peer: Peer, rate_bytes_s: float, port: int
     ) -> None:
+        self._port = port
         self.network, self.address, self.peer = network, address, peer
         self.rate_bytes_s = rate_bytes_s
         self.buffer_bytes = network.buffer_bytes
@@ -387,13 +395,14 @@ class Channel:
         self._upwards(self._reach, data)
 
     def _reach(self, data: bytes) -> None:
-        port = self.network.port
+        port = self.network.ports.get(self._port)
         if port is None:
             self.tell_broken()
         elif not self.lost:
             self.server = ServerEnd(self)
             self.silence_s = port.silence_s
-            self.server.take(data)
+            if data:
+                self.server.take(data)
             port.backlog.append(self.server)
             if port.epoll is not None:
                 port.epoll.look(port.fileno())
@@ -633,7 +642,7 @@ class MemoryNetwork:
         self.schedule, self.rng = schedule, rng
         self.latency_s, self.buffer_bytes = latency_s, buffer_bytes
         self.wire = Wire(schedule, rate_bytes_s, lambda: latency_s)
-        self.port: MemoryPort | None = None
+        self.ports: dict[int, MemoryPort] = {}
         self.sockets: dict[int, Any] = {}
         self.polls_left = 0
         self._next_fd = _FIRST_FD
@@ -648,8 +657,10 @@ class MemoryNetwork:
         self.sockets[self._next_fd] = one
         return self._next_fd
 
-    def connect(self, address: str, peer: Peer, rate_bytes_s: float, data: bytes) -> Channel:
+    def connect(
+        self, address: str, peer: Peer, rate_bytes_s: float, data: bytes, port: int = FILES_PORT
+    ) -> Channel:
         """A client connects and says this."""
-        channel = Channel(self, address, peer, rate_bytes_s)
+        channel = Channel(self, address, peer, rate_bytes_s, port)
         channel.open(data)
         return channel

@@ -22,11 +22,13 @@ from tidegate.protocol.errors import ProtocolError
 from tidegate.server.admission.gate import Gate
 from tidegate.server.files.openfile import OpenFile
 
+from .engine import EngineClient
 from .faults import FAULT_OF
 from .life import ServerLife
+from .operator import Operator
 from .oracles import Oracle, ToldStartsAreKept, all_oracles
 from .plan import FaultPlan, WorldPlan
-from .programs import FileVersion, HttpExchange, SimulatedClient
+from .programs import ClientPlan, FileVersion, HttpExchange, SimulatedClient
 from .schedule import Schedule, VirtualPool
 from .seams import in_world
 from .wire import MemoryNetwork, ServerEnd
@@ -75,7 +77,7 @@ class World:
         self._digest = hashlib.sha256()
         self._keeps_story = story
         self._stops = stop_at_first
-        self.clients = [SimulatedClient(self, one) for one in plan.clients]
+        self.clients = [self._client(one) for one in plan.clients]
         self.left = len(self.clients)
         self._kinds = {fault.kind for fault in plan.faults}
         self.life: ServerLife | None = None
@@ -86,8 +88,10 @@ class World:
         self.files_of_earlier_lives: set[tuple[str, str]] = set()
         #: Until when the database does not work, or is slow.
         self.database_full_until_s = self.database_slow_until_s = -math.inf
-        #: When an operator last changed policy or settings.
+        #: When an operator last changed something; infinite while that is under way.
         self.switched_s = -math.inf
+        self._changing = 0
+        self.operator = Operator(self)
         #: When the server that runs started, and when the one before it was killed or stopped.
         self.started_s = self.stopped_s = -math.inf
         #: Whether that one was killed.
@@ -108,6 +112,10 @@ class World:
         #: How many requests come to the server whose answers are lost.
         self.answers_to_lose = 0
 
+    def _client(self, plan: ClientPlan) -> SimulatedClient:
+        kind = EngineClient if plan.program == "get" else SimulatedClient
+        return kind(self, plan)
+
     # -- history ----------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
@@ -121,6 +129,19 @@ class World:
         """The same, of something that excuses what follows."""
         self.causes.append((self.schedule.now, text))
         self.note(f"* {text}")
+
+    def change_begins(self, text: str) -> None:
+        """An operator asks for a change."""
+        self._changing += 1
+        self.switched_s = math.inf
+        self.cause(text)
+
+    def change_ends(self, text: str) -> None:
+        """It was answered."""
+        self._changing -= 1
+        if not self._changing:
+            self.switched_s = self.schedule.now
+        self.cause(text)
 
     def caused_since(self, since_s: float) -> int:
         """How many causes there were since then."""
@@ -196,7 +217,7 @@ class World:
     def excuses(self, client: SimulatedClient) -> bool:
         """Whether a client may fail: its file was away, or an operator ended its wait."""
         away = any(kind in ("delete", "withdraw", "cancel") for kind in self._kinds)
-        return away or client.last_status == 404
+        return away or client.turned_away or client.last_status == 404
 
     def has_fault(self, kind: str) -> bool:
         """Whether a fault of this kind is part of the plan."""

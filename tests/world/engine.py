@@ -1,0 +1,255 @@
+"""The real engine of `tidegate get` as a client: its network is the world's.
+
+A world sees what its connections carry. What the engine promises is seen at its end: the file is
+whole and of one version, or there is a stated error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.client.api import Options, build, read_urls
+from tidegate.client.fetch.download import Download
+from tidegate.client.net.network import Endpoint, Readable, Receiver
+
+from .programs import SimulatedClient, read_head
+from .schedule import ScheduledEvent
+from .wire import Channel
+
+_HEAD_END = b"\r\n\r\n"
+#: A thread of the engine has worked after this time.
+_WORKED_S = 0.001
+
+
+class _Timer:
+    def __init__(self, event: ScheduledEvent) -> None:
+        self._event = event
+
+    def cancel(self) -> None:
+        self._event.cancelled = True
+
+
+class EngineNetwork:
+    """Implements `client.net.network.Network`; `alive` ends with its process."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self.client = client
+        self.alive = True
+        self.transports: dict[EngineTransport, None] = {}
+
+    def now(self) -> float:
+        return self.client.world.schedule.now
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> _Timer:
+        return _Timer(self.client.world.schedule.after(delay_s, self.run, call))
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Unless its process is gone."""
+        if self.alive:
+            call()
+
+    def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> EngineTransport:
+        return EngineTransport(self, receiver, timeout_s)
+
+    def in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        result: Any
+        try:
+            result = work()
+        except (OSError, UnicodeError, ValueError) as error:
+            result = error
+        self.call_later(_WORKED_S, lambda: then(result))
+
+    def watch_reading(self, sock: Readable, call: Callable[[], None] | None) -> None:
+        raise NotImplementedError("datagrams are not in the world")
+
+    def kill(self) -> None:
+        """Its process is gone: the kernel closes what was open."""
+        self.alive = False
+        for one in tuple(self.transports):
+            one.abort()
+
+
+class EngineTransport:
+    """Implements `client.net.network.Transport` on a connection of the world."""
+
+    def __init__(self, network: EngineNetwork, receiver: Receiver, timeout_s: float) -> None:
+        client = network.client
+        world = client.world
+        self._network, self._receiver = network, receiver
+        self._open = self._over = False
+        #: What was asked for and has no answer yet: whether it is the file, and has a body.
+        self._asked: deque[tuple[bool, bool]] = deque()
+        self._head = b""
+        self._body_left = 0
+        self.rtt_s = 2.4 * world.network.latency_s
+        self._channel: Channel = world.network.connect(
+            client.address, self, client.rate_bytes_s, b""
+        )
+        network.transports[self] = None
+        network.call_later(self.rtt_s, self._connected)
+        network.call_later(timeout_s, self._times_out)
+
+    def _connected(self) -> None:
+        if not self._over:
+            self._open = True
+            self._receiver.connected(self)
+
+    def _times_out(self) -> None:
+        if not self._open:
+            self._lose("it does not answer")
+
+    # -- Transport --------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        client = self._network.client
+        method, target = data.split(b" ", 2)[:2]
+        is_file = target.partition(b"?")[0] == client.file.encode()
+        self._asked.append((is_file, method != b"HEAD"))
+        if is_file and client.world.client_asks(client):
+            self._channel.deaf = True
+            client.starts_lost += 1
+        self._channel.write(data)
+
+    def abort(self) -> None:
+        self._end()
+        self._channel.close(reset=True)
+
+    def release(self) -> None:
+        self._end()
+        self._channel.close()
+
+    def cancel(self) -> None:
+        """Of an attempt."""
+        if not self._open:
+            self.abort()
+
+    def pause(self) -> None:
+        self._channel.read_on(False)
+
+    def resume(self) -> None:
+        self._network.call_later(0.0, lambda: self._channel.read_on(True))
+
+    def expect(self, count: int) -> None:
+        """Each part is told at once."""
+
+    def start_tls(self, name: str) -> None:
+        raise NotImplementedError("TLS is not in the world")
+
+    # -- what arrives (`wire.Peer`) -----------------------------------------------------------
+
+    def arrived(self, data: bytes) -> None:
+        if not self._over:
+            self._look(data)
+            self._receiver.received(memoryview(data))
+
+    def ended(self) -> None:
+        self._channel.close()
+        self._lose("the connection was closed")
+
+    def broken(self) -> None:
+        self._lose("connection reset by peer")
+
+    def _end(self) -> None:
+        self._over = True
+        self._network.transports.pop(self, None)
+
+    def _lose(self, text: str) -> None:
+        if not self._over:
+            self._end()
+            self._network.run(lambda: self._receiver.lost(text, False))
+
+    def _look(self, data: bytes) -> None:
+        """Tell the world of each answer's header."""
+        while data:
+            if self._body_left:
+                count = min(self._body_left, len(data))
+                self._body_left -= count
+                data = data[count:]
+                continue
+            self._head += data
+            head, found, data = self._head.partition(_HEAD_END)
+            if not found:
+                return
+            self._head = b""
+            status, fields = read_head(head)
+            is_file, has_body = self._asked.popleft()
+            self._body_left = int(fields.get("content-length", "0")) if has_body else 0
+            if is_file:
+                self._network.client.hears(status, fields)
+
+
+class EngineClient(SimulatedClient):
+    """Fetches one file as `tidegate get` does. A `drop` kills its process; it is started again."""
+
+    _download: Download | None = None
+    _engine: EngineNetwork
+
+    def come(self) -> None:
+        """See `SimulatedClient`."""
+        self.state, self.asked_s = "asking", self.world.schedule.now
+        self._start()
+        if self.plan.misdeed:
+            self.world.schedule.after(self.plan.misdeed_s, self._misbehave)
+
+    def _start(self) -> None:
+        if self.over:
+            return
+        folder = self.world.root / "got" / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        options = Options(
+            data_folder=folder / "data",
+            environ={},
+            # Random choices of the engine, by its name.
+            seed=int(self.name.rpartition("-")[2]),
+            client_id=self.name,
+            headers=(("User-Agent", self.manner.agent),),
+        )
+        self._engine = EngineNetwork(self)
+        urls = read_urls(f"http://files.example{self.file}")
+        self._path = folder / "file"
+        self._download = download = build(self._engine, urls, self._path, options)
+        download.when_over = lambda: self._ended(download)
+        download.start()
+
+    def hears(self, status: int, fields: dict[str, str]) -> None:
+        """An answer's header is here."""
+        self.last_status = status
+        if not self.over:
+            if status in (200, 206) and math.isnan(self.first_byte_s):
+                self.first_byte_s = self.world.schedule.now
+            self.state = "waiting" if status == 503 else "fetching"
+            self.world.client_heard(self, status, fields)
+
+    def _ended(self, download: Download) -> None:
+        """It has the file, or an error that it states."""
+        if self.over or download is not self._download:
+            return
+        if download.failure is not None:
+            self._end("failed", str(download.failure))
+            return
+        got = self._path.read_bytes()
+        self.size = self.body_bytes = len(got)
+        if all(one.content != got for one in self.world.versions(self.file)):
+            self.world.broken("RightBytes", f"{self} has a file that is of no version")
+        self._end("done")
+
+    def _misbehave(self) -> None:
+        if self.over:
+            return
+        if self.plan.misdeed == "drop":
+            self._engine.kill()
+            self.world.schedule.after(1.0, self._start)
+        elif self.plan.misdeed in ("leave", "reset"):
+            self._end("gone", self.plan.misdeed)
+
+    def _end(self, state: str, why: str = "") -> None:
+        self.state, self.why = state, why
+        self.done_s = self.world.schedule.now
+        if self._download is not None:
+            if not self._download.over:
+                self._download.stop()
+            self._engine.kill()
+        self.world.client_ended(self)
