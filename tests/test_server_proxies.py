@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.protocol.errors import BadHeader
-from tidegate.server.http.proxies import Preface, ProxyHeader, TrustedProxies, read_preface
+from tidegate.server.http.proxies import (
+    Preface,
+    ProxyHeader,
+    TrustedProxies,
+    parse_address,
+    read_preface,
+)
 
 XFF: ProxyHeader = "x-forwarded-for"
 PROXY = "10.0.0.1"
@@ -164,3 +170,15 @@ def test_no_preface_crashes(data: bytes, start: int) -> None:
             read_preface(tried)
         except BadHeader:
             continue
+
+
+@given(st.one_of(st.from_regex(r"\A[0-9.]{0,18}\Z"), st.text(max_size=20), st.ip_addresses(v=4)))
+def test_an_ipv4_address_is_read_as_ipaddress_reads_it(given: object) -> None:
+    text = str(given).replace(":", "")
+    bare = text.strip().strip('"')
+    try:
+        known: str | None = str(ipaddress.ip_address(bare))
+    except ValueError:
+        known = None
+    if not bare.startswith("["):
+        assert parse_address(text) == known

@@ -215,9 +215,10 @@ class Moves:
         has had before this body; None where nothing is known of it.
         """
         now = self._clock.seconds()
-        if where.socket is not None:
-            where = replace(where, socket=self._find(where.socket))
         name = where.socket
+        if name is not None and not name.mover_port:
+            name = self._find(name)
+            where = replace(where, socket=name)
         connection = self._by_name.get(name) if name is not None else None
         if connection is None:
             connection = MoverConnection(where, moved_s=now)
