@@ -13,6 +13,7 @@ from ..files.disk import DISK_THREADS, Disk
 from ..files.openfile import local_tag, shared_tag
 from ..files.pacer import Pacer
 from ..files.pages import Pages
+from ..files.precompressed import CODINGS
 from ..files.site import Site
 from ..files.tree import Tree
 from ..gate.settings import NO_FILES
@@ -75,6 +76,8 @@ def build_files(
         disk=Disk(reactor, DISK_THREADS),
         small_files_bytes=small_files_bytes(config.small_files_bytes, config.worker_count()),
         wall=now,
+        # No mover passes the coding on with a file.
+        codings={} if config.gate.enabled else CODINGS,
         **more,
     )
     site.add_maker(security_txt(config.security_contact, now))

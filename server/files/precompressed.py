@@ -7,7 +7,7 @@ an entity tag, digest and ranges of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..http.answers import Header
@@ -53,16 +53,22 @@ class Chosen:
 
 
 class Precompressed:
-    """Finds compressed files beside those of a tree, as far as all visitors may see them."""
+    """Finds compressed files beside those of a tree, as far as all visitors may see them.
 
-    def __init__(self, tree: Tree, visibility: Visibility) -> None:
+    `codings` are those to look for, with the ends of their names.
+    """
+
+    def __init__(
+        self, tree: Tree, visibility: Visibility, codings: Mapping[str, bytes] = CODINGS
+    ) -> None:
         self._tree = tree
         self._visibility = visibility
+        self._codings = codings
 
     def has_any(self, path: bytes) -> bool:
         """Whether there may be one beside the file under this relative path."""
         return not path.lower().endswith(_COMPRESSED) and self._tree.has_beside(
-            path, CODINGS.values()
+            path, self._codings.values()
         )
 
     def choose(self, request: Request, file: OpenFile) -> Chosen | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from ...policies.contract import BRIEF_BYTES
@@ -34,7 +34,7 @@ from .openfile import OpenFile, key_of
 from .pacer import Pacer
 from .pages import STATIC_ROUTE, Pages
 from .paths import SIGNATURES, may_be_generated, split_path, url_of
-from .precompressed import Chosen, Precompressed
+from .precompressed import CODINGS, Chosen, Precompressed
 from .response_plans import answer_or_plan
 from .touched import Touched, under
 from .transfer import (
@@ -105,6 +105,7 @@ class Site:
         disk: Disk | None = None,
         small_files_bytes: int = _SMALL_FILES_BYTES,
         wall: Callable[[], float] = time.time,
+        codings: Mapping[str, bytes] = CODINGS,
     ) -> None:
         self.tree = tree
         self.catalog = catalog
@@ -132,7 +133,7 @@ class Site:
         self._touched = Touched(catalog)
         #: The request that is planned once more in this turn.
         self._planned_anew: Request | None = None
-        self.precompressed = Precompressed(tree, visibility)
+        self.precompressed = Precompressed(tree, visibility, codings)
         self._disk = disk if disk is not None else Disk(reactor)
         catalog.on_learned(lambda key, digests: self._files.describe(key))
         self.add_route(STATIC_ROUTE, pages.answer_static)
