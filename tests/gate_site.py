@@ -11,6 +11,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -19,6 +20,9 @@ from pathlib import Path
 from bench.shared.ports import free_port
 from tests.installed import TIDEGATE
 from tests.running import wait_for
+
+#: The only ones that the S3 server knows.
+S3_KEYS = ("AKIDEXAMPLE", "the/secret+key")
 
 
 def listens(port: int) -> bool:
@@ -263,6 +267,22 @@ class HAProxy(Nginx):
     def sending(self, folder: Path) -> set[tuple[int, str]]:
         """The server behind it is done long before its sockets are."""
         return sockets_sending(self.port, folder)
+
+
+@contextmanager
+def bucket(folder: Path) -> Iterator[str]:
+    """The URL of the bucket in `folder/release` at a real S3 server, which verifies signatures."""
+    port, (key, secret) = free_port(), S3_KEYS
+    words = ["--port", str(port), "--access-key", key, "--secret-key", secret]
+    process = subprocess.Popen(
+        [f"{sys.prefix}/bin/hadro", str(folder), *words, "--log-level", "warning"]
+    )
+    try:
+        wait_for(lambda: listens(port) or process.poll() is not None)
+        yield f"http://127.0.0.1:{port}/release/"
+    finally:
+        process.terminate()
+        process.wait(20)
 
 
 class Sampler:

@@ -7,21 +7,35 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import urlopen
 
 import pytest
 
 from bench.shared.ports import free_port
 from tests import real_clients as clients
 from tests.faulty_mirrors import certificate
-from tests.gate_site import FILES, MOVERS, GateProcess, Nginx, Sampler, gate_and_nginx
+from tests.gate_site import (
+    FILES,
+    MOVERS,
+    S3_KEYS,
+    GateProcess,
+    Nginx,
+    Sampler,
+    bucket,
+    gate_and_nginx,
+)
 from tests.installed import PYTHON, TIDEGATE
 from tests.running import make_release, sha256, wait_for
+from tidegate.server.gate.signing import s3_signer
 
 pytestmark = pytest.mark.e2e
 
@@ -113,6 +127,7 @@ def test_another_mover_sends_as_nginx_does(mover: str) -> None:
         folder.chmod(0o755)
         digests = make_release(folder / "release", big_iso=6 * SIZE, a=SIZE)
         os.rename(folder / "release" / "a", folder / "release" / 'ä b%20?#"$x.iso')
+        (folder / "release" / 'ä b%20?#"$x.iso.zst').write_bytes(b"z" * SIZE)
         with gate_and_nginx(folder, *words, mover=mover) as (gate, site):
             sampler = Sampler(site, folder / "release")
             running = {
@@ -127,7 +142,6 @@ def test_another_mover_sends_as_nginx_does(mover: str) -> None:
             seen = settled(gate)
             assert seen["mover_reports_total"] == len(SLOW) + 1
             assert seen["mover_reports_lost_total"] == 0
-        (folder / "release" / 'ä b%20?#"$x.iso.zst').write_bytes(b"z" * SIZE)
 
             forged = {
                 "Tidegate_Mover": "nginx HTTP/3.0 203.0.113.9 9 203.0.113.1 80",
@@ -143,6 +157,9 @@ def test_another_mover_sends_as_nginx_does(mover: str) -> None:
             for field in ("ETag", "Last-Modified", "Content-Type", "Content-Length", "Repr-Digest"):
                 assert head[field] == sent.headers[field], field
             tag = sent.headers["ETag"]
+            # A compressed file beside it would need a coding that the mover does not say.
+            plain = answer(site, odd, Accept_Encoding="zstd")
+            assert (plain.body, plain.headers["ETag"]) == (sent.body, tag)
             assert answer(site, odd, If_None_Match=tag).status == 304
             for matching, status in ((tag, 206), ('"other"', 200)):
                 part = answer(site, odd, Range="bytes=10-300009", If_Range=matching)
@@ -157,9 +174,6 @@ def test_another_mover_sends_as_nginx_does(mover: str) -> None:
             left.kill()
             left.communicate()
             settled(gate)
-            # A compressed file beside it would need a coding that the mover does not say.
-            plain = answer(site, odd, Accept_Encoding="zstd")
-            assert (plain.body, plain.headers["ETag"]) == (sent.body, tag)
             # The socket's buffers hold half of the file: the rest outlasts the gate's start.
             slower = [word.replace("3M", "1M") for word in SLOW["curl"]]
             left = fetch(site, out, slower, "/big.iso")
@@ -266,6 +280,53 @@ def test_files_of_an_origin_come_through_the_mover_or_from_there(tmp_path: Path)
         settled(gate)
         origin.stop()
         assert answer(site, "/unknown.iso").status == 503
+
+
+def test_a_bucket_gives_its_files_to_the_gate_alone(tmp_path: Path) -> None:
+    files = tmp_path / "bucket" / "release"
+    digests = make_release(files, first_iso=3 * SIZE, big_iso=SIZE)
+    fresh = make_release(tmp_path / "fresh", big_iso=SIZE + 5000)
+    odd = 'ä b%20?#"$+x.iso'
+    keys = "[default]\naws_access_key_id = {}\naws_secret_access_key = {}\n"
+    (tmp_path / "keys").write_text(keys.format(*S3_KEYS))
+    (files / odd).write_bytes(b"x" * SIZE)
+    (tmp_path / "release").mkdir()
+    with bucket(tmp_path / "bucket") as url:
+        signed = s3_signer(url, "us-east-1", *S3_KEYS)("GET", b"big.iso", time.time())
+        with urlopen(signed) as sent:
+            assert len(sent.read()) == SIZE
+        # Path, time and method are signed.
+        for wrong in (
+            signed.replace("big.iso", "first.iso"),
+            signed.replace("Expires=3600", "Expires=9999"),
+            s3_signer(url, "us-east-1", *S3_KEYS)("HEAD", b"big.iso", time.time()),
+            f"{url}big.iso",
+        ):
+            with pytest.raises(HTTPError, match="403"):
+                urlopen(wrong)
+        words = ["--origin", url, "--sign", "s3:us-east-1", "--sign-file", str(tmp_path / "keys")]
+        snippet = ("--origin", url, "--if-absent", "closed")
+        with gate_and_nginx(tmp_path, *ONE, *words, snippet=snippet) as (gate, site):
+            first, out = tmp_path / "first", tmp_path / "got"
+            command = [*(TIDEGATE, "get", "--quiet", "-o"), str(out), f"{site.url}/big.iso"]
+            subprocess.run(command, check=True, timeout=60)
+            assert sha256(out) == digests["big.iso"]
+            assert len(answer(site, f"/{quote(odd)}").body) == SIZE
+            tag = answer(site, "/big.iso", "HEAD").headers["ETag"]
+
+            # Replaced while its client waits: the rest of the old one is not to be had.
+            blocker = fetch(site, first, PROGRAMS["curl"], "/first.iso")
+            wait_for(lambda: gate.figures()["moved_bodies"] == 1)
+            rest = ["-r", "10-", "-H", f"If-Range: {tag}", "-D", str(tmp_path / "head")]
+            waiting = fetch(site, out, [*PROGRAMS["curl"], "-A", "rest/1", *rest], "/big.iso")
+            wait_for(lambda: gate.figures()["held_requests"] == 1)
+            os.replace(tmp_path / "fresh" / "big.iso", files / "big.iso")
+            whole(waiting, out, fresh["big.iso"])
+            whole(blocker, first, digests["first.iso"])
+            head = (tmp_path / "head").read_text()
+            assert f"ETag: {tag}" not in head
+            assert f"ETag: {answer(site, '/big.iso', 'HEAD').headers['ETag']}" in head
+            settled(gate)
 
 
 def test_a_gate_needs_no_directory_beside_its_origin(tmp_path: Path) -> None:
@@ -392,12 +453,15 @@ def test_a_client_forges_neither_socket_nor_lease(tmp_path: Path) -> None:
 def test_fields_and_names_are_those_of_the_gate(tmp_path: Path) -> None:
     make_release(tmp_path / "release", a=SIZE)
     os.rename(tmp_path / "release" / "a", tmp_path / "release" / 'ä b%20?#"$x.iso')
+    (tmp_path / "release" / 'ä b%20?#"$x.iso.zst').write_bytes(b"z" * SIZE)
     name = "/%C3%A4%20b%2520%3F%23%22%24x.iso"
     with gate_and_nginx(tmp_path, *TWO) as (_gate, nginx):
         sent = answer(nginx, name)
         assert sent.status == 200
         assert len(sent.body) == SIZE
         tag = sent.headers["ETag"]
+        plain = answer(nginx, name, Accept_Encoding="zstd")
+        assert (plain.body, plain.headers["ETag"]) == (sent.body, tag)
         part = answer(nginx, name, Range="bytes=10-19", If_Range=tag)
         assert part.status == 206
         assert part.body == sent.body[10:20]
@@ -453,15 +517,12 @@ def test_without_the_gate_files_go_on_or_clients_are_told(tmp_path: Path, if_abs
         assert settled(gate)["mover_reports_total"] + settled(gate)["mover_reports_lost_total"] == 1
 
 
-    (tmp_path / "release" / 'ä b%20?#"$x.iso.zst').write_bytes(b"z" * SIZE)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_gate_that_is_restarted_finds_its_leases_again(tmp_path: Path, number: int) -> None:
     digests = make_release(tmp_path / "release", big_iso=8 * SIZE)
     with gate_and_nginx(tmp_path, *ONE[:-1], "2MB") as (gate, nginx):
         outs = [tmp_path / "first", tmp_path / "second"]
         first = fetch(nginx, outs[0], PROGRAMS["curl"], "/big.iso")
-        plain = answer(nginx, name, Accept_Encoding="zstd")
-        assert (plain.body, plain.headers["ETag"]) == (sent.body, tag)
         wait_for(lambda: outs[0].exists() and outs[0].stat().st_size > SIZE)
         gate.stop(number)
         assert first.poll() is None

@@ -17,7 +17,15 @@ from twisted.internet.task import Clock
 
 from tests.gate_site import answering
 from tidegate.server.files.transfer import Representation
-from tidegate.server.gate.origin import FRESH_S, MISSING_S, STALE_S, OriginFault, OriginStore, ask
+from tidegate.server.gate.origin import (
+    FRESH_S,
+    MISSING_S,
+    STALE_S,
+    START_FRESH_S,
+    OriginFault,
+    OriginStore,
+    ask,
+)
 from tidegate.server.gate.settings import GateSettings
 from tidegate.server.gate.signing import (
     cloudfront_signer,
@@ -144,6 +152,24 @@ def test_an_answer_is_remembered_for_a_while_and_all_who_ask_meanwhile_get_it() 
     assert len(scene.asked) == 3
 
 
+def test_a_body_starts_by_an_answer_of_the_moment() -> None:
+    scene = Asked()
+    scene.look()
+    scene.asked[0].callback(content())
+    scene.clock.advance(START_FRESH_S - 0.1)
+    assert scene.origin.is_current(content())
+    scene.clock.advance(0.2)
+    # Its client is told what the file is, but waits for a word of the origin before it starts.
+    assert scene.look() == [content()]
+    assert not scene.origin.is_current(content())
+    told = scene.look()
+    assert told == []
+    scene.asked[1].callback(content(2))
+    assert told == [content(2)]
+    assert scene.origin.is_current(content(2))
+    assert scene.origin.tag_of(content(2)) == '"2"'
+
+
 def test_what_an_origin_said_outlasts_its_faults_for_an_hour() -> None:
     scene = Asked()
     told = scene.look()
@@ -206,7 +232,7 @@ def test_size_tag_and_time_are_the_origins() -> None:
     with heads(200, Content_Length="7", ETag='W/"abc"', Last_Modified=date) as url:
         weak = ask(url, b"a.iso")
     assert weak is not None
-    assert weak.etag == '"519ead80-7"'
+    assert weak.etag == '"519ead80-7-w"'
     assert weak.key != rep.key
     for status in (403, 404, 410):
         with heads(status) as url:

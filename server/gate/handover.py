@@ -22,7 +22,15 @@ from ..http.answers import Header
 from ..http.clock import Clock
 from ..http.request import Request
 from .found_again import FoundConnection, KeptBody, kept_body
-from .movers import LEASE_FIELD, MOVER_FIELD, MOVERS, RANGE_FIELD, range_of, read_mover
+from .movers import (
+    LEASE_FIELD,
+    MOVER_FIELD,
+    MOVERS,
+    RANGE_FIELD,
+    RANGE_TAG_FIELD,
+    range_of,
+    read_mover,
+)
 from .moves import MovedOn, Moves
 
 #: The mover makes these itself, of the file that it sends.
@@ -37,8 +45,8 @@ class MoverAdmission:
 
     `is_current` says whether a file is still the one that was planned; `again` answers a request
     whose file was replaced. `rate_bytes_s` is what one body may take; None: no limit. `write_down`
-    keeps a body that can be found again after a restart. `query_of` is with what the mover asks an
-    origin for a file.
+    keeps a body that can be found again after a restart. `place_of` is the encoded path by which
+    the mover finds a file, `tag_of` the tag by which an origin knows it.
     """
 
     def __init__(
@@ -50,7 +58,8 @@ class MoverAdmission:
         again: Callable[[Request], None],
         rate_bytes_s: Callable[[], float | None],
         write_down: Callable[[KeptBody], None] = lambda body: None,
-        query_of: Callable[[Representation], str] = lambda rep: "",
+        place_of: Callable[[Representation], str] = lambda rep: rep.url_path,
+        tag_of: Callable[[Representation], str] = lambda rep: "",
     ) -> None:
         self.clock = clock
         self.moves = moves
@@ -58,7 +67,8 @@ class MoverAdmission:
         self.again = again
         self.rate_bytes_s = rate_bytes_s
         self.write_down = write_down
-        self.query_of = query_of
+        self.place_of = place_of
+        self.tag_of = tag_of
         self._inner = inner
         self.is_plain = inner.is_plain
         self.admit_small = inner.admit_small
@@ -124,9 +134,12 @@ class MoverStart:
         name = body.connection.where.socket if body.connection is not None else None
         if acked_bytes is not None and name is not None:
             admission.write_down(kept_body(request, body.lease, name, acked_bytes))
-        query = admission.query_of(self._rep)
-        orders = MOVERS[self._where.mover](self._rep, self._where, admission.rate_bytes_s(), query)
+        place = admission.place_of(self._rep)
+        orders = MOVERS[self._where.mover](self._rep, self._where, admission.rate_bytes_s(), place)
         fields = [field for field in plan.headers if field[0].lower() not in _OF_THE_MOVER]
         orders += [(RANGE_FIELD, range_of(plan)), (LEASE_FIELD, body.lease.encode("ascii"))]
+        tag = admission.tag_of(self._rep)
+        if tag:
+            orders.append((RANGE_TAG_FIELD, tag.encode("latin-1")))
         request.respond(200, (*fields, *headers, *orders), b"")
         return body

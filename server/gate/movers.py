@@ -20,6 +20,9 @@ LEASE_FIELD = b"Tidegate-Lease"
 #: The range that was admitted, as a request has it; empty for the whole file. A mover with entity
 #: tags of its own asks its files for this one instead of the client's `Range` and `If-Range`.
 RANGE_FIELD = b"Tidegate-Range"
+#: The tag by which an origin knows the content of that range. It answers with the whole file if it
+#: has another one by now, or a client would join parts of two.
+RANGE_TAG_FIELD = b"Tidegate-Range-Tag"
 #: Under this path nginx has the release for its own use (`internal`).
 INTERNAL_PATH = "/-/moved"
 #: In these versions of HTTP a connection carries one answer at a time.
@@ -27,15 +30,15 @@ _SEQUENTIAL = frozenset({"HTTP/1.0", "HTTP/1.1"})
 _MOST_BYTES = 1000
 
 #: The fields that tell a mover to send this file, at no more than this many bytes/s (None: no
-#: limit). The text is the query with which an origin is asked, empty or with its question mark.
+#: limit). The text is the encoded path of the file, with the query with which an origin is asked.
 Orders = Callable[[Representation, MovedOn, float | None, str], list[Header]]
 
 
 def _accel(
-    rep: Representation, where: MovedOn, rate_bytes_s: float | None, query: str
+    rep: Representation, where: MovedOn, rate_bytes_s: float | None, place: str
 ) -> list[Header]:
     """X-Accel-Redirect takes a percent-encoded path. Only nginx knows the rate."""
-    target = f"{INTERNAL_PATH}{rep.url_path}{query}".encode("ascii")
+    target = f"{INTERNAL_PATH}{place}".encode("ascii")
     fields: list[Header] = [(b"X-Accel-Redirect", target)]
     if rate_bytes_s is not None:
         fields.append((b"X-Accel-Limit-Rate", b"%d" % max(1, int(rate_bytes_s))))
@@ -43,14 +46,14 @@ def _accel(
 
 
 def _sendfile(
-    rep: Representation, where: MovedOn, rate_bytes_s: float | None, query: str
+    rep: Representation, where: MovedOn, rate_bytes_s: float | None, place: str
 ) -> list[Header]:
     """X-Sendfile takes the path as it is, from the root of the file system on."""
     return [(b"X-Sendfile", unquote_to_bytes(where.root) + b"/" + rep.path)]
 
 
 def _sendfile_encoded(
-    rep: Representation, where: MovedOn, rate_bytes_s: float | None, query: str
+    rep: Representation, where: MovedOn, rate_bytes_s: float | None, place: str
 ) -> list[Header]:
     """lighttpd decodes the path of X-Sendfile."""
     return [(b"X-Sendfile", f"{where.root}{rep.url_path}".encode("ascii"))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -26,12 +27,14 @@ from ..files.transfer import FileKey, Representation
 from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock, Reactor, Waiters, in_pool
 from .check import connection_to
-from .signing import Signer
+from .signing import Signer, url_below
 
 _log = Logger()
 #: How long an answer counts, and one that says that nothing is there.
 FRESH_S = 30.0
 MISSING_S = 5.0
+#: When a body starts, an older answer is asked for again: its client may have waited meanwhile.
+START_FRESH_S = 2.0
 #: While the origin fails, what it said last counts this long (RFC 5861, `stale-if-error`).
 STALE_S = 3600.0
 #: An origin that takes longer is slow; clients of unknown files get 503.
@@ -40,6 +43,8 @@ _THREADS = 8
 #: Questions that may wait for a thread: 20 s of them where each takes 0.1 s.
 _MOST_WAITING = 1600
 _MOST_KNOWN = 20_000
+#: How a tag ends that stands for none or a weak one of the origin, which does not know it.
+_OWN_TAG = '-w"'
 #: 403 is what S3 says of a missing file to those who may not list the bucket.
 _NOT_THERE = frozenset({403, 404, 410})
 
@@ -88,7 +93,9 @@ def _described(headers: http.client.HTTPMessage, path: bytes) -> Representation:
     with contextlib.suppress(ValueError, TypeError):
         mtime_s = parsedate_to_datetime(headers["Last-Modified"]).timestamp()
     tag = parse_etag(headers["ETag"] or "")
-    etag = f'"{int(mtime_s):x}-{size_bytes:x}"' if tag is None or tag.weak else headers["ETag"]
+    etag = headers["ETag"]
+    if tag is None or tag.weak:
+        etag = f'"{int(mtime_s):x}-{size_bytes:x}{_OWN_TAG}'
     # Whatever tells two contents apart stands in the key.
     mark = int.from_bytes(hashlib.blake2b(etag.encode("latin-1"), digest_size=7).digest(), "big")
     key = FileKey(mark, size_bytes, int(mtime_s * 1e9), 0)
@@ -136,15 +143,30 @@ class OriginStore:
         """Where a client gets this file now."""
         return self._sign("GET", rep.path, self._now())
 
-    def query_of(self, rep: Representation) -> str:
-        """With what a mover asks for it: a query with its question mark, or nothing."""
-        query = urlsplit(self.url_of(rep)).query if rep.path in self._known else ""
-        return f"?{query}" if query else ""
+    def place_of(self, rep: Representation) -> str:
+        """By which path and query a mover asks for it, below the origin, as they were signed."""
+        if rep.path not in self._known:
+            return rep.url_path
+        query = urlsplit(self.url_of(rep)).query
+        return url_below("/", rep.path) + (f"?{query}" if query else "")
+
+    def tag_of(self, rep: Representation) -> str:
+        """The tag by which the origin knows this content; empty if it has none."""
+        known = rep.path in self._known and not rep.etag.endswith(_OWN_TAG)
+        return rep.etag if known else ""
 
     def is_current(self, rep: Representation) -> bool:
-        """Whether the origin has this content, as it said a short time ago."""
+        """Whether the origin has this content, as it said when bodies may start by it.
+
+        After an older answer the next `look` asks again.
+        """
         known = self._known.get(rep.path)
-        return known is not None and known.rep == rep and self._is_fresh(known)
+        if known is None or known.rep != rep or not self._is_fresh(known):
+            return False
+        if self._clock.seconds() - known.held_s < START_FRESH_S:
+            return True
+        self._known[rep.path] = OriginAnswer(rep, known.asked_s, -math.inf)
+        return False
 
     def look_now(self, path: bytes) -> None:
         """Ask before anything else is done; for the start of the server. Blocks."""

@@ -94,7 +94,7 @@ class GateRoom:
             again,
             self._rate_bytes_s,
             self._journal.begin,
-            origin.query_of if origin is not None else lambda rep: "",
+            *((origin.place_of, origin.tag_of) if origin is not None else ()),
         )
         return self._movers
 

@@ -105,11 +105,24 @@ def _with_unix(prefix: str, place: str, otherwise: str = "") -> str:
 
 
 def _nginx(of: SnippetTerms, report: str) -> dict[str, str]:
-    own = {"gate": of.gate, "report": report, "http": _part("nginx", "http")}
     if not of.origin:
-        return {**own, "moved": _fill(_part("nginx", "disk"), {"root": str(of.root)})}
-    origin = {"origin": of.origin, "originhost": urlsplit(of.origin).netloc}
-    return {**own, "moved": _fill(_part("nginx", "origin"), origin)}
+        moved, upstream = _fill(_part("nginx", "disk"), {"root": str(of.root)}), ""
+    else:
+        url = urlsplit(of.origin)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        name = url.hostname or ""
+        place = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        origin = {
+            "internal": INTERNAL_PATH,
+            "originhost": url.netloc,
+            "originname": name,
+            "originpath": url.path,
+            "originscheme": url.scheme,
+        }
+        moved = _fill(_part("nginx", "origin"), origin)
+        upstream = _fill(_part("nginx", "upstream"), {"originplace": place})
+    http = _fill(_part("nginx", "http"), {"upstream": upstream})
+    return {"gate": of.gate, "report": report, "http": http, "moved": moved, "upstream": upstream}
 
 
 def _caddy(of: SnippetTerms, report: str) -> dict[str, str]:
