@@ -31,9 +31,9 @@ ARRIVAL_S = 0.4
 
 
 def visit(url: str, number: int, over: threading.Event) -> None:
-    """Download one file from an address of one's own, and wait for it as told."""
+    """Download one file from a network of one's own, and wait for it as told."""
     session = requests.Session()
-    session.mount("http://", From(f"127.0.2.{number + 1}"))
+    session.mount("http://", From(f"127.{number + 1}.0.1"))
     headers = {"Tidegate-Wait": "ticket", "User-Agent": "Wget/1.21"}
     path = ("/tideland-1.0-amd64.iso", "/tideland-1.0-arm64.iso")[number % 2]
     while not over.is_set():
