@@ -277,8 +277,14 @@ class AdmissionPolicy:
         self.state.newcomers.note(now, job.size_bytes, lease.believed_bytes, 1.0)
         self.network_order.note(lease.network or job.client, job.size_bytes)
         if self._room.network_shares:
-            self.laws.lease_begins(lease, now)
+            self._count(lease, now)
         return Admit(lease.id)
+
+    def _count(self, lease: Lease, now: float) -> None:
+        # Once: a fresh lease may have begun under other settings.
+        if not lease.counted:
+            lease.counted = True
+            self.laws.lease_begins(lease, now)
 
     def _report_immediate_starts(self, now: float) -> None:
         """Tell the policy about downloads that started without a ticket."""
@@ -290,8 +296,7 @@ class AdmissionPolicy:
         for lease in leases:
             lease.fresh = False
             self.strangers.note(lease.client, lease.network)
-            if not self._room.network_shares:
-                self.laws.lease_begins(lease, now)
+            self._count(lease, now)
             self.policy.starts(lease, None, now)
 
     def _give_tickets(self, now: float) -> bool:
@@ -492,7 +497,7 @@ class AdmissionPolicy:
         if large:
             self._tally.admitted_large += 1
             lease.network = job.stranger_network
-            self.laws.lease_begins(lease, now)
+            self._count(lease, now)
             if row is None:
                 lease.believed_bytes = self._believed_bytes(job)
             else:
@@ -657,7 +662,7 @@ class AdmissionPolicy:
 
     def _close_fresh(self, lease: Lease, now: float, done: bool) -> None:
         """It is over before the policy heard of it."""
-        if self._room.network_shares:
+        if lease.counted:
             self.laws.lease_ends(lease, now, used=done or was_used(lease))
         del self.pool.fresh[lease.id]
         self.pool.close(lease)

@@ -24,6 +24,7 @@ class Lease:
         "cap_is_floor",
         "client",
         "connections",
+        "counted",
         "file",
         "fresh",
         "id",
@@ -61,6 +62,8 @@ class Lease:
         self.file = job.file
         #: It began at once, and its policy has not been told of it yet; see `AdmissionPolicy`.
         self.fresh = False
+        #: Whether the laws know that it has begun.
+        self.counted = False
         self.size_bytes = job.size_bytes
         self.remaining_bytes = job.remaining_bytes
         self.started_bytes = self.seen_bytes = job.remaining_bytes

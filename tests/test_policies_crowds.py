@@ -158,6 +158,25 @@ def test_a_switch_of_policy_lets_everybody_come_forward() -> None:
     assert len(list(again.tickets())) == 32
 
 
+@pytest.mark.parametrize("names", [("ticket", "fair"), ("fair", "ticket")])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_download_that_began_under_another_policy_counts_once(
+    names: tuple[str, str], begun: bool
+) -> None:
+    old = server(names[0])
+    old.advance(0.0)
+    started = old.offer(job(1, crowd=True), 0.1)
+    assert isinstance(started, Admit)
+    new = make_policy(names[1], old.settings, random.Random(1), previous=old)
+    if begun:
+        new.advance(0.2)
+    assert [fault for law in new.laws.all for fault in law.faults()] == []
+    new.release(started.lease, 0.3, True)
+    new.advance(0.4)
+    assert [fault for law in new.laws.all for fault in law.faults()] == []
+    assert new.crowds.in_front(CROWD[1]) == 0
+
+
 @pytest.mark.parametrize("name", ["reserve", "fcfs"])
 def test_without_tickets_a_full_crowd_gives_way_to_who_has_asked(name: str) -> None:
     policy = server(name)
