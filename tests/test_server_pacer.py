@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
@@ -41,6 +41,8 @@ class Taker:
     def push(self, most_bytes: int) -> int:
         count = max(0, min(max(most_bytes, self.least_bytes), self.room()))
         self.sent += count
+        if count:
+            self.sent_at_s = self.clock.seconds()
         if count < most_bytes:
             self.pacer.move(self, TransferState.SOCKET)
         return count
@@ -103,6 +105,7 @@ def test_rates_are_max_min_fair_under_the_cap(rates: list[float], cap: float) ->
     st.integers(1, 3),
     st.sampled_from([50_000.0, 400_000.0, 3_000_000.0]),
 )
+@example([10_000_000.0], 3, 400_000.0)
 @settings(max_examples=25)
 def test_the_background_has_what_is_left_and_is_never_silent(
     rates: list[float], behind: int, cap: float
