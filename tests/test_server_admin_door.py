@@ -365,6 +365,8 @@ def test_who_waits_is_refused_in_turn_once_there_were_too_many_wrong_ones(
     for _ in range(12):
         call = stranger.call("POST", "/login", {"csrf": stranger.token, "name": "admin"})
         Deferred.fromCoroutine(site.admin.answer(call)).addCallback(answers.append)
+    for _ in range(12):
+        site.reactor.advance(0.0)
     for job in jobs:
         job.callback(None)
     assert len(jobs) == 5

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogEvent, globalLogPublisher
 
 from tests.fakes import House
 from tidegate.policies.contract import TicketState
 from tidegate.server.app.clock import LOOK_S, STOPPED_S, LoopLag, ProcessClock, ProcessClockReactor
-from tidegate.server.http.clock import Repeat
+from tidegate.server.http.clock import Repeat, Turns
 
 
 class Machine:
@@ -54,6 +56,43 @@ def test_it_never_runs_backwards_and_stands_still_through_a_stop(gaps: list[floa
         now = clock()
         assert latest - 1e-6 <= now <= latest + STOPPED_S + 1e-6
         latest = now
+
+
+class LoopClock(Clock):
+    """Runs in one turn what was to come when the turn began, as a reactor does."""
+
+    def turn(self) -> None:
+        now, self.calls = self.calls, []
+        for call in now:
+            call.called = 1
+            call.func(*call.args, **call.kw)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6))
+def test_in_one_turn_one_piece_of_work_goes_on(pieces: list[int]) -> None:
+    clock, took = LoopClock(), []
+    turns = Turns(clock)
+
+    async def work(name: int, count: int) -> list[int]:
+        def steps() -> Iterator[int]:
+            for step in range(count):
+                took.append(name)
+                clock.rightNow += 0.003
+                yield step
+
+        await turns.turn()
+        return await turns.all_of(steps())
+
+    ends = [Deferred.fromCoroutine(work(name, count)) for name, count in enumerate(pieces)]
+    assert took == []
+    while any(not end.called for end in ends):
+        before = len(took)
+        clock.turn()
+        assert len(took) <= before + 1
+    assert sorted(took) == sorted(name for name, count in enumerate(pieces) for _ in range(count))
+    assert took[: len(pieces)] == list(range(len(pieces))), "in the order in which they came"
+    assert [end.result for end in ends] == [list(range(count)) for count in pieces]
+    assert not clock.getDelayedCalls()
 
 
 class SetClock:

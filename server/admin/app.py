@@ -32,7 +32,7 @@ from ..control.problems import Problem
 from ..control.report import Reports
 from ..control.server import Server
 from ..files.pages import Pages
-from ..http.clock import Clock, in_turns
+from ..http.clock import Turns
 from ..http.cookies import host_name, set_cookie
 from .previews import Previews
 from .render import zone_of
@@ -141,7 +141,7 @@ class Admin:
     reports: Reports
     router: Router
     state: Path
-    clock: Clock
+    turns: Turns
     close: Callable[[], None]
     brake: LoginBrake = field(default_factory=LoginBrake)
     #: The password from the host that was taken up last.
@@ -149,6 +149,7 @@ class Admin:
 
     async def answer(self, call: Call) -> Answer:
         """The answer to any request whatever; never raises."""
+        await self.turns.turn()
         try:
             call = self._identified(call)
             self._same_site(call)
@@ -166,7 +167,7 @@ class Admin:
         """The answer with its page written out; requests of visitors have turns meanwhile."""
         if answer.pieces is None:
             return answer
-        text = "".join(await in_turns(self.clock, answer.pieces))
+        text = "".join(await self.turns.all_of(answer.pieces))
         return dataclasses.replace(answer, body=text.encode("utf-8", "replace"), pieces=None)
 
     async def _dispatch(self, call: Call) -> Answer:

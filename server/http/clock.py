@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
@@ -134,15 +135,39 @@ def pause(clock: Clock, delay_s: float = 0) -> Deferred[None]:
     return task.deferLater(cast(IReactorTime, clock), delay_s)
 
 
-async def in_turns(clock: Clock, steps: Iterable[T]) -> list[T]:
-    """All that these steps give, none of which may take long; others have their turn in between."""
-    done, began_s = [], clock.seconds()
-    for one in steps:
-        done.append(one)
-        if clock.seconds() - began_s > _TURN_S:
-            await pause(clock)
-            began_s = clock.seconds()
-    return done
+class Turns:
+    """In each turn of the reactor one of those who wait goes on, in the order in which they came.
+
+    So others wait for one piece of work at most, however many want to go on.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[Deferred[None]] = deque()
+
+    def turn(self) -> Deferred[None]:
+        """Fires when one may go on."""
+        mine: Deferred[None] = Deferred()
+        self._waiting.append(mine)
+        if len(self._waiting) == 1:
+            self._clock.callLater(0, self._next)
+        return mine
+
+    async def all_of(self, steps: Iterable[T]) -> list[T]:
+        """What these steps give, none of which may take long; others have turns in between."""
+        done, began_s = [], self._clock.seconds()
+        for one in steps:
+            done.append(one)
+            if self._clock.seconds() - began_s > _TURN_S:
+                await self.turn()
+                began_s = self._clock.seconds()
+        return done
+
+    def _next(self) -> None:
+        first = self._waiting.popleft()
+        if self._waiting:
+            self._clock.callLater(0, self._next)
+        first.callback(None)
 
 
 def in_pool(
