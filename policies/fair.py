@@ -65,9 +65,9 @@ class FairTuning:
     #: With 0.2 the mean of the lab's mixed trace is 4 % longer, with 0.7 more are later (4 % of the
     #: clients of Experiment 1 instead of 3 %).
     unseen_part: float = 0.4
-    #: Leases whose speeds and keys are looked at in one go, about 1 ms; the next ones follow at the
+    #: Leases whose speeds and keys are looked at in one go, about 2 ms; the next ones follow at the
     #: next look. With 500 a look takes 5 ms, and small files wait for it.
-    most_at_once: int = 100
+    most_at_once: int = 200
     #: A poller looks after this part of a long wait, and once more near its end: the last of a rush
     #: would else come back to a line that has long been free.
     poll_part: float = 0.75

@@ -52,7 +52,8 @@ def context() -> list[str]:
         text=True,
         check=True,
     )
-    return sorted(name for name in listed.stdout.split("\0") if (ROOT / name).exists())
+    names = listed.stdout.rstrip("\0").split("\0")
+    return sorted(name for name in names if (ROOT / name).exists())
 
 
 class Builder:

@@ -238,7 +238,7 @@ def test_a_look_at_thousands_is_done_in_pieces_and_comes_to_what_one_look_would(
     assert last.paused
     policy.progress(last.lease, now, 10, 1.5e4)
     resumed: set[int] = set()
-    for look in range(7):
+    for look in range(16):
         policy.observe(3e7, True, now, 3e7)
         resumed.update(policy.advance(now).resume)
         now += 0.2
@@ -247,7 +247,7 @@ def test_a_look_at_thousands_is_done_in_pieces_and_comes_to_what_one_look_would(
             policy.release(policy.leases()[0].lease, now, True)
             policy.offer(Job("late", "/f", 5_000_000, 5_000_000), now)
     assert last.lease in resumed
-    assert max(pieces) <= 500
+    assert max(pieces) <= 200
     assert sum(pieces) >= 2_999
     running = [one for one in policy.leases() if not one.paused]
     assert sum(one.rate_bytes_s for one in running) >= 3e7 - 1.5e4
