@@ -34,6 +34,7 @@ from tidegate.server.app.run import introduction
 from tidegate.server.control.history import SERIES, Series
 from tidegate.server.control.revisions import diff
 from tidegate.server.control.vitals import Health
+from tidegate.server.http.clock import Turns
 from tidegate.server.http.phrases import Phrases
 from tidegate.server.store.store import StoreState
 
@@ -84,7 +85,8 @@ class Slow:
 
 def test_others_have_turns_while_a_page_is_written_out(site: Site, browser: Browser) -> None:
     whole = browser.text("/queue")
-    slow = site.admin.clock = Slow(site)
+    slow = Slow(site)
+    site.admin.turns = Turns(slow)
     assert browser.text("/queue") == whole
     # A piece takes a millisecond, a turn three.
     assert slow.turns > 20
