@@ -34,7 +34,7 @@ from tidegate.server.app.run import introduction
 from tidegate.server.control.history import SERIES, Series
 from tidegate.server.control.revisions import diff
 from tidegate.server.control.vitals import Health
-from tidegate.server.http.clock import Turns
+from tidegate.server.http.clock import LoopTurns
 from tidegate.server.http.phrases import Phrases
 from tidegate.server.store.store import StoreState
 
@@ -86,7 +86,7 @@ class Slow:
 def test_others_have_turns_while_a_page_is_written_out(site: Site, browser: Browser) -> None:
     whole = browser.text("/queue")
     slow = Slow(site)
-    site.admin.turns = Turns(slow)
+    site.admin.turns = LoopTurns(slow)
     assert browser.text("/queue") == whole
     # A piece takes a millisecond, a turn three.
     assert slow.turns > 20
@@ -546,7 +546,7 @@ def test_every_setting_is_in_the_form_under_a_name_for_people_with_its_effect_an
         assert words.chart in charts, name
     three, _, rest = page.partition("<summary>Advanced</summary>")
     assert [name for name in WORDS if f'name="s.{name}"' in three] == list(MAIN)
-    assert all(f"<h2>{title}</h2>" in rest for title in ADVANCED if title != "Turns")
+    assert all(f"<h2>{title}</h2>" in rest for title in ADVANCED if title != "LoopTurns")
 
 
 def test_the_form_takes_and_shows_units_as_the_command_line_does(

@@ -18,7 +18,7 @@ from twisted.logger import LogEvent, globalLogPublisher
 from tests.fakes import House
 from tidegate.policies.contract import TicketState
 from tidegate.server.app.clock import LOOK_S, STOPPED_S, LoopLag, ProcessClock, ProcessClockReactor
-from tidegate.server.http.clock import Repeat, Turns
+from tidegate.server.http.clock import LoopTurns, Repeat
 
 
 class Machine:
@@ -71,7 +71,7 @@ class LoopClock(Clock):
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6))
 def test_in_one_turn_one_piece_of_work_goes_on(pieces: list[int]) -> None:
     clock, took = LoopClock(), []
-    turns = Turns(clock)
+    turns = LoopTurns(clock)
 
     async def work(name: int, count: int) -> list[int]:
         def steps() -> Iterator[int]:

@@ -32,7 +32,7 @@ from ..control.problems import Problem
 from ..control.report import Reports
 from ..control.server import Server
 from ..files.pages import Pages
-from ..http.clock import Turns
+from ..http.clock import LoopTurns
 from ..http.cookies import host_name, set_cookie
 from .previews import Previews
 from .render import zone_of
@@ -141,7 +141,7 @@ class Admin:
     reports: Reports
     router: Router
     state: Path
-    turns: Turns
+    turns: LoopTurns
     close: Callable[[], None]
     brake: LoginBrake = field(default_factory=LoginBrake)
     #: The password from the host that was taken up last.

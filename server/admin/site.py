@@ -7,7 +7,7 @@ from pathlib import Path
 from ..accounts.stored import OpenedAccounts
 from ..control.report import Reports
 from ..control.server import Server
-from ..http.clock import Clock, Turns
+from ..http.clock import Clock, LoopTurns
 from . import account, alerts, files, log, now, passes, policy, queue, report, waiting
 from .app import Admin
 from .previews import Previews, Simulator
@@ -34,7 +34,7 @@ def make_admin(server: Server, opened: OpenedAccounts, state: Path, clock: Clock
         reports=Reports(server),
         router=router,
         state=state,
-        turns=Turns(clock),
+        turns=LoopTurns(clock),
         close=simulator.close,
     )
     admin.take_reset()

@@ -124,7 +124,7 @@ class Pages:
         return _bytes(self.environment.get_template(template).render(**values))
 
     def pieces(self, template: str, **values: Any) -> Iterator[str]:
-        """The same in pieces, for `http.clock.Turns`; `values` must not change meanwhile."""
+        """The same in pieces, for `http.clock.LoopTurns`; `values` must not change meanwhile."""
         return self.environment.get_template(template).generate(**values)
 
     def compile(self, folder: str) -> None:

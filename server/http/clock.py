@@ -135,7 +135,7 @@ def pause(clock: Clock, delay_s: float = 0) -> Deferred[None]:
     return task.deferLater(cast(IReactorTime, clock), delay_s)
 
 
-class Turns:
+class LoopTurns:
     """In each turn of the reactor one of those who wait goes on, in the order in which they came.
 
     So others wait for one piece of work at most, however many want to go on.
