@@ -360,7 +360,7 @@ def test_who_waits_is_refused_in_turn_once_there_were_too_many_wrong_ones(
         jobs.append(Deferred())
         return jobs[-1]
 
-    monkeypatch.setattr(hashing, "_off", off)
+    monkeypatch.setattr(hashing._turns, "_off", off)
     answers: list[Answer] = []
     for _ in range(12):
         call = stranger.call("POST", "/login", {"csrf": stranger.token, "name": "admin"})

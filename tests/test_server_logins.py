@@ -19,11 +19,11 @@ from tests.admin_site import PASSWORD, QUICK, Browser, make_site, operator, stop
 from tests.installed import PYTHON
 from tidegate.server.accounts import hash_process
 from tidegate.server.accounts.hash_process import kept_hash, kept_hash_apart
-from tidegate.server.accounts.hashing import Asker, Busy, Hashing, KeptHash
+from tidegate.server.accounts.hashing import Asker, Busy, Hashing, KeptHash, OneAtATime
 from tidegate.server.accounts.login_brake import LoginBrake
 from tidegate.server.http.proxies import prefixes_of
 
-NETWORKS = [f"10.0.{number}" for number in range(Hashing.WAITING + 3)]
+NETWORKS = [f"10.0.{number}" for number in range(OneAtATime.WAITING + 3)]
 
 
 @dataclass(eq=False)
@@ -92,7 +92,7 @@ class Logins(RuleBasedStateMachine):
 
             Deferred.fromCoroutine(self.hashing(asker, "guess", "hash")).addBoth(end)
             if mine.refused and not is_known:
-                assert len(strangers) == Hashing.WAITING
+                assert len(strangers) == OneAtATime.WAITING
                 assert counts[network] >= max(counts.values()) - 1, "others have more"
             for one in strangers:
                 if one.refused and one.network != network:
@@ -108,7 +108,7 @@ class Logins(RuleBasedStateMachine):
         assert len(self.jobs) <= 1
         for is_known in (True, False):
             waiting = [one for one in self.waiting() if one.is_known is is_known]
-            assert len(waiting) <= Hashing.WAITING
+            assert len(waiting) <= OneAtATime.WAITING
             assert self.jobs or not waiting, "nobody waits for nothing"
 
     @invariant()

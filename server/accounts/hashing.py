@@ -97,35 +97,30 @@ class WaitingRoom(Generic[Member]):
             self._turns.remove(network)
 
 
-class Hashing:
-    """Makes one hash at a time by `kept_hash` on a thread (`off`)."""
+class OneAtATime:
+    """Runs one piece of work at a time on a thread (`off`)."""
 
     #: At 0.2 s a hash the last new client of the room has its turn within about 5 s.
     WAITING = 20
 
-    def __init__(self, off: Off, kept_hash: KeptHash, hasher: PasswordHasher) -> None:
+    def __init__(self, off: Off) -> None:
         self._off = off
-        self._kept_hash = kept_hash
-        self._hasher = hasher
         self._is_taken = False
         self._is_calling = False
         self._known: WaitingRoom[Deferred[None]] = WaitingRoom(self.WAITING)
         self._strangers: WaitingRoom[Deferred[None]] = WaitingRoom(self.WAITING)
 
-    async def __call__(self, asker: Asker, password: str, known: str | None = None) -> str | None:
-        """The hash to store, see `hash_process.kept_hash`, when the asker's turn has come.
+    async def __call__(self, asker: Asker, work: Callable[[], Any]) -> Any:
+        """What `work` gives, when the asker's turn has come.
 
-        Raises Busy, and what `asker.begin` raises.
+        Raises Busy, and what `asker.begin` and `work` raise.
         """
         if self._is_taken:
             await self._turn(asker)
         self._is_taken = True
         try:
             asker.begin()
-            kept: str | None = await self._off(
-                lambda: self._kept_hash(self._hasher, password, known)
-            )
-            return kept
+            return await self._off(work)
         finally:
             self._is_taken = False
             self._call_next()
@@ -151,3 +146,22 @@ class Hashing:
                 break
             turn.callback(None)
         self._is_calling = False
+
+
+class Hashing:
+    """Makes one hash at a time by `kept_hash` on a thread (`off`)."""
+
+    def __init__(self, off: Off, kept_hash: KeptHash, hasher: PasswordHasher) -> None:
+        self._turns = OneAtATime(off)
+        self._kept_hash = kept_hash
+        self._hasher = hasher
+
+    async def __call__(self, asker: Asker, password: str, known: str | None = None) -> str | None:
+        """The hash to store, see `hash_process.kept_hash`, when the asker's turn has come.
+
+        Raises Busy, and what `asker.begin` raises.
+        """
+        kept: str | None = await self._turns(
+            asker, lambda: self._kept_hash(self._hasher, password, known)
+        )
+        return kept
