@@ -92,6 +92,7 @@ lock: $(VENV)/bin/python
 	$(BIN)/python -m pip install -q $(UV)
 	$(BIN)/$(COMPILE) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(BIN)/$(COMPILE) --extra test --extra loadtest --extra postgres --extra peers \
+		--extra oidc \
 		pyproject.toml requirements/build.in -o requirements/test.txt
 	$(BIN)/$(COMPILE) --extra loadtest --extra postgres -c requirements/test.txt \
 		pyproject.toml requirements/build.in -o requirements/load.txt

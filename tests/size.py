@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_720, 160),
     "protocol": Size(5_150, 108),
-    "server": Size(46_050, 645),
+    "server": Size(46_600, 645),
     "client": Size(16_000, 85),
     "loadtest": Size(7_340, 117),
     "bench": Size(6_000, 125),

@@ -35,6 +35,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 PASSWORD_MIN = 10
 #: Bounds the text of a form that is hashed. NIST SP 800-63B asks for 64 or more.
 PASSWORD_MAX = 256
+NO_RIGHTS = "The provider knows you, but you have no rights here. An operator can give you some."
 
 
 class Scope(enum.StrEnum):
@@ -69,7 +70,11 @@ def role_of(scopes: Scopes) -> Role:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One person. `must_change`: the password was given by another person and must be replaced."""
+    """One person. `must_change`: the password was given by another person and must be replaced.
+
+    `subject` names the person at the OpenID Connect provider, once they logged in through it. An
+    empty `password_hash` fits no password.
+    """
 
     name: str
     role: Role
@@ -78,11 +83,31 @@ class User:
     must_change: bool = False
     totp_secret: str | None = field(default=None, repr=False)
     totp_step: int = 0
+    subject: str | None = None
+
+    @property
+    def has_password(self) -> bool:
+        """Whether this user can log in with a password."""
+        return bool(self.password_hash)
 
     @property
     def one_time_codes(self) -> bool:
         """Whether a login of this user needs a one-time code."""
         return self.totp_secret is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderLogin:
+    """A person whom the OpenID Connect provider has logged in: `subject` is theirs for good.
+
+    `role` is what their groups give. `account` is the name of the account that they own here by a
+    claim, or empty. A new account would have the name `name`.
+    """
+
+    subject: str
+    name: str
+    account: str = ""
+    role: Role | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +228,7 @@ class Accounts:
     ) -> User | None:
         """The user if name, password and (where set up) one-time code are right, else None."""
         user = self.users.get(name)
-        known = user.password_hash if user else self._decoy
+        known = (user.password_hash if user else "") or self._decoy
         given = password[: PASSWORD_MAX + 1]
         kept = await self.hash(asker, given, known)
         # The user may have changed meanwhile.
@@ -220,6 +245,38 @@ class Accounts:
         if step is None or step <= user.totp_step:
             return None
         return self._put(replace(user, totp_step=step))
+
+    def login_by_provider(self, person: ProviderLogin, now: float) -> User:
+        """The user of this person, linked or made at their first login. Raises Problem 403.
+
+        Groups decide the role where they give one. A user without a password ends, with its API
+        tokens, when the person has neither group nor account any more.
+        """
+        user = next((u for u in self.users.values() if u.subject == person.subject), None)
+        if user is None and person.account in self.users:
+            user = self.users[person.account]
+            if user.subject is not None:
+                raise Problem(403, f"The account {user.name} belongs to another person.")
+            # The first password was chosen by another person.
+            kept = "" if user.must_change else user.password_hash
+            user = replace(user, subject=person.subject, password_hash=kept, must_change=False)
+        if user is None and person.role is not None:
+            if not re.fullmatch(NAME[1:-1], person.name):
+                raise Problem(403, f"{person.name[:64]!r} cannot be the name of an account.")
+            if person.name in self.users:
+                raise Problem(403, f"The name {person.name} belongs to another account.")
+            user = User(person.name, person.role, "", now, subject=person.subject)
+        if user is None:
+            raise Problem(403, NO_RIGHTS)
+        if person.role is None and person.account != user.name:
+            if not user.has_password:
+                self.drop_user(user.name)
+            raise Problem(403, NO_RIGHTS)
+        if person.role is not None and person.role is not user.role:
+            if user.role is Role.OPERATOR:
+                self._keep_an_operator(user.name)
+            user = replace(user, role=person.role)
+        return user if self.users.get(user.name) == user else self._put(user)
 
     async def _hash_of(self, password: str) -> str:
         kept = await self.hash(OPERATOR, password, None)
@@ -250,7 +307,7 @@ class Accounts:
     async def check(self, name: str, password: str, asker: Asker) -> bool:
         """Whether this is the user's present password. Forms ask for it before grave changes."""
         user = self.users.get(name)
-        known = user.password_hash if user else self._decoy
+        known = (user.password_hash if user else "") or self._decoy
         given = password[: PASSWORD_MAX + 1]
         kept = await self.hash(asker, given, known)
         return user is not None and kept is not None

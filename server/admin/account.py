@@ -99,29 +99,35 @@ class UsersOut(Shape):
 # -- login and logout ------------------------------------------------------------------------
 
 
-def _way(text: str) -> str:
+def way_of(text: str) -> str:
     """Where to go after the login: a path of ours, or the overview."""
     fine = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
     return text if fine and "\\" not in text else "/"
+
+
+def _provider_title(ask: HandlerCall) -> str:
+    """What the OpenID Connect provider is called; empty where there is none."""
+    return ask.admin.provider.settings.title if ask.admin.provider else ""
 
 
 @pages.get("/login", public=True)
 async def login_form(ask: HandlerCall) -> Answer:
     """The only page for strangers."""
     call, sessions = ask.call, ask.admin.sessions
-    if call.who is not None and call.who.session is not None:
+    if ask.problem is None and call.who is not None and call.who.session is not None:
         return redirect("/")
     visitor = call.cookie(VISITOR)
     ident = sessions.ident(visitor)
     if ident is None or not ident.startswith("v."):
         visitor = sessions.visitor()
         ident = sessions.ident(visitor) or ""
-    way = _way(call.field("next") or call.arg("next"))
+    way = way_of(call.field("next") or call.arg("next"))
     page = ask.page(
         "login.html",
         way=way,
         form_token=sessions.form_token(ident),
         with_code=ask.admin.accounts.one_time_codes,
+        provider=_provider_title(ask),
     )
     given = cookie(VISITOR, visitor, secure=call.secure)
     return dataclasses.replace(page, headers=(*page.headers, given))
@@ -132,7 +138,7 @@ async def login(ask: HandlerCall) -> Answer:
     """Try a password."""
     call, admin = ask.call, ask.admin
     name = call.field("name")
-    asker = _asker(ask, name)
+    asker = asker_of(ask, name)
     admin.take_reset()
     password, code = call.raw("password"), call.field("code")
     user = await admin.accounts.login(name, password, code, ask.now, asker)
@@ -145,12 +151,12 @@ async def login(ask: HandlerCall) -> Answer:
     if call.who is not None and call.who.session is not None:
         admin.sessions.end(call.who.session)
     events.add("login", f"logged in from {place}", who=user.name)
-    way = "/account" if user.must_change else _way(call.field("next"))
+    way = "/account" if user.must_change else way_of(call.field("next"))
     over = cookie(VISITOR, "", secure=call.secure, age_s=0)
-    return redirect(way, _session_cookie(ask, user.name), over)
+    return redirect(way, session_cookie(ask, user.name), over)
 
 
-def _asker(ask: HandlerCall, name: str) -> Asker:
+def asker_of(ask: HandlerCall, name: str) -> Asker:
     """Who tries a password. Raises Problem 429, now and in its turn, after too many tries.
 
     A try is counted in its turn: what found no place (`Busy`) or left it was none.
@@ -172,7 +178,7 @@ def _asker(ask: HandlerCall, name: str) -> Asker:
     return Asker(prefixes_of(call.peer), has_session or brake.is_known(call.peer), begin)
 
 
-def _session_cookie(ask: HandlerCall, name: str) -> tuple[str, str]:
+def session_cookie(ask: HandlerCall, name: str) -> tuple[str, str]:
     value = ask.admin.sessions.begin(name, ask.now)
     return cookie(COOKIE, value, secure=ask.call.secure, age_s=int(LIFETIME_S))
 
@@ -192,7 +198,7 @@ async def theme(ask: HandlerCall) -> Answer:
     value = word if word in ("light", "dark") else ""
     age_s = _YEAR_S if value else 0
     chosen = cookie("tidegate-theme", value, secure=ask.call.secure, age_s=age_s)
-    return redirect(_way(ask.call.field("back")), chosen)
+    return redirect(way_of(ask.call.field("back")), chosen)
 
 
 # -- the account page ------------------------------------------------------------------------
@@ -215,6 +221,7 @@ def _account(ask: HandlerCall, **values: Any) -> Answer:
         tokens=_tokens(ask),
         scopes=[scope.value for scope in Scope if ask.principal.may(scope)],
         password_min=PASSWORD_MIN,
+        provider=_provider_title(ask),
         **shown,
     )
 
@@ -240,7 +247,7 @@ async def zone(ask: HandlerCall) -> Answer:
 async def _check_password(ask: HandlerCall) -> User:
     """Who sent the form, once its `old` is their password. Raises Problem 403 and 429."""
     user, admin = _me(ask), ask.admin
-    asker = _asker(ask, user.name)
+    asker = asker_of(ask, user.name)
     if not await admin.accounts.check(user.name, ask.call.raw("old"), asker):
         raise Problem(403, "The present password is wrong.")
     admin.brake.succeeded(ask.call.peer, user.name)
@@ -259,7 +266,7 @@ async def password(ask: HandlerCall) -> Answer:
     await admin.accounts.set_password(user.name, new)
     admin.sessions.end_all(user.name)
     ask.log("account", "changed the password")
-    return redirect("/account?done=password", _session_cookie(ask, user.name))
+    return redirect("/account?done=password", session_cookie(ask, user.name))
 
 
 @pages.post("/account/totp", scope=Scope.READ, own_account=True)

@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from ...protocol.errors import ProtocolError
 from ..accounts.accounts import Accounts, Scope
 from ..accounts.login_brake import LoginBrake
+from ..accounts.oidc import Provider
 from ..accounts.password_reset import Reset, forget_reset, read_reset
 from ..accounts.proofs import COOKIE, api_token
 from ..accounts.sessions import Logins
@@ -143,6 +144,7 @@ class Admin:
     state: Path
     turns: LoopTurns
     close: Callable[[], None]
+    provider: Provider | None = None
     brake: LoginBrake = field(default_factory=LoginBrake)
     #: The password from the host that was taken up last.
     taken: Reset | None = None
@@ -299,14 +301,19 @@ def _with_headers(call: Call, answer: Answer) -> Answer:
     return dataclasses.replace(answer, headers=(*answer.headers, *added))
 
 
-def cookie(name: str, value: str, *, secure: bool, age_s: int | None = None) -> tuple[str, str]:
-    """A Set-Cookie field no script and no other site can use."""
+def cookie(
+    name: str, value: str, *, secure: bool, age_s: int | None = None, same_site: bytes = b"Strict"
+) -> tuple[str, str]:
+    """A Set-Cookie field no script and no other site can use.
+
+    With `same_site` Lax another site can lead the browser here with it.
+    """
     _, field = set_cookie(
         host_name(name, secure=secure).encode(),
         value.encode(),
         path=b"/",
         age_s=age_s,
         secure=secure,
-        same_site=b"Strict",
+        same_site=same_site,
     )
     return ("set-cookie", field.decode("latin-1"))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..accounts.hashing import OneAtATime
+from ..accounts.oidc import Provider, fetch
+from ..accounts.oidc_settings import OidcSettings
 from ..accounts.stored import OpenedAccounts
 from ..control.report import Reports
 from ..control.server import Server
 from ..http.clock import Clock, LoopTurns
-from . import account, alerts, files, log, now, passes, policy, queue, report, waiting
+from . import account, alerts, files, log, now, oidc_login, passes, policy, queue, report, waiting
 from .app import Admin
 from .previews import Previews, Simulator
 from .render import make_pages
@@ -18,13 +21,16 @@ from .router import Router
 MODULES = (now, account, queue, policy, files, passes, waiting, log, alerts, report)
 
 
-def make_admin(server: Server, opened: OpenedAccounts, state: Path, clock: Clock) -> Admin:
+def make_admin(
+    server: Server, opened: OpenedAccounts, state: Path, clock: Clock, oidc: OidcSettings
+) -> Admin:
     """The application without a socket."""
     router = Router()
     simulator = Simulator(server.off)
     for module in MODULES:
         router.add(module.pages.routes)
         router.add(module.api.routes)
+    router.add(oidc_login.pages.routes)
     admin = Admin(
         server=server,
         accounts=opened.accounts,
@@ -36,6 +42,7 @@ def make_admin(server: Server, opened: OpenedAccounts, state: Path, clock: Clock
         state=state,
         turns=LoopTurns(clock),
         close=simulator.close,
+        provider=Provider(oidc, OneAtATime(server.off), fetch) if oidc.issuer else None,
     )
     admin.take_reset()
     return admin

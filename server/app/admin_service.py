@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from ..http.tls import TlsServer
 from ..store.accounts import OperatorTables
 from ..store.records import RevisionRecord
 from .bootstrap import configured_revision
+from .config import CannotStart
 from .keys import session_key
 from .listeners import Listener, OpenListener, adopt_port
 from .parts import Part
@@ -116,6 +118,11 @@ class AdminService:
         self.server.start()
 
     def _listen(self) -> None:
+        if self._config.oidc.issuer and importlib.util.find_spec("joserfc") is None:
+            raise CannotStart(
+                "oidc.issuer needs the package joserfc: install tidegate with its extra, "
+                "tidegate[oidc], or leave oidc.issuer out."
+            )
         if self._opened is not None:
             self.open_accounts()
             self._connections = AdminConnections(
@@ -174,7 +181,7 @@ class AdminService:
             from ..admin.site import make_admin
 
             state, accounts = self._config.state, self.open_accounts()
-            self._admin = make_admin(self.server, accounts, state, self._reactor)
+            self._admin = make_admin(self.server, accounts, state, self._reactor, self._config.oidc)
         return self._admin
 
     @functools.cached_property

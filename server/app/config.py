@@ -266,7 +266,8 @@ def _sentence(fault: Any, origins: Mapping[str, str]) -> str:
         text = fault_text(fault, (field.description if field is not None else None) or "")
         text = text[:1].lower() + text[1:]
         given = fault["input"]
-        if isinstance(given, str | int | float) and repr(given) not in text:
+        hidden = name.endswith("secret")
+        if isinstance(given, str | int | float) and repr(given) not in text and not hidden:
             text += f" (it is {given!r})"
     where = f" ({origin})" if origin else ""
     return f"{name or 'configuration'}{where}: {text}{'' if text.endswith('?') else '.'}"

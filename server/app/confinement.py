@@ -117,7 +117,7 @@ def needs_of(config: ServerConfig, *, several: bool, asks: bool = False) -> Need
         connects = None
     elif not asks and config.database is not None:
         connects, database_socket = database_ports(config.database)
-    ports = config.alerts.ports() | config.gate.ports()
+    ports = config.alerts.ports() | config.gate.ports() | config.oidc.ports()
     if connects is not None and ports and not asks:
         connects |= ports | {_DNS_PORT}
     log_socket = config.access_log is not None and (

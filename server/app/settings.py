@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from ...policies.registry import POLICIES, unknown_policy
 from ...policies.settings import PolicySettings
+from ..accounts.oidc_settings import OidcSettings
 from ..admission.client_programs import Manner, ToolRule
 from ..admission.rules import Rule
 from ..control.alert_settings import AlertSettings
@@ -330,6 +331,10 @@ class ServerConfig(_Section):
     )
     alerts: AlertSettings = Field(
         default_factory=AlertSettings, description="Who is told when an alert rule fires."
+    )
+    oidc: OidcSettings = Field(
+        default_factory=OidcSettings,
+        description="Operators log in through an OpenID Connect provider.",
     )
     rules: tuple[Rule, ...] = Field(
         (), max_length=10_000, description="Rules for single files and folders."

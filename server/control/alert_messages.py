@@ -63,7 +63,9 @@ def mail_for(outlet: AlertPlace, change: AlertChange, server: str, sender: str) 
     return message
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects, which might lead anywhere."""
+
     def redirect_request(
         self, req: object, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> NoReturn:
@@ -81,7 +83,7 @@ def send(settings: AlertSettings, outlet: AlertPlace, change: AlertChange, serve
             body_for(outlet, change, server),
             {"Content-Type": "application/json", "User-Agent": "Tidegate"},
         )
-        with urllib.request.build_opener(_NoRedirect()).open(request, timeout=_SEND_S) as answer:
+        with urllib.request.build_opener(NoRedirect()).open(request, timeout=_SEND_S) as answer:
             answer.read(1024)
     except smtplib.SMTPException as fault:
         raise OSError(str(fault)) from fault

@@ -179,6 +179,7 @@ USERS = Table(
     _column("must_change", Boolean),
     Column("totp_secret", String(64)),
     _column("totp_step", Integer),
+    Column("subject", Text),
 )
 
 #: API tokens; `digest` is of their secret.

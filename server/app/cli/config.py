@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from ....policies.settings import unit_of
@@ -126,7 +126,7 @@ def plain(value: Any) -> Any:
         return value.model_dump(mode="json", exclude_none=True)
     if isinstance(value, tuple):
         return [plain(item) for item in value]
-    if isinstance(value, Path):
+    if isinstance(value, Path | SecretStr):
         return str(value)
     return value
 
