@@ -160,13 +160,21 @@ HEALTH = Health("1", NOW)
             {"waiting": 1, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
             "queueing",
             "27 people are waiting. The last starts in about 14 min.",
-            "26 of them are paused after the start. 6 downloads running.",
+            "26 of them are paused after the start. 6 downloads are running.",
+        ),
+        # Where the line decides, a ready client may have to wait as well.
+        (
+            {"waiting": 0, "ready": 27, "link_bound": True, "paused": 31, "slots": 4096},
+            "queueing",
+            "58 people are waiting. The last starts in about 14 min.",
+            "31 of them are paused after the start. 27 of them are ready to start. "
+            "1 download is running.",
         ),
         (
             {"waiting": 0, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
             "queueing",
             "26 people are waiting: all downloads have begun.",
-            "26 of them are paused after the start. 6 downloads running.",
+            "26 of them are paused after the start. 6 downloads are running.",
         ),
     ],
 )
@@ -281,7 +289,7 @@ def test_what_is_empty_folds_and_what_matters_leads(site: Site, browser: Browser
     assert 'id="chart-held"' in folded
     assert 'id="chart-goodput"' in shown, "also while nothing is sent"
     assert 'id="chart-queue"' in shown
-    assert "None: promises judged, clients held, multicast" in page
+    assert "None yet: promises judged, clients held, multicast" in page
 
 
 def test_the_queue_is_grouped_by_file_and_program_and_opens_to_rows(

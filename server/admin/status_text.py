@@ -60,7 +60,9 @@ def _line(snapshot: Snapshot) -> str:
     told = _waiting(snapshot)
     if not snapshot.waiting and not snapshot.ready:
         return f"{told}: all downloads have begun."
-    if snapshot.last_wait is None or not snapshot.waiting:
+    # Without slots a ready client starts when the line has use for it, not when it comes.
+    starts_later = snapshot.waiting or snapshot.link_bound
+    if snapshot.last_wait is None or not starts_later:
         return f"{told}."
     return f"{told}. The last starts in about {format_duration(snapshot.last_wait.expected_s)}."
 
@@ -83,7 +85,7 @@ def _kept_for_small(snapshot: Snapshot) -> int:
 def _room(snapshot: Snapshot) -> str:
     if snapshot.link_bound:
         running = snapshot.small_active + snapshot.large_active - snapshot.paused
-        return f"{_count(running, 'download')} running."
+        return f"{_count(running, 'download')} {'is' if running == 1 else 'are'} running."
     free, kept = _free(snapshot), _kept_for_small(snapshot)
     promised = min(free - kept, snapshot.ready)
     parts = [f"{free - kept - promised:,} of {snapshot.slots:,} slots free"]
