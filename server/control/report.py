@@ -127,12 +127,13 @@ async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
     arrivals, files, peaks = await ask(
         server.store, lambda c: read_period(c, since_s, until_s, wanted, _network_of, _PEAKS)
     )
-    history = await server.history.read(since_s, until_s, _POINTS)
+    end_s = max(since_s + 1.0, min(until_s, server.now()))
+    history = await server.history.read(since_s, end_s, _POINTS)
     first = history.first_value
     if first > _POINTS * 7 / 8:
         # The charts of a young server would be a few dots at their right edge.
         begun_s = 2 * history.t[first - 1] - history.t[first]
-        history = await server.history.read(begun_s, until_s, _POINTS)
+        history = await server.history.read(begun_s, end_s, _POINTS)
     known = {name: Peak(*peak) for name, peak in peaks.items() if peak[1] > 0}
     errors = [one for one in history.series["end_median_error"] if one is not None]
     report = Report(
@@ -209,7 +210,8 @@ def sentences(report: Report, beside: Beside | None, moment: Callable[[float], s
     if report.longest_wait:
         told.append(f"The longest told wait was {format_duration(report.longest_wait.value)}.")
     if report.ends_judged:
-        kept = f"{report.ends_kept:,} of {report.ends_judged:,} told ends were kept"
+        was = "was" if report.ends_judged == 1 else "were"
+        kept = f"{report.ends_kept:,} of {_count(report.ends_judged, 'told end')} {was} kept"
         share = 100 * report.ends_kept / report.ends_judged
         told.append(f"{kept} ({share:.0f} %): the last byte came before the told bound.")
     told.append(
