@@ -150,7 +150,7 @@ def test_a_group_gives_a_role_and_the_login_goes_on_where_it_was_asked_for(
     page = browser.text("/account")
     assert "ada (viewer)" in page
     assert "You log in through Example ID" in page
-    assert "Present password" not in page
+    assert "Current password" not in page
     # The form logs nobody in who has no password.
     stranger = Browser(site)
     assert stranger.login("ada", "").status == 401

@@ -305,7 +305,7 @@ class Accounts:
         return True
 
     async def check(self, name: str, password: str, asker: Asker) -> bool:
-        """Whether this is the user's present password. Forms ask for it before grave changes."""
+        """Whether this is the user's current password. Forms ask for it before grave changes."""
         user = self.users.get(name)
         known = (user.password_hash if user else "") or self._decoy
         given = password[: PASSWORD_MAX + 1]

@@ -249,7 +249,7 @@ async def _check_password(ask: HandlerCall) -> User:
     user, admin = _me(ask), ask.admin
     asker = asker_of(ask, user.name)
     if not await admin.accounts.check(user.name, ask.call.raw("old"), asker):
-        raise Problem(403, "The present password is wrong.")
+        raise Problem(403, "The current password is wrong.")
     admin.brake.succeeded(ask.call.peer, user.name)
     return user
 

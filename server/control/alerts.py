@@ -166,7 +166,7 @@ RULES = (
         "warning",
         1800.0,
         "Fewer than 7 of 10 clients start within the time they were told.",
-        "The line may carry less than `bandwidth` says, or other traffic shares it.",
+        "The line may carry less than its limit says, or other traffic shares it.",
         _times_wrong,
     ),
     AlertRule(

@@ -20,7 +20,7 @@
     const units = ["", "k", "M", "G", "T"];
     let at = 0;
     while (value >= 999.5 && at < units.length - 1) { value /= 1000; at += 1; }
-    return `${at === 0 || value >= 9.95 ? value.toFixed(0) : value.toFixed(1)} ${units[at]}bit/s`;
+    return `${value >= 9.95 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1)} ${units[at]}bit/s`;
   };
   const span = (s) => {
     // As protocol.units.split_duration has it.
