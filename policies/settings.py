@@ -74,6 +74,9 @@ _KINDS = {
     "float": "must be a number",
     "bool": "must be true or false",
     "string": "must be text",
+    "tuple": 'must be a list, such as ["one", "two"]',
+    "path": "must be a path in quotes",
+    "datetime": "must be a time, such as 2030-01-31T14:00:00Z",
 }
 
 
@@ -88,7 +91,8 @@ def fault_text(fault: Mapping[str, Any], form: str = "") -> str:
     if kind in _BOUNDS:
         return _BOUNDS[kind].format(**fault.get("ctx", {})).removesuffix(".0")
     what, _, wrong = kind.partition("_")
-    if wrong in ("parsing", "type", "from_float") and what in _KINDS:
+    faults = ("parsing", "type", "from_float", "from_date_parsing")
+    if wrong in faults and what in _KINDS:
         return _KINDS[what]
     # Messages of our own validators come prefixed; the reader does not care whose fault it is.
     return str(fault["msg"]).removeprefix("Value error, ")

@@ -398,6 +398,22 @@ class ServerConfig(_Section):
                 )
         return contacts
 
+    @field_validator("directory", "state", mode="before")
+    @classmethod
+    def _named(cls, path: Any) -> Any:
+        if path == "":
+            raise ValueError("must not be empty: write . for the present folder")
+        return path
+
+    @field_validator("rules")
+    @classmethod
+    def _rules(cls, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        for rule in rules:
+            # Otherwise it fits no file, and a release meant to be hidden is there.
+            if rule.path[0] not in "/*":
+                raise ValueError(f"the path {rule.path!r} begins with neither / nor *")
+        return rules
+
     @field_validator("mirrors")
     @classmethod
     def _mirrors(cls, mirrors: tuple[str, ...]) -> tuple[str, ...]:
@@ -419,6 +435,8 @@ class ServerConfig(_Section):
             raise ValueError("cluster is the URL of a PostgreSQL database: postgresql://…")
         if self.cluster is not None and self.database is not None:
             raise ValueError("cluster names the database: leave database out")
+        if self.mirror_channel is not None and self.mirror_publish is None:
+            raise ValueError("mirror_channel needs mirror_publish, the folder that has the channel")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together: give both or neither")
         if self.gate.enabled:
