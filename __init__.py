@@ -221,7 +221,9 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
     ctx.exit()
 
 
-cli = LazyGroup("tidegate", help="Serve a release on release day; fetch it without a fight.")
+cli = LazyGroup(
+    "tidegate", help="Serve files to a crowd, and tell each client when its turn comes."
+)
 cli.params.append(
     click.Option(
         ["--version"],

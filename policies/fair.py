@@ -86,7 +86,7 @@ class FairPolicy(Policy):
     """Ranks by remaining bytes and slack; pauses and resumes."""
 
     name = "fair"
-    summary = "Shortest remaining first, guarded by what a plain server would need; fills the link."
+    summary = "Short downloads first, but none much later than from a plain server."
     reads = ("reserve_small", "small_below_bytes", *TICKETS, *LINK)
     link_bound = True
     prefers_present = True

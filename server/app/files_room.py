@@ -100,7 +100,7 @@ def open_tree(loaded: LoadedConfig) -> Tree:
     except OSError as fault:
         raise CannotStart(
             f"{config.directory} cannot be served: {fault.strerror}; give a directory that "
-            "this user can read."
+            "this user can read, or try it with --sample."
         ) from fault
     tree.keep_private(private_paths(loaded))
     return tree

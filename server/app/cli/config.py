@@ -57,7 +57,9 @@ def show(file: Path | None, as_json: bool) -> None:
         click.echo(f"tidegate: {fault}", err=True)
         click.echo("tidegate: What the admin page has set is not shown.", err=True)
         changed = {}
-    rows = [_row(loaded, name, changed) for name in setting_names()]
+    # Those of the top level stand before every section, as in a file.
+    names = sorted(setting_names(), key=lambda name: "." in name)
+    rows = [_row(loaded, name, changed) for name in names]
     if as_json:
         document: dict[str, dict[str, Any]] = {}
         for row in rows:
