@@ -203,7 +203,7 @@ class LeasedDownload:
     flying_bytes: int = 0
     coverage: IntervalSet = field(default_factory=IntervalSet)
     _was_complete: bool = False
-    deliveries: set[Delivery] = field(default_factory=set)
+    deliveries: dict[Delivery, None] = field(default_factory=dict)
     #: What these bring in all, each counted by itself.
     planned_bytes: int = 0
     #: Whether the journal has it as used up, although its last bytes may be here yet.
@@ -230,7 +230,7 @@ class LeasedDownload:
 
     def join(self, delivery: Delivery) -> None:
         """One more body begins."""
-        self.deliveries.add(delivery)
+        self.deliveries[delivery] = None
         self.planned_bytes += delivery.planned_bytes
         self.look_again()
 
@@ -242,7 +242,7 @@ class LeasedDownload:
     def leave(self, delivery: Delivery) -> None:
         """A body is over."""
         if delivery in self.deliveries:
-            self.deliveries.remove(delivery)
+            del self.deliveries[delivery]
             self.planned_bytes -= delivery.planned_bytes
 
     def renew(self, rep: Representation, wanted_bytes: int) -> None:

@@ -88,7 +88,7 @@ class LeaseManager:
         self._parked = parked
         self._check = check
         #: Downloads with a connection less than at the last settling.
-        self._ended: set[tuple[str, str]] = set()
+        self._ended: dict[tuple[str, str], None] = {}
         self._settling = False
         self._soon_call: DelayedCall | None = None
         self._soon_s = 0.0
@@ -179,7 +179,7 @@ class LeaseManager:
         if self._drop(download.lease) is None:
             return
         download.abort(reason)
-        self._ended.add((download.client, download.file))
+        self._ended[download.client, download.file] = None
         self.driver.cut(download.lease, self.now())
         self._parts.passes.end(download.client, download.file)
         self.settle()
@@ -213,7 +213,7 @@ class LeaseManager:
         left = download.left_when_seen()
         wanted = download.wanted_bytes
         parts.evidence.took(download.client, wanted - left, wanted, parts.wall())
-        self._ended.add((download.client, download.file))
+        self._ended[download.client, download.file] = None
         if delivery.transfer is not None:
             parts.line.ended(delivery.transfer, now)
             # It knows us as well: no work for the garbage collector.
@@ -317,7 +317,7 @@ class LeaseManager:
         try:
             wake_s = self.driver.settle(now)
             while self._ended:
-                ended, self._ended = self._ended, set()
+                ended, self._ended = self._ended, {}
                 if self._parked:
                     for client, file in ended:
                         self._parked.connection_ended(client, file)
@@ -432,7 +432,7 @@ class LeaseManager:
                 self._parts.wall(),
             )
             download.abort("the lease is over")
-            self._ended.add((download.client, download.file))
+            self._ended[download.client, download.file] = None
             self._parts.passes.end(download.client, download.file)
 
     def expired(self, ticket: int, now: float) -> None:

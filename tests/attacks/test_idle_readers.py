@@ -80,7 +80,7 @@ def test_what_lies_in_the_sockets_of_idle_readers_is_no_part_of_the_line() -> No
         reader = Reader(pacer, holds, takes)
         job = Job(f"client{number}", "/big.iso", 2_000_000_000, 2_000_000_000)
         download = LeasedDownload(Admit(number, None), job, None, clock.seconds())
-        download.deliveries.add(reader)  # type: ignore[arg-type]
+        download.deliveries[reader] = None  # type: ignore[arg-type]
         downloads.append(download)
         return reader
 
