@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
 import sys
 import time
 from pathlib import Path
 
 from .past import bring_back
-
-
-def _fixed_hashes() -> None:
-    """Sets are walked in the same order in each run only if Python hashes text alike."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        environ = {**os.environ, "PYTHONHASHSEED": "0"}
-        os.execvpe(sys.orig_argv[0], sys.orig_argv, environ)
 
 
 def say(text: object) -> None:
@@ -28,7 +20,6 @@ def say(text: object) -> None:
 
 def main() -> int:
     """The command."""
-    _fixed_hashes()
     words = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
     words.add_argument("--seed", type=int, help="run one world")
     words.add_argument(

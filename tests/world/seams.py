@@ -27,7 +27,7 @@ from tidegate.server.accounts import stored
 from tidegate.server.accounts.hash_process import kept_hash
 from tidegate.server.admin.render import make_pages
 from tidegate.server.app import admin_service, service, state_room
-from tidegate.server.control import server
+from tidegate.server.control import metrics, server
 from tidegate.server.files import digests, disk, sender
 from tidegate.server.http import factory, front, outbox
 
@@ -142,6 +142,8 @@ def in_world(
         for module in (state_room, admin_service, digests, disk):
             put(module, "ThreadPool", make_pool)
         put(server, "descriptors_part", lambda: 0.01)
+        # Its memory and CPU time are never the same twice.
+        put(metrics, "ProcessCollector", lambda registry: None)
         # A hash of a password costs as much as a whole world.
         quick = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
         put(stored, "password_hasher", lambda: quick)

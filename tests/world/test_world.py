@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.installed import PYTHON
 from tests.world.oracles import ORACLES, Oracle
 from tests.world.past import PastFault
 from tests.world.past.faults import PAST
@@ -19,6 +22,16 @@ ROOT = Path(__file__).parent.parent.parent
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 
 
+#: Prints the history's digest of each of these seeds.
+DIGESTS = """
+import sys
+from tests.world.plan import draw_plan
+from tests.world.world import run_plan
+for seed in map(int, sys.argv[1:]):
+    print(seed, run_plan(draw_plan(seed)).digest())
+"""
+
+
 @pytest.mark.parametrize("seed", [100, 127])
 def test_the_same_seed_has_the_same_history(seed: int) -> None:
     one, other = (run_plan(draw_plan(seed), story=True) for _ in range(2))
@@ -26,6 +39,21 @@ def test_the_same_seed_has_the_same_history(seed: int) -> None:
     assert one.digest() == other.digest()
     assert one.lives > 1
     assert not one.broken_promises
+
+
+def test_neither_hashes_nor_earlier_worlds_change_a_history() -> None:
+    """160 has a download of four parts; in 141 the operator looks at the metrics."""
+    seeds = ["160", "141", "160", "130"]
+
+    def digests(hash_seed: str, seeds: list[str]) -> list[str]:
+        command = [PYTHON, "-c", DIGESTS, *seeds]
+        environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        run = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+        return run.stdout.splitlines()
+
+    found = digests("1", seeds)
+    assert found[::-1] == digests("2", seeds[::-1])
+    assert found[0] == found[2]
 
 
 @pytest.mark.parametrize("oracle", ORACLES)
