@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from tests.installed import PYTHON
 from tests.postgres import postgres_running
@@ -334,33 +333,39 @@ def test_keys_are_renewed_and_then_a_machine_is_drained_and_removed_while_its_do
     assert places == sorted(places)
 
 
-def test_a_leader_runs_on_without_its_database(machines: Machines, asking: Ask) -> None:
+def test_without_the_database_nobody_leads_and_newcomers_start_in_their_order_when_it_is_back(
+    machines: Machines, asking: Ask
+) -> None:
     server = machines.start("one")
     wait_for(machines.gathered, 60)
-    with machines.database.engine.begin() as connection:
-        backends = [
-            row[0]
-            for row in connection.execute(
-                text(
-                    "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-                ).execution_options()
-            )
-            if row[0]
-        ]
-    stopped = [pid for pid in backends if _is_ours(pid)]
-    assert stopped
+    epoch = machines.seat().epoch
+    machines.database.engine.dispose()
+    stopped = _processes(machines.url)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
-        time.sleep(6.0)  # longer than the lease
-        holders = [asking(server.url, f"holder-{n}") for n in range(2)]
-        assert [one.status for one in holders] == [200, 200]
-        waiting = asking(server.url, "late")
-        assert (waiting.status, waiting.place) == (503, 1)
+        wait_for(lambda: "leads no more" in "".join(server.errors), 60)
+        # The first waits inside its request until the node expects no leader any more.
+        tickets = [asking(server.url, f"client-{n}") for n in range(4)]
+        assert [one.status for one in tickets] == [503] * 4
+        assert not any(one.answer.headers.get("Tidegate-Place") for one in tickets)
+        assert asking(server.url, "small", "/small.txt").status == 200
     finally:
         for pid in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: machines.seat().epoch > epoch and machines.gathered(), 60)
+    # Two slots: places are by the time of the tickets, and not by who asks first.
+    again: dict[int, Asking] = {}
+
+    def told(n: int) -> bool:
+        again[n] = asking(server.url, f"client-{n}", token=tickets[n].token)
+        return again[n].status == 200 or bool(again[n].answer.headers.get("Tidegate-Place"))
+
+    for n in (0, 1, 3, 2):
+        wait_for(lambda n=n: told(n), 60)
+    assert [(again[n].status, again[n].place) for n in (2, 3)] == [(503, 1), (503, 2)]
+    assert [again[n].status for n in (0, 1)] == [200, 200]
 
 
 def _trusted(state: Path) -> list[object]:
@@ -374,12 +379,12 @@ def _lock(state: Path) -> str:
     return (state / "lock").read_text("ascii")
 
 
-def _is_ours(pid: int) -> bool:
-    """Whether this is a connection's process of PostgreSQL, and not one of its own."""
-    try:
-        return b"tide" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+def _processes(url: str) -> list[int]:
+    """PostgreSQL and its children."""
+    data = Path(url.rpartition("host=")[2]) / "data"
+    [pid, *_] = (data / "postmaster.pid").read_text("ascii").split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii")
+    return [int(pid), *map(int, children.split())]
 
 
 def test_servers_with_and_without_cluster_refuse_each_other(machines: Machines) -> None:

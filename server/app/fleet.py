@@ -42,8 +42,6 @@ class ClusterSeat:
     awaited: frozenset[str]
     lost: frozenset[str]
     retire: Callable[[str], None]
-    #: Whether the database has renewed the lease in time.
-    sure: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +161,6 @@ def _fault(nodes: Nodes, plan: FleetPlan, now: float) -> str:
         found.append(f"{named} {'is' if len(away) == 1 else 'are'} away.")
         if plan.cluster is not None:
             found.append("A node that still runs continues its downloads and starts no new ones.")
-    if plan.cluster is not None and not plan.cluster.sure():
-        found.append("The database does not answer: no machine could replace this leader.")
     return " ".join(found)
 
 

@@ -110,7 +110,7 @@ def answer_unled(request: Request, seen: Unled) -> None:
 def _metrics(seen: Unled) -> str:
     """Metrics that need no token: none of the queue, but that there is no leader."""
     found = (
-        ("fleet_up", "Whether all nodes are here and the leader's lease is renewed.", 0),
+        ("fleet_up", "Whether all nodes are here.", 0),
         ("leader_epoch", "Leaders up to now.", seen.epoch),
         ("store_up", "Whether the database takes writes.", int(not seen.silence)),
     )

@@ -1,8 +1,9 @@
 """One machine of a cluster: the process that follows the leader, or leads.
 
 It reads the leader from the database and tells its nodes where to connect. When it leads, it builds
-the same server as a single machine, on the shared database. When another machine leads, the process
-ends, and its successor begins as a follower. So no state of an earlier epoch survives.
+the same server as a single machine, on the shared database. When another machine leads, or the
+database does not renew the lease, the process ends, and the next one begins as a follower. So no
+state of an earlier epoch survives.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from .config import CannotStart, LoadedConfig
 from .fleet import ClusterSeat, FleetPlan
 from .health import Unled, answer_unled
 from .listeners import OpenListener, tls_server
-from .meeting import Meeting, MeetingEndpoint, write_meeting
+from .meeting import Meeting, MeetingEndpoint, read_meeting, write_meeting
 from .settings import ServerConfig, split_address
 from .shared import Shared, machine_name, open_shared
 from .state_lock import lock_state
@@ -78,16 +79,23 @@ class Machine:
         self._lock = lock_state(config.state)
         self.name = machine_name(config.state)
         self._database = Database(config.cluster, clustered=True)
+        #: Whether the database was away when this process began.
+        self._unasked = False
         try:
             self._database.claim()
             self._database.migrate()
             warn_unverified(config.cluster)
-            self._shared = self._open_shared()
+            self._identities = self._open_shared().identities
         except StoreUnavailable as fault:
-            raise CannotStart(
-                f"The cluster's database cannot be used: {fault}. Start it, or correct `cluster`."
-            ) from fault
-        self._tls = MutualTls(self._shared.identities, time.time())
+            known = read_meeting(config.state) if again else None
+            if known is None:
+                raise CannotStart(
+                    f"The cluster's database cannot be used: {fault}. Start it, or correct "
+                    "`cluster`."
+                ) from fault
+            # An earlier process led until the database was away: this one waits for it.
+            self._unasked, self._identities = True, known.identities
+        self._tls = MutualTls(self._identities, time.time())
         #: Where nodes of other machines connect.
         self._door: LinkFactory[FromNode] = LinkFactory(
             reactor, decode_from_node, NOBODY, door=True
@@ -131,10 +139,10 @@ class Machine:
             config.cluster_lease_s,
             self._changed,
             campaigns=self._campaigns,
-            company=self._company,
-            misses=self._misses_leader,
         )
         self._candidate.start()
+        if self._unasked:
+            self._open_relay()
         # Shared keys are read, and renewed if due.
         Repeat(self._reactor, 600.0, self._read_shared).start()
 
@@ -167,19 +175,6 @@ class Machine:
 
     # -- the election --------------------------------------------------------------------------
 
-    def _company(self) -> tuple[int, int] | None:
-        """How many machines are connected, and how many belong here; None for a follower."""
-        nodes = self._service.nodes if self._service is not None else None
-        if nodes is None:
-            return None
-        counted = nodes.counted_machines(self._reactor.seconds())
-        return len(nodes.machines() | {self.name}), len(counted | {self.name})
-
-    def _misses_leader(self) -> bool:
-        """Whether this follower has no leader; called on the candidate's thread."""
-        follower = self._follower
-        return follower is not None and not follower.led
-
     def _changed(self, candidacy: Candidacy) -> None:
         if self._stopping:
             return
@@ -188,7 +183,7 @@ class Machine:
             if seat.holder and seat.holder != self.name:
                 why = f"{seat.holder} leads (epoch {seat.epoch})"
             else:
-                why = "neither the database nor most machines can be reached"
+                why = "the database has not renewed its lease"
             self.retire(why)
         elif candidacy.standing is Standing.LEADS:
             if self._service is None:
@@ -213,18 +208,17 @@ class Machine:
             # The nodes of a lost leader's machine will not connect.
             here = {name for name, machine in nodes.items() if machine != self._followed}
             own = {f"{self.name}/{name}" for name in self._fleet.names}
-            self._shared = self._open_shared()
+            self._database.claim()
+            shared = self._open_shared()
+            self._identities = shared.identities
             self._database.lead(epoch)
-            assert self._candidate is not None
-            candidate = self._candidate
             seat = ClusterSeat(
                 self.name,
                 self._database,
-                self._shared,
+                shared,
                 frozenset(here | own),
                 frozenset(nodes.keys() - here - own),
                 self.retire,
-                lambda: candidate.sure,
             )
             self._service = self._take_over(replace(self._fleet, epoch=epoch, cluster=seat))
             self._service.start(lambda urls: self._introduce(urls))
@@ -249,28 +243,33 @@ class Machine:
         os._exit(status)
 
     def _tell_nodes(self, epoch: int, host: str, port: int) -> None:
-        self._meeting = Meeting(epoch, host, port, self._shared.identities)
+        self._meeting = Meeting(epoch, host, port, self._identities)
         write_meeting(self._loaded.config.state, self._meeting)
 
     def _read_shared(self) -> None:
         """Use the present shared keys, here and at this machine's nodes."""
         try:
-            self._shared = self._open_shared()
+            shared = self._open_shared()
         except (StoreUnavailable, CannotStart) as fault:
             self.log.error("The shared keys stay as they were: {fault}", fault=fault)
             return
-        self._tls.use(self._shared.identities, time.time())
-        if self._meeting is not None and self._meeting.identities != self._shared.identities:
+        self._identities = shared.identities
+        self._tls.use(shared.identities, time.time())
+        if self._meeting is not None and self._meeting.identities != shared.identities:
             # A node that knows only the old ones could not connect again.
             self._tell_nodes(self._meeting.epoch, self._meeting.host, self._meeting.port)
         if self._service is not None:
-            self._service.gate.use_keys(self._shared.keys)
+            self._service.gate.use_keys(shared.keys)
 
     # -- following -----------------------------------------------------------------------------
 
     def _follow(self, leader: str) -> None:
-        """Relay requests to this machine's admin page."""
         self.log.info("{leader} leads.", leader=leader)
+        self._open_relay()
+        self._introduce(list(self._fleet.urls))
+
+    def _open_relay(self) -> None:
+        """Relay requests to this machine's admin page."""
         if self._relay is None:
             config = self._loaded.config
             endpoint = MeetingEndpoint(self._reactor, config.state, self._fleet.socket, time.time)
@@ -285,7 +284,6 @@ class Machine:
             self._relay.startService()
             if self._opened_admin is not None:
                 self._listen_for_admin(config, relay, self._opened_admin)
-        self._introduce(list(self._fleet.urls))
 
     def _listen_for_admin(
         self, config: ServerConfig, relay: RemoteAdmission, opened: OpenListener

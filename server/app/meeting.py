@@ -45,6 +45,16 @@ def write_meeting(state: Path, meeting: Meeting) -> None:
     write_whole(state / _NAME, json.dumps(body).encode("ascii"), mode=0o600)
 
 
+def read_meeting(state: Path) -> Meeting | None:
+    """What the file says; None before the first leader."""
+    try:
+        found: dict[str, Any] = json.loads((state / _NAME).read_text("ascii"))
+        identities = tuple(NodeIdentity(pem, made_s) for pem, made_s in found["identities"])
+        return Meeting(found["epoch"], found["host"], found["port"], identities)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 class MeetingEndpoint:
     """A client endpoint to the leader of the file; `socket` is its socket on this machine."""
 
@@ -52,7 +62,7 @@ class MeetingEndpoint:
         self, reactor: Reactor, state: Path, socket: Path, wall: Callable[[], float]
     ) -> None:
         self._reactor = reactor
-        self._path = state / _NAME
+        self._state = state
         self._seen: tuple[int, int] | None = None
         self._meeting: Meeting | None = None
         self._socket = socket
@@ -81,13 +91,11 @@ class MeetingEndpoint:
     def _read(self) -> Meeting | None:
         """The latest content; None before the first."""
         try:
-            status = os.stat(self._path)
-            seen = status.st_ino, status.st_mtime_ns
-            if seen != self._seen:
-                found: dict[str, Any] = json.loads(self._path.read_text("ascii"))
-                identities = tuple(NodeIdentity(pem, made_s) for pem, made_s in found["identities"])
-                self._meeting = Meeting(found["epoch"], found["host"], found["port"], identities)
-                self._seen = seen
-        except (OSError, ValueError, KeyError, TypeError):
+            status = os.stat(self._state / _NAME)
+        except OSError:
             return self._meeting
+        seen = status.st_ino, status.st_mtime_ns
+        if seen != self._seen:
+            self._meeting = read_meeting(self._state) or self._meeting
+            self._seen = seen
         return self._meeting

@@ -179,11 +179,11 @@ class ServerConfig(_Section):
         "towards the database, and any port.",
     )
     cluster_lease_s: float = Field(
-        1.5,
+        1.0,
         ge=0.5,
         le=60,
-        description="A leader that does not renew its lease in the database within this time is "
-        "replaced.",
+        description="A leader that does not renew its lease in the database within this time ends "
+        "and is replaced.",
         json_schema_extra={"unit": "s"},
     )
     security_contact: tuple[str, ...] = Field(

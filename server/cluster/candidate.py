@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from ..http.clock import Reactor, Repeat
 from ..store.cluster import Seat, campaign, read_seat, release, renew
 from ..store.database import Database, StoreUnavailable
-from .election import MISSED, Candidacy, Standing, answered, is_sure, passed
+from .election import Candidacy, Standing, answered, passed
 
 _log = Logger()
 
@@ -27,9 +27,8 @@ class AskTuning(NamedTuple):
     #: A lease is renewed, and looked at, this often in its length.
     times: int = 4
     look_most_s: float = 0.25
-    #: The same for one that has lost its leader: the queue waits for it.
-    look_soon_s: float = 0.1
-    tick_s: float = 0.2
+    #: A leader looks this often whether its lease is over.
+    tick_s: float = 0.1
 
 
 TUNING = AskTuning()
@@ -39,10 +38,7 @@ class Candidate:
     """A machine's part in the election.
 
     `changed` hears on the reactor's thread of each new standing and each new leader. One that does
-    not `campaign` only follows. `company` is how many machines are connected with this one and how
-    many belong to it, itself included, once it can tell; `misses` says whether this one has lost
-    the leader. Two witnesses, it and the database, need not wait until the lease has run out; were
-    both wrong, the fence would hold.
+    not `campaign` only follows.
     """
 
     def __init__(
@@ -55,8 +51,6 @@ class Candidate:
         changed: Callable[[Candidacy], None],
         *,
         campaigns: bool = True,
-        company: Callable[[], tuple[int, int] | None] = lambda: (1, 1),
-        misses: Callable[[], bool] = lambda: False,
     ) -> None:
         self._reactor = reactor
         self._database = database
@@ -65,9 +59,6 @@ class Candidate:
         self._lease_s = lease_s
         self._changed = changed
         self._campaigns = campaigns
-        self._company = company
-        self._misses = misses
-        self._belong: int | None = None
         self._guard = threading.Lock()
         self._stopped = threading.Event()
         self._state = Candidacy()
@@ -80,11 +71,6 @@ class Candidate:
     def state(self) -> Candidacy:
         """The standing at this moment."""
         return self._state
-
-    @property
-    def sure(self) -> bool:
-        """Whether it leads, and the database has said so lately."""
-        return is_sure(self._state, time.monotonic())
 
     def start(self) -> None:
         """Begin to ask."""
@@ -120,8 +106,7 @@ class Candidate:
             else:
                 self.silence = ""
                 self._handle(seen, asked_s)
-            next_s = min(pause_s, TUNING.look_soon_s) if self._misses() else pause_s
-            self._stopped.wait(max(0.02, next_s - (time.monotonic() - asked_s)))
+            self._stopped.wait(max(0.02, pause_s - (time.monotonic() - asked_s)))
 
     def _ask(self) -> Seat:
         state = self._state
@@ -129,8 +114,7 @@ class Candidate:
             if state.standing is Standing.LEADS:
                 return renew(session, state.leader.epoch, self._lease_s)
             if self._campaigns:
-                early_s = self._lease_s * (1.0 - MISSED) if self._misses() else 0.0
-                return campaign(session, self._name, self._place, self._lease_s, early_s=early_s)
+                return campaign(session, self._name, self._place, self._lease_s)
             return read_seat(session)
 
     def _handle(self, seen: Seat, asked_s: float) -> None:
@@ -142,7 +126,6 @@ class Candidate:
                 seen,
                 asked_s,
                 self._lease_s,
-                self._belong,
                 campaigns=self._campaigns,
             )
         self._tell(state, new)
@@ -150,10 +133,9 @@ class Candidate:
     # -- the reactor ---------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        here, self._belong = self._company() or (1, None)
         with self._guard:
             state = self._state
-            new = self._state = passed(state, time.monotonic(), here)
+            new = self._state = passed(state, time.monotonic())
         self._tell(state, new)
 
     def _tell(self, before: Candidacy, after: Candidacy) -> None:

@@ -43,8 +43,6 @@ class LeaderBounds(NamedTuple):
     silent_s: float = 8.0
     #: How often unchanged terms are sent, so that a node knows that its leader lives.
     again_s: float = 1.0
-    #: A node silent for so long is no company any more: it tells its progress four times a second.
-    quiet_s: float = 2.0
     look_s: float = 0.02
     #: Bounds the list of blocked networks for nodes. With more, nodes have every request judged.
     most_blocked: int = 1_000
@@ -385,10 +383,6 @@ class Nodes:
                 self._counted.discard(name)
                 self._left(name)
 
-    def machines(self) -> set[str]:
-        """The machines that were heard a moment ago."""
-        return {node.machine for node in self if node.silent_s < TUNING.quiet_s}
-
     def counted_machines(self, now: float) -> set[str]:
         """The machines that are here, or were a moment ago and did not say that they leave."""
         here = {node.machine for node in self}
@@ -707,9 +701,6 @@ class Leader:
         for node in tuple(self._by_link.values()):
             node.silent_s += TICK_S
             node.untold_s += TICK_S
-            if not node.serves:
-                # A candidate hears something at every tick: silence is its witness.
-                node.untold_s = TUNING.again_s
             self._tell_node(node, terms)
             if node.silent_s >= TUNING.silent_s:
                 _log.error("Node {name} says nothing; its connection is cut.", name=node.name)

@@ -68,9 +68,6 @@ class NodePatience:
     quiet_s: float = 2.0
     #: A request to an admin page waits for a leader that says nothing.
     admin_s: float = 1.5
-    #: A machine's candidate is told something at every tick of its leader: one that has heard
-    #: nothing for so long is a witness that the leader is away.
-    missing_s: float = 0.75
 
 
 PATIENCE = NodePatience()
@@ -227,11 +224,6 @@ class RemoteAdmission:
     def sending(self) -> bool:
         """Whether a body is on its way."""
         return any(asked.transfer is not None for asked in self._asked.values())
-
-    @property
-    def led(self) -> bool:
-        """Whether a leader of all is there, and was heard a moment ago."""
-        return self._welcomed and self._silent_s < PATIENCE.missing_s
 
     @property
     def unheard_s(self) -> float | None:

@@ -149,7 +149,7 @@ _OF_FLEET = (
     ("tidegate_leader_epoch", "Leaders up to now.", "epoch"),
     (
         "tidegate_fleet_up",
-        "Whether all nodes are here and the leader's lease is renewed.",
+        "Whether all nodes are here.",
         "fleet_up",
     ),
 )

@@ -88,21 +88,16 @@ class Secret:
 
 
 def campaign(
-    connection: Connection,
-    holder: str,
-    place: str,
-    lease_s: float,
-    now_s: float | None = None,
-    early_s: float = 0.0,
+    connection: Connection, holder: str, place: str, lease_s: float, now_s: float | None = None
 ) -> Seat:
-    """Take the lease if it expires within `early_s`, or if this machine holds it already.
+    """Take the lease if it has expired, or if this machine holds it already.
 
     Returns the leader: the caller leads if it is `holder`. `now_s` replaces the database's clock.
     """
     now = _clock(now_s)
     taken = connection.execute(
         update(LEASE)
-        .where(or_(LEASE.c.expires_s <= now + early_s, LEASE.c.holder == holder))
+        .where(or_(LEASE.c.expires_s <= now, LEASE.c.holder == holder))
         .values(epoch=LEASE.c.epoch + 1, holder=holder, place=place, expires_s=now + lease_s)
         .returning(LEASE.c.epoch)
     ).scalar()

@@ -275,7 +275,7 @@ class Database:
         state folder, which has a lock of its own. Raises StoreUnavailable when another server holds
         the database for longer than `wait_s`.
         """
-        if self.dialect != "postgresql":
+        if self.dialect != "postgresql" or self._lock is not None:
             return
         end_s = time.monotonic() + wait_s
         try:

@@ -1,14 +1,14 @@
 """The lead of a cluster: the lease, its epochs and the fence, under cut-offs of every kind.
 
 Three machines, one lease row. What a machine makes of an answer is the real code: each step calls
-`server.cluster.election.answered`, `passed` and `is_sure`. The rest stands for:
+`server.cluster.election.answered` and `passed`. The rest stands for:
 
 | action | code |
 |---|---|
-| `campaign`, `campaign early` | `Candidate._ask`, `store.cluster.campaign` |
+| `campaign` | `Candidate._ask`, `store.cluster.campaign` |
 | `renew`, `read` | `Candidate._ask`, `store.cluster.renew`, `read_seat` |
 | `hear`, `lose answer` | `Candidate._handle`, and `StoreUnavailable` in `Candidate._run` |
-| `look` | `Candidate._tick`, with every possible answer of `Machine._company` |
+| `look` | `Candidate._tick` |
 | `begin`, `fenced` | `Store._flush`, `store.cluster.check_epoch`; `Machine.retire` |
 | `commit`, `abort` | the end of that transaction, which the database may see late |
 | `hand over` | `Machine._hand_over`, `Candidate.release`, `store.cluster.release` |
@@ -20,15 +20,13 @@ Cut-offs need no action of their own, as steps come in every order:
 | what happens | in the model |
 |---|---|
 | a leader is cut off from the database | none of its `renew`, `begin` and `commit` comes |
-| it is cut off from other machines | `look` with no company |
-| a follower is cut off from the leader | `campaign early` |
 | a process is paused | none of its steps comes while `tick` does |
 | a clock stands, jumps or runs wrong | `Lead(clocks_run=False)`: no time bounds anything |
 | an answer is late | `hear` after any number of `tick` |
 | a connection breaks between commit and answer | `lose answer`; `end`, then `commit` |
 
-Five ticks are one lease, so that `MISSED` of it is three. The database keeps what it has committed:
-a standby that takes over without the last commits is outside of the model.
+Three ticks are one lease. The database keeps what it has committed: a standby that takes over
+without the last commits is outside of the model.
 """
 
 from __future__ import annotations
@@ -38,16 +36,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.models.explorer import Fault, Step
-from tidegate.server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
+from tidegate.server.cluster.election import Candidacy, Standing, answered, passed
 from tidegate.server.store.cluster import Seat
 
 MACHINES = 3
-#: Ticks; the least number of which `MISSED` is a whole one.
-LEASE = 5
-#: For how many ticks a leader is sure after it has asked.
-SURE = round(LEASE * MISSED)
-#: What is left of a lease, in ticks, when a machine that misses its leader may take it.
-EARLY = LEASE - SURE
+#: Ticks.
+LEASE = 3
 _ME, _OTHER = "me", "other"
 
 
@@ -82,7 +76,7 @@ class Machine(NamedTuple):
 
         Answers reach a process in order, so one that follows needs no epoch to tell older ones.
         """
-        return Candidacy(self.standing, Seat(self.own), float(self.sure), MACHINES)
+        return Candidacy(self.standing, Seat(self.own), float(self.sure))
 
 
 class Cluster(NamedTuple):
@@ -116,7 +110,7 @@ class Lead:
 
     def check(self, state: Cluster) -> None:
         """At most one is sure that it is the only leader."""
-        sure = sum(is_sure(one.candidacy, 0.0) for one in state.machines)
+        sure = sum(one.standing is Standing.LEADS and one.sure > 0 for one in state.machines)
         if sure > 1:
             raise Fault(f"{sure} machines are sure that they lead")
 
@@ -145,9 +139,8 @@ class Lead:
             else:
                 yield from self.ask(state, at)
         if machine.standing is Standing.LEADS and not machine.sure:
-            for here in range(1, MACHINES + 1):
-                found = passed(machine.candidacy, 0.0, here).standing
-                yield "look", _with(state, at, _standing(machine, found))
+            found = passed(machine.candidacy, 0.0).standing
+            yield "look", _with(state, at, _standing(machine, found))
         if machine.own:
             yield from self._begin(state, at)
         if machine.standing is Standing.LEADS and machine.own not in state.sessions:
@@ -166,12 +159,10 @@ class Lead:
                 yield "renew", _answer(state._replace(left=self._lease), at)
         elif not machine.campaigns:
             yield "read", _answer(state, at)
-        else:
-            for name, early in (("campaign", 0), ("campaign early", EARLY)):
-                if state.left > early and not machine.holds:
-                    yield name, _answer(state, at)
-                elif not waits:
-                    yield name, _answer(self._taken(state, at), at)
+        elif state.left and not machine.holds:
+            yield "campaign", _answer(state, at)
+        elif not waits:
+            yield "campaign", _answer(self._taken(state, at), at)
 
     def _taken(self, state: Cluster, at: int) -> Cluster:
         machines = [one._replace(holds=False) for one in state.machines]
@@ -192,10 +183,9 @@ class Lead:
             Seat(answer.epoch, _ME if answer.mine else _OTHER),
             -float(answer.age),
             float(LEASE),
-            MACHINES,
             campaigns=machine.campaigns or not self.asked,
         )
-        sure = max(0, round(found.sure_until_s)) if self.clocks_run else 0
+        sure = max(0, round(found.until_s)) if self.clocks_run else 0
         heard = machine._replace(sure=sure, answers=())
         if found.standing is Standing.LEADS and machine.standing is Standing.FOLLOWS:
             if answer.epoch in state.led:
@@ -258,7 +248,7 @@ def _tick(state: Cluster) -> Cluster:
 def _older(machine: Machine) -> Machine:
     # One that makes nobody sure any more is old, however old.
     answers = tuple(
-        one._replace(age=min(SURE, one.age + 1)) if one.epoch else one for one in machine.answers
+        one._replace(age=min(LEASE, one.age + 1)) if one.epoch else one for one in machine.answers
     )
     return machine._replace(sure=max(0, machine.sure - 1), answers=answers)
 
