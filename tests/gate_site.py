@@ -139,7 +139,8 @@ class Nginx:
         self.url = f"http://127.0.0.1:{port}"
         folder.mkdir(parents=True)
         (folder / "tidegate.lua").write_text(lua)
-        self.file = folder / "nginx.conf"
+        # Envoy takes a file of another name for JSON.
+        self.file = folder / "mover.yaml"
         self.file.write_text(configuration)
         self.start()
 
@@ -250,12 +251,13 @@ class HAProxy(Nginx):
     """The same of HAProxy, which sends the files of another server."""
 
     has_lua = True
+    at_files = r"server files 127.0.0.1:(\d+)"
 
     def command(self) -> list[str]:
         return ["haproxy", "-f", str(self.file)]
 
     def start(self) -> None:
-        places = re.findall(r"server files 127.0.0.1:(\d+)", self.file.read_text())
+        places = re.findall(self.at_files, self.file.read_text())
         text = FILES.format(port=places[0], root=self.folder.parent / "release", more="")
         self.files = Nginx(self.folder / "files", text, int(places[0]))
         super().start()
@@ -267,6 +269,18 @@ class HAProxy(Nginx):
     def sending(self, folder: Path) -> set[tuple[int, str]]:
         """The server behind it is done long before its sockets are."""
         return sockets_sending(self.port, folder)
+
+
+class Envoy(HAProxy):
+    """The same of Envoy, a program of PyPI."""
+
+    has_lua = False
+    at_files = r"port_value: (\d+)}}}"
+
+    def command(self) -> list[str]:
+        # Its own ports and shared memory would be those of another test, too.
+        own = ("--use-dynamic-base-id", "--concurrency", "2", "--log-level", "warning")
+        return [f"{sys.prefix}/bin/envoy", "-c", str(self.file), *own]
 
 
 @contextmanager
@@ -317,6 +331,7 @@ class Sampler:
 MOVERS = {
     "apache": (Apache, False),
     "caddy": (Caddy, True),
+    "envoy": (Envoy, True),
     "haproxy": (HAProxy, True),
     "lighttpd": (Lighttpd, False),
     "nginx": (Nginx, True),
@@ -333,7 +348,7 @@ def gate_and_nginx(
         port = free_port()
         own = ["--complete", "--listen", f"127.0.0.1:{port}"]
         own += [] if sends_alone else ["--if-absent", "closed"]
-        own += ["--files", f"127.0.0.1:{free_port()}"] if kind is HAProxy else []
+        own += ["--files", f"127.0.0.1:{free_port()}"] if issubclass(kind, HAProxy) else []
         text = gate.snippet(*own, *snippet, mover=mover)
         lua = gate.snippet("--part", "lua", mover=mover) if kind.has_lua else ""
         with kind(folder / mover, text, port, lua) as nginx:

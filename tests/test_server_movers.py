@@ -38,7 +38,7 @@ from tidegate.server.gate.inet_diag import (
 )
 from tidegate.server.gate.movers import mover_tag, read_mover
 from tidegate.server.gate.moves import GONE_S, SILENT_S, MovedBody, MovedOn, Moves
-from tidegate.server.gate.reports import EndReport, ReportSocket, read_report
+from tidegate.server.gate.reports import EndReport, ReportSocket, read_posted, read_report
 from tidegate.server.gate.snippets import MOVER_NAMES, SnippetTerms, snippet
 from tidegate.server.http.answers import Header
 from tidegate.server.http.proxies import TrustedProxies
@@ -320,6 +320,10 @@ def test_reports_of_other_movers_are_read() -> None:
     for word, whole in words.items():
         line = f"<13>Nov 26 20:00:00 tidegate: {lease} 200 7 {word}\n".encode()
         assert read_report(line) == EndReport(lease, 200, 7, whole)
+    # What Envoy posts: protobuf, with the texts of several ends in it.
+    ends = [f"tidegate: {lease} 200 {sent} {word};" for sent, word in ((7, "-"), (6, "DC,UPE"))]
+    posted = list(read_posted(b"\n\x11\x17" + b"\x08\x8f\n".join(map(str.encode, ends)) + b"\x01"))
+    assert posted == [EndReport(lease, 200, 7, True), EndReport(lease, 200, 6, False)]
     entry = {"resp_headers": {"Tidegate-Lease": [lease]}, "size": 7, "status": 206}
     assert read_report(json.dumps(entry).encode()) == EndReport(lease, 206, 7, True)
     wrong: list[object] = [{**entry, name: value} for name in entry for value in (None, -1, "x")]
@@ -331,6 +335,7 @@ def test_reports_of_other_movers_are_read() -> None:
 @given(st.binary(max_size=300))
 def test_any_datagram_is_a_report_or_none(data: bytes) -> None:
     read_report(data)
+    list(read_posted(data))
     read_answer(data)
     read_named(data)
     read_mover(data)
@@ -504,12 +509,13 @@ def test_the_tag_is_that_of_nginx() -> None:
         (["snippet", "nginx", "--root", "/a", "--gate", "h:0"], "unix:PATH or HOST:PORT"),
         (["snippet", "nginx", "--root", "/a", "--gate", "a;b:80"], "unix:PATH or HOST:PORT"),
         (["snippet", "nginx", "--root", "/a", "--gate", "h:80", "--complete"], "belong together"),
-        (["snippet", "other"], "is not one of 'apache', 'caddy', 'haproxy', 'lighttpd', 'nginx'"),
+        (["snippet", "other"], "is not one of 'apache', 'caddy', 'envoy', 'haproxy', 'lighttpd'"),
         (["snippet", "apache", "--root", "/a", "--gate", "h:80"], "give --if-absent closed"),
         (["snippet", "caddy", "--root", "/a", "--gate", "192.0.2.1:80"], "Caddy shows leases"),
         (["snippet", "caddy", "--part", "http"], "caddy has no part http"),
         (["snippet", "lighttpd", "--root", "/a", "--gate", "h:80"], "give --if-absent closed"),
         (["snippet", "haproxy", "--root", "/a", "--gate", "h:80"], "give --files HOST:PORT"),
+        (["snippet", "envoy", "--root", "/a", "--gate", "h:80"], "envoy has no files: give"),
         (
             ["snippet", "nginx", "--origin", "https://x/", "--gate", "h:80"],
             "nginx sends no files of an origin without the gate: give --if-absent closed",
@@ -565,6 +571,7 @@ REFUSED = {"Content-Type": "application/problem+json"}
         ({"mover": "haproxy"}, (503, {}, b""), "haproxy answers 503 for an admitted file: the ser"),
         ({}, (200, {}, b"x"), "without a lease"),
         ({}, (200, LEASED, b"x"), "access_log must name the gate's report address, unix:/run/gate"),
+        ({"mover": "envoy"}, (200, LEASED, b"x"), "its http_service, must post to /-/gate of the"),
         ({"mover": "caddy"}, (200, LEASED, b"x"), "the log of the site, which is opened after"),
         ({"mover": "apache", "seen": False}, (200, LEASED, b"x"), "CustomLog, with /usr/bin/logg"),
     ],
@@ -597,6 +604,7 @@ def test_no_folder_breaks_out_of_a_configuration(name: str) -> None:
     lines = {
         "apache": f'XSendFilePath "{of.root}"',
         "caddy": f'root * "{of.root}"',
+        "envoy": "route: {cluster: tidegate_files, ",
         "haproxy": "server files f:80\n",
         "lighttpd": f'"x-sendfile-docroot" => ("{of.root}")',
         "nginx": f'alias "{of.root}/";',

@@ -147,7 +147,7 @@ class Service:
         self.site = site = files.site
         site.add_route(PREQUEUE_ROUTE, lambda request: queue.prequeue.answer(request, now()))
         if self.movers is not None:
-            site.add_route(GATE_ROUTE, self.movers.answer)
+            site.add_route(GATE_ROUTE, self.movers.answer, ("GET", "HEAD", "POST"))
             self.movers.serve_origin(site, gate, gate.reception.follows)
         status = WaitStatus(gate, lambda: gate.parts.keys, now, site.digest_of)
         site.add_route(STATUS_PREFIX, status.answer)

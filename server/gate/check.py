@@ -196,6 +196,6 @@ def _judge(
         waited_s += 0.5
     yield Step(
         False,
-        f"No end was reported: {reports_of(mover)} must name the gate's report address, "
-        f"{before['report']}. Slots come back by the sockets alone.",
+        f"No end was reported: {reports_of(mover, before['report'])}. Slots come back by the "
+        "sockets alone.",
     )

@@ -62,6 +62,7 @@ def _sendfile_encoded(
 MOVERS: Mapping[str, Orders] = {
     "apache": _sendfile,
     "caddy": _accel,
+    "envoy": _accel,
     "haproxy": _accel,
     "lighttpd": _sendfile_encoded,
     "nginx": _accel,

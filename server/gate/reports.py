@@ -1,6 +1,7 @@
 """How a mover says that a body is over: one datagram a body.
 
 It is a line of syslog (RFC 3164), as of nginx and logger(1), or an entry of Caddy's log in JSON.
+Envoy sends no datagrams: it posts the ends of a tenth of a second, as texts in protobuf.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +24,11 @@ _MOST_BYTES = 4096
 _READ_AT_ONCE = 100
 #: What the end of a line is: lease, status, bytes, whether all was sent. nginx says `OK` for that,
 #: HAProxy `--`. Apache and lighttpd say whether the connection is kept (`+`) or closed (`-`), and
-#: `X` for a client that left; HAProxy has two letters for what went wrong.
+#: `X` for a client that left; HAProxy has two letters for what went wrong. Envoy says `-`, or names
+#: what went wrong, and ends its text by a semicolon.
 _LINE = re.compile(
-    rb"tidegate: ([0-9a-f]{32}) ([0-9]{3}) ([0-9]{1,18}) (?:(OK|--?|\+)|[A-Za-z-]{1,2})?\s*\Z"
+    rb"tidegate: ([0-9a-f]{32}) ([0-9]{3}) ([0-9]{1,18}) "
+    rb"(?:(OK|--?|\+)|[A-Za-z,-]{1,40})?(?:\s*\Z|;)"
 )
 _LEASE = re.compile(r"[0-9a-f]{32}")
 
@@ -44,11 +47,14 @@ def read_report(data: bytes) -> EndReport | None:
     """The report in a datagram; None for another text."""
     if data.startswith(b"{"):
         return _read_entry(data)
-    found = _LINE.search(data)
-    if found is None:
-        return None
-    lease, status, sent, whole = found.groups()
-    return EndReport(lease.decode("ascii"), int(status), int(sent), whole is not None)
+    return next(read_posted(data), None)
+
+
+def read_posted(data: bytes) -> Iterator[EndReport]:
+    """All lines in the body of a request."""
+    for found in _LINE.finditer(data):
+        lease, status, sent, whole = found.groups()
+        yield EndReport(lease.decode("ascii"), int(status), int(sent), whole is not None)
 
 
 def _read_entry(data: bytes) -> EndReport | None:

@@ -24,7 +24,7 @@ from .movers import MOVER_FIELD, read_mover
 from .moves import Moves
 from .origin import HeadRequests, OriginStore
 from .origin_files import OriginFiles, OriginTerms
-from .reports import ReportSocket
+from .reports import ReportSocket, read_posted
 from .settings import GateSettings, socket_path
 from .signing import Signer
 
@@ -146,7 +146,12 @@ class GateRoom:
             )
 
     def answer(self, request: Request) -> None:
-        """Tell how bodies have ended, and how this request came (`settings.ROUTE`)."""
+        """Tell how bodies have ended, and how this request came (`settings.ROUTE`).
+
+        A mover without datagrams posts its reports here. Another client knows no lease.
+        """
+        for report in read_posted(request.body):
+            self.moves.receive(report)
         where = read_mover(request.header(MOVER_FIELD))
         name = where.socket if where is not None else None
         told = {

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from ...protocol.errors import ProtocolError
 from .movers import FETCHING, INTERNAL_PATH
-from .settings import report_place
+from .settings import ROUTE, report_place
 
 #: What movers are configured with: for each a `server` part, which a site includes, a `complete`
 #: configuration around it, one for a gate that is away, and parts that stand apart.
@@ -157,12 +157,29 @@ def _haproxy(of: SnippetTerms, report: str) -> dict[str, str]:
     return {"gate": _with_unix("unix@", of.gate), "report": _with_unix("", report)}
 
 
+def _envoy_address(place: str) -> str:
+    if place.startswith("unix:"):
+        return f"{{pipe: {{path: {place[5:]}}}}}"
+    host, _, port = place.rpartition(":")
+    return f'{{socket_address: {{address: "{host.strip("[]")}", port_value: {port}}}}}'
+
+
+def _envoy(of: SnippetTerms, report: str) -> dict[str, str]:
+    values = {"most": str(of.most_absent)}
+    for name, place in (("gate", of.gate), ("files", of.files), ("listen", of.listen or "")):
+        # Envoy looks up no name in a cluster of another type, and has no socket of a file in this.
+        values[f"{name}type"] = "STATIC" if place.startswith("unix:") else "STRICT_DNS"
+        values[name] = _envoy_address(place)
+    return {**values, "clusters": _fill(_part("envoy", "clusters"), values), "route": ROUTE}
+
+
 @dataclass(frozen=True, slots=True)
 class _Configured:
     """How one mover is configured. `blanks`: what it spells in its own way.
 
-    `reports` names the part of its snippet that reports ends. `apart` is the part that stands
-    apart, `lua` the file of a part in Lua. `sends_alone`: it sends files without the gate.
+    `reports` names the part of its snippet that reports ends by datagrams, `posts` that it reports
+    to the gate's own address instead. `apart` is the part that stands apart, `lua` the file of a
+    part in Lua. `sends_alone`: it sends files without the gate.
     """
 
     blanks: Callable[[SnippetTerms, str], dict[str, str]]
@@ -171,11 +188,17 @@ class _Configured:
     sends_alone: bool = True
     has_files: bool = True
     lua: str = ""
+    posts: bool = False
 
 
 _CONFIGURED: Mapping[str, _Configured] = {
     "apache": _Configured(_apache, "CustomLog, with /usr/bin/logger,", sends_alone=False),
     "caddy": _Configured(_caddy, "the log of the site, which is opened after the gate starts,"),
+    "envoy": _Configured(
+        *(_envoy, "access_log, with its http_service,", "clusters"),
+        has_files=False,
+        posts=True,
+    ),
     "haproxy": _Configured(
         *(_haproxy, "log, with its log-format,", "lua"),
         has_files=False,
@@ -191,9 +214,12 @@ _CONFIGURED: Mapping[str, _Configured] = {
 MOVER_NAMES = tuple(_CONFIGURED)
 
 
-def reports_of(mover: str) -> str:
-    """The part of this mover's snippet that reports ends."""
-    return _CONFIGURED[mover].reports
+def reports_of(mover: str, place: str) -> str:
+    """What must hold for the ends of this mover to reach a gate that receives them at `place`."""
+    known = _CONFIGURED[mover]
+    if known.posts:
+        return f"{known.reports} must post to {ROUTE} of the gate"
+    return f"{known.reports} must name the gate's report address, {place}"
 
 
 def files_of(mover: str, *, of_origin: bool) -> str:
@@ -220,7 +246,6 @@ def snippet(mover: str, of: SnippetTerms, part: str = "") -> str:
         raise ProtocolError(f"{mover} sends no {what} without the gate: give --if-absent closed")
     host, _, port = (of.listen or "").rpartition(":")
     values = {
-        **known.blanks(of, report_place(of.report, of.gate)),
         "root": str(of.root),
         "quoted": quote(str(of.root)),
         "internal": INTERNAL_PATH,
@@ -230,6 +255,7 @@ def snippet(mover: str, of: SnippetTerms, part: str = "") -> str:
         "listen": of.listen or "",
         "host": host,
         "port": port,
+        **known.blanks(of, report_place(of.report, of.gate)),
     }
     if part:
         return _fill(_part(mover, part), values)

@@ -28,7 +28,7 @@ class GateGroup(click.Group):
 
 @click.group(cls=GateGroup)
 def gate() -> None:
-    """Decide who may download, and let nginx, Caddy, Apache, HAProxy or lighttpd send the files.
+    """Decide who may download, and let the program in front, such as nginx, send the files.
 
     \b
     tidegate gate DIR --listen unix:/run/tidegate/gate.sock
@@ -96,14 +96,15 @@ gate.add_command(_run)
 @gate.command()
 @click.argument("mover", type=click.Choice(MOVER_NAMES))
 @click.option("--root", type=click.Path(path_type=Path), help="The folder of the release.")
-@click.option("--files", default="", help="HOST:PORT of the server that has the files (haproxy).")
+@click.option("--files", default="", help="HOST:PORT of the server that has the files.")
 @click.option("--gate", "address", help="Where the gate listens: unix:PATH or HOST:PORT.")
 @option("--report", *_FLAGS["--report"])
 @option("--origin", *_FLAGS["--origin"])
 @click.option(
     "--part",
-    type=click.Choice(["http", "lua"]),
-    help="A part that stands apart: the http block of nginx, the Lua of haproxy and lighttpd.",
+    type=click.Choice(["http", "lua", "clusters"]),
+    help="A part that stands apart: the http block of nginx, the Lua of haproxy and lighttpd, the "
+    "clusters of envoy.",
 )
 @click.option("--complete", is_flag=True, help="A whole configuration; needs --listen.")
 @click.option("--listen", help="HOST:PORT at which a whole configuration listens.")
@@ -119,7 +120,7 @@ gate.add_command(_run)
     type=click.IntRange(1, 65535),
     default=200,
     show_default=True,
-    help="How many connections get files without the gate (nginx, haproxy).",
+    help="How many connections get files without the gate (nginx, haproxy, envoy).",
 )
 def snippet(
     mover: str,
