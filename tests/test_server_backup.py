@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tidegate.server.app.cli.backup import backup, restore
+from tidegate.server.app.cli.ticket import issue
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "link"])
@@ -25,7 +26,8 @@ def test_a_backup_that_holds_more_than_files_of_its_folder_is_refused_whole(
     done = CliRunner().invoke(restore, ["--state", str(state), str(source)])
     assert done.exit_code == 1
     assert f"{name!r} is no file of a state folder" in done.output
-    assert [path.name for path in state.iterdir()] == ["lock"]
+    # The next try finds no folder that is not empty.
+    assert not state.exists()
     assert not (tmp_path / "outside").exists()
 
 
@@ -50,3 +52,12 @@ def test_a_backup_is_restored_by_the_first_python_that_is_supported(
         assert (again / name).stat().st_mtime == int((state / name).stat().st_mtime)
     for name in ("tls", "tls/old"):
         assert (again / name).stat().st_mode & 0o777 == 0o700
+
+
+def test_passes_are_signed_with_the_key_of_a_server_and_no_other(tmp_path: Path) -> None:
+    """A mistyped folder would get a key of its own, and every pass be refused."""
+    state = tmp_path / "mistyped"
+    done = CliRunner().invoke(issue, ["--class", "gold", "--state", str(state)])
+    assert done.exit_code == 2
+    assert "mistyped is no state folder of a server" in done.output
+    assert not state.exists()

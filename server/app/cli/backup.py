@@ -44,7 +44,8 @@ def backup(target: Path, file: Path | None, state: str | None) -> None:
     except (OSError, sqlite3.Error) as fault:
         if handle is not None:
             target.unlink(missing_ok=True)
-        _fail(f"{target} could not be written: {fault}")
+        told = getattr(fault, "strerror", None) or fault
+        _fail(f"{target} could not be written: {told}")
     click.echo(f"The state folder {config.state.absolute()} is in {target}.")
     if config.database is not None and not config.database.startswith("sqlite"):
         click.echo("The database is not: save it with pg_dump, after this file.")
@@ -88,14 +89,14 @@ def restore(source: Path, file: Path | None, state: str | None) -> None:
     if folder.exists() and any(folder.iterdir()):
         _fail(f"{folder} is not empty; move it away first, so that nothing of it is lost.")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
-        held = lock_state(folder)
         with tarfile.open(source, "r:gz") as archive:
-            names = archive.getnames()
-            if "keys.json" not in names:
+            members = _members(archive)
+            if all(member.name != "keys.json" for member in members):
                 _fail(f"{source} is no backup of Tidegate: it has no keys.json.")
-            _unpack(archive, folder)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            held = lock_state(folder)
+            _unpack(archive, members, folder)
         # Numbers that were given away after the backup are never given again.
         keep_mark(folder, read_mark(folder) + 10_000_000)
         os.close(held)
@@ -104,16 +105,18 @@ def restore(source: Path, file: Path | None, state: str | None) -> None:
     click.echo(f"The state folder {folder.absolute()} is as it was in {source}. Start the server.")
 
 
-def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
-    """Write all files of a backup; raises TarError, before the first one, if it has anything else.
-
-    `tarfile` can do this by itself only from Python 3.11.4 on.
-    """
+def _members(archive: tarfile.TarFile) -> list[tarfile.TarInfo]:
+    """The files of a backup; raises TarError if it has anything else."""
     members = archive.getmembers()
     for member in members:
         path = PurePosixPath(member.name)
         if not member.isfile() or path.is_absolute() or ".." in path.parts:
             raise tarfile.TarError(f"{member.name!r} is no file of a state folder")
+    return members
+
+
+def _unpack(archive: tarfile.TarFile, members: list[tarfile.TarInfo], folder: Path) -> None:
+    """Write these files. `tarfile` can do this by itself only from Python 3.11.4 on."""
     for member in members:
         target = folder / member.name
         for parent in reversed(PurePosixPath(member.name).parents[:-1]):

@@ -55,7 +55,7 @@ def issue(
     state: str | None,
     file: Path | None,
 ) -> None:
-    """Print signed tickets, one a line; `tidegate get --pass TICKET URL` uses one."""
+    """Print signed passes, one a line; `tidegate get --pass PASS URL` uses one."""
     config = load_or_fail(file, flags_of({"state": state}))[1].config
     try:
         valid_s = parse_duration(valid)
@@ -74,8 +74,10 @@ def issue(
     from ..keys import load_keys
 
     now = time.time()
+    if not (config.state / "keys.json").is_file():
+        # A new key would sign passes that no server knows.
+        fail([f"{config.state} is no state folder of a server: name it by --state or --config."], 2)
     try:
-        config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         book = PassBook(load_keys(config.state / "keys.json", now), lambda record: None)
         terms = Pass("", priority_class, weights[priority_class], path, now, now + valid_s, uses)
         issued = [book.issue(terms, now, note) for _ in range(count)]
@@ -85,7 +87,7 @@ def issue(
             write_passes(session, [record for _, record in issued])
         database.close()
     except StoreUnavailable as fault:
-        fail([f"The database does not take the tickets: {fault}"], 2)
+        fail([f"The database does not take the passes: {fault}"], 2)
     except OSError as fault:
         text = f"The state folder {config.state} cannot be used: {fault.strerror}; name another."
         fail([text], 2)
