@@ -68,6 +68,7 @@ _BOUNDS = {
     "too_long": "must have at most {max_length} entries",
     "literal_error": "must be {expected}",
     "missing": "is missing",
+    "extra_forbidden": "is not known here",
 }
 _KINDS = {
     "int": "must be a whole number",

@@ -6,6 +6,7 @@ values are written by the unit in the name: `_s`, `_bytes`, `_bytes_s`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import string
@@ -16,7 +17,7 @@ from typing import Any, cast
 
 import click
 
-from ...protocol.units import format_duration, format_rate, format_size, parse_duration
+from ...protocol.units import BadUnit, format_duration, format_rate, format_size, parse_duration
 from .api import AdminApi
 
 
@@ -97,11 +98,16 @@ def table(key: str, fields: str, empty: str = "") -> Show:
 
 def read_moment(text: str) -> float:
     """`2030-01-31T12:00Z` (UTC unless it says otherwise) or `2h` from now, as Unix time."""
-    try:
+    with contextlib.suppress(ValueError):
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    try:
         return time.time() + parse_duration(text)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except BadUnit:
+        told = (
+            f"{text!r} is no time; write it like 2030-01-31T12:00Z, or 2h for two hours from now."
+        )
+        raise BadUnit(told) from None
 
 
 def moment(at_s: float | None) -> str:
