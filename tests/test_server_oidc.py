@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 import itertools
@@ -48,11 +49,17 @@ ADA = {
 }
 
 
+@functools.cache
+def made(name: str) -> RSAKey:
+    """A key of this name. Each takes 0.2 s."""
+    return RSAKey.generate_key(2048, {"kid": name})
+
+
 @dataclass
 class Provider:
     """A provider in memory: what it publishes, and what it gives for a code."""
 
-    key: RSAKey = field(default_factory=lambda: RSAKey.generate_key(2048, {"kid": "one"}))
+    key: RSAKey = field(default_factory=lambda: made("one"))
     about: dict[str, Any] = field(default_factory=dict)
     claims: dict[str, Any] = field(default_factory=lambda: dict(ADA))
     #: Codes that were given out, with the nonce and the challenge of their login.
@@ -271,7 +278,7 @@ def test_a_forged_token_opens_nothing(
     def forged(nonce: str) -> str:
         claims = jwt.decode(good(nonce), provider.key).claims
         if kind == "other key":
-            return jwt.encode({"alg": "RS256", "kid": "one"}, claims, RSAKey.generate_key(2048))
+            return jwt.encode({"alg": "RS256", "kid": "one"}, claims, made("two"))
         if kind == "none":
             body = good(nonce).split(".")[1]
             return ".".join((_base64(b'{"alg":"none"}'), body, ""))
@@ -386,7 +393,7 @@ def test_a_changed_key_is_asked_for_and_not_more_often_than_once_a_minute(
 ) -> None:
     browser = Browser(site)
     assert browser.get(begun(browser, provider)).status == 200
-    provider.key = RSAKey.generate_key(2048, {"kid": "two"})
+    provider.key = made("two")
     assert "not valid" in refusal(browser.get(begun(browser, provider)))
     assert provider.asked.count("/keys") == 1
     site.wait(TUNING.new_key_s)
