@@ -277,10 +277,11 @@ def test_a_bound_above_the_line_costs_no_more_than_none(trace: Callable[[int], W
 @pytest.mark.parametrize("rate_mbit", [5.0, 33.5])
 def test_a_line_that_nobody_told_costs_little(rate_mbit: float) -> None:
     """A share of a line that is probed is no speed: as many large ones ran as fill it alone."""
-    crowds = [scaled(mixed(seed), rate_mbit / RATE_MBIT) for seed in range(1, 9)]
+    # Means over 8 populations differ by a hundredth, which is chance.
+    crowds = [scaled(mixed(seed), rate_mbit / RATE_MBIT) for seed in range(1, 25)]
     none_s = fmean(simulated("fair", crowd, None, 1) for crowd in crowds)
     right_s = fmean(simulated("fair", crowd, 0.98 * crowd.bandwidth_bytes_s, 1) for crowd in crowds)
-    assert none_s <= 1.05 * right_s
+    assert none_s <= 1.045 * right_s
 
 
 def test_what_is_sent_beyond_the_line_stands_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
