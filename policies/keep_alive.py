@@ -80,8 +80,13 @@ def most_with_first_bytes(rate_bytes_s: float) -> float:
     return KEEP_ALIVE.first_bytes_part * rate_bytes_s / KEEP_ALIVE.alive_bytes_s
 
 
-def kept_alive_bytes_s(rate_bytes_s: float, paused: int) -> float:
-    """The mean rate of each of `paused` downloads whose programs are not known to count bytes."""
+def kept_alive_bytes_s(rate_bytes_s: float, paused: int, ran_bytes: float = 0.0) -> float:
+    """The mean rate of each of `paused` downloads whose programs are not known to count bytes.
+
+    A last run that brought as much as a burst was one: the next run comes before the next burst.
+    """
+    if ran_bytes >= KEEP_ALIVE.burst_bytes:
+        return KEEP_ALIVE.small_bytes / KEEP_ALIVE.interval_s
     alive = min(KEEP_ALIVE.alive_bytes_s, _paused_bytes_s(rate_bytes_s))
     return min(alive, KEEP_ALIVE.line_part * rate_bytes_s / max(1, paused))
 

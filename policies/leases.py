@@ -48,6 +48,7 @@ class Lease:
         "speed_bytes_s",
         "started_bytes",
         "started_s",
+        "stood_back_bytes",
         "stopped_s",
         "subnet",
         "ticket",
@@ -106,6 +107,8 @@ class Lease:
         self.opened = False
         #: Since when it is paused, in the present stretch.
         self.stopped_s = now
+        #: What it ranked by when others went first; 0 while none does.
+        self.stood_back_bytes = 0
 
     def took(self, remaining_bytes: int) -> None:
         """So much is left; more than was claimed at first counts as wanted from the start."""
@@ -119,10 +122,16 @@ class Lease:
 
     @property
     def rank_bytes(self) -> int:
-        """What is left of what was believed to be wanted, by the bytes that were delivered."""
+        """What is left of what was believed to be wanted, by the bytes that were delivered.
+
+        What a download gets while it stands back changes no order, up to half of it: otherwise fast
+        ones would overtake slow ones.
+        """
         left = self.remaining_bytes
         wanted = self.believed_bytes - self.started_bytes + left
-        return wanted if wanted > left else left
+        left = wanted if wanted > left else left
+        stood_back = self.stood_back_bytes
+        return stood_back if 0 < stood_back < 2 * left else left
 
     def view(self) -> LeaseView:
         """The lease as others may see it."""

@@ -5,12 +5,16 @@ The downloads whose own speeds fill the line run. The one that fills it and a fe
 from those before them, and the line stays full while one download follows another.
 
 A *probe* is a first short run of a client whose speed is unknown: the guard needs it.
+
+No download stands still for long: one that was paused for `longest_pause_s` has a *turn*, a probe
+in the background.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice, takewhile
 
 from .leases import Lease, LeasePool
 from .running import Running
@@ -26,6 +30,11 @@ class PreemptionTuning:
     longest_probe_s: float = 2.0
     #: This part of a line's demand runs beyond it, in the background. `make laws`: "background".
     beyond: float = 0.2
+    #: A pause ends with a turn after this: no client sees a stalled download for 10 s.
+    longest_pause_s: float = 9.5
+    #: A turn lasts for one look at the progress of a live transfer. With 0.5 and a turn after 8 s
+    #: the mean of Experiment 2 is 1.2 % longer than without turns, so 0.8 %.
+    turn_s: float = 0.25
 
 
 PREEMPTION = PreemptionTuning()
@@ -36,64 +45,80 @@ Ids = tuple[int, ...]
 class Preemption:
     """Pauses and resumes leases of one policy; some of them are being probed."""
 
-    __slots__ = ("_pool", "_probes", "_running", "_unpaused", "count")
+    __slots__ = ("_paused", "_pool", "_probes", "_running", "_turns", "_unpaused")
 
     def __init__(self, pool: LeasePool, running: Running) -> None:
         self._pool = pool
         self._running = running
         self._unpaused: dict[int, Lease] = {}
+        #: Those that are paused and have run before; the one that has been so for longest first.
+        self._paused: dict[int, Lease] = {}
         #: Leases that run whatever their rank: since when, the latest last.
         self._probes: dict[Lease, float] = {}
-        #: How many are paused that have had a turn, or a place out of turn.
-        self.count = 0
+        #: Those of them that have a turn.
+        self._turns: set[Lease] = set()
+
+    @property
+    def count(self) -> int:
+        """How many stand back that have run before: they are paused, or have a turn."""
+        return len(self._paused) + len(self._turns)
 
     def add(self, lease: Lease) -> None:
         """A lease has begun, perhaps under another policy."""
         if not lease.paused:
             self._unpaused[lease.id] = lease
         elif not lease.opened:
-            self.count += 1
+            self._paused[lease.id] = lease
 
     def probe(self, lease: Lease, now: float) -> None:
         """Let a newcomer run for a moment, to see what its client can take."""
         self._probes.pop(lease, None)
+        self._turns.discard(lease)
         self._probes[lease] = now
 
     def remove(self, lease: Lease) -> None:
         """A lease is over."""
-        self.count -= lease.paused and not lease.opened
         self._unpaused.pop(lease.id, None)
+        self._paused.pop(lease.id, None)
         self._probes.pop(lease, None)
+        self._turns.discard(lease)
 
     @property
     def probes(self) -> int:
-        """Leases that are being probed now."""
-        return len(self._probes)
+        """Newcomers that are being probed now."""
+        return len(self._probes) - len(self._turns)
 
     def choose(self, now: float) -> tuple[Ids, Ids]:
         """Pause and resume: on each line the first run until their speeds meet its demand."""
-        if not self._end_probes(now) and not self._running.changed:
+        ended, begun = self._end_probes(now), self._begin_turns(now)
+        if not (ended or begun or self._running.changed):
             return (), ()
         self._running.changed = False
         runs: dict[int, Lease] = {}
         behind: dict[int, Lease] = {}
         for lease, before, after in self._running.first_ones(1.0 + PREEMPTION.beyond):
             runs[lease.id] = lease
+            lease.stood_back_bytes = 0
             # The one that fills the line is behind, but never the first that takes something.
             if before > 0.0 and after >= 1.0 and lease.connections:
                 behind[lease.id] = lease
         for lease in self._probes:
+            if lease not in self._turns:
+                behind.pop(lease.id, None)
+            elif lease.id not in runs:
+                behind[lease.id] = lease
             runs[lease.id] = lease
-            behind.pop(lease.id, None)
         pause = [lease for number, lease in self._unpaused.items() if number not in runs]
         resume = [lease for lease in runs.values() if lease.paused]
         for lease in pause:
             self._pool.pause(lease, now)
-            self.count += not lease.opened
+            if not lease.opened:
+                self._paused[lease.id] = lease
+                lease.stood_back_bytes = lease.rank_bytes
             del self._unpaused[lease.id]
         for lease in resume:
             self._pool.resume(lease)
-            self.count -= not lease.opened
+            self._paused.pop(lease.id, None)
             self._unpaused[lease.id] = lease
         self._pool.set_background(behind)
         return tuple([lease.id for lease in pause]), tuple([lease.id for lease in resume])
@@ -102,20 +127,39 @@ class Preemption:
         """Whether any is over."""
         over: list[Lease] = []
         for lease, began_s in self._probes.items():
-            if now < began_s + PREEMPTION.probe_s:
+            if now < began_s + PREEMPTION.turn_s:
                 break
-            if lease.cap_bytes_s < math.inf or now >= began_s + PREEMPTION.longest_probe_s:
+            if lease in self._turns or (
+                now >= began_s + PREEMPTION.probe_s
+                and (lease.cap_bytes_s < math.inf or now >= began_s + PREEMPTION.longest_probe_s)
+            ):
                 over.append(lease)
         for lease in over:
             del self._probes[lease]
+            self._turns.discard(lease)
         return bool(over)
 
+    def _begin_turns(self, now: float) -> bool:
+        """Whether any begins."""
+        paused, longest_s = self._paused.values(), PREEMPTION.longest_pause_s
+        due = list(takewhile(lambda one: one.stopped_s + longest_s <= now, paused))
+        self._probes.update(dict.fromkeys(due, now))
+        self._turns.update(due)
+        return bool(due)
+
     def next_s(self, now: float) -> float | None:
-        """When the next probe is over at the soonest."""
-        soonest: float | None = None
+        """When the next probe is over, or the next turn begins, at the soonest."""
+        ends: list[float] = []
         # Thousands may be overdue while no speed is known: only the others are walked.
-        for began_s in reversed(self._probes.values()):
+        for lease, began_s in reversed(self._probes.items()):
             if began_s + PREEMPTION.probe_s <= now:
                 break
-            soonest = began_s + PREEMPTION.probe_s
-        return now + PREEMPTION.probe_s if soonest is None and self._probes else soonest
+            lasts_s = PREEMPTION.turn_s if lease in self._turns else PREEMPTION.probe_s
+            ends.append(began_s + lasts_s)
+        soonest = min((end for end in ends if end > now), default=None)
+        if soonest is None and self._probes:
+            soonest = now + PREEMPTION.probe_s
+        for lease in islice(self._paused.values(), 1):
+            due_s = lease.stopped_s + PREEMPTION.longest_pause_s
+            soonest = due_s if soonest is None else min(soonest, due_s)
+        return soonest

@@ -302,4 +302,6 @@ def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
     assert paused(2.0 * PREEMPTION.probe_s) == ()
     assert paused(60.0) == (unseen.id,)
     assert preemption.count == 2
-    assert preemption.next_s(60.0) is None
+    # The one that was paused for so long has a turn.
+    assert not seen.paused
+    assert preemption.next_s(60.0) == 60.0 + PREEMPTION.turn_s

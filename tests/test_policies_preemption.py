@@ -110,6 +110,32 @@ def test_those_before_the_last_that_fills_the_line_never_have_less_than_they_tak
     assert pool.background_changes() == ((), ())
 
 
+@given(st.lists(st.floats(1_000.0, 80_000.0), min_size=1, max_size=30))
+def test_no_download_that_has_begun_stands_still_for_10_s(speeds: list[float]) -> None:
+    """The largest stood still until all others were done."""
+    capacity, pool = Capacity(), LeasePool()
+    line = 100_000.0
+    capacity.observe(line, link_busy=True, more_wanted=True, line_bytes_s=line)
+    order = InOrder(capacity, pool)
+    leases = [
+        pool.open(Job("c", f"/{number}", 10**6, 10**6, rate_bytes_s=speed), 0.0, None, True)
+        for number, speed in enumerate(speeds)
+    ]
+    for tick in range(160):
+        now = 0.25 * tick
+        order.choose(leases, now)
+        paused = [lease for lease in leases if lease.paused]
+        assert all(now - lease.stopped_s < PREEMPTION.longest_pause_s for lease in paused)
+        assert order.preemption.count >= len(paused) == pool.paused
+        wake_s = order.preemption.next_s(now)
+        assert wake_s is None or wake_s > now
+        # What they get in their turns changes no order: fast ones would overtake slow ones.
+        for lease in leases:
+            if lease.stood_back_bytes and not lease.paused:
+                lease.took(lease.remaining_bytes - 1_000)
+            assert lease.rank_bytes == 10**6
+
+
 def test_another_policy_lets_nobody_stand_behind() -> None:
     settings = PolicySettings(bandwidth_bytes_s=100_000.0, small_below_bytes=1)
     fair = make_policy("fair", settings, Random(1))

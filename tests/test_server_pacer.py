@@ -30,6 +30,7 @@ class Taker:
         self.state, self.state_since_s = TransferState.HELD_UP, clock.seconds()
         self.stands_in: Share | None = None
         self.pause_number, self.burst_at_s = 0, clock.seconds()
+        self.run_from_bytes = 0
         pacer.add(self)
         #: It sends so much at least, as TLS does that was stopped in a larger turn.
         self.least_bytes = 0
@@ -298,6 +299,24 @@ def test_a_paused_sender_is_never_silent_for_long(cap: float | None) -> None:
         assert sum(taker.sent for taker in paused) <= KEEP_ALIVE.line_part * cap * (
             clock.seconds() + 2.0
         )
+
+
+@pytest.mark.parametrize("ran_bytes", [KEEP_ALIVE.burst_bytes - 1, KEEP_ALIVE.burst_bytes])
+def test_a_run_that_brought_less_than_a_burst_is_none(ran_bytes: int) -> None:
+    """A turn on a crowded line brought less, and a program that counts bytes gave up."""
+    clock = Clock()
+    pacer = Pacer(clock, 1e9)
+    taker = Taker(pacer, clock, 1e9)
+    taker.sent_bytes = KEEP_ALIVE.burst_bytes
+    for _ in range(2):
+        pacer.move(taker, TransferState.PAUSED)
+        run(clock, [], 10)
+        pacer.move(taker, TransferState.SOCKET)
+        taker.sent_bytes += ran_bytes
+        taker.sent_at_s = clock.seconds()
+    ran_s = clock.seconds()
+    pacer.move(taker, TransferState.PAUSED)
+    assert (taker.burst_at_s == ran_s) == (ran_bytes == KEEP_ALIVE.burst_bytes)
 
 
 def test_who_resumed_trickles_no_more_and_who_was_served_lately_is_not_due() -> None:

@@ -83,6 +83,9 @@ LAWS: Mapping[str, Sequence[Patch]] = {
         (preemption, "PREEMPTION", replace(preemption.PREEMPTION, beyond=0.0)),
         (LeasePool, "set_background", _always(None)),
     ),
+    "turns of paused downloads": (
+        (preemption, "PREEMPTION", replace(preemption.PREEMPTION, longest_pause_s=math.inf)),
+    ),
     "a first run (probe)": ((Preemption, "probe", _always(None)),),
     "the guard of those who wait": ((FairPolicy, "_slack_s", _always(math.inf)),),
     "unseen clients count as slow": ((fair, "FAIR", replace(fair.FAIR, unseen_part=1.0)),),

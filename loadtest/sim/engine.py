@@ -425,6 +425,7 @@ class Engine:
             self._chronicle.carried(self.now, client.number, True)
         self._read(client)
         self._weigh(client)
+        client.run_left = self._link.remaining(client.flow)
         if client.window is not None:
             client.window.resume(self.now)
             self._grows(client.flow, client)
@@ -614,7 +615,8 @@ class Engine:
             if client.window is not None:
                 client.window.rest(self.now)
             self._link.weigh(flow, 1.0)
-            slow = kept_alive_bytes_s(self._link.capacity_bytes_s, len(self._paused))
+            ran_bytes = client.run_left - self._link.remaining(flow)
+            slow = kept_alive_bytes_s(self._link.capacity_bytes_s, len(self._paused), ran_bytes)
             self._link.change(flow, 0.0, min(slow, client.visitor.rate_bytes_s))
             if self._chronicle is not None:
                 self._chronicle.carried(self.now, client.number, False)

@@ -60,6 +60,7 @@ class SimClient:
         "promise",
         "read_left",
         "read_s",
+        "run_left",
         "unread",
         "visit",
         "visitor",
@@ -78,6 +79,8 @@ class SimClient:
         self.promise: Promise | None = None
         self.lease: int | None = None
         self.flow: Flow | None = None
+        #: What its flow had left when it began to run last.
+        self.run_left = 0.0
         self.held: int | None = None
         #: Of the connection that its file comes by, where there is a network.
         self.window: CongestionWindow | None = None

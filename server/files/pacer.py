@@ -93,8 +93,10 @@ class Paced(Protocol):
     stands_in: Share | None
     #: The number of its pause; an entry of the keep-alive queue with another number is stale.
     pause_number: int
-    #: When it last sent a keep-alive burst, or ran.
+    #: When it last sent a keep-alive burst, or ended a run that brought as much.
     burst_at_s: float
+    #: What it had sent when it began to run last.
+    run_from_bytes: int
 
     def push(self, most_bytes: int) -> int:
         """Send about this many bytes now; returns how many went.
@@ -357,6 +359,8 @@ class Pacer:
                 paced.stands_in = None
             case TransferState.SOCKET:
                 paced.watch_socket(watches=False)
+            case TransferState.PAUSED:
+                paced.run_from_bytes = paced.sent_bytes
         paced.state = to
         paced.state_since_s = self.now()
         self.states[was] -= 1
@@ -392,12 +396,12 @@ class Pacer:
             self._tick_soon()
 
     def _enter_pause(self, paced: Paced) -> None:
-        # A sender without bytes is due at once; for others the last run was a burst.
-        if paced.sent_bytes < KEEP_ALIVE.burst_bytes:
-            paced.burst_at_s = -math.inf
-            due_s = self.now()
-        else:
-            due_s = max(paced.sent_at_s + KEEP_ALIVE.interval_s, self.now())
+        if paced.sent_bytes - paced.run_from_bytes >= KEEP_ALIVE.burst_bytes:
+            paced.burst_at_s = paced.sent_at_s
+        due_s = self.now()
+        # A sender without bytes is due at once.
+        if paced.sent_bytes >= KEEP_ALIVE.burst_bytes:
+            due_s = max(paced.sent_at_s + KEEP_ALIVE.interval_s, due_s)
         self._pauses += 1
         paced.pause_number = self._pauses
         heapq.heappush(self._paused, (due_s, self._pauses, paced))

@@ -105,6 +105,7 @@ class BodySender:
         "blocked",
         "burst_at_s",
         "pause_number",
+        "run_from_bytes",
         "sent_at_s",
         "sent_bytes",
         "share",
@@ -157,6 +158,7 @@ class BodySender:
         self.stands_in: Share | None = None
         self.pause_number = 0
         self.burst_at_s = -math.inf
+        self.run_from_bytes = 0
         #: Says whether a file that changed has its content still; asked once at a time.
         self._still = still
         self._checking = False
@@ -360,8 +362,6 @@ class BodySender:
         self.sent_bytes += count
         self._position += count
         self.sent_at_s = self._pacer.now()
-        if self.state is not TransferState.PAUSED:
-            self.burst_at_s = self.sent_at_s
         request = self._request
         request.bytes_out += count
         request.connection.bodies_bytes += count
