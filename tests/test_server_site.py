@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from twisted.internet import defer
 
-from tests.http_bench import OLD_S, Answer, Bench, Client
+from tests.http_bench import OLD_S, Answer, Bench, Client, Dialled
 from tests.open_files import SILENT
 from tidegate.policies.keep_alive import KEEP_ALIVE
 from tidegate.protocol.headers import EntityTag, parse_links, parse_repr_digest
@@ -260,6 +260,29 @@ def test_an_answer_in_memory_learns_its_digest_and_a_changed_file_is_seen_at_onc
     assert digest == {"sha-256": hashlib.sha256(b"new").digest()}
     os.unlink(bench.root / "a.bin")
     assert client.get("/a.bin").status == 404
+
+
+def test_a_small_file_is_known_from_its_second_request_on_and_never_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    bench.write("a.bin", b"old")
+
+    def planned(parts: Sequence[bytes]) -> OpenFile:
+        raise AssertionError(f"{parts} was opened for a plan")
+
+    monkeypatch.setattr(bench.site.tree, "open", planned)
+    answers = []
+    for is_known in (False, True, True):
+        client = Dialled(bench)
+        answers.append(client.get("/a.bin"))
+        assert (bench.site.known(b"/a.bin") is not None) is is_known
+    assert answers[0].endswith(b"old")
+    assert len(set(answers)) == 1
+    bench.write("a.bin", b"new one")
+    monkeypatch.undo()
+    assert Dialled(bench).get("/a.bin").endswith(b"new one")
+    Dialled.hang_up()
 
 
 def test_mirrors_and_the_metalink_are_named_in_links(tmp_path: Path) -> None:

@@ -390,17 +390,17 @@ class Site:
         codings: bytes | None,
         is_plain: bool,
     ) -> Ready | None:
-        """See `Shortcut`: a small file, or none, of which nothing is kept.
+        """See `Shortcut`: a small file, which is known from its second request on, or none.
 
-        Compressed ones beside it are looked for where the client accepts one: to look for a name
-        that is not there costs as much as to open the file.
+        Compressed ones beside it are looked for where the client accepts one, and before it is
+        known: to look for a name that is not there costs as much as to open the file.
         """
         name = path[1:]
         if not name or b"%" in path or b"//" in path or path.startswith(b"/-/"):
             return None
         place, mark = hash(path) & _SEEN_PLACES - 1, hash(path) >> 16 & 0xFFFFFFFF
         url_path = path.decode("ascii")
-        if self._seen[place] == mark or self.visibility.hidden(url_path):
+        if self.visibility.hidden(url_path):
             return None
         found = self.tree.read_new(url_path, BRIEF_BYTES)
         if found is False:
@@ -408,6 +408,7 @@ class Site:
             return None if generated else self._nothing(accept, language)
         if found is None or not is_plain:
             return None
+        keeps = self._seen[place] == mark and len(path) < _LONG_TARGET_BYTES
         self._seen[place] = mark
         rep, body = found
         self.folders.serves(rep.path, rep.key)
@@ -417,11 +418,16 @@ class Site:
         admission = self.admission
         if digests is None or not self._is_settled(rep) or not admission.is_plain(rep):
             return None
-        if codings is not None and self.precompressed.has_any(rep.path):
+        if (keeps or codings is not None) and self.precompressed.has_any(rep.path):
             return None
         if not admission.admit_again(rep, rep.size_bytes):
             return None
         admission.count_again(rep, rep.size_bytes, 1)
+        if keeps:
+            self._touched.serves(rep)
+            file = SiteFile(self, rep, digests, body)
+            self._files.keep(path, file)
+            return file.whole
         return Ready(200, self.head_of(rep, digests, rep.size_bytes), body, _NOBODY)
 
     def _nothing(self, accept: bytes | None, language: bytes | None) -> Ready:
