@@ -165,8 +165,7 @@ class TicketRow(NamedTuple):
     stands_back: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseView:
+class LeaseView(NamedTuple):
     """One running (or paused, or idle) download as others may see it."""
 
     lease: int

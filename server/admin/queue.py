@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -177,7 +176,7 @@ def lease_out(ask: HandlerCall, lease: LeaseView) -> LeaseOut:
     """A download as it is shown, with its end from the schedule of the policy."""
     done = ask.server.gate.done(lease.lease)
     return LeaseOut(
-        **asdict(lease),
+        **lease._asdict(),
         done_s=done.expected_s if done else None,
         done_p90_s=done.p90_s if done else None,
     )

@@ -129,7 +129,7 @@ class Gate:
         """All leases; their times are of the wall clock."""
         ahead_s = self.parts.wall_ahead_s()
         views = self.policy.leases()
-        return [replace(view, started_s=view.started_s + ahead_s) for view in views]
+        return [view._replace(started_s=view.started_s + ahead_s) for view in views]
 
     def on_wall_clock(self, row: TicketRow) -> TicketRow:
         """A ticket as people read it."""
