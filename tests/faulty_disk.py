@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -38,6 +42,10 @@ class FaultyDisk:
         """Nothing is wrong with the disk any more."""
         self.set()
 
-    def close(self) -> None:
-        """Forget the file of rules; processes that have it keep it."""
-        os.close(self._rules)
+
+@functools.cache
+def faulty_disk() -> FaultyDisk:
+    """The disk of all tests of this process, so that their servers fork from one that has it."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    return FaultyDisk(Path(folder))

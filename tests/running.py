@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.faulty_disk import faulty_disk
 from tests.installed import PYTHON, TIDEGATE
 
 ROOT = Path(__file__).parent.parent
@@ -29,13 +30,14 @@ ROOT = Path(__file__).parent.parent
 class ForkServer:
     """The other end of `tests.fork_server`: processes that need not load anything."""
 
-    def __init__(self) -> None:
+    def __init__(self, **environ: str) -> None:
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [PYTHON, "-m", "tests.fork_server", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 cwd="/",
+                env={**os.environ, **environ},
                 pass_fds=[theirs.fileno()],
             )
         atexit.register(self._close)
@@ -95,7 +97,7 @@ class ForkedProcess:
 #: How names begin that the interpreter or the linker reads: they must be there when it starts.
 BEFORE_MAIN = ("LD_", "PYTHON", "TZ")
 
-#: Started when the first server is wanted, for this process of pytest.
+#: Started when the first server is wanted, for this process of pytest; another has a faulty disk.
 fork_server = functools.cache(ForkServer)
 
 
@@ -122,8 +124,13 @@ class RunningServer:
         self.urls: list[str] = []
         environment = {**os.environ, **environ}
         command = [program] if isinstance(program, Path) else program or [TIDEGATE]
+        before = {name: environ[name] for name in environ if name.startswith(BEFORE_MAIN)}
+        disk = faulty_disk().environ if "FAULTY_DISK" in environ else {}
+        is_forked = not program and before.items() <= disk.items()
         self.process: subprocess.Popen[str] | ForkedProcess = (
-            subprocess.Popen(
+            fork_server(**disk).start(words, state.parent, environment)
+            if is_forked
+            else subprocess.Popen(
                 [*command, *words],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -131,8 +138,6 @@ class RunningServer:
                 cwd=state.parent if state.parent.is_dir() else None,
                 env=environment,
             )
-            if program or any(name.startswith(BEFORE_MAIN) for name in environ)
-            else fork_server().start(words, state.parent, environment)
         )
         self._readers = [
             threading.Thread(target=self._read, args=(stream, lines), daemon=True)

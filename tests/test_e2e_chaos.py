@@ -33,7 +33,7 @@ from pathlib import Path
 import pytest
 
 from bench.shared.subject import Suppressed, require
-from tests.faulty_disk import FaultyDisk
+from tests.faulty_disk import faulty_disk
 from tests.installed import TIDEGATE
 from tests.running import RunningServer, make_release, wait_for
 from tests.test_e2e_clock import faketime_library
@@ -70,7 +70,7 @@ class Chaos:
         self.clock = folder / "clock"
         self.clock.write_text("+0\n")
         self.config = folder / "tidegate.toml"
-        self.disk = FaultyDisk(folder)
+        self.disk = faulty_disk()
         self.tls = self.random.random() < 0.5
         self.renewals = 0
         #: What clients trust: every certificate that the server ever had.
@@ -515,4 +515,4 @@ def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) ->
                 one.kill()
             one.wait()
         chaos.server.stop()
-        chaos.disk.close()
+        chaos.disk.heal()

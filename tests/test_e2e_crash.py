@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.faulty_disk import FaultyDisk
+from tests.faulty_disk import faulty_disk
 from tests.running import RunningServer, journal, make_release, serving, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -187,7 +187,7 @@ def test_a_used_ticket_is_not_honoured_again_however_soon_the_server_is_killed(
     make_release(tmp_path / "release", big_iso=size, huge_iso=100_000_000)
     args = ("--slots", "16", "--reserve-small", "0", "--policy", "ticket")
     used: dict[str, str] = {}
-    disk = FaultyDisk(tmp_path)
+    disk = faulty_disk()
     disk.set(f"write delay 2 {tmp_path / 'state'}/")
     environ = {**ENVIRON, **disk.environ}
     for life in range(2):
@@ -229,7 +229,7 @@ def test_a_used_ticket_is_not_honoured_again_however_soon_the_server_is_killed(
             connection.close()
             statuses.append(status)
         assert statuses == [403] * 32
-    disk.close()
+    disk.heal()
 
 
 @pytest.mark.parametrize("command", [["curl", "-sS", "-o"], ["wget", "-q", "-t", "1", "-O"]])

@@ -19,7 +19,7 @@ import pytest
 import requests
 
 from tests.admin_browser import AdminVisit
-from tests.faulty_disk import FaultyDisk
+from tests.faulty_disk import FaultyDisk, faulty_disk
 from tests.running import RunningServer, journal, make_release, serving, sha256, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -33,10 +33,9 @@ ONE_SLOT = ("--policy", "ticket", "--slots", "2", "--reserve-small", "1", "--ban
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[FaultyDisk]:
-    made = FaultyDisk(tmp_path)
-    yield made
-    made.close()
+def disk() -> Iterator[FaultyDisk]:
+    yield faulty_disk()
+    faulty_disk().heal()
 
 
 def fetch(url: str) -> tuple[int, bytes]:
