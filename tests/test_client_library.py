@@ -69,6 +69,7 @@ def test_progress_tells_the_place_in_a_queue(tmp_path: Path) -> None:
     ("urls", "output", "said"),
     [
         ("ftp://a.example/x", "x", "'ftp://a.example/x' is not an http or https URL"),
+        ("http://a.example:0/x", "x", "names port 0, which no server has"),
         ([], "x", "name at least one URL"),
         (7, "x", "7 is neither"),
         (["http://a.example/x", Path("y")], "x", "is neither"),

@@ -110,6 +110,8 @@ def parse(text: str) -> Url:
     host = parts.hostname
     if not host:
         raise BadUrl(f"{text!r} names no host")
+    if port == 0:
+        raise BadUrl(f"{text!r} names port 0, which no server has")
     if not host.isascii():
         try:
             host = host.encode("idna").decode()
