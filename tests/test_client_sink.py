@@ -111,6 +111,18 @@ def test_a_ring_moves_over_the_file() -> None:
     assert ring.read(60, 500) == DATA[60:160]
 
 
+def test_a_part_file_of_another_digest_belongs_to_another_file() -> None:
+    """Neither an equal validator nor an equal list of pieces outweighs a digest."""
+    old = Identity(1000, {"http://a/": '"x"'}, "sha256:00", "pieces")
+    same = {"validators": {"http://a/": '"x"'}, "pieces": "pieces"}
+    assert not old.vouched_by(Identity(1000, digest="sha256:01", **same))
+    assert not old.vouched_by(Identity(1001, digest="sha256:00", **same))
+    assert old.vouched_by(Identity(1000, digest="sha256:00"))
+    assert old.vouched_by(Identity(1000, pieces="pieces"))
+    assert old.vouched_by(Identity(1000, {"http://a/": '"x"'}))
+    assert not old.vouched_by(Identity(1000, {"http://b/": '"x"'}, pieces="other"))
+
+
 def test_a_journal_remembers_what_arrived(tmp_path: Path) -> None:
     path = tmp_path / "f.tidegate-part.journal"
     journal = Journal(path)

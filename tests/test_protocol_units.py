@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.protocol.units import (
@@ -126,6 +126,8 @@ def test_rates_are_written_in_bits() -> None:
 
 
 @given(st.floats(0.0, 1e7))
+@example(89.5)
+@example(172_790.0)
 def test_a_bound_as_it_is_written_is_no_shorter_and_hardly_longer(duration_s: float) -> None:
     seconds = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
     written = split_duration(bound_of(duration_s))

@@ -119,6 +119,24 @@ def test_firing_and_ending_alternate_and_come_at_most_once_an_hour(
     assert all(later - earlier >= 3600.0 for earlier, later in itertools.pairwise(began))
 
 
+def test_a_rule_that_comes_and_goes_is_told_once_an_hour() -> None:
+    """It ends two minutes after it last held, and is told again an hour after it was told."""
+    rule = AlertRule("TidegateZ", "warning", 60.0, "a", "b", lambda seen: seen.figures["bad"])
+    book, told = AlertBook((rule,)), []
+    for now in range(0, 7200, 10):
+        bad = now % 600 < 300
+        told += [(now, one.firing) for one in book.look(now, {**CALM, "bad": bad})]
+    assert told == [(60, True), (410, False), (3660, True), (4010, False)]
+
+
+def test_a_value_at_its_bound_fires_on() -> None:
+    rule = AlertRule("TidegateZ", "warning", 60.0, "a", "b", lambda seen: seen.figures["bad"])
+    book, told = AlertBook((rule,)), []
+    for now in range(0, 3600, 10):
+        told += book.look(now, {**CALM, "bad": now < 70 or now % 100 == 0})
+    assert [one.firing for one in told] == [True]
+
+
 def test_the_rules_are_those_for_prometheus() -> None:
     text = (Path(__file__).parent.parent / "deploy/alerts.yml").read_text("utf-8")
     found = []

@@ -179,6 +179,12 @@ def test_a_leader_ends_when_the_database_does_not_renew_its_lease(table: Connect
     assert passed(renewed, 13.0).standing is Standing.RETIRED
 
 
+def test_an_answer_of_an_earlier_epoch_comes_too_late() -> None:
+    follows = answered(Candidacy(), "a", Seat(5, "b", "b:1"), 10.0, LEASE_S)
+    for late in (Seat(4, "c", "c:1"), Seat(4, "a", "a:1"), Seat()):
+        assert answered(follows, "a", late, 11.0, LEASE_S) == follows
+
+
 def test_a_process_that_does_not_campaign_never_leads(
     database: Database, table: Connection
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from tidegate.server.gate.origin import (
 )
 from tidegate.server.gate.settings import GateSettings
 from tidegate.server.gate.signing import (
+    SIGNED_S,
     cloudfront_signer,
     s3_signer,
     secure_link_signer,
@@ -98,6 +100,18 @@ def test_a_signer_without_its_secret_says_what_is_missing(tmp_path: Path) -> Non
         "GET", b"test.txt", THEN
     )
     assert "md5=" in secure_link_signer(BASE, "x")("GET", b"test.txt", THEN)
+
+
+def test_a_signed_link_is_valid_for_its_time() -> None:
+    url = secure_link_signer("http://m.example/s/", "x y")("GET", b"a b.txt", THEN)
+    query = {name: value for name, (value,) in parse_qs(urlsplit(url).query).items()}
+    expires = int(THEN) + SIGNED_S
+    digest = hashlib.md5(f"{expires}/s/a b.txt x y".encode()).digest()
+    signed = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+    assert query == {"md5": signed, "expires": str(expires)}
+
+
+def test_an_origin_is_an_http_url_without_a_query() -> None:
     for url in ("ftp://x/", "https://", "https://x/?a=b", "x"):
         with pytest.raises(ValueError, match="is no http or https URL without a query"):
             GateSettings(origin=url)

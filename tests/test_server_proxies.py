@@ -155,6 +155,9 @@ def test_a_preface_is_read_once_it_is_whole(data: bytes, address: str | None, tl
         b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n",
         SIGNATURE + b"\x31\x11\x00\x00",
         SIGNATURE + b"\x21\x11\x00\x04abcd",
+        # Addresses without their ports.
+        SIGNATURE + b"\x21\x11\x00\x08" + bytes(8),
+        SIGNATURE + b"\x21\x21\x00\x23" + bytes(35),
         SIGNATURE + b"\x21\x11\xff\xff",
     ],
 )

@@ -73,6 +73,18 @@ def test_a_network_waits_as_a_whole_and_within_it_each_address_has_its_turn() ->
     assert not len(queue)
 
 
+def test_a_later_request_of_an_address_overtakes_no_earlier_one() -> None:
+    queue = RequestQueue()
+    answered = Answered(queue)
+    queue.busy, queue.granted_bytes = True, 1e6
+    assert queue.passes(QUIET)
+    answered.wait("first", QUIET)
+    assert not queue.passes(QUIET)
+    assert queue.passes("192.0.2.2")
+    queue.forget("first")
+    assert queue.passes(QUIET)
+
+
 def test_within_its_share_it_goes_on_as_the_share_grows() -> None:
     queue = RequestQueue()
     answered = Answered(queue, 10_000)
