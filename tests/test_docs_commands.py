@@ -498,8 +498,9 @@ def test_the_walk_from_nginx_to_a_queue_as_the_manual_has_it(tmp_path: Path) -> 
     for old, new in places.items():
         words = words.replace(old, new)
     # The example of a site, but for its port and places.
-    for name, text in (("tidegate-http.conf", outer), ("tidegate-server.conf", inner)):
-        (tmp_path / name).write_text(text)
+    (tmp_path / "tidegate").mkdir()
+    for name, text in (("http.conf", outer), ("server.conf", inner)):
+        (tmp_path / "tidegate" / name).write_text(text)
     other = free_port()
     site = (ROOT / "deploy" / "gate" / "nginx.conf").read_text("utf-8")
     site = site.replace("listen 80;", f"listen 127.0.0.1:{other};")

@@ -22,6 +22,7 @@ import pytest
 
 from bench.shared.ports import free_port
 from tests import real_clients as clients
+from tests.composition import ROOT, read_composition
 from tests.faulty_mirrors import certificate
 from tests.gate_site import (
     FILES,
@@ -580,6 +581,53 @@ def test_a_file_that_is_replaced_while_its_client_waits_comes_new(tmp_path: Path
         blocker.communicate()
         settled(gate)
     assert gate.usage()[0] == 2
+
+
+def test_the_composition_of_nginx_and_gate_works_as_processes(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    own = ROOT / "deploy" / "gate"
+    services = read_composition(own, "compose.yml")["services"]
+    for name in ("sockets", "snippets"):
+        (tmp_path / name).mkdir()
+    port = free_port()
+    places = {
+        "/run/tidegate": f"{tmp_path}/sockets",
+        "/etc/nginx/tidegate": f"{tmp_path}/snippets",
+        "include tidegate/": f"include {tmp_path}/snippets/",
+        "/state": f"{tmp_path}/state",
+        " /release": f" {tmp_path}/release",
+        "listen 80": f"listen 127.0.0.1:{port}",
+        # Their user is one of the image.
+        "chown 10001": "test -d",
+    }
+
+    def here(text: str) -> str:
+        for old, new in places.items():
+            text = text.replace(old, new)
+        return text
+
+    # What the folders are in their containers.
+    for name, folders in (("prepare", 2), ("nginx", 4), ("gate", 3)):
+        assert len(services[name]["volumes"]) == folders
+    assert services["gate"]["network_mode"] == "service:nginx"
+    (script,) = services["prepare"]["command"]
+    search = {"PATH": f"{Path(TIDEGATE).parent}:/usr/bin:/bin"}
+    subprocess.run([*services["prepare"]["entrypoint"], here(script)], check=True, env=search)
+    # The image brings the frame of the site.
+    frame = FILES.format(port=free_port(), root=tmp_path, more="").rstrip().removesuffix("}")
+    site = here((own / "nginx.conf").read_text())
+    words = services["gate"]["command"]
+    at = words.index("--admin")
+    line = f"tidegate {' '.join([*words[:at], *words[at + 2 :]])}"
+    with (
+        GateProcess(tmp_path, line=here(line)),
+        Nginx(tmp_path / "nginx", f"{frame}{site}}}\n", port) as nginx,
+    ):
+        out = tmp_path / "out"
+        whole(fetch(nginx, out, PROGRAMS["curl"], "/big.iso"), out, digests["big.iso"])
+        status, lines = walk(f"{nginx.url}/big.iso")
+        assert status == 0, lines
+        assert "does not see the sockets" not in "".join(lines)
 
 
 def test_a_walk_through_the_gate_says_what_is_missing(tmp_path: Path) -> None:
