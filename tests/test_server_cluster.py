@@ -30,8 +30,8 @@ from tidegate.server.cluster.link import Link
 from tidegate.server.cluster.messages import (
     OLDEST,
     VERSION,
+    Ended,
     FromNode,
-    Gone,
     Hello,
     decode_from_node,
     encode_frame,
@@ -788,7 +788,7 @@ def test_a_leader_hears_whose_program_reads_slowly() -> None:
     "frame",
     [
         encode_frame([Hello("x", version=0)]),
-        encode_frame([Gone(1)]),
+        encode_frame([Ended(1)]),
         b"\xc1",
         b"",
     ],

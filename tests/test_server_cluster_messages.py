@@ -15,7 +15,6 @@ from tidegate.server.cluster.messages import (
     BadFrame,
     BodyState,
     Ended,
-    Gone,
     Hello,
     Pause,
     ProgressReport,
@@ -104,12 +103,16 @@ def test_every_message_is_in_a_vector() -> None:
 
 def test_a_newer_peer_may_add_fields_and_messages() -> None:
     body = [1, 2, 3, False, True, "more"]
-    newer = [["hello", "n", 2, 7, "m", False, "more"], ["sing", "a", "song"], ["gone", 4, None]]
+    newer = [
+        ["hello", "n", 2, 7, "m", False, "more"],
+        ["sing", "a", "song"],
+        ["ended", 4, 0, False, None],
+    ]
     newer.insert(1, ["progress", [body]])
     assert decode_from_node(msgspec.msgpack.encode(newer)) == [
         Hello("n", 2, 7, "m", False),
         ProgressReport((BodyState(1, 2, 3, False, shut=True),)),
-        Gone(4),
+        Ended(4),
     ]
     newer = [["pause", 1, "gently"], ["hum"], ["start", 2, [], 3, 0.5, "gold", True, 4]]
     assert decode_from_leader(msgspec.msgpack.encode(newer)) == [
@@ -138,8 +141,8 @@ def test_an_older_peer_leaves_fields_out() -> None:
         msgspec.msgpack.encode({"a": 1}),
         msgspec.msgpack.encode([None]),
         msgspec.msgpack.encode([[1, 2]]),
-        msgspec.msgpack.encode([["gone", "one"]]),
-        msgspec.msgpack.encode([["gone"]]),
+        msgspec.msgpack.encode([["ended", "one"]]),
+        msgspec.msgpack.encode([["ended"]]),
     ],
 )
 def test_a_frame_that_is_none_is_refused_in_one_sentence(frame: bytes) -> None:

@@ -24,9 +24,9 @@ from ..http.request import Request
 
 #: The version of this program: raised when an older one would read a message wrongly, and when a
 #: named tuple in a message (`files.transfer.FileKey`) gets a field.
-VERSION = 3
+VERSION = 4
 #: The oldest version that it understands.
-OLDEST = 3
+OLDEST = 4
 #: Bounds a frame. The largest message is a generated answer of the leader.
 MOST_BYTES = 64 * 1024 * 1024
 
@@ -132,12 +132,6 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     administers: bool = False
 
 
-class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
-    """The client of this request disconnected."""
-
-    number: int
-
-
 class Ending(msgspec.Struct, frozen=True, array_like=True, tag="ending"):
     """A body is about to end. Its last bytes wait for `MayEnd`, for 0.5 s at most."""
 
@@ -145,11 +139,14 @@ class Ending(msgspec.Struct, frozen=True, array_like=True, tag="ending"):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """A body that was started has ended; `complete` when every byte was handed over."""
+    """This request is over: its client has left, or its body has ended.
+
+    `complete`: every byte of the body was handed over.
+    """
 
     number: int
-    delivered_bytes: int
-    complete: bool
+    delivered_bytes: int = 0
+    complete: bool = False
 
 
 class BodyState(msgspec.Struct, frozen=True, array_like=True):
@@ -263,16 +260,10 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True, tag="write"):
-    """A piece of that body."""
+    """A piece of that body. An empty one ends it."""
 
     number: int
     data: bytes
-
-
-class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
-    """The end of that body."""
-
-    number: int
 
 
 class Drip(msgspec.Struct, frozen=True, array_like=True, tag="drip"):
@@ -333,21 +324,9 @@ class Digests(msgspec.Struct, frozen=True, array_like=True, tag="digests"):
     digests: FileDigests | None
 
 
-FromNode = Hello | Ask | Gone | Ending | Ended | Parting | ProgressReport | Handover | FindDigests
+FromNode = Hello | Ask | Ending | Ended | Parting | ProgressReport | Handover | FindDigests
 FromLeader = (
-    Terms
-    | Respond
-    | Allow
-    | Begin
-    | Write
-    | Finish
-    | Drip
-    | Cut
-    | Start
-    | Pause
-    | Resume
-    | MayEnd
-    | Digests
+    Terms | Respond | Allow | Begin | Write | Drip | Cut | Start | Pause | Resume | MayEnd | Digests
 )
 
 

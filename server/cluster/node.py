@@ -44,7 +44,6 @@ Told = (
     | messages.Allow
     | messages.Begin
     | messages.Write
-    | messages.Finish
     | messages.Drip
     | messages.Cut
     | messages.Start
@@ -217,7 +216,7 @@ class RemoteAdmission:
         self._close_degraded()
         for asked in tuple(self._asked.values()):
             if asked.transfer is None and asked.start is not None:
-                self._send(messages.Gone(asked.number))
+                self._send(messages.Ended(asked.number))
                 self._send_away(asked)
 
     @property
@@ -384,7 +383,7 @@ class RemoteAdmission:
     def _gone(self, asked: _Asked) -> None:
         if asked.transfer is None and not asked.ended:
             self._drop(asked)
-            self._send(messages.Gone(asked.number))
+            self._send(messages.Ended(asked.number))
 
     def _drop(self, asked: _Asked) -> None:
         asked.ended = True
@@ -456,7 +455,7 @@ class RemoteAdmission:
         for asked in [one for one in self._asked.values() if one.administers and not one.begun]:
             asked.waited_s += TICK_S
             if not answers and asked.waited_s >= PATIENCE.admin_s:
-                self._send(messages.Gone(asked.number))
+                self._send(messages.Ended(asked.number))
                 self._send_away(asked)
 
     def _bound(self, asked: _Asked, transfer: Transfer, delivered_bytes: int) -> None:
@@ -634,9 +633,9 @@ class RemoteAdmission:
         elif isinstance(message, messages.Begin):
             asked.begun = True
             asked.request.begin(message.status, message.headers, message.length, more=message.more)
-        elif isinstance(message, messages.Write):
+        elif isinstance(message, messages.Write) and message.data:
             asked.request.write(message.data)
-        elif isinstance(message, messages.Finish):
+        elif isinstance(message, messages.Write):
             self._drop(asked)
             asked.request.finish()
 
