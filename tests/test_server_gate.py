@@ -824,6 +824,22 @@ def test_numbers_are_promised_to_the_store_before_they_are_given() -> None:
     assert house.promises[-1] > 1_000_000
 
 
+def test_a_restarted_server_tells_a_place_once_the_client_asks_for_the_file() -> None:
+    """Under Fair a place is the order of told starts, and a server that starts has told none."""
+    settings = {"slots": 1, "slots_max": 1, "bandwidth_bytes_s": 1_000_000.0}
+    before = House("fair", **settings)
+    asked = [before.ask(f"192.0.2.{n}") for n in range(1, 7)]
+    rows = [before.gate.on_wall_clock(row) for row in before.gate.policy.tickets()]
+    house = House("fair", restored=rows, next_number=100, **settings)
+
+    def place() -> object:
+        return json.loads(house.watch("192.0.2.6", asked[5].token, 0).connection.body)["place"]
+
+    assert place() is None
+    again = [house.ask(f"192.0.2.{n}", token=asked[n - 1].token) for n in range(2, 7)]
+    assert again[-1].connection.fields["tidegate-place"] == str(place())
+
+
 def test_a_switch_of_policy_drops_nobody() -> None:
     house = House()
     running = house.ask("192.0.2.1", agent=CURL)
