@@ -98,9 +98,11 @@ def open_tree(loaded: LoadedConfig) -> Tree:
                 config.directory.mkdir(exist_ok=True)
         tree = Tree(str(config.directory), show_hidden=config.show_hidden, tag_of=tag_of)
     except OSError as fault:
+        may_make = isinstance(fault, FileNotFoundError) and not config.gate.enabled
+        hint = ", or let --sample make one" if may_make else ""
         raise CannotStart(
             f"{config.directory} cannot be served: {fault.strerror}; give a directory that "
-            "this user can read, or try it with --sample."
+            f"this user can read{hint}."
         ) from fault
     tree.keep_private(private_paths(loaded))
     return tree
