@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -1037,6 +1038,31 @@ def test_a_page_that_watches_hears_of_its_turn_at_once_and_finds_its_slot(policy
     assert later.started
 
 
+def test_a_page_may_watch_for_as_long_as_every_proxy_bears_silence() -> None:
+    house = House()
+    house.gate.close_doors(True)
+    page = house.ask("192.0.2.2", **BROWSER)
+    watch = house.watch("192.0.2.2", page.token, 3600)
+    house.wait(24)
+    assert watch.connection.status == 0
+    house.wait(1.5)
+    assert watch.connection.status == 200
+    assert watch.connection.fields["preference-applied"] == "wait=25"
+
+
+def test_a_ready_page_is_told_of_a_free_slot_unless_the_doors_are_closed() -> None:
+    house = House()
+    first = house.ask("192.0.2.1")
+    page = house.ask("192.0.2.2", **BROWSER)
+    first.transfer.finish()
+    house.clock.advance(0.1)
+    ready = stands(house, page)
+    assert (ready["state"], ready["free"]) == ("ready", True)
+    house.gate.close_doors(True)
+    closed = stands(house, page)
+    assert (closed["state"], closed["free"]) == ("ready", False)
+
+
 def test_a_page_hears_that_its_download_is_done_and_how_to_check_it() -> None:
     house = House()
     first = house.ask("192.0.2.1")
@@ -1064,7 +1090,7 @@ def test_a_ticket_that_was_withdrawn_is_over_and_not_done() -> None:
     assert stands(house, page) == {"state": "over"}
 
 
-def stands(house: House, page: Asked) -> object:
+def stands(house: House, page: Asked) -> Any:
     """How the ticket of this page stands, asked without waiting."""
     assert page.token is not None
     return json.loads(house.watch("192.0.2.2", page.token, wait_s=0).connection.body)
