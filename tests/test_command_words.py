@@ -41,3 +41,60 @@ def test_a_flag_of_multicast_without_multicast_is_refused(flag: str, tmp_path: P
     told = CliRunner().invoke(cli, ["serve", str(tmp_path), flag, value])
     assert told.exit_code == 2
     assert f"{flag} has no effect without --multicast" in told.output
+
+
+NOBODY = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("get", "Name at least one URL"),
+        ("get ftp://x/y", "'ftp://x/y' is not an http or https URL"),
+        ("get http://", "'http://' names no host"),
+        ("get http://[::1/x", "is not a URL: Invalid IPv6 URL"),
+        ("get http://x:99999/y", "Port out of range"),
+        ("get http://x:0/y", "names port 0"),
+        ("get file", "'file' is not an http or https URL"),
+        ("get http://x/y -o no/folder/y", "cannot write no/folder/y: the folder does not exist"),
+        ("get http://x/y -o file/y", "cannot write file/y: a file has the name of its folder"),
+        ("get http://x/y --checksum sha256:zz", "is no digest; write it like sha256:HEX"),
+        ("get http://x/y --ca none", "File 'none' does not exist"),
+        ("get http://x/y -H bad", "'bad' is no header; write NAME: VALUE"),
+        ("get http://x/y --connections 0", "0 is not in the range 1<=x<=16"),
+        ("loadtest steady", "Missing option '--host'"),
+        (f"loadtest nobody --host {NOBODY}", "no profile 'nobody'; there are browser"),
+        (f"loadtest steady --host {NOBODY}", f"{NOBODY} does not answer"),
+        ("loadtest steady --host x", "is not an http or https URL"),
+        (f"loadtest steady --host {NOBODY} --trace raw", "raw is no text with one JSON object"),
+        (f"loadtest steady --host {NOBODY} --trace file", "line 1 of the trace is not an arrival"),
+        (f"loadtest steady --host {NOBODY} --release folder", "--release needs --visitors N"),
+        ("simulate run --policy nobody", "'nobody' is not one of"),
+        ("simulate run --policy fair", "give either --workload or --trace"),
+        ("simulate run --policy fair --trace file", "--trace needs --rate"),
+        ("simulate run --policy fair --workload none", "no workload 'none'; there are exp1"),
+        ("simulate run --slots 0", "0 is not in the range"),
+        ("plan none", "Directory 'none' does not exist"),
+        ("plan file", "Directory 'file' is a file"),
+        ("plan folder --bandwidth 1 --visitors 9", "'1' has no unit: write 1Mbit"),
+        ("plan folder --bandwidth 0Mbit", "--bandwidth and --within must be above 0"),
+        ("plan folder --bandwidth 1Mbit --visitors 9", "no file with content is wanted"),
+        ("mirror follow x folder --channel c", "'x' is not an http or https URL"),
+        (f"mirror follow {NOBODY} folder", "Missing option '--channel'"),
+        ("mirror status none", "none mirrors nothing yet"),
+        ("mirror init file", "Directory 'file' is a file"),
+        ("multicast send none --directory folder", "there is no file none below"),
+        ("multicast send file --at noon", "'noon' is no time; write 18:00"),
+    ],
+)
+def test_a_wrong_argument_is_told_in_a_sentence(
+    words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("x")
+    Path("raw").write_bytes(b"\xff\xfe\x00")
+    Path("folder").mkdir()
+    result = CliRunner().invoke(cli, words.split())
+    assert isinstance(result.exception, SystemExit), result.exc_info
+    assert result.exit_code != 0
+    assert told in " ".join(result.output.split())

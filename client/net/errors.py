@@ -71,7 +71,7 @@ class LocalProblem(DownloadFailed):
             errno.EPERM: "no permission to write there",
             errno.EROFS: "the file system is read-only",
             errno.ENOENT: "the folder does not exist",
-            errno.ENOTDIR: "the folder does not exist",
+            errno.ENOTDIR: "a file has the name of its folder",
             errno.EISDIR: "a folder has that name",
             errno.ELOOP: "a symbolic link is in the way",
             errno.EFBIG: "the file is larger than the file system allows",

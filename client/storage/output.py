@@ -99,7 +99,8 @@ class FileOutput:
             # Its name would be given to a file, for all programs of this machine.
             raise LocalProblem(f"cannot replace {self._final}: it is no ordinary file")
         if not os.access(self._final.parent, os.W_OK | os.X_OK):
-            code = errno.EACCES if self._final.parent.is_dir() else errno.ENOENT
+            missing = errno.ENOTDIR if self._final.parent.exists() else errno.ENOENT
+            code = errno.EACCES if self._final.parent.is_dir() else missing
             raise LocalProblem.of(OSError(code, os.strerror(code)), self._final)
         if self._journal is None:
             if not self._journal_path.exists() and not self._part.exists():
