@@ -20,7 +20,7 @@ from tests.installed import PYTHON
 from tidegate.server.accounts import hash_process
 from tidegate.server.accounts.hash_process import kept_hash, kept_hash_apart
 from tidegate.server.accounts.hashing import Asker, Busy, Hashing, KeptHash, OneAtATime
-from tidegate.server.accounts.login_brake import LoginBrake
+from tidegate.server.accounts.login_brake import TUNING, LoginBrake
 from tidegate.server.http.proxies import prefixes_of
 
 NETWORKS = [f"10.0.{number}" for number in range(OneAtATime.WAITING + 3)]
@@ -214,3 +214,27 @@ def test_an_upgraded_hash_is_kept_and_the_password_still_fits(
         assert Browser(site).login("admin", PASSWORD).status == 303
         assert ",p=1$" in accounts.users["admin"].password_hash
     stop(site)
+
+
+def test_a_login_forgives_its_own_failures_and_not_those_of_its_network() -> None:
+    brake, now = LoginBrake(), 0.0
+    for number in range(TUNING.free_tries_network):
+        brake.start(f"192.0.2.{number}", "admin", now)
+    assert brake.wait_s("192.0.2.200", "admin", now) > 0
+    now = TUNING.pause_s
+    brake.start("192.0.2.201", "admin", now)
+    brake.succeeded("192.0.2.201", "admin")
+    now += TUNING.pause_max_s
+    assert brake.wait_s("192.0.2.200", "admin", now) == 0
+    brake.start("192.0.2.200", "admin", now)
+    assert brake.wait_s("192.0.2.202", "admin", now) > 0
+
+
+def test_failures_are_forgotten_after_an_hour_without_a_try() -> None:
+    brake = LoginBrake()
+    for _ in range(TUNING.free_tries_name):
+        brake.start("192.0.2.1", "admin", 0.0)
+    assert brake.wait_s("192.0.2.1", "admin", 0.0) == TUNING.pause_s
+    later_s = TUNING.forget_s + 1
+    brake.start("192.0.2.1", "admin", later_s)
+    assert brake.wait_s("192.0.2.1", "admin", later_s) == 0
