@@ -46,8 +46,10 @@ class _FrontTurns:
 
     def _turn(self) -> None:
         self._woken = False
-        self._life.network.polls_left = _BATCHES
+        network = self._life.network
+        network.polls_left, moves = _BATCHES, network.moves
         self._front.doRead()
+        network.idle_turns += network.moves == moves
         if self._front._epoll.hot:
             self.wake()
 

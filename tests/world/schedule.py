@@ -19,6 +19,12 @@ _log = Logger()
 WALL_S = 1_800_000_000.0
 #: A process that did not run for this time does not count it (`app.clock.STOPPED_S`).
 _STOPPED_S = 3.0
+#: So many calls may come in one moment.
+_MOST_AT_ONCE = 20_000
+
+
+class StandingStill(Exception):
+    """Calls make calls, and time does not pass."""
 
 
 def _nothing() -> None:
@@ -60,6 +66,7 @@ class Schedule:
     def run(self, until_s: float, going: Callable[[], bool]) -> None:
         """Let everything happen up to a moment, while `going`."""
         heap = self._heap
+        at_once = 0
         while heap and going():
             due_s, _, _, event = heap[0]
             if due_s > until_s:
@@ -67,6 +74,9 @@ class Schedule:
             heapq.heappop(heap)
             if event.cancelled:
                 continue
+            at_once = 0 if due_s > self.now else at_once + 1
+            if at_once > _MOST_AT_ONCE:
+                raise StandingStill(f"{at_once} calls came in one moment, the last is {event.call}")
             self.now = max(self.now, due_s)
             self.events_total += 1
             event.call(*event.words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.world.past import PastFault
 from tests.world.past.faults import PAST
 from tests.world.plan import draw_plan, read_plan
 from tests.world.promises import DOCUMENTS, WITHOUT_ORACLE, promising
+from tests.world.schedule import Schedule, StandingStill
 from tests.world.world import run_plan
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,6 +28,7 @@ FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 DIGESTS = """
 import sys
 from tests.world.plan import draw_plan
+from tests.world.schedule import Schedule, StandingStill
 from tests.world.world import run_plan
 for seed in map(int, sys.argv[1:]):
     print(seed, run_plan(draw_plan(seed)).digest())
@@ -85,6 +88,27 @@ def test_worlds_keep_their_promises(seed: int) -> None:
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
 def test_a_world_that_broke_a_promise_keeps_it_now(path: Path) -> None:
     assert run_plan(read_plan(path.read_text("utf-8"))).broken_promises == []
+
+
+def test_a_loop_that_spins_is_a_find() -> None:
+    """An epoll that tells of a socket again and again."""
+    fault = ["--past", "socket-with-room-not-served", "--first", "1", "--seeds", "9"]
+    run = subprocess.run(
+        [PYTHON, "-m", "tests.world", *fault], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    assert "TheLoopRests" in run.stdout, run.stdout + run.stderr
+
+
+def test_a_world_whose_time_stands_still_ends() -> None:
+    schedule = Schedule(random.Random(1))
+
+    def again() -> None:
+        schedule.after(0.0, again)
+
+    again()
+    with pytest.raises(StandingStill, match="again"):
+        schedule.run(1.0, lambda: True)
 
 
 @pytest.mark.parametrize("fault", PAST, ids=lambda fault: fault.name)

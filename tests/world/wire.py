@@ -149,6 +149,7 @@ class MemoryPort:
         if not self.backlog:
             raise BlockingIOError
         found = self.backlog.popleft()
+        self._network.moves += 1
         return found, (found.line.address, 40_000)
 
     def events(self) -> int:
@@ -209,6 +210,7 @@ class ServerEnd:
         """See `socket.socket`."""
         if self._reset:
             raise ConnectionResetError(errno.ECONNRESET, "reset")
+        self._network.moves += 1
         if self._unread:
             data = self._unread.popleft()
             if len(data) > most:
@@ -217,6 +219,7 @@ class ServerEnd:
             return data
         if self._peer_ended:
             return b""
+        self._network.moves -= 1
         raise BlockingIOError
 
     def _room(self) -> int:
@@ -235,6 +238,7 @@ class ServerEnd:
         room = self._room()
         if room <= 0:
             raise BlockingIOError
+        self._network.moves += 1
         part = bytes(data) if len(data) <= room else bytes(data[:room])
         self.line.push(part)
         return len(part)
@@ -262,6 +266,7 @@ class ServerEnd:
         if self.closed:
             return
         self.closed = True
+        self._network.moves += 1
         self._network.sockets.pop(self._fd, None)
         if self.epoll is not None:
             self.epoll.unregister(self._fd)
@@ -645,6 +650,9 @@ class MemoryNetwork:
         self.ports: dict[int, MemoryPort] = {}
         self.sockets: dict[int, Any] = {}
         self.polls_left = 0
+        #: How often a server has accepted, received, sent or closed, and how often its loop came to
+        #: events and did nothing of it.
+        self.moves = self.idle_turns = 0
         self._next_fd = _FIRST_FD
 
     def delay_s(self) -> float:

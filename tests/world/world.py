@@ -26,10 +26,10 @@ from .engine import EngineClient
 from .faults import FAULT_OF
 from .life import ServerLife
 from .operator import Operator
-from .oracles import Oracle, ToldStartsAreKept, all_oracles
+from .oracles import Oracle, TheLoopRests, ToldStartsAreKept, all_oracles
 from .plan import FaultPlan, WorldPlan
 from .programs import ClientPlan, FileVersion, HttpExchange, SimulatedClient
-from .schedule import Schedule, VirtualPool
+from .schedule import Schedule, StandingStill, VirtualPool
 from .seams import in_world
 from .wire import MemoryNetwork, ServerEnd
 
@@ -481,6 +481,8 @@ class World:
                 self._pool,
             ):
                 self._run()
+        except StandingStill as error:
+            self.broken(TheLoopRests.__name__, str(error))
         finally:
             OpenFile.at_hand = at_hand  # type: ignore[method-assign]
             globalLogPublisher.removeObserver(observer)
