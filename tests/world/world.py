@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy.exc import OperationalError
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 
+from tidegate.client.api import Options
 from tidegate.protocol.errors import ProtocolError
 from tidegate.server.admission.gate import Gate
 from tidegate.server.files.openfile import OpenFile
@@ -215,9 +216,10 @@ class World:
         )
 
     def excuses(self, client: SimulatedClient) -> bool:
-        """Whether a client may fail: its file was away, or an operator ended its wait."""
+        """Whether a client may fail: its file was away, it heard nothing, or its wait was ended."""
         away = any(kind in ("delete", "withdraw", "cancel") for kind in self._kinds)
-        return away or client.turned_away or client.last_status == 404
+        unheard = client.plan.program == "get" and client.starts_lost >= Options().max_failures
+        return away or unheard or client.turned_away or client.last_status == 404
 
     def has_fault(self, kind: str) -> bool:
         """Whether a fault of this kind is part of the plan."""
