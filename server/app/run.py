@@ -448,11 +448,13 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     if service.movers is not None:
         lines += [f"Gate      {url}" for url in urls]
         lines.append(f"Reports   {service.movers.place}")
-        files = f"--root {config.directory.absolute()}"
+        files, apart = f"--root {config.directory.absolute()}", "--part http"
         if config.gate.origin:
             files = f"--if-absent closed --origin {config.gate.origin}"
-        place = f"--gate {config.listen[0]}"
-        lines.append(f"Next      {_program()} gate snippet nginx {files} {place}")
+            apart = f"--origin {config.gate.origin} --part http"
+        snippet = f"{_program()} gate snippet nginx"
+        lines.append(f"Next      {snippet} {apart}")
+        lines.append(f"          {snippet} {files} --gate {config.listen[0]}")
         return lines
     lines += [f"Files     {url}/" for url in urls]
     example = _example(service)
