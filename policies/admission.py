@@ -979,6 +979,8 @@ class AdmissionPolicy:
         table, small = self.queue.table, self._room.is_small(row)
         raw_s = self.policy.ticket_end_s(row, stated.expected_s, now)
         done = self.estimator.ends.state(raw_s, small=small, away=not table.present[row])
+        # Starts and ends are corrected apart, and none ends before it starts.
+        done = Estimate(max(done.expected_s, stated.expected_s), max(done.p90_s, stated.p90_s))
         if table.end_raw[row] == 0.0 and table.raw[row] > 0.0 and not table.polls[row]:
             table.end_raw[row] = raw_s
             table.end_told[row], table.end_bound[row] = done.expected_s, done.p90_s

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from .admission import LONGEST
-from .contract import Admit, Job, LineSeen, Reason, Refuse, TicketState, Wait
+from .contract import Admit, Estimate, Job, LineSeen, Reason, Refuse, TicketState, Wait
 from .registry import POLICIES, make_policy
 from .settings import SMALL_BELOW_BYTES as SMALL
 from .settings import PolicySettings
@@ -79,6 +79,13 @@ SETTINGS: dict[str, Any] = {
 
 class LawBroken(AssertionError):
     """A policy breaks a law; the text names it and says what to do."""
+
+
+def _is_sound(told: Estimate) -> bool:
+    """Whether a bound lies behind what is expected, and an end behind its start."""
+    end = told.done or told
+    later = told.expected_s <= end.expected_s and told.p90_s <= end.p90_s
+    return later and told.expected_s <= told.p90_s and end.expected_s <= end.p90_s
 
 
 def require(law: str, holds: object, found: object = "") -> None:
@@ -145,7 +152,7 @@ class Laws(RuleBasedStateMachine):
                 self.queue[answer.ticket] = (job.client, job.file)
                 told = answer.estimate
                 require("places follow the order", answer.place is not None)
-                require("told times are finite", told and told.expected_s <= told.p90_s, told)
+                require("told times are finite", told and _is_sound(told), told)
         else:
             assert isinstance(answer, Refuse)
             if answer.reason is Reason.TOO_MANY_TICKETS:
@@ -478,7 +485,7 @@ class Laws(RuleBasedStateMachine):
             estimate = self.policy.estimate(row.number, self.now)
             assert estimate is not None
             bound_s = min(estimate.p90_s, LONGEST * self.settings.retry_max_s)
-            finite = 0 < estimate.expected_s <= estimate.p90_s <= bound_s
+            finite = estimate.expected_s > 0 and estimate.p90_s <= bound_s and _is_sound(estimate)
             require("told times are finite", finite, estimate)
         keys = [queue.table.key[queue.table.rows[number]] for number in queue.line]
         require("places follow the order", keys == sorted(keys))
