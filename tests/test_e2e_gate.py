@@ -344,7 +344,8 @@ def test_a_gate_needs_no_directory_beside_its_origin(tmp_path: Path) -> None:
     ):
         said = gate.log.read_text()
         assert f"Serving   {url}" in said
-        words = said.partition("gate snippet ")[2].splitlines()[0].split()
+        apart, words = (part.splitlines()[0].split() for part in said.split("gate snippet ")[1:])
+        assert apart == ["nginx", "--origin", url, "--part", "http"]
         assert words[:5] == ["nginx", "--if-absent", "closed", "--origin", url]
         # Its socket by its whole path, as nginx runs elsewhere.
         own = [word.replace("unix:", f"unix:{tmp_path}/") for word in words]
