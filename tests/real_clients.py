@@ -59,7 +59,7 @@ class _Handler(socketserver.StreamRequestHandler):
             name, _, value = line.decode("latin-1").partition(":")
             fields[name.strip().lower()] = value.strip()
         body = self.rfile.read(int(fields.get("content-length", 0)))
-        if DIGEST not in target and "payload" not in target:
+        if DIGEST not in target and "payload" not in target and not target.endswith(".zip"):
             self._registry(method, target, body)
         else:
             self._say(f"Location: {self.server.elsewhere}/payload.wav\r\n")
@@ -71,7 +71,7 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.flush()
 
     def _registry(self, method: str, target: str, body: bytes) -> None:
-        """Just enough of a container registry, a Git LFS store and a crate index."""
+        """Just enough of a container registry, a Git LFS store, a crate index and a Go proxy."""
         origin = f"http://127.0.0.1:{self.server.server_address[1]}"
         if target.endswith("/objects/batch"):
             action = {"download": {"href": f"{origin}/payload"}}
@@ -97,11 +97,17 @@ class _Handler(socketserver.StreamRequestHandler):
         elif target.endswith("/wa/ve/waves"):
             crate = {"name": "waves", "vers": "1.0.0", "deps": [], "features": {}, "yanked": False}
             self._json({**crate, "cksum": DIGEST}, b"")
+        elif target.endswith(".info"):
+            self._json({"Version": "v1.0.0"}, b"")
+        elif target.endswith(".mod"):
+            self._body(b"module waves.invalid/waves\n", b"")
         else:
             self._json({}, b"Content-Type: application/json\r\n")
 
     def _json(self, found: object, kind: bytes) -> None:
-        body = json.dumps(found, separators=(",", ":")).encode()
+        self._body(json.dumps(found, separators=(",", ":")).encode(), kind)
+
+    def _body(self, body: bytes, kind: bytes) -> None:
         length = b"Content-Length: %d\r\n\r\n" % len(body)
         self.wfile.write(b"HTTP/1.1 200 OK\r\n" + kind + length + body)
         self.wfile.flush()
@@ -191,14 +197,6 @@ def _cargo(origin: str, folder: Path) -> list[str]:
     return ["env", "-C", str(work), home, "cargo", "fetch"]
 
 
-_GO = """package main
-import ("io"; "net/http"; "os")
-func main() {
-    r, err := http.Get(os.Args[1])
-    if err != nil || r.StatusCode != 200 { os.Exit(1) }
-    if _, err = io.Copy(io.Discard, r.Body); err != nil { os.Exit(1) }
-}
-"""
 _JAVA = """import java.io.*; import java.net.*;
 public class Fetch {
     public static void main(String[] words) throws Exception {
@@ -216,6 +214,12 @@ def _source(name: str, text: str, *command: str) -> Callable[[str, Path], list[s
         return [*command, str(folder / name), f"{origin}/payload.wav"]
 
     return made
+
+
+def _go(origin: str, folder: Path) -> list[str]:
+    """A module, fetched as `go` fetches what a program needs: nothing is compiled."""
+    alone = (f"GOPROXY={origin}", "GOSUMDB=off", "GOTOOLCHAIN=local", f"GOMODCACHE={folder}/go")
+    return ["env", *alone, "go", "mod", "download", "-modcacherw", "waves.invalid/waves@v1.0.0"]
 
 
 def _dnf(origin: str, folder: Path) -> list[str]:
@@ -294,7 +298,7 @@ TOOLS: dict[str, Tool] = {
     "pacman": Tool("pacman", _pacman, opens=True),
     "pip": Tool(sys.executable, _pip, opens=True),
     "npm": Tool("npm", _npm, opens=True),
-    "Go": Tool("go", _source("fetch.go", _GO, "go", "run")),
+    "Go": Tool("go", _go, opens=True, registry=True),
     "Java": Tool("javac", _source("Fetch.java", _JAVA, "java")),
     "Python: urllib": Tool(sys.executable, _script(sys.executable, "-c", _URLLIB)),
     "Python: requests": Tool(sys.executable, _script(sys.executable, "-c", _REQUESTS)),
