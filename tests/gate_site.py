@@ -18,8 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from bench.shared.ports import free_port
-from tests.installed import TIDEGATE
-from tests.running import wait_for
+from tests.running import fork_server, run_forked, wait_for
 
 #: The only ones that the S3 server knows.
 S3_KEYS = ("AKIDEXAMPLE", "the/secret+key")
@@ -75,15 +74,9 @@ class GateProcess:
     def start(self) -> None:
         with self.log.open("a") as log:
             said = log.tell()
-            self.process = subprocess.Popen(
-                [
-                    *(TIDEGATE, *self.words, "--admin", f"127.0.0.1:{self.admin_port}"),
-                    *("--metrics-from", "127.0.0.1"),
-                ],
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-            )
+            words = [*self.words, "--admin", f"127.0.0.1:{self.admin_port}"]
+            words += ["--metrics-from", "127.0.0.1"]
+            self.process = fork_server().start(words, self.folder, os.environ, log)
 
         def has_begun() -> bool:
             # It listens before it is ready.
@@ -123,9 +116,10 @@ class GateProcess:
 
     def snippet(self, *words: str, mover: str = "nginx") -> str:
         release = str(self.folder / "release")
-        command = (TIDEGATE, "gate", "snippet", mover, "--root", release, "--gate", self.place)
-        done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
-        return done.stdout
+        command = ("gate", "snippet", mover, "--root", release, "--gate", self.place)
+        code, text = run_forked(*command, *words)
+        assert code == 0, text
+        return text
 
 
 class Nginx:

@@ -13,13 +13,14 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.faulty_disk import faulty_disk
 from tests.installed import PYTHON, TIDEGATE
@@ -43,15 +44,20 @@ class ForkServer:
         atexit.register(self._close)
 
     def start(
-        self, arguments: Sequence[str], folder: Path, environ: Mapping[str, str]
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        environ: Mapping[str, str],
+        log: IO[str] | None = None,
     ) -> ForkedProcess:
-        """A process of `tidegate` with these arguments."""
+        """A process of `tidegate` with these arguments. `log` gets output and errors."""
         order = {"arguments": arguments, "folder": str(folder), "environ": dict(environ)}
-        ours, theirs = zip(*(os.pipe() for _ in range(3)), strict=True)
-        socket.send_fds(self._link, [json.dumps(order).encode()], theirs)
+        ours, theirs = zip(*(os.pipe() for _ in range(1 if log else 3)), strict=True)
+        logs = [log.fileno()] * 2 if log else []
+        socket.send_fds(self._link, [json.dumps(order).encode()], [*logs, *theirs])
         for descriptor in theirs:
             os.close(descriptor)
-        return ForkedProcess(*ours)
+        return ForkedProcess(*reversed(ours))
 
     def _close(self) -> None:
         self._link.close()
@@ -61,9 +67,10 @@ class ForkServer:
 class ForkedProcess:
     """What `subprocess.Popen` is, for a process that another one made."""
 
-    def __init__(self, output: int, errors: int, status: int) -> None:
-        self.stdout = open(output)  # noqa: SIM115 - closed by whom it is for, as a Popen's
-        self.stderr = open(errors)  # noqa: SIM115
+    def __init__(self, status: int, errors: int | None = None, output: int | None = None) -> None:
+        # They are closed by whom they are for, as a Popen's.
+        self.stdout = None if output is None else open(output)  # noqa: SIM115
+        self.stderr = None if errors is None else open(errors)  # noqa: SIM115
         self._status = open(status)  # noqa: SIM115
         self.pid = int(self._status.readline())
         self.returncode: int | None = None
@@ -99,6 +106,14 @@ BEFORE_MAIN = ("LD_", "PYTHON", "TZ")
 
 #: Started when the first server is wanted, for this process of pytest; another has a faulty disk.
 fork_server = functools.cache(ForkServer)
+
+
+def run_forked(*words: str) -> tuple[int, str]:
+    """The exit status of `tidegate` with these words, and what it says."""
+    with tempfile.TemporaryFile("w+") as log:
+        code = fork_server().start(words, Path("/"), os.environ, log).wait(100)
+        log.seek(0)
+        return code, log.read()
 
 
 class RunningServer:

@@ -35,7 +35,7 @@ from tests.gate_site import (
     gate_and_nginx,
 )
 from tests.installed import PYTHON, TIDEGATE
-from tests.running import make_release, sha256, wait_for
+from tests.running import make_release, run_forked, sha256, wait_for
 from tidegate.server.gate.signing import s3_signer
 
 pytestmark = pytest.mark.e2e
@@ -103,10 +103,9 @@ def test_real_programs_are_whole_slots_are_kept_and_bytes_are_counted(tmp_path: 
 
 def walk(url: str) -> tuple[int, list[str]]:
     """What `tidegate gate check` ends with, and what it says."""
-    command = (TIDEGATE, "gate", "check", url)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
-    return done.returncode, (done.stdout + done.stderr).splitlines()
+    code, text = run_forked("gate", "check", url)
+    assert "Traceback" not in text
+    return code, text.splitlines()
 
 
 #: Movers that take no rate: their clients are slow by themselves.
@@ -350,8 +349,9 @@ def test_a_gate_needs_no_directory_beside_its_origin(tmp_path: Path) -> None:
         # Its socket by its whole path, as nginx runs elsewhere.
         own = [word.replace("unix:", f"unix:{tmp_path}/") for word in words]
         front = free_port()
-        told = (TIDEGATE, "gate", "snippet", *own, "--complete", "--listen", f"127.0.0.1:{front}")
-        made = subprocess.run(told, capture_output=True, text=True, check=True).stdout
+        told = ("gate", "snippet", *own, "--complete", "--listen", f"127.0.0.1:{front}")
+        code, made = run_forked(*told)
+        assert code == 0, made
         with Nginx(tmp_path / "nginx", made, front) as site:
             out = tmp_path / "out"
             whole(fetch(site, out, PROGRAMS["curl"], "/big.iso"), out, digests["big.iso"])
