@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import shutil
@@ -66,11 +65,6 @@ class Firefox:
         """How large the page is seen."""
         view = {"width": width, "height": height}
         self.send("browsingContext.setViewport", context=self._tab, viewport=view)
-
-    def picture(self, path: Path) -> None:
-        """What is seen, as PNG."""
-        found = self.send("browsingContext.captureScreenshot", context=self._tab)
-        path.write_bytes(base64.b64decode(found["data"]))
 
     def violations(self) -> list[str]:
         """What axe-core finds wrong with the page at hand."""
