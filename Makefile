@@ -122,7 +122,7 @@ loadtest-paper: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/python -m bench.http_peers
 
-# Mirrors on a real pair of trees, beside peers (Debian: rsync zstd).
+# Mirrors on a real pair of trees, beside rsync (Debian: rsync).
 .PHONY: bench-mirror
 bench-mirror: $(VENV)/.test
 	$(BIN)/python -m bench.mirror
@@ -163,7 +163,7 @@ chaos: $(VENV)/.test
 # The whole site on this machine, without Docker: an origin with two mirrors, until Ctrl-C.
 .PHONY: staging
 staging: $(VENV)/.test
-	$(BIN)/python -m bench.staging $${DIR:-staging} $(STAGING)
+	$(BIN)/python -m bench.staging $${DIR:-staging}
 
 # What attackers cost the others, simulated and live: the tables of docs/security.md (hours; live ten minutes).
 .PHONY: attacks

@@ -5,11 +5,6 @@ against it at ten times their pace, and simulates the same clients with the same
 the three mean session times in the paper's seconds. The simulator's costs of connections are zero
 here, because connections on one machine cost next to nothing; the paper's figures include them.
 
-    python -m bench.compare --policy fcfs --rounds 8
-
-plays eight populations, live and simulated, and prints the mean of their ratios with its standard
-error. In one population chance alone moves FCFS by 4 %.
-
 Exit code 1 when a live mean, or the live order of the policies, differs from the simulator's by
 more than the tolerance.
 """
@@ -18,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -70,8 +64,7 @@ RUN = ComparedRun()
 class ComparedPolicy:
     """The mean session times under one policy in the paper's seconds.
 
-    `ratio` is live to simulated, the mean over populations; `error` is its standard error, nan for
-    one population.
+    `ratio` is live to simulated.
     """
 
     policy: str
@@ -80,27 +73,11 @@ class ComparedPolicy:
     live_s: float
     failed: float
     ratio: float
-    error: float = math.nan
 
     @property
     def gap(self) -> float:
         """The relative difference of the live mean from the simulated one."""
         return self.ratio - 1.0
-
-
-def joined(rounds: Sequence[ComparedPolicy]) -> ComparedPolicy:
-    """One row for all rounds of a policy. A round is one population, live and simulated."""
-    ratios = [one.ratio for one in rounds]
-    spread = statistics.stdev(ratios) if len(ratios) > 1 else math.nan
-    return ComparedPolicy(
-        rounds[0].policy,
-        rounds[0].paper_s,
-        statistics.fmean(one.simulated_s for one in rounds),
-        statistics.fmean(one.live_s for one in rounds),
-        statistics.fmean(one.failed for one in rounds),
-        statistics.fmean(ratios),
-        spread / math.sqrt(len(ratios)),
-    )
 
 
 def scaled_settings(time_scale: float, **fixed: Any) -> dict[str, Any]:
@@ -243,7 +220,7 @@ def table(rows: Sequence[ComparedPolicy]) -> str:
                 "–" if row.paper_s is None else f"{row.paper_s:.0f}",
                 f"{row.simulated_s:.0f}",
                 f"{row.live_s:.0f}",
-                f"{row.ratio:.2f}" + ("" if math.isnan(row.error) else f" ± {row.error:.2f}"),
+                f"{row.ratio:.2f}",
             )
             for row in rows
         ),
@@ -257,18 +234,12 @@ def main() -> int:
     parser.add_argument("--thin", type=float, default=1.0, help="one client in so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", action="append", choices=sorted(POLICIES))
-    parser.add_argument("--rounds", type=int, default=1, help="populations, from this seed on; 1")
     given = parser.parse_args()
-    if given.rounds < 1:
-        parser.error("--rounds must be at least 1")
     settings = scaled_settings(given.time_scale)
-    rows = []
-    for policy in given.policy or POLICIES:
-        rounds = []
-        for seed in range(given.seed, given.seed + given.rounds):
-            rounds.append(replay(policy, seed, given.time_scale, given.thin, settings))
-            sys.stderr.write(f"{policy}, population {seed}: {rounds[-1].ratio:.3f}\n")
-        rows.append(joined(rounds))
+    rows = [
+        replay(policy, given.seed, given.time_scale, given.thin, settings)
+        for policy in given.policy or POLICIES
+    ]
     sys.stdout.write(table(rows) + "\n")
     found = faults(rows)
     for sentence in found:

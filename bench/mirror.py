@@ -1,12 +1,11 @@
-"""Measures mirroring on a real pair of trees, beside rsync and zstd.
+"""Measures mirroring on a real pair of trees, beside rsync.
 
     python -m bench.mirror [--folder DIR] [--rounds N]
 
 The pair is two versions of four large wheels, which pip downloads. They are unpacked with the times
 and modes in the wheels: reproducible builds have the same time for different contents.
 
-Prints one table. CPU seconds are user + system of all processes of that side. Needs rsync
-and zstd for their rows.
+Prints one table. CPU seconds are user + system of all processes of that side.
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ import calendar
 import os
 import re
 import shutil
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -31,11 +27,9 @@ from pathlib import Path
 
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
-from bench.shared.subject import Suppressed, require
+from bench.shared.subject import require
 
 TIDEGATE = [sys.executable, "-m", "tidegate"]
-_CUT = Suppressed("connections through the relay that broke off", OSError)
-ENVIRONMENT = dict(os.environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,44 +41,20 @@ class RunCost:
     output: str
 
 
-class NotDone(SystemExit):
-    """A command was killed after its time limit."""
-
-
-#: Rounds of all programs take far less.
-_LIMIT_S = 1200.0
-
-
-def timed(command: Sequence[object], limit_s: float = _LIMIT_S) -> RunCost:
+def timed(command: Sequence[object]) -> RunCost:
     """Run a command, and measure it with its children.
 
-    Raises SystemExit with its output when it fails, NotDone when it has not ended in `limit_s`.
+    Raises SystemExit with its output when it fails.
     """
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
         words = [str(word) for word in command]
-        process = subprocess.Popen(
-            words, stdout=out, stderr=out, env=ENVIRONMENT, start_new_session=True
-        )
-        overdue = threading.Event()
-
-        def end() -> None:
-            overdue.set()
-            os.killpg(process.pid, signal.SIGKILL)
-
-        timer = threading.Timer(limit_s, end)
-        timer.start()
-        # The process is reaped after the timer: its number cannot belong to another one then.
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        timer.cancel()
-        timer.join()
+        process = subprocess.Popen(words, stdout=out, stderr=out)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         wall_s = time.monotonic() - started
         out.seek(0)
         output = out.read()
-    if overdue.is_set():
-        raise NotDone(f"{words[0]} was not done in {limit_s:.0f} s")
     if process.returncode:
         raise SystemExit(f"{' '.join(words)}:\n{output}")
     return RunCost(used.ru_utime + used.ru_stime, wall_s, output)
@@ -105,11 +75,10 @@ def same(one: Path, other: Path) -> str:
     return IDENTICAL if not timed(command).output.strip() else "WRONG"
 
 
-def require_mirrored(verdicts: Mapping[str, str], quiet_bytes: int) -> None:
-    """Raise NothingMeasured unless each method made the new tree and the quiet round had bytes."""
+def require_mirrored(verdicts: Mapping[str, str]) -> None:
+    """Raise NothingMeasured unless each method made the new tree."""
     for name, verdict in verdicts.items():
         require(verdict == IDENTICAL, f"{name} did not make the new tree.")
-    require(quiet_bytes, "No byte crossed the relay in the round without changes.")
 
 
 def copy(source: Path, target: Path) -> None:
@@ -145,25 +114,6 @@ def rsync(
     return cost.cpu_s - remote_s, wire, remote_s, same(new, mirror), cost
 
 
-def zstd_tar(work: Path, old: Path, new: Path) -> tuple[float, float, float, str]:
-    """zstd -3 --patch-from over tars of the trees: master CPU, MB, mirror CPU, result."""
-    tar = ["tar", "--sort=name", "-C"]
-    before, after, patch = work / "old.tar", work / "new.tar", work / "patch.zst"
-    timed([*tar, old, "-cf", before, "."])
-    made = timed([*tar, new, "-cf", after, "."])
-    zstd = ["zstd", "-qf", "--long=30", f"--patch-from={before}"]
-    patched = timed([*zstd, "-3", after, "-o", patch])
-    mirror = work / "tar-mirror"
-    mirror.mkdir()
-    taken = [
-        timed([*tar, old, "-cf", before, "."]),
-        timed([*zstd, "-d", patch, "-o", after]),
-        timed(["tar", "-C", mirror, "-xf", after]),
-    ]
-    taken_s = sum(one.cpu_s for one in taken)
-    return made.cpu_s + patched.cpu_s, patch.stat().st_size / 1e6, taken_s, same(new, mirror)
-
-
 class Origin:
     """`tidegate serve` on the publish directory."""
 
@@ -175,7 +125,6 @@ class Origin:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=ENVIRONMENT,
         )
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -191,13 +140,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class MirrorRounds:
-    """Rounds of publishing and following; `quiet_bytes` are of a round without change."""
+    """Rounds of publishing and following."""
 
     generated: list[RunCost]
     applied: list[RunCost]
     update_mb: float
     verdict: str
-    quiet_bytes: int
 
 
 def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
@@ -213,7 +161,7 @@ def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
     first = work / "publish-1"
     copy(publish, first)
     timed(["rsync", "-aHc", "--delete", f"{new}/", f"{tree}/"])
-    generated, applied, size, verdict, quiet = [], [], 0.0, "", 0
+    generated, applied, size, verdict = [], [], 0.0, ""
     for number in range(rounds):
         copy(first, publish)
         origin = Origin(publish, work / f"state-{number}")
@@ -228,43 +176,11 @@ def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
             os.sync()
             generated.append(timed([*publishing, publish]))
             applied.append(timed(following))
-            # Without a change: only the signatures are renewed.
-            timed([*publishing, publish])
-            relay = Relay(origin.url)
-            following[len(TIDEGATE) + 2] = relay.url
-            assert "nothing new" in timed(following).output
-            quiet = relay.bytes
             size = next(publish.glob("targets/pair/*.1-2.update")).stat().st_size / 1e6
             verdict = same(tree, mirror)
         finally:
             origin.stop()
-    return MirrorRounds(generated, applied, size, verdict, quiet)
-
-
-class Relay:
-    """Forwards connections to a server, and counts the bytes of both directions."""
-
-    def __init__(self, url: str) -> None:
-        self._host, port = url.split("/")[2].rsplit(":", 1)
-        self._port = int(port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
-        self.bytes = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            client, _ = self._listener.accept()
-            server = socket.create_connection((self._host, self._port))
-            for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with _CUT:
-            while data := source.recv(1 << 16):
-                self.bytes += len(data)
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
+    return MirrorRounds(generated, applied, size, verdict)
 
 
 def comparison(work: Path, old: Path, new: Path, rounds: int) -> None:
@@ -276,10 +192,6 @@ def comparison(work: Path, old: Path, new: Path, rounds: int) -> None:
     plain = [rsync(work, old, new, "-aHcz") for _ in range(rounds)]
     master, mirror = (statistics.median(one[i] for one in plain) for i in (0, 2))  # type: ignore[type-var]
     row("rsync -aHcz", f"{master:.2f} each", f"{plain[0][1]:.2f}", f"{mirror:.2f}", plain[0][3])
-    quick = rsync(work, old, new, "-aH")
-    row("rsync -aH", f"{quick[0]:.2f} each", f"{quick[1]:.2f}", f"{quick[2]:.2f}", quick[3])
-    made, patch, taken, patched = zstd_tar(work, old, new)
-    row("zstd -3 --patch-from, tar", f"{made:.2f}", f"{patch:.2f}", f"{taken:.2f}", patched)
     mine = ours(work, old, new, rounds)
     update = mine.update_mb
     generate_s = statistics.median(cost.cpu_s for cost in mine.generated)
@@ -287,12 +199,11 @@ def comparison(work: Path, old: Path, new: Path, rounds: int) -> None:
     row(
         "tidegate mirror", f"{generate_s:.2f} once", f"{update:.2f}", f"{apply_s:.2f}", mine.verdict
     )
-    verdicts = {"rsync -aHcz": plain[0][3], "rsync -aH": quick[3], "zstd": patched}
-    require_mirrored(verdicts | {"tidegate mirror": mine.verdict}, mine.quiet_bytes)
+    require_mirrored({"rsync -aHcz": plain[0][3], "tidegate mirror": mine.verdict})
     rsync_s = statistics.median(one[4].cpu_s for one in plain)
     sys.stdout.write(
         f"\nBytes against rsync -aHcz: {update / plain[0][1]:.2f}. "
-        f"Nothing changed: {mine.quiet_bytes} bytes a round.\n"
+        "\n"
         f"As a share of one rsync -aHcz run's CPU (paper D: about 100 % and 150-200 %): "
         f"generate {100 * generate_s / rsync_s:.0f} %, apply {100 * apply_s / rsync_s:.0f} %.\n"
     )

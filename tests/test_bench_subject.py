@@ -31,7 +31,7 @@ from tests.installed import PYTHON
 
 HTTP = {row.name: row for row in http_peers.ROWS}
 SITUATIONS = {one.name: one for one in parallel.SCENARIOS}
-RUN = parallel.LabRun(1.0, 1.0, 0.0, True, 0, 0.1, (9, 9), True)
+RUN = parallel.LabRun(1.0, 1.0, 0.0, True, 0, (9, 9), True)
 CROWD = policies.begun(policies.mixed(1), 0.02)
 SERVED = [{"came_s": 0.0, "done_s": 9.0, "size_bytes": 9.0} for _ in CROWD.visitors]
 LATE = [one | {"done_s": None} for one in SERVED]
@@ -134,10 +134,9 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
     "http_peers: no report": (lambda: http_peers.served("nginx", HTTP["404"], ""), "refused"),
     "http_peers: downloads closed": (closed_download, "0 of 1 stalled"),
     "mirror: wrong tree": (
-        lambda: mirror.require_mirrored(MIRRORED | {"zstd": "WRONG"}, 9),
-        "zstd did not make",
+        lambda: mirror.require_mirrored(MIRRORED | {"tidegate mirror": "WRONG"}),
+        "tidegate mirror did not make",
     ),
-    "mirror: relay passed by": (lambda: mirror.require_mirrored(MIRRORED, 0), "relay"),
     "parallel: program absent": (
         lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, status=127), 1),
         "not installed",
@@ -285,7 +284,7 @@ def test_a_measurement_with_its_subject_goes_on() -> None:
     )
     long = "0 requests in 1.00s, 2.00MB read"
     assert http_peers.served("nginx", HTTP["256 MiB"], long) == (0, 2.0 * (1 << 20))
-    mirror.require_mirrored(MIRRORED, 9)
+    mirror.require_mirrored(MIRRORED)
     parallel.require_run(SITUATIONS["503 for ever"], "tidegate", RUN, 1)
     # A peer that fails is a result of the table.
     parallel.require_run(SITUATIONS["stall"], "curl", replace(RUN, right=False, status=124), 1)

@@ -27,7 +27,7 @@ _OWN = {"DIR": "somewhere", "FILE": "some.file", "TEXT": "exp2", "SEED": "1", "N
 #: The programs among the tests.
 _OF_TESTS = r"tests\.(?:attacks\.adversary|machine_faults|profile_pictures)"
 _OWN |= {"REVISION": "HEAD", "POLICY": "ticket", "WHO": "'one IPv4'", "...": "", "…": ""}
-_OWN |= {"$${DIR:-staging}": "staging", "$(STAGING)": ""}
+_OWN |= {"$${DIR:-staging}": "staging"}
 #: Runs in one process: argparse and click read the options, and then nothing is done.
 _CHILD = """
 import argparse, importlib, json, pathlib, runpy, sys, traceback

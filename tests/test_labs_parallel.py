@@ -2,30 +2,23 @@ from __future__ import annotations
 
 import pytest
 
-from bench.parallel.lab import SCENARIOS, TOOLS, optimum_s, table
+from bench.parallel.lab import SCENARIOS, TOOLS, LabRun, optimum_s, row
 
 
-def row(tool: str, median: float, **more: object) -> dict[str, object]:
-    usual = {"scenario": "s", "tool": tool, "ratios": [median], "median": median, "waste": 0.001}
-    return {**usual, "right": True, "statuses": [0], "bar": 1.05, **more}
+def ran(ratio: float, *, right: bool = True, status: int = 0) -> list[LabRun]:
+    return [LabRun(ratio, 1.0, 0.001, right, status)]
 
 
-def test_the_table_names_the_best_of_each_peer_and_what_was_missed() -> None:
-    lines = list(
-        table(
-            [
-                row("tidegate", 1.02),
-                row("tidegate-sum", 1.06),
-                row("aria2", 1.3),
-                row("aria2-meta", 1.2),
-                row("axel", 0.9, right=False),
-                row("curl", 120.0, right=False, statuses=[124]),
-            ]
-        )
-    )
-    assert len(lines) == 4
-    assert "| **1.02** (1.020) | 0.1 % | 1.20 | wrong file | not done in 120 s | 1.05 |" in lines[2]
-    assert lines[3].endswith("| 1.05 (missed) |")
+def test_the_table_has_the_peers_and_what_was_missed() -> None:
+    runs = {
+        "tidegate": ran(1.06),
+        "aria2-meta": ran(1.2),
+        "axel": ran(0.9, right=False),
+        "curl": ran(120.0, right=False, status=124),
+    }
+    cells = ["**1.06** (1.060)", "0.1 %", "1.20", "wrong file", "not done in 120 s"]
+    assert row(SCENARIOS[0], runs) == ["static", *cells, "1.05 (missed)"]
+    assert row(SCENARIOS[0], {"tidegate": ran(1.02)})[-1] == "1.05"
 
 
 @pytest.mark.parametrize(

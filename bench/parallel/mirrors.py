@@ -11,7 +11,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -22,7 +21,6 @@ from bench.shared import namespaces
 from bench.shared.namespaces import LabFailed, inside, run, shape
 
 CLIENT = "10.78.0.100"
-NAME = "mirror.test"
 PIECE_BYTES = 256 << 10
 #: TCP payload of a full Ethernet frame: what of a token bucket's rate can be a file's bytes.
 PAYLOAD = 1448 / 1514
@@ -37,7 +35,7 @@ http {{
     listen {address}:80; root {root}/www;
     location @busy {{ add_header Retry-After {retry_after} always; return 503; }}
     location = /file.bin {{
-      error_page 503 @busy; limit_rate {limit}k; {directives}
+      error_page 503 @busy; {directives}
       if (-f {root}/busy) {{ return 503; }}
     }}
   }}
@@ -61,16 +59,8 @@ class Mirrors:
     corrupt: frozenset[int] = frozenset()
     busy: frozenset[int] = frozenset()
     retry_after_s: int = 5
-    #: What each server allows one connection, in KiB a second; 0 is no limit.
-    limit_kib: int = 0
     #: Lines of nginx's configuration for the file, by mirror.
     directives: Mapping[int, str] = field(default_factory=dict)
-    #: Mirrors that `odd.py` plays instead of nginx: the words it is given.
-    odd: Mapping[int, str] = field(default_factory=dict)
-    #: The first mirror has a name, too, whose IPv6 address is a black hole.
-    black_hole: bool = False
-    #: TCP's congestion control at the mirrors, as `cubic`; empty: the machine's own.
-    congestion: str = ""
     prefix: str = "tgp"
     root: Path = field(init=False)
 
@@ -78,7 +68,6 @@ class Mirrors:
         self.root = Path(tempfile.mkdtemp(prefix=f"{self.prefix}."))
         self.root.chmod(0o755)
         self._relay: subprocess.Popen[str] | None = None
-        self._odd: list[subprocess.Popen[bytes]] = []
         try:
             self._build()
         except BaseException:
@@ -90,9 +79,6 @@ class Mirrors:
         for number in range(len(self.rates_mbit)):
             self.kill(number)
         namespaces.remove(self._names())
-        shutil.rmtree(self._etc, ignore_errors=True)
-        for process in self._odd:
-            process.wait()
         if self._relay is not None:
             self._relay.kill()
             self._relay.wait()
@@ -116,13 +102,7 @@ class Mirrors:
 
     def url(self, number: int) -> str:
         """The file on a mirror."""
-        host = NAME if self.black_hole and number == 0 else self.address(number)
-        return f"http://{host}/file.bin"
-
-    @property
-    def _etc(self) -> Path:
-        """What `ip netns exec` lays over /etc in the client's namespace."""
-        return Path("/etc/netns") / self.client
+        return f"http://{self.address(number)}/file.bin"
 
     def _names(self) -> list[str]:
         spaces = [self.space(number) for number in range(len(self.rates_mbit))]
@@ -140,30 +120,16 @@ class Mirrors:
         self._files()
         for number, rate in enumerate(self.rates_mbit):
             self._cable(self.space(number), bridge, f"p{number}", self.address(number))
-            if self.congestion:
-                words = f"route change 10.78.0.0/24 dev eth0 congctl {self.congestion}"
-                run("ip", "-n", self.space(number), *words.split())
             self._rate("add", number, rate)
             self._serve(number)
         rules = "".join(
             f"add rule ip count in ip saddr {self.address(n)} counter; "
             for n in range(len(self.rates_mbit))
         )
-        if self.black_hole:
-            self._dig_black_hole()
         chain = "add chain ip count in { type filter hook input priority 0; }; "
         run(*inside(self.client, "nft", f"add table ip count; {chain}{rules}"))
         for number in range(len(self.rates_mbit)):
             self._wait_for(number)
-
-    def _dig_black_hole(self) -> None:
-        on = "net.ipv6.conf.all.disable_ipv6=0"
-        run(*inside(self.client, "sysctl", "-qw", on))
-        unused = "lladdr 02:00:00:00:00:01 dev eth0 nud permanent"
-        for words in ("addr add fd78::100/64 dev eth0 nodad", f"neigh add fd78::1 {unused}"):
-            run("ip", "-n", self.client, *words.split())
-        self._etc.mkdir(parents=True, exist_ok=True)
-        (self._etc / "hosts").write_text(f"fd78::1 {NAME}\n{self.address(0)} {NAME}\n")
 
     def _client_port(self, bridge: str) -> None:
         if self.rtt_ms:
@@ -218,22 +184,12 @@ class Mirrors:
         (root / "www" / "file.bin").symlink_to(self.root / file)
         if number in self.busy:
             (root / "busy").touch()
-        if number in self.odd:
-            self._serve_oddly(number, root)
-            return
         config = root / "nginx.conf"
         words = {"root": root, "address": self.address(number), "retry_after": self.retry_after_s}
-        words |= {"limit": self.limit_kib, "directives": self.directives.get(number, "")}
+        words["directives"] = self.directives.get(number, "")
         config.write_text(_NGINX.format(**words))
         nginx = shutil.which("nginx") or "/usr/sbin/nginx"
         run(*inside(self.space(number), nginx, "-c", str(config)))
-
-    def _serve_oddly(self, number: int, root: Path) -> None:
-        words = [sys.executable, str(Path(__file__).with_name("odd.py")), self.address(number)]
-        words += [str(root / "www" / "file.bin"), *self.odd[number].split()]
-        process = subprocess.Popen(inside(self.space(number), *words))
-        self._odd.append(process)
-        (root / "pid").write_text(str(process.pid))
 
     def _wait_for(self, number: int) -> None:
         for _ in range(50):
