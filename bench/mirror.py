@@ -216,9 +216,6 @@ PAIR = {
     "twisted": ("26.4.0", "26.10.0"),
     "botocore": ("1.44.4", "1.44.5"),
 }
-_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-_PIP = [sys.executable, "-m", "pip", "download", "-q"]
-_WHEELS = ["--no-deps", "--only-binary", ":all:", "--python-version", "3.11"]
 
 
 def fetch_pair(folder: Path) -> tuple[Path, Path]:
@@ -229,11 +226,10 @@ def fetch_pair(folder: Path) -> tuple[Path, Path]:
         if not tree.exists():
             wheels = folder / f"wheels-{name}"
             wanted = [f"{package}=={versions[side]}" for package, versions in PAIR.items()]
-            platforms = [word for one in (*_PLATFORMS, "any") for word in ("--platform", one)]
-            subprocess.run(
-                [*_PIP, *_WHEELS, *platforms, "-d", str(wheels), *wanted],
-                check=True,
-            )
+            pip = "-m pip download -q --no-deps --only-binary :all: --python-version 3.11"
+            pip += " --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64"
+            pip += " --platform manylinux2014_x86_64 --platform any"
+            subprocess.run([sys.executable, *pip.split(), "-d", str(wheels), *wanted], check=True)
             partial = folder / f"{name}.partial"
             for wheel in sorted(wheels.glob("*.whl")):
                 unpack(wheel, partial / wheel.name.split("-")[0])

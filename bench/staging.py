@@ -26,7 +26,6 @@ from bench.shared.subject import require
 
 #: Profiles name their files relative to this folder.
 PACKAGE = Path(tidegate.__file__).parent
-START_S = 60.0
 
 
 class NotStarted(Exception):
@@ -53,7 +52,7 @@ def process(command: list[str], log: Path, **options: object) -> Iterator[subpro
 
 def wait_for(name: str, log: Path, text: str, running: subprocess.Popen[bytes]) -> str:
     """Wait for a line of `log` with `text`. Raises NotStarted with the log's end."""
-    until = time.monotonic() + START_S
+    until = time.monotonic() + 60.0
     while time.monotonic() < until and running.poll() is None:
         for line in log.read_text("utf-8", "replace").splitlines():
             if text in line:

@@ -19,9 +19,6 @@ from tidegate.loadtest.workloads import File, Visitor
 
 __all__ = ["Browser", "Clicks", "options"]
 
-_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
-_REFRESH = re.compile(r"\s*(\d+)\s*(?:;\s*url=(.*))?", re.IGNORECASE)
-
 
 class Clicks(Downloader):
     """One person, one file: obeys the page's Refresh as a browser does, cookies kept."""
@@ -29,7 +26,10 @@ class Clicks(Downloader):
     def headers(self) -> dict[str, str]:
         """What a browser sends that matters here."""
         agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/130 Safari/537.36"
-        return super().headers() | {"User-Agent": agent, "Accept": _ACCEPT}
+        return super().headers() | {
+            "User-Agent": agent,
+            "Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+        }
 
     def fetch(self, visitor: Visitor, file: File) -> None:
         """Click, and let the page do the rest until the file comes or patience ends."""
@@ -55,7 +55,11 @@ class Clicks(Downloader):
                     tally().count("verified_bytes", got.count_bytes)
                     tally().observe("session", time.monotonic() - began_s)
                     return
-                refresh = _REFRESH.match((response.headers or {}).get("refresh", ""))
+                refresh = re.match(
+                    r"\s*(\d+)\s*(?:;\s*url=(.*))?",
+                    (response.headers or {}).get("refresh", ""),
+                    flags=re.IGNORECASE,
+                )
                 if response.status_code != 503 or refresh is None:
                     response.failure(f"{response.status_code} and no Refresh: {response.error}")
                     tally().count("failed")

@@ -16,9 +16,6 @@ from ..client.net.errors import NetworkProblem, UsageProblem
 from ..client.net.retry import RetryPolicy
 from ..client.net.sockets import CertificateTrust
 
-#: SHA256SUMS of a mirror with a million files.
-MOST_BYTES = 128 << 20
-
 
 class ServerProbe:
     """Asks one server. `patience_s`: how long a busy server is waited for."""
@@ -44,7 +41,8 @@ class ServerProbe:
     def get(self, path: str, method: str = "GET") -> Reply:
         """The answer at a path. Raises OSError with a sentence when there is none."""
         try:
-            return self._client.request(method, self._host + path, limit_bytes=MOST_BYTES)
+            # SHA256SUMS of a mirror with a million files.
+            return self._client.request(method, self._host + path, limit_bytes=128 << 20)
         except (NetworkProblem, UsageProblem) as problem:
             raise OSError(f"{self.place} does not answer ({problem})") from None
 

@@ -17,8 +17,6 @@ from typing import Any
 _LOG_STEP = math.log(1.02)
 _FLOOR_S = 1e-4
 
-CLASSES = ("small", "large")
-
 
 @dataclass(slots=True)
 class Histogram:
@@ -181,7 +179,7 @@ COUNTERS: Mapping[str, str] = {
 OBSERVED: Mapping[str, str] = {
     **{
         f"wait_{kind}{manner}": f"from asking for a {kind} file to its first byte{who}"
-        for kind in CLASSES
+        for kind in ("small", "large")
         for manner, who in (("", ""), ("_polite", ", the polite"), ("_rude", ", the rude"))
     },
     "session": "from asking for a file to its last verified byte",
@@ -190,7 +188,6 @@ OBSERVED: Mapping[str, str] = {
     "eta_error": "how wrong the first told time was, relative to the wait",
     "lateness": "how long after its planned time an arrival began",
 }
-_SHAPES = ("mean", "p50", "p95", "p99", "max")
 _RATIOS: Mapping[str, str] = {
     "give_up_fraction": "of all downloads that ended: given up",
     "failed_fraction": "of all downloads that ended: failed",
@@ -211,7 +208,11 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
 def is_figure(name: str) -> bool:
     """Whether some run can have a figure of that name."""
     shape, _, of = name.partition("_")
-    return name in COUNTERS or name in _RATIOS or (shape in _SHAPES and of in OBSERVED)
+    return (
+        name in COUNTERS
+        or name in _RATIOS
+        or (shape in ("mean", "p50", "p95", "p99", "max") and of in OBSERVED)
+    )
 
 
 def rows(figures: dict[str, float]) -> list[dict[str, str]]:

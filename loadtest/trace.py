@@ -12,7 +12,6 @@ from .workloads import File, Visitor, Workload
 
 #: The lines of clients of whom only the arrival was recorded, bytes a second: 0.8 to 80 Mbit/s.
 SLOWEST_LINE_BYTES_S = 1e5
-FASTEST_LINE_BYTES_S = 1e7
 #: The span of a trace within which its bandwidth moves its bytes is no shorter.
 SHORTEST_SPAN_S = 60.0
 
@@ -22,7 +21,7 @@ _Row = tuple[float, str, File, float, float]
 def line_rate(client: str) -> float:
     """The assumed speed of an unmeasured line: log-uniform, always the same for this client."""
     share = int.from_bytes(hashlib.sha256(client.encode()).digest()[:6]) / 2**48
-    return SLOWEST_LINE_BYTES_S * math.pow(FASTEST_LINE_BYTES_S / SLOWEST_LINE_BYTES_S, share)
+    return SLOWEST_LINE_BYTES_S * math.pow(1e7 / SLOWEST_LINE_BYTES_S, share)
 
 
 def from_trace(lines: Iterable[str], *, bandwidth_bytes_s: float | None = None) -> Workload:

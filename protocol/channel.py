@@ -13,7 +13,6 @@ from .errors import BadManifest
 from .tree import check_number, check_sha256
 
 FORMAT = 1
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Index:
 
 def check_channel(name: str) -> str:
     """Return `name` if it is a valid channel name: at most 64 letters, digits, `.`, `_`, `-`."""
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise BadManifest(
             f"{name!r} cannot name a channel: use letters, digits, dot, dash and underscore."
         )

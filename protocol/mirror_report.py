@@ -17,8 +17,6 @@ from .errors import BadManifest, BadToken
 from .tree import check_number
 
 SIGNATURE_HEADER = "Tidegate-Mirror-Signature"
-#: Bounds a report.
-LIMIT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,8 @@ def decode_report(
     body: bytes, signature: str, secret_of: Callable[[str], str | None], now: float
 ) -> MirrorReport:
     """Read and verify a report. Raises `BadToken` (not that mirror) or `BadManifest`."""
-    if len(body) > LIMIT_BYTES:
+    # Bounds a report.
+    if len(body) > 4096:
         raise BadManifest("A mirror report is at most 4 KiB.")
     try:
         report = MirrorReport(**json.loads(body))

@@ -40,8 +40,6 @@ HASH_BYTES = 32
 MARK_KEY_BYTES = 32
 #: An offer has the hashes of up to this many blocks; longer lists are fetched by URL.
 INLINE_HASHES = 256
-SCOPES = ("link", "site", "organisation")
-_MODES = (*SCHEMES, "paper")
 _PARAMETER = re.compile(r'\s*([a-z]+)\s*=\s*("[^"]*"|[^;"\s]+)\s*(?:;|$)')
 
 
@@ -85,7 +83,8 @@ def parse_capability(value: str) -> Capability | None:
         at = match.end()
     if found.get("v") != str(VERSION):
         return None
-    fec = tuple(n for n in _names(found.get("fec", "none")) if n in _MODES) or ("none",)
+    known = (*SCHEMES, "paper")
+    fec = tuple(n for n in _names(found.get("fec", "none")) if n in known) or ("none",)
     rate = math.inf
     if "rate" in found:
         if not re.fullmatch(r"[0-9]{1,15}", found["rate"]) or int(found["rate"]) == 0:
@@ -93,7 +92,8 @@ def parse_capability(value: str) -> Capability | None:
         rate = float(found["rate"])
     scope = found.get("scope", "link")
     families = tuple(n for n in _names(found.get("ip", "4")) if n in ("4", "6"))
-    return Capability(fec, rate, scope if scope in SCOPES else "link", families or ("4",))
+    scope = scope if scope in ("link", "site", "organisation") else "link"
+    return Capability(fec, rate, scope, families or ("4",))
 
 
 def _names(text: str) -> list[str]:

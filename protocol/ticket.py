@@ -35,8 +35,6 @@ from .errors import BadToken
 
 #: Bounds the tokens that are written and read.
 MAX_TOKEN_LENGTH = 1024
-#: Bounds a client name and a priority class.
-MAX_PREFERENCE_LENGTH = 32
 #: Bounds a pass's pattern, so that the token is shorter than MAX_TOKEN_LENGTH.
 MAX_PATH_LENGTH = 400
 
@@ -191,7 +189,8 @@ class KeyRing:
 
     def _prove(self, token: str, address: str, file: str) -> Ticket:
         body = self._unsign("t2", token, code="ticket-forged")
-        if not _TICKET.size <= len(body) <= _TICKET.size + 2 * MAX_PREFERENCE_LENGTH:
+        # Bounds a client name and a priority class.
+        if not _TICKET.size <= len(body) <= _TICKET.size + 2 * 32:
             raise _forged(code="ticket-forged")
         fields = _TICKET.unpack_from(body)
         number, size_bytes, remaining_bytes, weight, issued_s, address_tag, file_tag, cut = fields

@@ -77,12 +77,13 @@ def tcp(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit
 
 
 PEERS: dict[str, Peer] = {"uftp": uftp, "udpcast": udpcast, "tcp": tcp}
-_NEEDS = {"uftp": "uftp", "udpcast": "udp-sender", "tcp": "nginx"}
 
 
 def available(tool: str) -> bool:
     """Whether a tool of `PEERS` is installed. If not, a message names it."""
-    found = shutil.which(_NEEDS[tool]) is not None
+    found = (
+        shutil.which({"uftp": "uftp", "udpcast": "udp-sender", "tcp": "nginx"}[tool]) is not None
+    )
     if not found:
         print(f"{tool} is not installed and is left out", file=sys.stderr)
     return found

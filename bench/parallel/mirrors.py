@@ -22,8 +22,6 @@ from bench.shared.namespaces import LabFailed, inside, run, shape
 
 CLIENT = "10.78.0.100"
 PIECE_BYTES = 256 << 10
-#: TCP payload of a full Ethernet frame: what of a token bucket's rate can be a file's bytes.
-PAYLOAD = 1448 / 1514
 _NGINX = """user root; worker_processes 1; daemon on; pid {root}/pid; error_log {root}/error.log;
 events {{ worker_connections 512; }}
 http {{
@@ -45,7 +43,8 @@ http {{
 
 def payload_rate(mbit: float) -> float:
     """Bytes of a file per second over a line of `mbit`."""
-    return mbit * 1e6 / 8 * PAYLOAD
+    # TCP payload of a full Ethernet frame: what of a token bucket's rate can be a file's bytes.
+    return mbit * 1e6 / 8 * (1448 / 1514)
 
 
 @dataclass

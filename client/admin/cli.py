@@ -13,9 +13,6 @@ from . import commands, steps
 from .api import AdminApi, AdminFault
 from .operation import Steering
 
-_EPILOG = """\b
-Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused (role, bounds, changed meanwhile),
-5 no answer."""
 #: Exit status by the answer's status; 0: no answer, any other: refused.
 _STATUSES = {0: 5, 404: 3}
 
@@ -40,7 +37,12 @@ class AdminGroup(click.Group):
             sys.exit(_STATUSES.get(fault.status, 4))
 
 
-@click.group(cls=AdminGroup, epilog=_EPILOG)
+@click.group(
+    cls=AdminGroup,
+    epilog="""\b
+Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused (role, bounds, changed meanwhile),
+5 no answer.""",
+)
 @click.option(
     "--url",
     envvar="TIDEGATE_ADMIN_URL",

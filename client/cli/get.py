@@ -9,10 +9,6 @@ from typing import Any
 
 import click
 
-_EXIT_CODES = """\b
-Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt,
-7 gave up waiting, 8 cannot write here, 130 interrupted."""
-
 
 class _Unit(click.ParamType[Any]):
     """A size, rate or duration with its unit."""
@@ -58,7 +54,11 @@ def _headers(
     return tuple(found)
 
 
-@click.command(epilog=_EXIT_CODES)
+@click.command(
+    epilog="""\b
+Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt,
+7 gave up waiting, 8 cannot write here, 130 interrupted."""
+)
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option("-o", "--output", help="File to write, or - for standard output, in order.")
 @click.option("--checksum", callback=_checksum, help="The file's expected digest: sha256:HEX.")

@@ -55,10 +55,6 @@ class JoinTuning(NamedTuple):
 TUNING = JoinTuning()
 
 
-#: How a session ends whose sender is gone.
-_GONE = "datagrams stopped"
-
-
 class Host(Driver, Protocol):
     """What a session, or an exchange with peers, needs of its download besides."""
 
@@ -320,7 +316,8 @@ class MulticastJoin:
         """Whether the next request to the server may be answered with another session."""
         segments, size = self._host.state.segments, self._host.state.size_bytes
         lacking = segments is not None and segments.wanted.total > TUNING.again_share * size
-        if lacking and reason.startswith(_GONE) and self._again < TUNING.most_again:
+        # How a session ends whose sender is gone.
+        if lacking and reason.startswith("datagrams stopped") and self._again < TUNING.most_again:
             self._again += 1
             self._over, self._offer, self._asked_on = False, None, None
 

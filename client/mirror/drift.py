@@ -21,9 +21,6 @@ from ...protocol.tree_scan import GRAIN_NS, Cached, Seen, encode_cached, scan
 from .place import Place
 from .stage import LiveDisk, attributes_of
 
-#: Fetching a single content costs about as much as this many bytes of a snapshot.
-REQUEST_WORTH_BYTES = 16 << 10
-
 
 @dataclass(slots=True)
 class Drift:
@@ -118,7 +115,8 @@ def _find_drift(place: Place, now: float, *, paranoid: bool) -> Drift:
                 drift.touched.add(expected.path)
             else:
                 drift.lost.add(expected.path)
-                drift.cost_bytes += expected.size_bytes + REQUEST_WORTH_BYTES
+                # Fetching a single content costs about as much as this many bytes of a snapshot.
+                drift.cost_bytes += expected.size_bytes + (16 << 10)
     if seen.read_files and not drift:
         os.replace(fresh, place.cache)
     else:

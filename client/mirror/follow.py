@@ -24,8 +24,6 @@ from .stage import ignores_case
 from .transport import ChannelTransport
 from .trust import Trust, Verified
 
-_MEMORY_PER_WINDOW = 4
-
 
 @dataclass(frozen=True, slots=True)
 class FollowSettings:
@@ -45,7 +43,8 @@ class FollowSettings:
 
     @property
     def window_bytes(self) -> int:
-        return self.memory_bytes // _MEMORY_PER_WINDOW
+        # As in `server.mirror.publish`: old, new and joined content, and zstd's tables.
+        return self.memory_bytes // 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,6 @@ from ...protocol.ranges import parse_content_range
 from ...protocol.units import whole_number
 from .retry import Answer, Failed, FailureReason, Granted, Refused, RetryAfter
 
-#: Problem types (last part) that mean: the ticket is no good, ask without it.
-TICKET_FAULTS = frozenset(
-    {"ticket-forged", "ticket-expired", "ticket-foreign", "ticket-used", "bad-ticket"}
-)
-
 
 class Fields:
     """Response header fields, names without case; the first value wins, `all` gives every one."""
@@ -118,8 +113,6 @@ class Reply:
 
 Meaning = Body | Redirect | OutOfRange | Answer
 
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-
 
 def read(status: int, fields: Fields, problem: bytes = b"", unix_s: float = 0.0) -> Meaning:
     """What an answer means.
@@ -134,7 +127,7 @@ def read(status: int, fields: Fields, problem: bytes = b"", unix_s: float = 0.0)
         if part is None or part.start is None:
             return Failed("the server sent a part of the file without saying which")
         return _body(fields, part.start, part.end, part.size_bytes, whole=False)
-    if status in _REDIRECTS:
+    if status in {301, 302, 303, 307, 308}:
         location = fields.get("location")
         if location is None:
             return Failed(f"the server answered {status} without a Location")
@@ -148,7 +141,8 @@ def read(status: int, fields: Fields, problem: bytes = b"", unix_s: float = 0.0)
 def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) -> Answer:
     kind = str(problem.get("type", "")).rstrip("/").rpartition("/")[2]
     text = _sentence(problem) or f"the server answered {status}"
-    if kind in TICKET_FAULTS:
+    # Problem types (last part) that mean: the ticket is no good, ask without it.
+    if kind in {"ticket-forged", "ticket-expired", "ticket-foreign", "ticket-used", "bad-ticket"}:
         return Refused(FailureReason.REFUSED, text, ticket_fault=True)
     if status in (503, 429):
         from ...protocol.headers import (

@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
-#: Services of a cloud for its own machines: Azure, Alibaba, Oracle, AWS by IPv6. The others use
-#: link-local addresses.
-_CLOUD = ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 #: NAT64 of one network, with the IPv4 address at a place that the network chooses (RFC 8215).
 _LOCAL_NAT64 = "64:ff9b:1::/48"
-#: IPv6 networks whose addresses lead to the IPv4 address in their last 32 bits: NAT64 (RFC 6052),
-#: IPv4-translated (RFC 2765, 2.1) and IPv4-compatible (RFC 4291, 2.5.5.1).
-_ENDS_IN_IPV4 = ("64:ff9b::/96", _LOCAL_NAT64, "::ffff:0:0:0/96", "::/96")
 
 
 class Reach(IntEnum):
@@ -39,7 +33,11 @@ def reach(address: str) -> Reach:
         return Reach.GLOBAL
     found = _target(given)
     this_host = found.version == 4 and int(found) < 1 << 24
-    is_cloud = found in map(ip_address, _CLOUD)
+    # Services of a cloud for its own machines: Azure, Alibaba, Oracle, AWS by IPv6. The others use
+    # link-local addresses.
+    is_cloud = found in map(
+        ip_address, ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
+    )
     if found.is_loopback or found.is_link_local or found.is_unspecified or this_host or is_cloud:
         return Reach.NEAR
     is_global = found.is_global and not found.is_multicast
@@ -86,7 +84,12 @@ def _target(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
     if address.version == 4:
         return address
-    if any(address in IPv6Network(network) for network in _ENDS_IN_IPV4):
+    # IPv6 networks whose addresses lead to the IPv4 address in their last 32 bits: NAT64 (RFC
+    # 6052), IPv4-translated (RFC 2765, 2.1) and IPv4-compatible (RFC 4291, 2.5.5.1).
+    if any(
+        address in IPv6Network(network)
+        for network in ("64:ff9b::/96", _LOCAL_NAT64, "::ffff:0:0:0/96", "::/96")
+    ):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or address
 

@@ -23,11 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from random import Random
 
-TICKET_HEADER = "Tidegate-Ticket"
-WAIT_HEADER = "Tidegate-Wait"
 PASS_HEADER = "Tidegate-Pass"
-#: Said with every request: this client comes back by itself.
-WAITS_FOR_TICKET = (WAIT_HEADER, "ticket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +172,10 @@ class RetryState:
         """Request fields for the next attempt (the ticket too, where one is held)."""
         if not self.manners.tickets:
             return []
-        fields = [WAITS_FOR_TICKET]
+        # Said with every request: this client comes back by itself.
+        fields = [("Tidegate-Wait", "ticket")]
         if self.ticket is not None:
-            fields.append((TICKET_HEADER, self.ticket))
+            fields.append(("Tidegate-Ticket", self.ticket))
         return fields
 
     def due(self, now: float) -> SendNow:

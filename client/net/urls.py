@@ -9,14 +9,6 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from .near import is_near
 
 _KEEP = "%/:=&?~#+!$,;'@()*[]"
-#: A name or an address (RFC 3986, 3.2.2), and of an IPv6 address its zone.
-_HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:-]{1,255}")
-#: What Windows takes for a device, whatever the folder.
-_DEVICE = re.compile(
-    r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\..*)?", re.IGNORECASE
-)
-#: A percent sign that begins no escape: someone typed the name as it is. Servers answer 400 to it.
-_STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class BadUrl(ValueError):
@@ -117,18 +109,21 @@ def parse(text: str) -> Url:
             host = host.encode("idna").decode()
         except UnicodeError:
             raise BadUrl(f"{text!r} has an impossible host name") from None
-    if not _HOST.fullmatch(host):
+    # A name or an address (RFC 3986, 3.2.2), and of an IPv6 address its zone.
+    if not re.fullmatch(r"[A-Za-z0-9._~%!$&'()*+,;=:-]{1,255}", host):
         raise BadUrl(f"{text!r} has an impossible host name")
     if ":" in host:
         host = host.replace("%25", "%", 1)
     target = parts.path or "/"
     if parts.query:
         target += "?" + parts.query
+    # A percent sign that begins no escape: someone typed the name as it is. Servers answer 400 to
+    # it.
     return Url(
         parts.scheme,
         host,
         port or (443 if parts.scheme == "https" else 80),
-        _STRAY_PERCENT.sub("%25", target),
+        re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", target),
         unquote(parts.username) if parts.username is not None else None,
         unquote(parts.password) if parts.password is not None else None,
     )
@@ -150,7 +145,9 @@ def safe_name(name: str) -> str:
         name = name[: len(name) // 2]
     # A dash would begin an option; Windows drops dots and blanks at the end, and opens devices.
     name = name.lstrip(".- ").rstrip(". ")
-    return f"_{name}" if _DEVICE.fullmatch(name) else name
+    # What Windows takes for a device, whatever the folder.
+    device = r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\..*)?"
+    return f"_{name}" if re.fullmatch(device, name, flags=re.IGNORECASE) else name
 
 
 def disposition_name(value: str | None) -> str | None:

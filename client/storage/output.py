@@ -34,10 +34,6 @@ class Output(Protocol):
     def close(self, *, discard: bool) -> None: ...
 
 
-#: What stands here belongs to the system: never a place for a file of ours.
-_SYSTEM = ("/dev/", "/proc/", "/sys/")
-
-
 def is_outlet(path: Path) -> bool:
     """Whether bytes are written into what has that name, and its name is never given to a file:
     a device, a pipe, or anything else of the system's (/dev/stdout may lead to a file)."""
@@ -48,7 +44,8 @@ def is_outlet(path: Path) -> bool:
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         return True
     place = os.path.join(os.path.realpath(path.parent), path.name)
-    return place.startswith(_SYSTEM) and not place.startswith("/dev/shm/")
+    # What stands here belongs to the system: never a place for a file of ours.
+    return place.startswith(("/dev/", "/proc/", "/sys/")) and not place.startswith("/dev/shm/")
 
 
 def followed(path: Path) -> Path:

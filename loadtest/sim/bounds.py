@@ -26,14 +26,7 @@ from ...policies.max_min import Flow, SharedLink
 from ..workloads import Workload
 from .arithmetic import mean, quantile
 
-_FEWEST_BINS = 150
-_MOST_BINS = 500
 _STEPS = 24
-#: Downloads that need less of their client's line than this are points in time to the dual.
-_BRIEF_S = 0.02
-_NEWTON = 18
-#: Jobs x bins in all: populations too large for the finest bins get coarser ones.
-_CELLS = 1_000_000
 
 
 @dataclass(slots=True)
@@ -48,7 +41,8 @@ class _Demand:
 
     @property
     def is_brief(self) -> bool:
-        return self.size_bytes < _BRIEF_S * self.cap_bytes_s
+        # Downloads that need less of their client's line than this are points in time to the dual.
+        return self.size_bytes < 0.02 * self.cap_bytes_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +229,8 @@ def _greedy_prices(
         fall = slope * (times[position + 1] - times[position])
         price_at[position] = price_at[position + 1] + fall if slope > 0.0 else 0.0
     long = sum(not job.is_brief for job in jobs)
-    half = max(_FEWEST_BINS, min(_MOST_BINS, _CELLS // max(1, long))) // 2
+    # Jobs x bins in all: populations too large for the finest bins get coarser ones.
+    half = max(150, min(500, 1_000_000 // max(1, long))) // 2
     # Equal shares of the events in each bin: fine where much happens.
     parts = [number / (half - 1) for number in range(half)]
     cuts = {quantile(times, part) for part in parts} | {
@@ -332,7 +327,8 @@ def _limit(
 ) -> float:
     """The cost at which a job has bought enough: Newton's method, kept in a bracket."""
     limit = guess if low < guess < high else min(high, low + need)
-    for _ in range(_NEWTON):
+    # Newton's steps.
+    for _ in range(18):
         short, slope = need, 0
         for cost, room, _ in offers:
             time = limit - cost

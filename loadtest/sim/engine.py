@@ -40,8 +40,6 @@ from .swarm import PeerCrowds
 
 #: As live: who waits inside its request without a ticket is looked for so often, seconds.
 _LOOK_S = 2.0
-#: A full socket is empty after so long at the latest, seconds.
-_SOCKET_S = 2.0
 
 
 class Engine:
@@ -600,7 +598,8 @@ class Engine:
                 continue
             if self._sight.stuck(flow) and self.conditions.paced:
                 rate = max(1.0, self._link.rate(flow))
-                at = now + min(_SOCKET_S, self.conditions.socket_bytes / rate)
+                # A full socket is empty after so long at the latest, seconds.
+                at = now + min(2.0, self.conditions.socket_bytes / rate)
                 self._at(at, partial(self._dry, flow), client)
             else:
                 self._dry(flow, client)

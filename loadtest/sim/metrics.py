@@ -13,12 +13,6 @@ from .bounds import alone_s
 from .conditions import Conditions
 from .outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
 
-#: The paper counts a difference between two runs of one client only beyond both of these.
-SIGNIFICANT_FRACTION = 0.05
-SIGNIFICANT_S = 5.0
-#: An estimate is judged by its error relative to the wait only for waits longer than this.
-ETA_WAIT_S = 10.0
-
 #: Figure -> what it is, with its unit. Everything printed, written or drawn is one of these.
 MEANING: Mapping[str, str] = {
     "mean_session_s": "mean time from a client's arrival to its last byte, s",
@@ -180,7 +174,8 @@ def _told(
             continue
         judged += 1
         within += after_s <= p90_s + 1e-6
-        if after_s > ETA_WAIT_S:
+        # An estimate is judged by its error relative to the wait only for waits longer than this.
+        if after_s > 10.0:
             errors.append(abs(promised_s - after_s) / after_s)
     return judged, within / judged if judged else math.nan, quantile(sorted(errors), 0.5)
 
@@ -210,7 +205,8 @@ def rude_gain(workload: Workload, times: Sequence[float], calm: Sequence[float])
 
 
 def _significant_s(control_s: float) -> float:
-    return max(SIGNIFICANT_FRACTION * control_s, SIGNIFICANT_S)
+    # The paper counts a difference between two runs of one client only beyond both of these.
+    return max(0.05 * control_s, 5.0)
 
 
 def later(times: Sequence[float], control: Sequence[float]) -> float:

@@ -12,17 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Payload of a packet on Ethernet, bytes.
-SEGMENT_BYTES = 1448
-#: Bounds the looks at short paths. Half moves no mean of the lab's trace `mixed`, double moves
-#: those at 20 ms by 2 %.
-SHORTEST_LOOK_S = 0.02
-#: From the first window to the largest one.
-MOST_DOUBLINGS = 8
-#: Linux takes a window for limiting when more than half of it is used in slow start
-#: (`tcp_is_cwnd_limited`).
-USED_UP = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class NetworkPath:
@@ -38,7 +27,8 @@ class NetworkPath:
     queue_bytes: int = 0
     idle_restart: bool = True
     #: RFC 6928.
-    first_window_bytes: int = 10 * SEGMENT_BYTES
+    # Payload of a packet on Ethernet, bytes.
+    first_window_bytes: int = 10 * 1448
     #: The send or the receive buffer, whichever is less: half of Linux's largest (`tcp_wmem`).
     largest_window_bytes: int = 2 << 20
     #: Linux's least retransmission time-out beside the round trip.
@@ -85,13 +75,18 @@ class CongestionWindow:
 
     def look_s(self, queue_s: float = 0.0) -> float:
         """How long until it is looked at again: a round trip, or several short ones."""
-        return max(SHORTEST_LOOK_S, self._rtt_s + queue_s)
+        # Bounds the looks at short paths. Half moves no mean of the lab's trace `mixed`, double
+        # moves those at 20 ms by 2 %.
+        return max(0.02, self._rtt_s + queue_s)
 
     def grow(self, rate_bytes_s: float, queue_s: float = 0.0) -> None:
         """`look_s` has passed at this rate: a used up window doubles each round trip."""
-        if rate_bytes_s >= USED_UP * self.rate_bytes_s(queue_s):
+        # Linux takes a window for limiting when more than half of it is used in slow start
+        # (`tcp_is_cwnd_limited`).
+        if rate_bytes_s >= 0.5 * self.rate_bytes_s(queue_s):
             trips = self.look_s(queue_s) / (self._rtt_s + queue_s)
-            grown = self.window_bytes * 2 ** min(trips, MOST_DOUBLINGS)
+            # From the first window to the largest one.
+            grown = self.window_bytes * 2 ** min(trips, 8)
             self.window_bytes = min(grown, float(self._network.largest_window_bytes))
 
     def rest(self, now: float) -> None:

@@ -32,8 +32,6 @@ PLAIN = "ps"
 _STEPS = 8
 #: A longer crowd is played faster, within this, virtual seconds.
 _PLAYED_S = 900.0
-#: How often the policy looks.
-_TICK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +217,9 @@ def feel(workload: Workload, each: float, policy: str, bandwidth_bytes_s: float)
         bandwidth_bytes_s=line * fast,
     )
     usual = scenario.conditions(played)
+    # How often the policy looks.
     conditions = replace(
-        usual, attempt_s=usual.attempt_s / fast, accept_s=usual.accept_s / fast, tick_s=_TICK_S
+        usual, attempt_s=usual.attempt_s / fast, accept_s=usual.accept_s / fast, tick_s=0.5
     )
     tally = Engine(played, scenario.make_policy(played, 0), conditions, 0).run()
     figures = measure(played, conditions, tally)

@@ -26,9 +26,7 @@ from .outcome import DOWNLOAD_FIELDS
 from .scenario import Scenario
 from .workers import end_with_parent
 
-_PATIENCE_S = 1800.0
 _SCENARIO_NAMES = {"fcfs": "http"}
-_RELEASE = "release-artefacts"
 _CLIENTS_MAX = 2_000
 
 
@@ -36,7 +34,7 @@ def population(request: Mapping[str, Any]) -> Workload:
     """The workload of a request: recorded arrivals, or one of the load test's own by name."""
     name = request["workload"]
     if name != "recorded":
-        found = make_workload(_RELEASE if name == "release" else name, 1)
+        found = make_workload("release-artefacts" if name == "release" else name, 1)
         if len(found.visitors) > _CLIENTS_MAX:
             found = replace(found, visitors=found.visitors[:_CLIENTS_MAX])
         return found
@@ -49,7 +47,7 @@ def population(request: Mapping[str, Any]) -> Workload:
             arrival_s=at - start,
             rate_bytes_s=rate or line_rate(client),
             files=(File(file, max(1, int(size))),),
-            patience_s=_PATIENCE_S,
+            patience_s=1800.0,
         )
         for number, (at, client, file, size, rate) in enumerate(rows)
     ]

@@ -17,12 +17,6 @@ from ...policies.reading import ReadingPace, RunningRate
 from .conditions import Conditions
 from .outcome import SimClient
 
-#: As live: the pacer pays for what is sent in one go afterwards, so under a cap that leaves before
-#: all that waits for a turn. It counts as this many transfers.
-_PAST_THE_PACER = 256.0
-#: A window is shut when a client's kernel holds this part of what it takes.
-_SHUT = 0.95
-
 
 class Sight:
     """Sockets and pacer of the simulated server."""
@@ -109,7 +103,9 @@ class Sight:
 
     @property
     def _whole_weight(self) -> float:
-        return _PAST_THE_PACER if self._capped else 1.0
+        # As live: the pacer pays for what is sent in one go afterwards, so under a cap that leaves
+        # before all that waits for a turn. It counts as this many transfers.
+        return 256.0 if self._capped else 1.0
 
     def _weigh_whole(self) -> None:
         """A line that is not capped is shared by all sockets alike."""
@@ -181,5 +177,6 @@ class Sight:
     def _reads(self, lease: int, flow: Flow, now: float, remaining: float, stuck: bool) -> float:
         """What a program reads whose kernel takes no more."""
         client: SimClient = flow.payload
-        shut = stuck and client.unread >= _SHUT * self._conditions.reader_bytes
+        # A window is shut when a client's kernel holds this part of what it takes.
+        shut = stuck and client.unread >= 0.95 * self._conditions.reader_bytes
         return self._paces[lease].look(now, -math.ceil(remaining), shut)

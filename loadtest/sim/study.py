@@ -90,14 +90,13 @@ def _bound_of_all(workload: Workload, bandwidth_bytes_s: float, connect_s: float
 
 #: Session times of HTTP by what it was run on; the same control stands beside many scenarios.
 _controls: dict[tuple[Workload, str, int], Sequence[float]] = {}
-_MOST_CONTROLS = 64
 
 
 def _control_times(workload: Workload, control: Scenario, seed: int) -> Sequence[float]:
     key = (workload, repr(control), seed)
     times = _controls.get(key)
     if times is None:
-        if len(_controls) >= _MOST_CONTROLS:
+        if len(_controls) >= 64:
             _controls.pop(next(iter(_controls)))
         tally = replace(control, rude=0.0).simulate(workload, seed)
         times = _controls[key] = session_times(tally, len(workload.visitors))

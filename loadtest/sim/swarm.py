@@ -13,11 +13,6 @@ from random import Random
 
 from .outcome import SimClient
 
-#: What one gives, of the line that it has downwards (a line of 100/10 Mbit/s).
-GIVEN_SHARE = 0.1
-#: How rarely it is reckoned anew, in seconds for each of the crowd.
-_EVERY_S = 0.001
-
 
 @dataclass(slots=True)
 class PeerCrowd:
@@ -79,7 +74,8 @@ class PeerCrowds:
         self._at = now
         # Large crowds change slowly.
         count = sum(len(crowd.members) for crowd in self._crowds.values())
-        self._every_s = count * _EVERY_S
+        # How rarely it is reckoned anew, in seconds for each of the crowd.
+        self._every_s = count * 0.001
         for crowd in list(self._crowds.values()):
             members = list(crowd.members.values())
             here = sum(map(origin_bytes, members))
@@ -89,7 +85,8 @@ class PeerCrowds:
             if not lacking or len(members) < 2:
                 continue
             given_s = sum(one.visitor.rate_bytes_s for one in members if had[one.number] > 0)
-            each = GIVEN_SHARE * given_s * passed_s / len(lacking)
+            # What one gives, of the line that it has downwards (a line of 100/10 Mbit/s).
+            each = 0.1 * given_s * passed_s / len(lacking)
             for one in lacking:
                 most = min(each, one.visitor.rate_bytes_s * passed_s)
                 gain = min(most, crowd.union_bytes - had[one.number])

@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from .accounts import Role
 
 _PORTS = {"http": 80, "https": 443}
-#: A provider on this machine may do without TLS: the bytes cross no network.
-_OWN_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def endpoint_port(url: str) -> int:
@@ -20,7 +18,8 @@ def endpoint_port(url: str) -> int:
     parts = urlsplit(url)
     if not parts.hostname or parts.scheme not in _PORTS or parts.username is not None:
         raise ValueError(f"{url!r} is not https://HOST/…")
-    if parts.scheme == "http" and parts.hostname not in _OWN_HOSTS:
+    # A provider on this machine may do without TLS: the bytes cross no network.
+    if parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:
         raise ValueError(f"{url!r} is not https://…: only this machine may do without TLS")
     return parts.port or _PORTS[parts.scheme]
 

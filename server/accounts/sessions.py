@@ -17,8 +17,6 @@ from itsdangerous import BadSignature, Signer
 
 from .accounts import AccountStore, Session, digest
 
-#: A session ends after half a day without a request: an operator logs in once a working day.
-IDLE_S = 12 * 3600.0
 #: A session ends after a week in any case, so that a stolen cookie does, too.
 LIFETIME_S = 7 * 86400.0
 
@@ -102,4 +100,5 @@ class Logins:
 
 
 def _over(session: Session, now: float) -> bool:
-    return now - session.seen_s > IDLE_S or now - session.created_s > LIFETIME_S
+    # A session ends after half a day without a request: an operator logs in once a working day.
+    return now - session.seen_s > 12 * 3600.0 or now - session.created_s > LIFETIME_S

@@ -35,7 +35,6 @@ from .web import Answer, redirect
 api = Operations("account", Scope.ACCOUNTS)
 pages = PageRoutes(Scope.ACCOUNTS)
 
-_DAY_S = 86_400.0
 _YEAR_S = 365 * 86_400
 
 
@@ -324,7 +323,7 @@ async def issue_token(ask: HandlerCall, body: TokenIn) -> TokenOut:
     scopes = frozenset(words) | {Scope.READ}
     if not scopes <= who.scopes or not role.scopes <= who.role.scopes:
         raise Problem(403, "A token cannot do more than you.", code="scope")
-    expires = None if body.days is None else ask.now + body.days * _DAY_S
+    expires = None if body.days is None else ask.now + body.days * 86_400.0
     secret, token = ask.admin.accounts.issue_token(
         body.label, scopes, who.owner.name, ask.now, expires, who.token
     )

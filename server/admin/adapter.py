@@ -30,8 +30,6 @@ SMALL_BODY_BYTES = 16 * 1024
 LARGE_BODIES = 16
 #: Open streams of figures, for all users together.
 STREAM_LIMIT = 64
-#: Time between two events of a stream.
-STREAM_EVERY_S = 1.0
 log = Logger()
 
 
@@ -101,7 +99,8 @@ class AdminHandler:
                 loop.stop()
 
         request.begin(answer.status, fields, None)
-        loop.start(STREAM_EVERY_S).addBoth(ended)
+        # Time between two events of a stream.
+        loop.start(1.0).addBoth(ended)
         request.on_gone(leave)
 
 

@@ -94,10 +94,6 @@ def drawn(chart: Chart, value: float | None) -> float | None:
     return value * 8 if value is not None and chart.unit == "bit_s" else value
 
 
-#: The least number of steps that a picture spans when it begins with the first value.
-_STEPS_LEAST = 8
-
-
 def recorded_since(history: Series, started_s: float) -> float | None:
     """When the first value of it was recorded; None where its beginning was recorded, too.
 
@@ -114,7 +110,8 @@ def recorded_since(history: Series, started_s: float) -> float | None:
 
 def from_first_value(history: Series) -> Series:
     """The history without its empty beginning: a young server's pictures are not one thin line."""
-    first = max(0, min(history.first_value, len(history.t) - _STEPS_LEAST))
+    # The least number of steps that a picture spans when it begins with the first value.
+    first = max(0, min(history.first_value, len(history.t) - 8))
     return Series(history.t[first:], {name: row[first:] for name, row in history.series.items()})
 
 
@@ -133,8 +130,6 @@ def show(value: float | None, unit: str) -> str:
     return f"{value:,.0f}"
 
 
-#: The box of the lines in a picture: left, right, top, bottom.
-_BOX = (66, 476, 6, 130)
 #: Durations that read well as the top of an axis with one line at its half.
 _SPANS = (2, 4, 10, 20, 30, 60, 120, 240, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
 
@@ -172,7 +167,8 @@ def picture(chart: Chart, history: Series, clock: Callable[[float], str]) -> Pic
     top = 1.0 if chart.unit == "share" else _nice(max(known, default=1.0), chart.unit)
     first, last = (history.t[0], history.t[-1]) if history.t else (0.0, 1.0)
     width = max(last - first, 1e-9)
-    left, right, box_top, bottom = _BOX
+    # The box of the lines in a picture: left, right, top, bottom.
+    left, right, box_top, bottom = (66, 476, 6, 130)
 
     def point(at: float, value: float) -> str:
         x = left + (at - first) / width * (right - left)

@@ -25,10 +25,7 @@ from .web import Answer, csv_answer
 api = Operations("release", Scope.FILES)
 pages = PageRoutes(Scope.FILES)
 
-_WEEK_S = 7 * 86_400.0
-CLASS_MAX = 32
 RULES_MAX = 500
-_STATISTICS_MOST = 200_000
 
 
 class PathQuery(Shape):
@@ -58,7 +55,7 @@ Pattern = Annotated[
         description="A pattern with * and ?; it starts with a slash.",
     ),
 ]
-ClassName = Annotated[Text, Field(max_length=CLASS_MAX)]
+ClassName = Annotated[Text, Field(max_length=32)]
 Treatment = Literal["", "small", "large"]
 Note = Annotated[Text, Field(max_length=200)]
 
@@ -117,7 +114,7 @@ async def files(ask: HandlerCall, query: FileQuery) -> Answer:
 @pages.get("/files/statistics.csv")
 async def statistics_sheet(ask: HandlerCall) -> Answer:
     """The last week, for a browser."""
-    return await export_statistics(ask, StatisticsQuery(since_s=ask.now - _WEEK_S))
+    return await export_statistics(ask, StatisticsQuery(since_s=ask.now - 7 * 86_400.0))
 
 
 @pages.get("/files/rule", scope=Scope.FILES)
@@ -147,7 +144,7 @@ async def export_statistics(ask: HandlerCall, query: StatisticsQuery) -> Answer:
         raise wrong("until_s", "The end must be after the start.")
     first_s, url = query.since_s // HOUR * HOUR, quote(query.path, safe="/~!$&'()*+,;=:@")
     rows = await query_store(
-        ask.server.store, lambda s: read_hours(s, first_s, query.until_s, url, _STATISTICS_MOST)
+        ask.server.store, lambda s: read_hours(s, first_s, query.until_s, url, 200_000)
     )
     return csv_answer(
         "downloads.csv",

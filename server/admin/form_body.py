@@ -13,10 +13,6 @@ from ...protocol.errors import ProtocolError
 _FIELDS_MOST = 500
 #: Characters of a boundary (RFC 2046, 5.1.1).
 _BOUNDARY_MOST = 70
-#: Bytes of a line in the head of a part.
-_LINE_MOST = 4096
-#: Lines in the head of a part.
-_LINES_MOST = 8
 
 
 def read_form(kind: str, body: bytes) -> Mapping[str, list[bytes]]:
@@ -56,8 +52,8 @@ def _fields_of_parts(kind: str, body: bytes) -> dict[str, list[bytes]]:
     # Strict: a line that goes on in the next one takes the more steps the longer it is.
     with PushMultipartParser(
         boundary,
-        max_header_size=_LINE_MOST,
-        max_header_count=_LINES_MOST,
+        max_header_size=4096,  # Bytes of a line in the head of a part.
+        max_header_count=8,
         max_segment_count=_FIELDS_MOST,
         strict=True,
     ) as parser:

@@ -19,12 +19,9 @@ from .web import Answer, csv_answer
 api = Operations("release", Scope.FILES)
 pages = PageRoutes(Scope.FILES)
 
-AT_ONCE = 10_000
-_WEEK_S = 7 * 86_400.0
-
 
 class PassesIn(Shape):
-    count: int = Field(1, ge=1, le=AT_ONCE)
+    count: int = Field(1, ge=1, le=10_000)
     kind: str = Field(min_length=1, max_length=64, description="A class of the policy's weights.")
     path: Text = Field("*", min_length=1, max_length=1024)
     not_before_s: Annotated[Hour, Field(description="Null: from now.")] = None
@@ -68,7 +65,7 @@ async def passes(ask: HandlerCall, query: ListQuery) -> Answer:
         passes=found.passes,
         total=found.total,
         classes=[(name, f"{name} (weight {weight:g})") for name, weight in weights.items()],
-        default_end=ask.now + _WEEK_S,
+        default_end=ask.now + 7 * 86_400.0,
         default_start=ask.now,
     )
 

@@ -28,13 +28,9 @@ api = Operations("policy", Scope.POLICY)
 pages = PageRoutes(Scope.POLICY)
 
 HOUR_S = 3600.0
-#: Replayed at most; a busier hour is thinned to this, in the order it came.
-ARRIVALS_MAX = 20_000
 _NOTE_MOST = 500
 #: The mean of fewer downloads tells nothing: one client is more than 3 % of it.
 COMPARED_LEAST = 30
-#: Not offered: Adaptive runs Fair, so it would be a choice without a difference.
-_UNOFFERED = frozenset({"adaptive"})
 #: Where a form leads that has changed the policy.
 _APPLIED = "/policy?applied=1"
 
@@ -160,7 +156,8 @@ async def begin_preview(
         raise Problem(429, "Other previews are running; try again.", headers=again)
     arrivals, capacity = [], None
     if workload == RECORDED:
-        arrivals = await ask.server.history.arrivals(ask.now - HOUR_S, ARRIVALS_MAX)
+        # Replayed at most; a busier hour is thinned to this, in the order it came.
+        arrivals = await ask.server.history.arrivals(ask.now - HOUR_S, 20_000)
         capacity = await _capacity(ask)
         if len(arrivals) < COMPARED_LEAST:
             raise Problem(
@@ -371,10 +368,11 @@ def _form(
     texts |= {name: str(ask.typed(forms.PREFIX + name, text)) for name, text in texts.items()}
     was = revisions.current.settings
     mine = [one for one in every if policy in one.policies and one.name not in MAIN]
+    # Not offered: Adaptive runs Fair, so it would be a choice without a difference.
     offered = [
         (name, kind.summary)
         for name, kind in POLICIES.items()
-        if name not in _UNOFFERED or name in (chosen, revisions.current.policy)
+        if name != "adaptive" or name in (chosen, revisions.current.policy)
     ]
     return ask.page(
         "policy.html",

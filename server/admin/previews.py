@@ -25,8 +25,6 @@ from ..accounts.hashing import Off
 from ..http.bounded_table import BoundedTable
 from ..store.records import ArrivalRecord
 
-KEPT = 40
-QUEUE = 4
 #: Arrivals that are encoded by one call, in less than a millisecond.
 _PART = 500
 RECORDED = "recorded"
@@ -98,12 +96,12 @@ class Previews:
 
     runner: Runner
     now: Callable[[], float]
-    by_key: BoundedTable[str, Preview] = field(default_factory=lambda: BoundedTable(KEPT))
+    by_key: BoundedTable[str, Preview] = field(default_factory=lambda: BoundedTable(40))
     _turn: DeferredLock = field(default_factory=DeferredLock)
 
     def room(self) -> bool:
         """Whether one more may wait for its turn."""
-        return len(self._turn.waiting) < QUEUE
+        return len(self._turn.waiting) < 4
 
     def begin(
         self,
@@ -171,7 +169,6 @@ def new_key() -> str:
 
 
 LIMIT_S = 120.0
-_NICE = "10"
 
 
 class Simulator:
@@ -196,7 +193,7 @@ class Simulator:
     def _play(self, request: bytes) -> bytes:
         if self._closed:
             raise PreviewFailed("The server is being stopped or restarted.")
-        environment = {**os.environ, "TIDEGATE_NICE": _NICE}
+        environment = {**os.environ, "TIDEGATE_NICE": "10"}
         arguments = [sys.executable, "-P", "-m", "tidegate.loadtest.sim.preview"]
         pipe = subprocess.PIPE
         with subprocess.Popen(

@@ -25,7 +25,6 @@ from .web import Answer
 api = Operations("queue", Scope.QUEUE)
 pages = PageRoutes(Scope.QUEUE)
 
-_BLOCK_MOST_S = 366 * 86_400.0
 _LIVE = (TicketState.WAITING, TicketState.READY)
 
 
@@ -100,7 +99,7 @@ class TicketsOut(Shape):
 class BlockIn(Shape):
     network: str = Field(min_length=2, max_length=64, description="Such as 192.0.2.0/24.")
     for_s: Annotated[float | None, AsSpan] = Field(
-        None, gt=0, le=_BLOCK_MOST_S, description="Null: for good."
+        None, gt=0, le=366 * 86_400.0, description="Null: for good."
     )
     note: Text = Field("", max_length=200)
 

@@ -38,15 +38,9 @@ api = Operations("report", Scope.READ)
 pages = PageRoutes(Scope.READ)
 
 _DAY_S = 86_400.0
-#: The report of a release reaches to this long after its hour.
-RELEASE_S = 3 * _DAY_S
 #: Spans end at a full five minutes, so a page that is loaded again finds the same report.
 _GRAIN_S = 300.0
 SPANS = {"24 hours": _DAY_S, "7 days": 7 * _DAY_S, "30 days": 30 * _DAY_S}
-_SHOWN = ("queue", "goodput", "flow", "wait", "eta", "faults")
-#: Rows of each table on the page; the CSV has all.
-_ROWS = 20
-_SALT = "tidegate.admin.report"
 
 
 def _plain_seconds(value: Any) -> Any:
@@ -119,7 +113,8 @@ def releases(rules: list[Sourced], now: float) -> list[PastRelease]:
     for rule in map(rule_out, rules):
         at_s, end_s = rule.hidden_until_s, now - now % _GRAIN_S
         if at_s is not None and at_s < end_s:
-            period = Period(at_s, min(at_s + RELEASE_S, end_s), rule.path)
+            # The report of a release reaches to this long after its hour.
+            period = Period(at_s, min(at_s + 3 * _DAY_S, end_s), rule.path)
             found.append(PastRelease(rule.path, period))
     return sorted(found, key=lambda one: -one.period.since_s)
 
@@ -215,7 +210,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str, object]]:
 
 
 def _signer(ask: HandlerCall) -> Signer:
-    return Signer(ask.admin.sessions.key, salt=_SALT, digest_method=hashlib.sha256)
+    return Signer(
+        ask.admin.sessions.key, salt="tidegate.admin.report", digest_method=hashlib.sha256
+    )
 
 
 @api.post("/report/links", scope=Scope.FILES, status=201)
@@ -249,7 +246,13 @@ async def _page(ask: HandlerCall, query: ReportQuery, template: str, **values: A
     report, whole = await ask.admin.reports.read(period)
     comparison = await _compare(ask, period, report)
     history, zone = from_first_value(whole), ask.zone
-    charts = [one for one in CHARTS if one.name in _SHOWN and not is_empty(one, history)]
+    charts = [
+        one
+        for one in CHARTS
+        if one.name in ("queue", "goodput", "flow", "wait", "eta", "faults")
+        and not is_empty(one, history)
+    ]
+    # Rows of each table on the page; the CSV has all.
     return ask.page(
         template,
         query=query,
@@ -258,7 +261,7 @@ async def _page(ask: HandlerCall, query: ReportQuery, template: str, **values: A
         comparison=comparison,
         sentences=sentences(report, comparison.found, lambda at: moment(at, zone)),
         pictures=[(one, picture(one, history, lambda at: moment(at, zone)[:16])) for one in charts],
-        rows=_ROWS,
+        rows=20,
         listed=LISTED,
         needed=COMPARED_LEAST,
         **values,

@@ -10,11 +10,8 @@ LIGHT_PAPER = "#fbfaf6"
 DARK_PAPER = "#10161c"
 #: Least contrast of text (WCAG 2.2, 1.4.3, level AA).
 LEAST_CONTRAST = 4.5
-_BLACK = "#000000"
-_WHITE = "#ffffff"
 #: Steps between a colour and black or white among which the first legible one is taken.
 _STEPS = 50
-_COLOUR = re.compile(r"#[0-9a-f]{6}")
 
 
 def colour_of(text: str) -> str:
@@ -22,7 +19,7 @@ def colour_of(text: str) -> str:
     colour = text.strip().lower()
     if len(colour) == 4:
         colour = "#" + "".join(2 * digit for digit in colour[1:])
-    if not _COLOUR.fullmatch(colour):
+    if not re.fullmatch(r"#[0-9a-f]{6}", colour):
         raise ValueError("Write a colour as #0b6e7f: a number sign and six hexadecimal digits.")
     return colour
 
@@ -42,7 +39,7 @@ def legible(colour: str, paper: str) -> str:
 
 def ink_on(ground: str) -> str:
     """Black or white, whichever is easier to read on the ground."""
-    return max(_BLACK, _WHITE, key=lambda ink: contrast(ink, ground))
+    return max("#000000", "#ffffff", key=lambda ink: contrast(ink, ground))
 
 
 def style_of(colour: str) -> str:

@@ -25,13 +25,8 @@ if TYPE_CHECKING:
 
 #: Steps of the report's charts and sums.
 _POINTS = 240
-#: Arrivals that the simulator plays; of more those around the peak.
-PLAYED_MOST = 20_000
-#: Reports that are kept.
-_KEPT = 8
 #: A kept report is shown for this time.
 _FRESH_S = 30.0
-_PEAKS = ("people_waiting", "goodput_bytes_s", "last_wait_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +105,8 @@ class Reports:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._turn = DeferredLock()
-        self._kept: BoundedTable[Period, tuple[float, Report, Series]] = BoundedTable(_KEPT)
+        # Reports that are kept.
+        self._kept: BoundedTable[Period, tuple[float, Report, Series]] = BoundedTable(8)
 
     async def read(self, period: Period) -> tuple[Report, Series]:
         """The report of a period, and the history for its charts. Raises StoreSilent."""
@@ -124,8 +120,9 @@ class Reports:
 
 async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
     since_s, until_s, wanted = period.since_s, period.until_s, period.wanted()
+    levels = ("people_waiting", "goodput_bytes_s", "last_wait_s")
     arrivals, files, peaks = await ask(
-        server.store, lambda c: read_period(c, since_s, until_s, wanted, _network_of, _PEAKS)
+        server.store, lambda c: read_period(c, since_s, until_s, wanted, _network_of, levels)
     )
     end_s = max(since_s + 1.0, min(until_s, server.now()))
     history = await server.history.read(since_s, end_s, _POINTS)
@@ -164,11 +161,10 @@ async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
 async def arrivals_to_play(server: Server, period: Period, report: Report) -> list[ArrivalRecord]:
     """The arrivals of a report, for the simulator. Raises StoreSilent."""
     peak_s = report.peak_people.at_s if report.peak_people else period.since_s
+    # Arrivals that the simulator plays; of more those around the peak.
     return await ask(
         server.store,
-        lambda c: read_around(
-            c, period.since_s, period.until_s, period.wanted(), peak_s, PLAYED_MOST
-        ),
+        lambda c: read_around(c, period.since_s, period.until_s, period.wanted(), peak_s, 20_000),
     )
 
 

@@ -45,8 +45,6 @@ from .repository import (
     utc,
 )
 
-#: A group takes memory for its old content, its new content, the joined copies and zstd's tables.
-_MEMORY_PER_WINDOW = 4
 #: Prefixes of the extended attributes that a person set. The system sets others on every file.
 _ATTRIBUTES = ("user.", "security.capability", "system.posix_acl")
 
@@ -70,7 +68,9 @@ class PublishSettings:
 
     @property
     def window_bytes(self) -> int:
-        return max(1 << 16, self.memory_bytes // _MEMORY_PER_WINDOW)
+        # A group takes memory for its old content, its new content, the joined copies and zstd's
+        # tables.
+        return max(1 << 16, self.memory_bytes // 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,6 @@ from .repair import (
 )
 from .schedule_steps import CarouselSettings, Mark, Phase, Run
 
-#: The times of datagrams are recorded at this interval, for `sent_s_ago`.
-_SENT_EVERY_S = 0.002
-
 
 class Carousel:
     """The schedule of one session for one object.
@@ -200,7 +197,8 @@ class Carousel:
     def next_step(self, now: float, limit: int) -> Run | Mark | None:
         """The next symbols to send, at most `limit`, or a mark; None: nothing before `wake_at`."""
         step = self._next_step(now, limit)
-        if step is not None and (not self._sent_at or now - self._sent_at[-1][1] >= _SENT_EVERY_S):
+        # The times of datagrams are recorded at this interval, for `sent_s_ago`.
+        if step is not None and (not self._sent_at or now - self._sent_at[-1][1] >= 0.002):
             self._sent_at.append((self._sequence, now))
         if isinstance(step, Run):
             self._sequence += len(step.symbols)

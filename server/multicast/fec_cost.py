@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-#: Candidates for k.
-XOR_GROUPS = (4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
 #: The loss while there are no reports: a quiet wired network with one weak receiver.
 PRIOR_LOSS = 0.01
 #: The most repair symbols of a block in an offer.
@@ -62,7 +60,10 @@ def cost_of_xor(receivers: Sequence[float], k: int, *, lossy_repair: bool = Fals
 
 def best_xor_group(receivers: Sequence[float]) -> int:
     """The group size of least cost."""
-    return min(XOR_GROUPS, key=lambda k: cost_of_xor(receivers, k))
+    # Candidates for k.
+    return min(
+        (4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128), key=lambda k: cost_of_xor(receivers, k)
+    )
 
 
 def cost_of_counting(receivers: Sequence[float], k: int) -> float:

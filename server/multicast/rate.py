@@ -16,9 +16,6 @@ from .rate_wish import RateSettings, RateWish
 
 #: The share of the rate for all sessions that wait for the first pass of another one.
 _TRICKLE = 0.05
-#: A member stays that can receive this share of the rate: repair of the rest costs the others 10 %,
-#: no more than a vote may (`rate_votes._WORTH`).
-_NEARLY = 0.9
 #: A slower member stays for this time: another download on its line, or work on its host, may end.
 _PATIENCE_S = 3.0
 
@@ -128,7 +125,9 @@ class RateControl:
         wish = self._wishes.get(member)
         if wish is None:
             return False
-        bearable = _NEARLY * self.rate_bytes_s
+        # A member stays that can receive this share of the rate: repair of the rest costs the
+        # others 10 %, no more than a vote may (`rate_votes._WORTH`).
+        bearable = 0.9 * self.rate_bytes_s
         if wish.declared_bytes_s < bearable:
             return True
         if wish.bearable_share(self._configured) * self._configured >= bearable:

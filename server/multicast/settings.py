@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 #: All hosts accept a datagram of this size (RFC 791). Smaller symbols would be mostly headers.
 LEAST_MTU = 576
 _SECONDS: dict[str, Any] = {"unit": "s"}
-_BYTES: dict[str, Any] = {"unit": "bytes"}
-_RATE: dict[str, Any] = {"unit": "bytes/s"}
 
 
 class MulticastSettings(BaseModel):
@@ -29,7 +27,7 @@ class MulticastSettings(BaseModel):
         ge=10_000,
         le=1e11,
         description="The rate of all sessions together, with Ethernet, IP and UDP headers.",
-        json_schema_extra=_RATE,
+        json_schema_extra={"unit": "bytes/s"},
     )
     threshold: int = Field(
         3, ge=2, le=100_000, description="Requests for one file that start a session."
@@ -63,7 +61,7 @@ class MulticastSettings(BaseModel):
         ge=0,
         le=1 << 40,
         description="Smaller files are never multicast.",
-        json_schema_extra=_BYTES,
+        json_schema_extra={"unit": "bytes"},
     )
     groups: str = Field(
         "",

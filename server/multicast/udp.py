@@ -32,10 +32,6 @@ _SIOCOUTQ = 0x5411
 _NETWORK = Path("/sys/class/net")
 #: linux/udp.h.
 _UDP_SEGMENT = 103
-#: The kernel's bounds for one call: 64 segments ...
-_MOST_SEGMENTS = 64
-#: ... and 65 507 bytes.
-_MOST_BYTES = 65_000
 #: linux/in.h and linux/in6.h.
 _IP_MTU_DISCOVER = 10
 _IP_MTU = 14
@@ -63,8 +59,6 @@ class BufferTuning(NamedTuple):
 
 
 TUNING = BufferTuning()
-#: SO_SNDBUF grants twice the given number.
-_KERNEL_SHARE = TUNING.kernel_bytes / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +136,8 @@ class GroupSender:
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         try:
             self._socket.setblocking(False)
-            waiting = int(rate_bytes_s * TUNING.waiting_s * _KERNEL_SHARE)
+            # SO_SNDBUF grants twice the given number.
+            waiting = int(rate_bytes_s * TUNING.waiting_s * TUNING.kernel_bytes / 2)
             waiting = min(TUNING.most_send_buffer, max(TUNING.least_send_buffer, waiting))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, waiting)
             if interface.is_ipv6:
@@ -213,7 +208,8 @@ class GroupSender:
         """
         count = len(pieces) // parts
         done = 0
-        most = min(_MOST_SEGMENTS, _MOST_BYTES // size)
+        # The kernel's bounds for one call: 64 segments and 65 507 bytes.
+        most = min(64, 65_000 // size)
         while done < count:
             some = min(most, count - done) if self.offload else 1
             batch = pieces[done * parts : (done + some) * parts]

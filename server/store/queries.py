@@ -29,19 +29,16 @@ def write_digest(connection: Connection, key: str, body: Mapping[str, Any], now:
     put(connection, DIGESTS, {"key": key, "body": dict(body), "used_s": now})
 
 
-#: How long rows are kept, by their table and the column of their time, in days.
-_KEPT_DAYS = (
-    (EVENTS, "at_s", 30),
-    (ARRIVALS, "at_s", 30),
-    (DIGESTS, "used_s", 90),
-    (USAGE_HOURS, "hour_s", 90),
-    (USAGE, "at_s", 365),
-)
-
-
 def forget(connection: Connection, now: float) -> None:
     """Delete rows that are too old."""
-    for table, name, days in _KEPT_DAYS:
+    # How long rows are kept, by their table and the column of their time, in days.
+    for table, name, days in (
+        (EVENTS, "at_s", 30),
+        (ARRIVALS, "at_s", 30),
+        (DIGESTS, "used_s", 90),
+        (USAGE_HOURS, "hour_s", 90),
+        (USAGE, "at_s", 365),
+    ):
         connection.execute(delete(table).where(table.c[name] < now - days * 86_400.0))
 
 

@@ -27,9 +27,7 @@ from .settings import TorrentSettings
 from .swarm import Brake, Census, Swarm
 
 ANNOUNCE = "/-/announce"
-SCRAPE = "/-/scrape"
 MAGNET = "/-/magnet"
-_TYPE = (b"Content-Type", b"application/x-bittorrent")
 _PLAIN = (b"Content-Type", b"text/plain; charset=utf-8")
 _NO_STORE = (b"Cache-Control", b"no-store")
 
@@ -60,7 +58,7 @@ class TorrentRoom:
         self.announces_total = 0
         site.add_maker(self.answer)
         site.add_route(ANNOUNCE, self._announce)
-        site.add_route(SCRAPE, self._scrape)
+        site.add_route("/-/scrape", self._scrape)
         site.add_route(MAGNET, self._magnet)
 
     @property
@@ -99,7 +97,11 @@ class TorrentRoom:
         def answer(made: Metainfo) -> None:
             body = made.document(self._tracker(request), self._seeds(request, made.url_path))
             tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-            fields = [_TYPE, (b"ETag", tag.encode("ascii")), (b"Cache-Control", b"no-cache")]
+            fields = [
+                (b"Content-Type", b"application/x-bittorrent"),
+                (b"ETag", tag.encode("ascii")),
+                (b"Cache-Control", b"no-cache"),
+            ]
             request.respond(200, fields, body)
 
         self._when_made(request, file, answer)
