@@ -10,26 +10,32 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from .chronicle import Chronicle, Doing, Lifeline
 
 MOST_BARS = 400
-# Lengths in pixels: the picture, its margins, the curve above and the bars below.
-_WIDTH = 960
-_LEFT = 62
-_RIGHT = 16
-_TOP = 46
-_CURVE = 150
-_GAP = 34
-_BARS = 440
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Lengths of the picture in pixels, and its colours. The rest is as the page around it."""
+
+    width: int = 960
+    left: int = 62
+    right: int = 16
+    top: int = 46
+    curve: int = 150
+    gap: int = 34
+    bars: int = 440
+    turned_away: str = "#c43d33"
+    served: str = "#5d7183"
+    excess: str = "#e79a90"
+
+
+PLOT = Plot()
 _COLOURS = {Doing.WAITING: "#7aa6d8", Doing.CONNECTED: "#3f9b57", Doing.PAUSED: "#e2b23c"}
-_DOT = "#c43d33"
-_SERVED = "#5d7183"
-_EXCESS = "#e79a90"
-#: As the page around it has them, light or dark.
-_INK = "currentColor"
-_PAPER = "Canvas"
 
 
 def draw(
@@ -43,26 +49,26 @@ def draw(
     if len(numbers) > MOST_BARS:
         shown = [numbers[i * len(numbers) // MOST_BARS] for i in range(MOST_BARS)]
         title += f" ({MOST_BARS} of {len(numbers)} clients)"
-    span = _WIDTH - _LEFT - _RIGHT
-    height = _TOP + _CURVE + _GAP + _BARS + 40
+    span = PLOT.width - PLOT.left - PLOT.right
+    height = PLOT.top + PLOT.curve + PLOT.gap + PLOT.bars + 40
 
     def x(at: float) -> float:
-        return _LEFT + span * min(max(at, 0.0), until_s) / until_s
+        return PLOT.left + span * min(max(at, 0.0), until_s) / until_s
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'width="{_WIDTH}" height="{height}" role="img" font-family="system-ui,sans-serif" '
-        f'font-size="11" fill="{_INK}"><title>{escape(title)}</title>'
-        f'<rect width="{_WIDTH}" height="{height}" fill="{_PAPER}"/>'
-        f'<text x="{_LEFT}" y="18" font-size="14" font-weight="600">{escape(title)}</text>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PLOT.width} {height}" '
+        f'width="{PLOT.width}" height="{height}" role="img" font-family="system-ui,sans-serif" '
+        f'font-size="11" fill="currentColor"><title>{escape(title)}</title>'
+        f'<rect width="{PLOT.width}" height="{height}" fill="Canvas"/>'
+        f'<text x="{PLOT.left}" y="18" font-size="14" font-weight="600">{escape(title)}</text>',
         _legend(),
         _curve(chronicle, bandwidth_bytes_s, until_s, span),
     ]
-    top = _TOP + _CURVE + _GAP
+    top = PLOT.top + PLOT.curve + PLOT.gap
     parts.append(_bars([chronicle.bars[number] for number in shown], until_s, top, x))
-    parts.append(_axis(until_s, top + _BARS, x))
+    parts.append(_axis(until_s, top + PLOT.bars, x))
     parts.append(
-        f'<text transform="translate(14 {top + _BARS / 2}) rotate(-90)" text-anchor="middle">'
+        f'<text transform="translate(14 {top + PLOT.bars / 2}) rotate(-90)" text-anchor="middle">'
         "clients, by arrival</text></svg>"
     )
     return "".join(parts)
@@ -82,11 +88,11 @@ def _legend() -> str:
         (_COLOURS[Doing.WAITING], "waiting"),
         (_COLOURS[Doing.CONNECTED], "connected"),
         (_COLOURS[Doing.PAUSED], "paused"),
-        (_DOT, "turned away"),
-        (_SERVED, "demand served"),
-        (_EXCESS, "demand beyond it"),
+        (PLOT.turned_away, "turned away"),
+        (PLOT.served, "demand served"),
+        (PLOT.excess, "demand beyond it"),
     ]
-    parts, left = [], float(_LEFT)
+    parts, left = [], float(PLOT.left)
     for colour, text in items:
         parts.append(
             f'<rect x="{left:.0f}" y="27" width="10" height="10" fill="{colour}"/>'
@@ -111,26 +117,26 @@ def _curve(chronicle: Chronicle, bandwidth_bytes_s: float, until_s: float, span:
     ]
     # Far above capacity nothing is to be seen any more: the axis ends at six times it.
     top_value = min(max([*demand, bandwidth_bytes_s]), 6.0 * bandwidth_bytes_s)
-    base = _TOP + _CURVE
+    base = PLOT.top + PLOT.curve
 
     def area(values: Sequence[float], colour: str) -> str:
-        points = [f"{_LEFT},{base}"]
+        points = [f"{PLOT.left},{base}"]
         for column, value in enumerate(values):
-            left = _LEFT + span * column / columns
-            right = _LEFT + span * (column + 1) / columns
-            y = base - _CURVE * min(value, top_value) / top_value
+            left = PLOT.left + span * column / columns
+            right = PLOT.left + span * (column + 1) / columns
+            y = base - PLOT.curve * min(value, top_value) / top_value
             points += [f"{left:.1f},{y:.1f}", f"{right:.1f},{y:.1f}"]
-        points.append(f"{_LEFT + span},{base}")
+        points.append(f"{PLOT.left + span},{base}")
         return f'<polygon points="{" ".join(points)}" fill="{colour}"/>'
 
-    line = base - _CURVE * bandwidth_bytes_s / top_value
+    line = base - PLOT.curve * bandwidth_bytes_s / top_value
     return (
-        area(demand, _EXCESS)
-        + area(served, _SERVED)
-        + f'<path d="M{_LEFT} {line:.1f}h{span}" stroke="{_INK}" stroke-dasharray="4 3" '
-        f'stroke-width=".8"/><text x="{_LEFT - 6}" y="{line + 4:.1f}" text-anchor="end">link</text>'
-        f'<text x="{_LEFT - 6}" y="{_TOP + 8}" text-anchor="end">{_rate(top_value)}</text>'
-        f'<text x="{_LEFT - 6}" y="{base}" text-anchor="end">0</text>'
+        area(demand, PLOT.excess)
+        + area(served, PLOT.served)
+        + f'<path d="M{PLOT.left} {line:.1f}h{span}" stroke="currentColor" stroke-dasharray="4 3" '
+        f'stroke-width=".8"/><text x="{PLOT.left - 6}" y="{line + 4:.1f}" text-anchor="end">link</text>'
+        f'<text x="{PLOT.left - 6}" y="{PLOT.top + 8}" text-anchor="end">{_rate(top_value)}</text>'
+        f'<text x="{PLOT.left - 6}" y="{base}" text-anchor="end">0</text>'
     )
 
 
@@ -142,7 +148,7 @@ def _rate(bytes_s: float) -> str:
 
 
 def _bars(bars: Sequence[Lifeline], until_s: float, top: float, x: Callable[[float], float]) -> str:
-    pitch = _BARS / max(1, len(bars))
+    pitch = PLOT.bars / max(1, len(bars))
     thick = max(0.5, 0.8 * pitch)
     paths: dict[Doing, list[str]] = {doing: [] for doing in Doing}
     dots: list[str] = []
@@ -162,7 +168,7 @@ def _bars(bars: Sequence[Lifeline], until_s: float, top: float, x: Callable[[flo
     )
     if dots:
         drawn += (
-            f'<path d="{"".join(dots)}" stroke="{_DOT}" stroke-linecap="round" '
+            f'<path d="{"".join(dots)}" stroke="{PLOT.turned_away}" stroke-linecap="round" '
             f'stroke-width="{max(0.9, thick):.2f}" opacity=".7"/>'
         )
     return drawn
@@ -172,17 +178,17 @@ def _axis(until_s: float, base: float, x: Callable[[float], float]) -> str:
     step = next(
         (s for s in (60, 120, 300, 600, 1200, 3600, 7200) if until_s / s <= 12), until_s / 10
     )
-    parts = [f'<path d="M{_LEFT} {base:.1f}H{_WIDTH - _RIGHT}" stroke="{_INK}"/>']
+    parts = [f'<path d="M{PLOT.left} {base:.1f}H{PLOT.width - PLOT.right}" stroke="currentColor"/>']
     at = 0.0
     while at <= until_s + 1e-6:
         parts.append(
-            f'<path d="M{x(at):.1f} {base:.1f}v4" stroke="{_INK}"/>'
+            f'<path d="M{x(at):.1f} {base:.1f}v4" stroke="currentColor"/>'
             f'<text x="{x(at):.1f}" y="{base + 16:.1f}" text-anchor="middle">'
             f"{at / 60:.0f}</text>"
         )
         at += step
     parts.append(
-        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{base + 32:.1f}" text-anchor="middle">'
+        f'<text x="{(PLOT.left + PLOT.width - PLOT.right) / 2}" y="{base + 32:.1f}" text-anchor="middle">'
         "minutes</text>"
     )
     return "".join(parts)
