@@ -162,11 +162,6 @@ class ReleaseDay:
 
 RELEASE_DAY = ReleaseDay()
 
-#: Bounded Pareto, 1 KB to 1 GB. With alpha 0.35 the mean is 4 MB; few files hold most bytes.
-PARETO_ALPHA = 0.35
-PARETO_LOW_BYTES = 1_000
-PARETO_HIGH_BYTES = 1_000_000_000
-
 
 def bounded_pareto(u: float, alpha: float, low: float, high: float) -> float:
     """The `u`-quantile (0 <= u < 1) of a Pareto distribution cut at `low` and `high`."""
@@ -227,11 +222,13 @@ def release_pareto(
 ) -> Workload:
     """Release day whose file sizes are bounded Pareto, 1 KB to 1 GB; each file its own name."""
 
-    def draw(rng: random.Random, number: int) -> File:
-        size = bounded_pareto(rng.random(), PARETO_ALPHA, PARETO_LOW_BYTES, PARETO_HIGH_BYTES)
-        return File(f"f{number}", int(size))
+    # With this alpha the mean is 4 MB; few files hold most bytes.
+    alpha, low, high = 0.35, 1_000, 1_000_000_000
 
-    mean = bounded_pareto_mean(PARETO_ALPHA, PARETO_LOW_BYTES, PARETO_HIGH_BYTES)
+    def draw(rng: random.Random, number: int) -> File:
+        return File(f"f{number}", int(bounded_pareto(rng.random(), alpha, low, high)))
+
+    mean = bounded_pareto_mean(alpha, low, high)
     return _release("release-pareto", seed, shape, draw, mean, abandon)
 
 

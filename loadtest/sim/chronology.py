@@ -134,7 +134,8 @@ def _curve(chronicle: Chronicle, bandwidth_bytes_s: float, until_s: float, span:
         area(demand, PLOT.excess)
         + area(served, PLOT.served)
         + f'<path d="M{PLOT.left} {line:.1f}h{span}" stroke="currentColor" stroke-dasharray="4 3" '
-        f'stroke-width=".8"/><text x="{PLOT.left - 6}" y="{line + 4:.1f}" text-anchor="end">link</text>'
+        f'stroke-width=".8"/><text x="{PLOT.left - 6}" y="{line + 4:.1f}" '
+        'text-anchor="end">link</text>'
         f'<text x="{PLOT.left - 6}" y="{PLOT.top + 8}" text-anchor="end">{_rate(top_value)}</text>'
         f'<text x="{PLOT.left - 6}" y="{base}" text-anchor="end">0</text>'
     )
@@ -188,7 +189,7 @@ def _axis(until_s: float, base: float, x: Callable[[float], float]) -> str:
         )
         at += step
     parts.append(
-        f'<text x="{(PLOT.left + PLOT.width - PLOT.right) / 2}" y="{base + 32:.1f}" text-anchor="middle">'
-        "minutes</text>"
+        f'<text x="{(PLOT.left + PLOT.width - PLOT.right) / 2}" y="{base + 32:.1f}" '
+        'text-anchor="middle">minutes</text>'
     )
     return "".join(parts)

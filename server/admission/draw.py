@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..files.transfer import FileKey, Representation
+from ..http.answers import JSON_NOW
 
 ROUTE = "/-/prequeue"
 
@@ -288,5 +289,4 @@ class Prequeue:
         if found is None:
             request.refuse(404, "not-found", "There is no such draw.")
             return
-        fields = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]
-        request.respond(200, fields, json.dumps(found.document(now)).encode())
+        request.respond(200, JSON_NOW, json.dumps(found.document(now)).encode())

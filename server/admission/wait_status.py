@@ -23,7 +23,7 @@ from collections.abc import Callable
 from ...policies.contract import Estimate, TicketState
 from ...protocol.errors import BadToken
 from ...protocol.ticket import KeyRing
-from ..http.answers import Header
+from ..http.answers import JSON_NOW, Header
 from ..http.proxies import block_of
 from ..http.request import Request
 from .client_keys import find_ticket
@@ -80,8 +80,7 @@ class WaitStatus:
 
     def _tell(self, request: Request, number: int, more: list[Header]) -> None:
         body = json.dumps(self._document(number), separators=(",", ":")).encode("ascii")
-        fields = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"), *more]
-        request.respond(200, fields, body + b"\n")
+        request.respond(200, [*JSON_NOW, *more], body + b"\n")
 
     def _document(self, number: int) -> dict[str, object]:
         row = self._gate.policy.ticket(number)

@@ -10,8 +10,6 @@ from ..admission.actions import QueueActions
 from .key_values import KeyValues
 from .problems import wrong
 
-_DOCUMENT = "blocks"
-
 
 @dataclass(frozen=True, slots=True)
 class BlockedNetwork:
@@ -34,7 +32,7 @@ class BlockedNetworks:
         self._documents = documents
         self._now = now
         self._by_network = {
-            row["network"]: BlockedNetwork(**row) for row in documents.read_list(_DOCUMENT)
+            row["network"]: BlockedNetwork(**row) for row in documents.read_list("blocks")
         }
 
     def open(self) -> None:
@@ -60,7 +58,7 @@ class BlockedNetworks:
         return self._actions.unblock(network) or known
 
     def _write(self) -> None:
-        self._documents.write_list(_DOCUMENT, [asdict(block) for block in self.all()])
+        self._documents.write_list("blocks", [asdict(block) for block in self.all()])
 
 
 def network_of(text: str) -> str:

@@ -24,7 +24,6 @@ STATES = {
     "closed": Wait(10.0, 4711, 212, False),
     "pre-queue": Wait(600.0),
 }
-_DOCUMENT = "waiting"
 _KEPT = ((b"Cache-Control", b"public, max-age=3600"), (b"X-Content-Type-Options", b"nosniff"))
 
 
@@ -63,7 +62,7 @@ class Branding:
         self._documents = documents
         self._announcement = ""
         self._resumes_s: float | None = None
-        kept = documents.read(_DOCUMENT)
+        kept = documents.read("waiting")
         # Earlier versions kept one title and one text here.
         every = {name: kept[name] for name in ("title", "text") if kept.get(name)}
         self.look = Look(
@@ -78,7 +77,7 @@ class Branding:
         """Store this look and apply it."""
         self.look = look
         body = {**asdict(look), "logo": base64.b64encode(look.logo).decode()}
-        self._documents.write(_DOCUMENT, body)
+        self._documents.write("waiting", body)
         self._apply(look)
 
     def announce(self, text: str, resumes_s: float | None) -> None:

@@ -13,7 +13,6 @@ from .branding import Branding
 from .key_values import KeyValues
 
 TEXT_MAX = 500
-_DOCUMENT = "doors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,12 @@ class Doors:
         self._gate = gate
         self._branding = branding
         self._documents = documents
-        self.state = DoorState(**documents.read(_DOCUMENT))
+        self.state = DoorState(**documents.read("doors"))
 
     def change(self, state: DoorState) -> None:
         """Store this state and apply it."""
         self.state = state
-        self._documents.write(_DOCUMENT, asdict(state))
+        self._documents.write("doors", asdict(state))
         self.put_in_force()
 
     def put_in_force(self) -> None:

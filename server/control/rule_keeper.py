@@ -12,7 +12,6 @@ from ..admission.rules import Rule, RuleBook, openings
 from .key_values import KeyValues
 
 Source = Literal["configuration", "admin"]
-_DOCUMENT = "rules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class RuleKeeper:
         self._real_url = real_url
         self.configured: tuple[Rule, ...] = tuple(configured)
         self.own: tuple[Rule, ...] = tuple(
-            Rule.model_validate(row) for row in documents.read_list(_DOCUMENT)
+            Rule.model_validate(row) for row in documents.read_list("rules")
         )
 
     def all(self) -> list[Sourced]:
@@ -66,7 +65,7 @@ class RuleKeeper:
         """Replace and store the operators' rules."""
         self.own = tuple(rules)
         rows = [rule.model_dump(mode="json", exclude_defaults=True) for rule in rules]
-        self._documents.write_list(_DOCUMENT, rows)
+        self._documents.write_list("rules", rows)
         self.put_in_force()
 
     def put_in_force(self) -> None:

@@ -14,7 +14,7 @@ from ..files.pacer import Pacer
 from ..files.paths import split_path
 from ..files.site import Site
 from ..files.transfer import Admission, Representation
-from ..http.answers import Header
+from ..http.answers import JSON_NOW, Header
 from ..http.clock import Reactor
 from ..http.request import ListenerBounds, Request
 from .found_again import MovesJournal, request_of
@@ -164,8 +164,7 @@ class GateRoom:
             "origin": self._origin is not None,
             "seen": name is not None and self._diag.look(self._diag.find(name)) is not None,
         }
-        fields = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]
-        request.respond(200, fields, json.dumps(told).encode())
+        request.respond(200, JSON_NOW, json.dumps(told).encode())
 
     def stop(self) -> None:
         """Receive no more."""

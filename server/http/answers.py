@@ -19,6 +19,9 @@ STATUS_LINE: Mapping[int, bytes] = {
 
 PROBLEM_JSON = problems.MEDIA_TYPE.encode("ascii")
 HTML = b"text/html; charset=utf-8"
+NO_STORE: Header = (b"Cache-Control", b"no-store")
+#: The fields of a JSON document that is of this moment.
+JSON_NOW: tuple[Header, Header] = ((b"Content-Type", b"application/json"), NO_STORE)
 
 #: What is said of what is not there: status, code, detail.
 NOT_FOUND = (404, "not-found", "There is nothing here under this name.")
@@ -115,7 +118,7 @@ def problem_answer(
         content_type, body = PROBLEM_JSON, problems.document(status, code, detail, **members)
     fields = [
         (b"Content-Type", content_type),
-        (b"Cache-Control", b"no-store"),
+        NO_STORE,
         (b"Vary", b"Accept, Accept-Language"),
         (b"X-Content-Type-Options", b"nosniff"),
     ]

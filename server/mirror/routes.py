@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 from ...protocol.channel import check_channel
 from ...protocol.errors import ProtocolError
 from ...protocol.mirror_report import SIGNATURE_HEADER, decode_report
+from ..http.answers import JSON_NOW
 from ..http.clock import Clock, cancel
 from ..http.request import Request
 from .admitted import read_admitted
@@ -24,7 +25,6 @@ from .registry import Registry
 from .repository import Repository, RepositoryProblem
 
 PREFIX = "/-/mirrors"
-_JSON = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]
 #: Below the 30 s after which proxies and programs give up on a silent answer.
 _HOLD_S = 25.0
 
@@ -101,7 +101,7 @@ class MirrorOrigin:
             elif not parts:
                 rows = [asdict(standing) for standing in self.registry.standings(self._now())]
                 body = {"latest": dict(self.registry.latest), "mirrors": rows}
-                request.respond(200, _JSON, json.dumps(body).encode("ascii"))
+                request.respond(200, JSON_NOW, json.dumps(body).encode("ascii"))
             elif len(parts) == 2 and parts[1] == "next":
                 self._hold(request, check_channel(parts[0]))
             else:
@@ -149,7 +149,7 @@ class MirrorOrigin:
         channel = self._waiting[request][0]
         self._gone(request)
         body = {"channel": channel, "latest": self.registry.latest.get(channel, 0)}
-        request.respond(200, _JSON, json.dumps(body).encode("ascii"))
+        request.respond(200, JSON_NOW, json.dumps(body).encode("ascii"))
 
 
 def _identity(path: Path) -> object:

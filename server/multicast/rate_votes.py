@@ -13,11 +13,8 @@ from dataclasses import dataclass, field
 
 from ..http.prefix_shares import PrefixShares
 
-#: To leave out this share of the voters ...
-_LEFT_OUT = 0.2
-#: ... is worth this share of the rate: a fifth of the voters never costs more than a tenth of it.
-_WORTH = 0.1
-_EXPONENT = math.log(1 - _WORTH) / math.log(1 - _LEFT_OUT)
+#: A fifth of the voters never costs more than a tenth of the rate.
+_EXPONENT = math.log(1 - 0.1) / math.log(1 - 0.2)
 #: Bounds a session's memory, and the time of a count to about 0.1 ms.
 MOST_VOTES = 1024
 

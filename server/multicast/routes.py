@@ -7,6 +7,7 @@ import re
 
 from ...protocol.errors import ProtocolError
 from ...protocol.session_report import decode_report, encode_answer
+from ..http.answers import JSON_NOW, NO_STORE
 from ..http.proxies import block_of
 from ..http.request import Request
 from .live import LiveSession
@@ -15,9 +16,7 @@ from .sessions import Sessions
 PREFIX = "/-/multicast"
 METHODS = ("GET", "HEAD", "POST")
 _PATH = re.compile(rb"/-/multicast/([0-9a-f]{16})/(report|hashes|repair)\Z")
-_JSON = (b"Content-Type", b"application/json")
 _BINARY = (b"Content-Type", b"application/octet-stream")
-_NO_STORE = (b"Cache-Control", b"no-store")
 _RANGE = rb"[0-9]{1,18}-[0-9]{1,18}"
 _REPAIR = re.compile(rb"([A-Za-z0-9_-]{1,64}) bytes=(" + _RANGE + rb"(?:," + _RANGE + rb")*)\Z")
 
@@ -40,7 +39,7 @@ class MulticastRoutes:
             return
         what = match[2]
         if what == b"hashes":
-            request.respond(200, [_BINARY, _NO_STORE], b"".join(session.hashes))
+            request.respond(200, [_BINARY, NO_STORE], b"".join(session.hashes))
         elif request.method != b"POST":
             request.refuse(405, "method-not-allowed", "Only POST.", [(b"Allow", b"POST")])
         elif what == b"report":
@@ -59,7 +58,7 @@ class MulticastRoutes:
         if answer.action == "continue" and answer.report_window_s == window_s:
             request.respond(204)
         else:
-            request.respond(200, [_JSON, _NO_STORE], encode_answer(answer))
+            request.respond(200, JSON_NOW, encode_answer(answer))
 
     def _repair(self, request: Request, session: LiveSession) -> None:
         match = _REPAIR.match(request.body)
@@ -79,7 +78,7 @@ class MulticastRoutes:
         if data is None:
             request.refuse(409, "too-much-repair", "Fetch the rest as ranges of the file itself.")
         else:
-            request.respond(200, [_BINARY, _NO_STORE], data)
+            request.respond(200, [_BINARY, NO_STORE], data)
 
     def _status(self, request: Request) -> None:
         rows = [
@@ -100,4 +99,4 @@ class MulticastRoutes:
             }
             for session in self._sessions.running
         ]
-        request.respond(200, [_JSON, _NO_STORE], json.dumps({"sessions": rows}).encode())
+        request.respond(200, JSON_NOW, json.dumps({"sessions": rows}).encode())

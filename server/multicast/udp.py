@@ -9,6 +9,7 @@ Twisted's, which has neither segmentation nor source-specific joins.
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import fcntl
 import ipaddress
@@ -24,19 +25,24 @@ from typing import NamedTuple
 
 from ...protocol.errors import ProtocolError
 
-#: linux/socket.h.
-_SOL_UDP = 17
-#: ioctl(2) of linux/sockios.h: an interface's address, and the bytes in a send queue.
-_SIOCGIFADDR = 0x8915
-_SIOCOUTQ = 0x5411
+
+class Kernel(enum.IntEnum):
+    """Numbers of Linux that the standard library does not name."""
+
+    #: linux/socket.h and linux/udp.h.
+    SOL_UDP = 17
+    UDP_SEGMENT = 103
+    #: ioctl(2) of linux/sockios.h: an interface's address, and the bytes in a send queue.
+    SIOCGIFADDR = 0x8915
+    SIOCOUTQ = 0x5411
+    #: linux/in.h and linux/in6.h.
+    IP_MTU_DISCOVER = 10
+    IP_MTU = 14
+    IPV6_MTU_DISCOVER = 23
+    IPV6_MTU = 24
+
+
 _NETWORK = Path("/sys/class/net")
-#: linux/udp.h.
-_UDP_SEGMENT = 103
-#: linux/in.h and linux/in6.h.
-_IP_MTU_DISCOVER = 10
-_IP_MTU = 14
-_IPV6_MTU_DISCOVER = 23
-_IPV6_MTU = 24
 #: A datagram beyond the MTU is an error. In fragments, the loss of one would lose all.
 _PMTUDISC_DO = struct.pack("@i", 2)
 _NO_OFFLOAD = frozenset({errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
@@ -121,7 +127,7 @@ def _index_of_4(address: str) -> int:
         for index, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
                 asked = struct.pack("@256s", name.encode())
-                if fcntl.ioctl(probe, _SIOCGIFADDR, asked)[20:24] == wanted:
+                if fcntl.ioctl(probe, Kernel.SIOCGIFADDR, asked)[20:24] == wanted:
                     return index
     return 0
 
@@ -144,14 +150,14 @@ class GroupSender:
                 index = struct.pack("@I", interface.index)
                 self._set(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
                 self._set(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, struct.pack("@i", ttl))
-                self._set(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
+                self._set(socket.IPPROTO_IPV6, Kernel.IPV6_MTU_DISCOVER, _PMTUDISC_DO)
                 self._socket.bind((interface.address, 0, 0, interface.index))
                 self._socket.connect((group, port, 0, interface.index))
             else:
                 address = socket.inet_aton(interface.address)
                 self._set(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, address)
                 self._set(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, struct.pack("@B", ttl))
-                self._set(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
+                self._set(socket.IPPROTO_IP, Kernel.IP_MTU_DISCOVER, _PMTUDISC_DO)
                 self._socket.bind((interface.address, 0))
                 self._socket.connect((group, port))
         except OSError as error:
@@ -159,9 +165,9 @@ class GroupSender:
             raise ProtocolError(
                 f"multicast to {group} from {interface.address} is not possible: {error.strerror}"
             ) from error
-        self._mtu_option = (
-            (socket.IPPROTO_IPV6, _IPV6_MTU) if interface.is_ipv6 else (socket.IPPROTO_IP, _IP_MTU)
-        )
+        is_ipv6 = interface.is_ipv6
+        level = socket.IPPROTO_IPV6 if is_ipv6 else socket.IPPROTO_IP
+        self._mtu_option = (level, Kernel.IPV6_MTU if is_ipv6 else Kernel.IP_MTU)
         self.offload = True
         self.datagrams = 0
         #: The kernel's count for a byte of the last sends.
@@ -184,7 +190,7 @@ class GroupSender:
 
     def _counted(self) -> int:
         try:
-            counted = fcntl.ioctl(self._socket, _SIOCOUTQ, b"\0" * 4)
+            counted = fcntl.ioctl(self._socket, Kernel.SIOCOUTQ, b"\0" * 4)
         except OSError:
             return 0
         return int.from_bytes(counted, sys.byteorder)
@@ -213,7 +219,9 @@ class GroupSender:
         while done < count:
             some = min(most, count - done) if self.offload else 1
             batch = pieces[done * parts : (done + some) * parts]
-            ancillary = [(_SOL_UDP, _UDP_SEGMENT, struct.pack("@H", size))] if some > 1 else []
+            ancillary = (
+                [(Kernel.SOL_UDP, Kernel.UDP_SEGMENT, struct.pack("@H", size))] if some > 1 else []
+            )
             before = self._counted()
             try:
                 self._socket.sendmsg(batch, ancillary)

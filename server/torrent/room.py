@@ -18,6 +18,7 @@ from ..files.paths import TORRENT, split_path, url_of
 from ..files.site import Site
 from ..files.transfer import HasTorrent, kept_from_all
 from ..files.tree import IsDirectory, NotHere
+from ..http.answers import NO_STORE
 from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock
 from ..http.request import Request
@@ -29,7 +30,6 @@ from .swarm import Brake, Census, Swarm
 ANNOUNCE = "/-/announce"
 MAGNET = "/-/magnet"
 _PLAIN = (b"Content-Type", b"text/plain; charset=utf-8")
-_NO_STORE = (b"Cache-Control", b"no-store")
 
 
 class TorrentRoom:
@@ -118,7 +118,7 @@ class TorrentRoom:
             name = file.rep.path.rpartition(b"/")[2].decode("utf-8")
             link = made.magnet(name, self._tracker(request), self._seeds(request, made.url_path))
             place = (b"Location", link.encode("ascii"))
-            request.respond(302, [_PLAIN, _NO_STORE, place], link.encode("ascii") + b"\n")
+            request.respond(302, [_PLAIN, NO_STORE, place], link.encode("ascii") + b"\n")
 
         self._when_made(request, file, answer)
 
@@ -208,4 +208,4 @@ class TorrentRoom:
 
     @staticmethod
     def _respond(request: Request, answer: Any) -> None:
-        request.respond(200, [_PLAIN, _NO_STORE], library().bencode(answer))
+        request.respond(200, [_PLAIN, NO_STORE], library().bencode(answer))
