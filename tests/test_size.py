@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.size import BUDGETS, measured
+from tests.size import BUDGETS, ROOT, by_feature, measured
 
 
 @pytest.mark.parametrize("room", BUDGETS)
@@ -15,6 +16,14 @@ def test_a_room_keeps_to_its_budget(room: str) -> None:
     most, size = BUDGETS[room], measured()[room]
     assert size.lines <= most.lines, f"{room} has more lines than its budget in tests/size.py"
     assert size.constants <= most.constants, f"{room} has more constants than its budget"
+
+
+def test_the_document_says_what_each_feature_takes() -> None:
+    text = (ROOT / "docs/decisions/packaging.md").read_text("utf-8")
+    told = re.findall(r"(?m)^\| ([^|]+) \| ([0-9.]+) \|$", text)
+    assert {name: float(thousands) for name, thousands in told} == pytest.approx(
+        {name: lines / 1000 for name, lines in by_feature().items()}, rel=0.08, abs=0.06
+    )
 
 
 def test_each_slow_test_is_one_of_the_suite() -> None:
