@@ -22,6 +22,7 @@ from pathlib import Path
 import tidegate
 from bench.shared.ending import end_cleanly
 from bench.shared.ports import free_port
+from bench.shared.processes import cpu_s
 from bench.shared.subject import require
 
 #: Profiles name their files relative to this folder.
@@ -97,6 +98,10 @@ def server(name: str, folder: Path, *options: str) -> Iterator[str]:
         url = wait_for(f"The server {name}", log, "ready http", running).split()[-1].rstrip("/")
         yield url
         require(running.poll() is None, f"The server {name} ended before its load did.")
+        status = Path(f"/proc/{running.pid}/status").read_text().partition("VmRSS:")[2].split()[0]
+        print(
+            f"{name}: {int(status) / 1e3:.0f} MB, {cpu_s(running.pid):.1f} s of a core", flush=True
+        )
 
 
 def arguments() -> argparse.Namespace:
