@@ -140,6 +140,11 @@ class KeepAliveBudget:
         enough = max(tuning.burst_bytes, full * self._holds(self._rate))
         return tuning.burst_bytes if self._left >= enough else tuning.small_bytes
 
+    @property
+    def bears_burst(self) -> bool:
+        """Whether there is enough for one more."""
+        return self._left >= KEEP_ALIVE.burst_bytes
+
     def spend(self, count: int) -> None:
         """Pay for bytes that were sent."""
         self._left -= count

@@ -41,7 +41,7 @@ class Taker:
 
     def push(self, most_bytes: int) -> int:
         count = max(0, min(max(most_bytes, self.least_bytes), self.room()))
-        self.sent += count
+        self.sent = self.sent_bytes = self.sent + count
         if count:
             self.sent_at_s = self.clock.seconds()
         if count < most_bytes:
@@ -150,6 +150,36 @@ def test_a_share_comes_to_the_front_with_its_next_turn_and_goes_on_when_the_cap_
     assert first.lifted
     assert second.lifted
     assert not pacer.link_busy
+
+
+@pytest.mark.parametrize("cap", [1_200_000.0, 5_000_000.0])
+@pytest.mark.parametrize("busy", [2, 10, 40])
+@pytest.mark.parametrize("in_turn", [1, 6, 200])
+def test_a_short_run_in_the_background_brings_a_burst_while_the_line_bears_it(
+    cap: float, busy: int, in_turn: int
+) -> None:
+    """Most runs of 0.25 s ended before the background ring came round to them."""
+    clock = Clock()
+    pacer = Pacer(clock, cap)
+    front = [Taker(pacer, clock, 1e9) for _ in range(busy)]
+    back = [Taker(pacer, clock, 1e9) for _ in range(in_turn)]
+    for taker in back:
+        taker.share.background = True
+        taker.pause()
+    for taker in front:
+        taker.ready()
+    run(clock, front, 9.5)
+    before = [taker.sent for taker in back], sum(taker.sent for taker in front)
+    for taker in back:
+        taker.ready()
+    run(clock, [], 0.25)
+    took = [taker.sent - sent for taker, sent in zip(back, before[0], strict=True)]
+    for taker in back:
+        taker.pause()
+    run(clock, front, 9.5)
+    bears = KEEP_ALIVE.bucket_s * KEEP_ALIVE.line_part * cap // KEEP_ALIVE.burst_bytes
+    assert sum(count >= KEEP_ALIVE.burst_bytes for count in took) >= min(in_turn, bears)
+    assert sum(taker.sent for taker in front) - before[1] >= 0.9 * 9.75 * cap
 
 
 def test_bytes_that_left_without_asking_are_paid_for_later() -> None:

@@ -7,7 +7,8 @@ socket is writable again. So slow clients keep what they can take and the others
 max-min fairness, at a cost set by the bandwidth and not by the number of clients.
 
 Shares in the *background* have a ring of their own. It gets turns while the other ring is empty,
-and otherwise so few that no share in it gets more than a small part of another share.
+and otherwise so few that no share in it gets more than a small part of another share. The first
+turn after a pause is in front and as large as a keep-alive burst: else a short run has no turn.
 
 Paused senders get a few keep-alive bytes before all others, because clients give up when their
 socket stays silent (`policies.keep_alive`).
@@ -411,8 +412,12 @@ class Pacer:
     def _enter(self, share: Share) -> None:
         if share.address and self.requests.is_beyond_share(share.address):
             self._beyond.append(share)
+        elif not share.background:
+            self._ring.append(share)
+        elif _begins_run(share) and self._keep_alive.bears_burst:
+            self._ring.appendleft(share)
         else:
-            (self._behind if share.background else self._ring).append(share)
+            self._behind.append(share)
 
     def _sort_into_rings(self) -> None:
         """Move shares that left or entered the background, or that are within their part again."""
@@ -535,9 +540,12 @@ class Pacer:
             quantum = min(quantum, max(_PACKET_BYTES, int(self._due)))
         while (ring or behind or beyond) and self._due >= quantum:
             share = self._next()
-            sent = quantum
+            first = share.background and _begins_run(share)
+            sent = most = KEEP_ALIVE.burst_bytes if first else quantum
             with _log.failuresHandled("A turn of a download failed"):
-                sent = share.push(quantum)
+                sent = share.push(most)
+            if first:
+                self._spend_keep_alive(sent)
             self._budget -= sent
             self._due -= sent
             self.sent_bytes_total += sent
@@ -594,15 +602,24 @@ class Pacer:
         counts = paced.share.counts_body
         sent = paced.trickle(self._keep_alive.share(now - paced.burst_at_s, counts=counts))
         self.charge(sent)
-        self._keep_alive.spend(sent)
-        self._kept_total += sent
+        self._spend_keep_alive(sent)
         if sent >= KEEP_ALIVE.burst_bytes:
             paced.burst_at_s = now
+
+    def _spend_keep_alive(self, count: int) -> None:
+        self._keep_alive.spend(count)
+        self._kept_total += count
 
 
 def _is_current(paced: Paced, pause_number: int) -> bool:
     """Whether this is the pause in which the sender is now."""
     return paced.state is TransferState.PAUSED and paced.pause_number == pause_number
+
+
+def _begins_run(share: Share) -> bool:
+    """Whether the first sender of a share has sent nothing since it was paused."""
+    first = next(iter(share.senders), None)
+    return first is not None and first.sent_bytes == first.run_from_bytes
 
 
 def _starves(share: Share, now: float) -> bool:
