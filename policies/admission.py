@@ -169,7 +169,7 @@ class AdmissionPolicy:
 
     # -- offers ----------------------------------------------------------------------------------
 
-    def admit_small(self, now: float) -> bool:
+    def admit_small(self, body_bytes: int, now: float) -> bool:
         """Whether a small job that ends within this very instant may go; counts it if so.
 
         For bodies that leave in one write: they hold their slot for no time at all, so no lease
@@ -177,6 +177,7 @@ class AdmissionPolicy:
         """
         if self._room.free() > 0:
             self._tally.admitted_small += 1
+            self.capacity.small_took(body_bytes)
             return True
         return False
 
@@ -595,6 +596,8 @@ class AdmissionPolicy:
     def _took(self, lease: Lease, remaining_bytes: int) -> None:
         taken = lease.remaining_bytes - remaining_bytes
         lease.took(remaining_bytes)
+        if taken > 0 and not lease.large:
+            self.capacity.small_took(taken)
         if taken > 0 and lease.network:
             self.network_order.took(lease.network, taken)
 
@@ -739,6 +742,7 @@ class AdmissionPolicy:
         wanted = bool(self.queue.here) or self.pool.paused > 0
         running = self.pool.large_active
         self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s, running)
+        self.capacity.observe_small(now)
         if lines or self.capacity.lines:
             wanted_on = {line for line, _ in self.queue.lines_here()}
             if self.pool.paused:

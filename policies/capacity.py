@@ -35,6 +35,10 @@ class CapacityTuning:
     memory: float = 0.05
     #: Clients whose speed is remembered from their last large download: about 3 MB.
     remembered: int = 20_000
+    #: What small downloads take is smoothed over this, seconds.
+    small_s: float = 4.0
+    #: They are taken to leave at least this part of the line to large ones.
+    large_part: float = 0.5
     #: A client is taken for this fast before any was seen, bytes/s. Not sensitive: it is learnt.
     first_client_bytes_s: float = 250_000.0
 
@@ -78,7 +82,10 @@ class Capacity:
         "_client_log",
         "_clients",
         "_idle_bytes_s",
+        "_looked_s",
         "_looks",
+        "_small_bytes",
+        "_small_bytes_s",
         "_speeds",
         "configured",
         "full",
@@ -100,6 +107,9 @@ class Capacity:
         self.typical_client_bytes_s = math.exp(self._client_log)
         self._clients = self._looks = 0
         self._idle_bytes_s = 0.0
+        #: What small downloads took since the last look, and what they take.
+        self._small_bytes, self._small_bytes_s = 0, 0.0
+        self._looked_s = -math.inf
         #: Below 0: the client takes at least that.
         self._speeds: OrderedDict[str, float] = OrderedDict()
 
@@ -131,6 +141,25 @@ class Capacity:
         self.rate_bytes_s = max(1.0, min(found, bound))
         enough = link_busy or not more_wanted
         self._boost = _boosted(self._boost, goodput_bytes_s, self.rate_bytes_s, enough=enough)
+
+    def small_took(self, count: int) -> None:
+        """Small downloads have taken this much."""
+        self._small_bytes += count
+
+    def observe_small(self, now: float) -> None:
+        """Some time has passed since the last look at what small downloads take."""
+        passed_s, small_bytes = now - self._looked_s, self._small_bytes
+        if passed_s <= 0.0:
+            return
+        self._small_bytes, self._looked_s = 0, now
+        part = min(1.0, passed_s / CAPACITY.small_s)
+        self._small_bytes_s += part * (small_bytes / passed_s - self._small_bytes_s)
+
+    @property
+    def large_bytes_s(self) -> float:
+        """What the line has for large downloads: small ones never wait behind them."""
+        rate = self.rate_bytes_s
+        return rate - min(self._small_bytes_s, (1.0 - CAPACITY.large_part) * rate)
 
     def observe_lines(self, lines: Mapping[str, LineSeen], wanted: Collection[str]) -> None:
         """What left lately on each of several lines; clients are kept waiting at those `wanted`."""

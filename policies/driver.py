@@ -84,9 +84,9 @@ class PolicyDriver:
         self.progress = self._policy.progress
         self._changed = True
 
-    def admit_small(self, now: float) -> bool:
+    def admit_small(self, body_bytes: int, now: float) -> bool:
         """Whether a job that ends within this instant may go; see `AdmissionPolicy`."""
-        return self._policy.admit_small(now)
+        return self._policy.admit_small(body_bytes, now)
 
     def admit_single_write(self, now: float) -> bool:
         """The same for a large job that ends within this instant; see `AdmissionPolicy`."""

@@ -154,7 +154,7 @@ class FairPolicy(Policy):
 
     def _virtual_now(self, now: float) -> None:
         if self._known:
-            self._virtual.run_to(now, self._capacity.rate_bytes_s)
+            self._virtual.run_to(now, self._capacity.large_bytes_s)
 
     def _enter(self, client: str, size_bytes: int, speed_bytes_s: float) -> float:
         """Take a download into the virtual sharing; its mark, infinite while there is no room."""

@@ -195,7 +195,7 @@ class Laws(RuleBasedStateMachine):
         seen = self.policy.snapshot(self.now)
         beside = seen.slotless + self.policy.pool.doubted
         free = len(self.leases) - beside < seen.slots
-        require("slots are kept", self.policy.admit_small(self.now) == free)
+        require("slots are kept", self.policy.admit_small(1, self.now) == free)
 
     @rule(passed=st.floats(0.0, 30.0))
     def wait(self, passed: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.policies.capacity import Capacity
+from tidegate.policies.capacity import CAPACITY, Capacity
 from tidegate.policies.contract import Job
 from tidegate.policies.leases import Lease
 from tidegate.policies.reading import RATE, RunningRate
@@ -56,3 +56,24 @@ def test_a_client_is_believed_at_once_where_it_is_known_who_limits_it() -> None:
     rate.look(50_000.0, STEP_S)
     assert rate.told_bytes_s(False) == rate.told_bytes_s(True) == 200_000.0
     assert 0.0 < rate.told_bytes_s(None) < 200_000.0
+
+
+@pytest.mark.parametrize(
+    ("small_bytes_s", "left_bytes_s"),
+    [(0.0, 1_000_000.0), (300_000.0, 700_000.0), (900_000.0, CAPACITY.large_part * 1_000_000.0)],
+)
+def test_large_downloads_have_what_small_ones_leave_of_the_line(
+    small_bytes_s: float, left_bytes_s: float
+) -> None:
+    capacity, line_bytes_s = Capacity(), 1_000_000.0
+    capacity.observe(line_bytes_s, True, True, line_bytes_s)
+    looks = int(10.0 * CAPACITY.small_s / STEP_S)
+    for look in range(looks):
+        # They come in batches.
+        capacity.small_took(int(2 * (look % 2) * STEP_S * small_bytes_s))
+        capacity.observe_small(look * STEP_S)
+    assert capacity.large_bytes_s == pytest.approx(left_bytes_s, rel=0.05)
+    # None comes any more.
+    for look in range(looks):
+        capacity.observe_small((looks + look) * STEP_S)
+    assert capacity.large_bytes_s == pytest.approx(line_bytes_s, rel=0.01)

@@ -27,9 +27,9 @@ def test_fcfs_gives_every_slot_to_those_who_ask_and_tells_the_rest_to_try_again(
     assert isinstance(first, Admit)
     assert isinstance(policy.offer(job("b", LARGE), 0.0), Admit)
     assert policy.offer(job("c", SMALL), 1.0) == Wait(15.0)
-    assert not policy.admit_small(1.0)
+    assert not policy.admit_small(1, 1.0)
     policy.release(first.lease, 2.0, True)
-    assert policy.admit_small(2.0)
+    assert policy.admit_small(1, 2.0)
     assert isinstance(policy.offer(job("d", LARGE), 2.0), Admit)
 
 

@@ -412,7 +412,7 @@ class Engine:
         if not self._is_brief(file):
             return False
         if file.size_bytes < self.workload.small_below_bytes:
-            return self._driver.admit_small(self.now)
+            return self._driver.admit_small(file.size_bytes, self.now)
         return ticket is None and self._driver.admit_single_write(self.now)
 
     def _carry(self, client: SimClient) -> None:

@@ -221,7 +221,7 @@ class Gate:
             return False
         leases = self.leases
         if rep.size_bytes < self._small_below:
-            return leases.admit_small(self.now())
+            return leases.admit_small(body_bytes, self.now())
         # Part by part a large file would pass its turn, where a client has to wait for one.
         if body_bytes < rep.size_bytes and not leases.has_room_for_parts(rep.url_path):
             return False
@@ -248,7 +248,7 @@ class Gate:
         """
         now = self.now()
         for _ in range(times):
-            self.leases.admit_small(now)
+            self.leases.admit_small(size_bytes // times, now)
         self.parts.popularity.count(url_path, whole, whole, size_bytes)
 
     def enter(
