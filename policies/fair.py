@@ -223,7 +223,7 @@ class FairPolicy(Policy):
         for lease in leases:
             lease.speed_bytes_s = self._capacity.speed(lease)
         # A plain server would serve all that a client fetches at once.
-        clients = {lease.client for lease in leases if lease.mark < math.inf}
+        clients = dict.fromkeys(lease.client for lease in leases if lease.mark < math.inf)
         self._virtual.set_speeds({one: self._running.speed_of(one) for one in clients})
         self._set_keys(leases)
         self._running.reorder()
