@@ -111,7 +111,7 @@ class Watching:
             connection.writable()
             self.watch(connection, connection.events)
 
-    def drop(self, connection: HttpConnection) -> None:
+    def drop(self, connection: HttpConnection, *, closes: bool) -> None:
         """Nothing is watched."""
 
 

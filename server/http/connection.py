@@ -51,8 +51,8 @@ class Loop(Protocol):
         """Tell the connection of these events (EPOLLIN, EPOLLOUT) from now on, and no others."""
         ...
 
-    def drop(self, connection: HttpConnection) -> None:
-        """Watch it no more; its socket is about to be closed."""
+    def drop(self, connection: HttpConnection, *, closes: bool) -> None:
+        """Watch it no more; `closes`: its socket is about to be closed."""
         ...
 
 
@@ -350,7 +350,8 @@ class HttpConnection:
             return
         self.alive = False
         self.idle = False
-        self.loop.drop(self)
+        parts = orderly and self.factory.answers.take_over(self.socket)
+        self.loop.drop(self, closes=not parts)
         self.factory.left(self)
         if self.waits_for_share:
             self.factory.requests.forget(self)
@@ -360,7 +361,7 @@ class HttpConnection:
         self.monitor = None
         self._room_call = None
         sock, self.socket = self.socket, None
-        if not (orderly and self.factory.answers.take_over(sock)):
+        if not parts:
             sock.close()
 
     def _drop_parser(self) -> None:

@@ -508,9 +508,13 @@ class Front:
             self._epoll.register(fd, events)
         connection.events = events
 
-    def drop(self, connection: HttpConnection) -> None:
+    def drop(self, connection: HttpConnection, *, closes: bool) -> None:
         """See `connection.Loop`; closing a socket takes it out of the epoll."""
-        self._connections.pop(connection.socket.fileno(), None)
+        fd = connection.socket.fileno()
+        self._connections.pop(fd, None)
+        if not closes and connection.events >= 0:
+            # The end of its peer would be told again and again.
+            self._epoll.unregister(fd)
 
 
 def _is_broken(fd: int) -> bool:
