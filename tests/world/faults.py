@@ -141,7 +141,7 @@ def _settings(world: World, fault: FaultPlan) -> None:
 def _doors(world: World, fault: FaultPlan) -> None:
     def let(closed: bool) -> None:
         text = "doors are " + ("closed" if closed else "opened")
-        world.operator.change(text, "PUT", "/doors", {"closed": closed})
+        world.operator.change(text, "PUT", "/doors", {"closed": closed}, again=not closed)
 
     let(True)
     world.schedule.after(fault.for_s, let, False)
@@ -189,7 +189,7 @@ def _block(world: World, fault: FaultPlan) -> None:
 
     def again() -> None:
         place = f"/blocks?network={quote(network, safe='')}"
-        world.operator.change(f"{client} is blocked no more", "DELETE", place)
+        world.operator.change(f"{client} is blocked no more", "DELETE", place, again=True)
 
     world.schedule.after(fault.for_s, again)
 

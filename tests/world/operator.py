@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .world import World
 
 _HEAD_END = b"\r\n\r\n"
+#: A change that must be made is asked for again after this time.
+_AGAIN_S = 1.0
 #: What an operator looks at.
 PAGES = (
     *("/", "/queue?tab=downloads", "/queue?tab=tickets", "/queue?tab=blocks", "/policy", "/files"),
@@ -81,8 +83,12 @@ class Operator:
         path: str,
         body: Mapping[str, Any] | None = None,
         then: Callable[[Any], None] = _nothing,
+        again: bool = False,
     ) -> None:
-        """Change something by the API; `text` says what, `then` hears what was made."""
+        """Change something by the API; `text` says what, `then` hears what was made.
+
+        `again`: it is tried until there is an answer.
+        """
         world = self._world
         world.change_begins(text)
 
@@ -92,6 +98,8 @@ class Operator:
                 oracle.changed(path, body or {}, status, found)
             if status in (200, 201):
                 then(found)
+            elif again and not status:
+                world.schedule.after(_AGAIN_S, self.change, text, method, path, body, then, True)
 
         self._send(method, f"/api/v1{path}", body, answered)
 

@@ -269,6 +269,7 @@ class SideRequest:
     ) -> None:
         self._client, self._head, self._over = client, b"", False
         self._then = then
+        self._of_queue = request.startswith(b"GET /-/queue/")
         network = client.world.network
         self._channel = network.connect(client.address, self, client.rate_bytes_s, request)
 
@@ -290,14 +291,17 @@ class SideRequest:
                 for member, name in _FIELDS.items()
                 if said.get(member) is not None
             }
-            self._client.world.client_heard(self._client, status, {**fields, **told})
+            if of_queue or not self._of_queue:
+                # A page whose ticket was used is refused its status, not its file.
+                self._client.world.client_heard(self._client, status, {**fields, **told})
             if of_queue:
                 self._client.world.client_watched(self._client, said)
             if said.get("state") == "called":
                 self._client.called()
             # It reads on for a moment, as a person does who sees it begin twice.
             self._client.world.schedule.after(0.5, self._channel.close)
-            self._then(True)
+            if status != 403:
+                self._then(True)
 
     def ended(self) -> None:
         """See `wire.Peer`."""

@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 
 from tidegate.client.api import Options
+from tidegate.policies.estimate.retry import longest_return_s
 from tidegate.protocol.errors import ProtocolError
 from tidegate.server.admission.gate import Gate
 from tidegate.server.files.openfile import OpenFile
@@ -86,7 +87,7 @@ class World:
         self.policy = plan.policy
         self.root = Path()
         self.files: dict[str, list[FileVersion]] = {}
-        self.files_of_earlier_lives: set[tuple[str, str]] = set()
+        self.files_of_earlier_lives: set[tuple[str, int]] = set()
         #: Until when the database does not work, or is slow.
         self.database_full_until_s = self.database_slow_until_s = -math.inf
         #: When an operator last changed something; infinite while that is under way.
@@ -300,15 +301,16 @@ class World:
         moment_ns = int(self.schedule.wall() * 1e9)
         os.utime(place, ns=(moment_ns, moment_ns))
 
-    def open_files(self) -> set[tuple[str, str]]:
-        """Descriptors of the release, with the names that their files have."""
-        found = set()
+    def open_files(self) -> dict[tuple[str, int], str]:
+        """Descriptors of the release and their inodes, with the names that their files have."""
+        found = {}
         release = str(self.root / "release")
         for one in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
                 name = os.readlink(f"/proc/self/fd/{one}")
                 if name.startswith(release + "/"):
-                    found.add((one, name.removeprefix(release)))
+                    inode = os.stat(f"/proc/self/fd/{one}").st_ino
+                    found[one, inode] = name.removeprefix(release)
         return found
 
     # -- the server -------------------------------------------------------------------------
@@ -322,7 +324,7 @@ class World:
             leases = self.life.service.gate.policy.leases()
             self.started_tickets.update(one.ticket for one in leases if one.ticket is not None)
         # A process that was killed has lost them; its objects here may last longer.
-        self.files_of_earlier_lives = self.open_files()
+        self.files_of_earlier_lives = set(self.open_files())
         plan = self.plan
         life = ServerLife(
             self.schedule,
@@ -522,6 +524,9 @@ class World:
             client.give_up()
         # No client that is gone holds anything for longer, however many connections it had.
         after_s = _AFTER_S + (2 * _CUT_AFTER_S if self.stalled_connections() else 0.0)
+        if self.lives > 1 and self.gate is not None:
+            # Clients of an earlier life may have been told to come back so late.
+            after_s += longest_return_s(self.gate.settings)
         end_s = self.schedule.now + after_s
         while self._going() and self.schedule.now < end_s:
             self.schedule.run(self.schedule.now + _LOOK_S, self._going)
