@@ -361,7 +361,9 @@ class OperatorsChangesStay(Oracle):
 
     def changed(self, path: str, body: Mapping[str, Any], status: int, found: Any) -> None:
         if path == "/settings" and status == 200:
-            self._number, self._since_s = found["number"], self.world.schedule.now
+            # What was stored may be lost while its answer is on its way.
+            on_its_way_s = 2 * self.world.plan.latency_s
+            self._number, self._since_s = found["number"], self.world.schedule.now - on_its_way_s
 
     def tick(self) -> None:
         world = self.world
@@ -664,7 +666,7 @@ class NothingStays(Oracle):
         return self.world.gate is not None and not self._left() and not self._open()
 
     def at_the_end(self) -> None:
-        world, gate = self.world, self.world.gate
+        gate = self.world.gate
         if gate is None:
             return
         found = self._left()
