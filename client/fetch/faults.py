@@ -529,6 +529,6 @@ def start_over(state: State, mirror: Mirror, text: str) -> Actions:
         other.serves = Serves.UNKNOWN
         other.missing_at_loss_bytes, other.vain_losses = None, 0
     news = {"url": mirror.url.text, "text": f"{text}; starting over"}
-    # As at the first start: several whole answers of one mirror would be compared, and it be dropped.
+    # One connection each: several whole answers of one mirror would be compared, and it dropped.
     lanes = [lane for other in state.mirrors for lane in other.lanes[:1]]
     return [Emit("retry", news), StartOver(), *(Connect(lane) for lane in lanes)]
