@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,9 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tuf.api.exceptions import DownloadError
 
 from tests.faulty_mirrors import Behaviour, certificate, running
+from tidegate.client.mirror.cli import status
 from tidegate.client.mirror.fetching import HttpTransport
 from tidegate.client.mirror.problem import MirrorProblem, named
 from tidegate.client.mirror.transport import TooSlow
@@ -319,3 +322,18 @@ def test_silence_comes_to_an_end() -> None:
         with pytest.raises(DownloadError, match="no answer in time"):
             HttpTransport().request("GET", url, timeout_s=0.1)
         ended.set()
+
+
+def test_an_origins_list_of_mirrors_sends_a_terminal_no_commands_and_may_be_any_json() -> None:
+    row = {"name": "one\x1b[2J", "condition": "current", "free": True, "version": 3}
+    row |= {"seen_s": 4.0, "url": "https://one.example/", "trouble": ""}
+    told = {"latest": {"main\x1b[2J": 3}, "mirrors": [row]}
+    with server(lambda h: answer(h, body=json.dumps(told).encode())) as url:
+        shown = CliRunner().invoke(status, [url])
+    assert shown.exit_code == 0
+    assert "one\N{REPLACEMENT CHARACTER}[2J  current, free  version 3" in shown.output
+    assert "\x1b" not in shown.output
+    for odd in ([], {"latest": [], "mirrors": []}, {"latest": {}, "mirrors": [{"free": []}]}):
+        with server(lambda h, odd=odd: answer(h, body=json.dumps(odd).encode())) as url:
+            shown = CliRunner().invoke(status, [url])
+        assert (shown.exit_code, "gave no list of mirrors" in shown.output) == (1, True)

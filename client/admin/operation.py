@@ -18,6 +18,7 @@ from typing import Any, cast
 import click
 
 from ...protocol.units import BadUnit, format_duration, format_rate, format_size, parse_duration
+from ..net.answers import clean
 from .api import AdminApi
 
 
@@ -139,11 +140,6 @@ def written(name: str, value: Any) -> str:
             # A time of the clock is above this, a duration below: 31 years.
             return moment(value) if value > 1e9 else format_duration(value)
     return str(value)
-
-
-def clean(value: object) -> str:
-    """Text from strangers without the control characters that a terminal would obey."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from ...protocol.units import format_duration, parse_duration, parse_size
+from ..net.answers import clean
 from .api import AdminFault
 from .operation import (
     Steering,
-    clean,
     moment,
     read_moment,
     show_facts,

@@ -190,12 +190,14 @@ class _Teller:
         self._last_text = ""
 
     def line(self, event: str, text: str, *, err: bool = False, **fields: object) -> None:
+        from ..net.answers import clean
+
         if self._as_json:
             text = json.dumps({"event": event, **fields})
         elif text == self._last_text:
             return
         self._last_text = text
-        click.echo(text, err=err and not self._as_json)
+        click.echo(text if self._as_json else clean(text), err=err and not self._as_json)
 
     def done(self, followed: Followed) -> None:
         if not followed.changed:
@@ -267,6 +269,7 @@ def _own_status(directory: Path, home: Path | None, as_json: bool) -> None:
 def _origin_status(url: str, as_json: bool) -> None:
     from tuf.api.exceptions import DownloadError
 
+    from ..net.answers import clean
     from .fetching import HttpTransport
 
     try:
@@ -274,17 +277,16 @@ def _origin_status(url: str, as_json: bool) -> None:
         if not answer.ok:
             raise click.ClickException(f"{url} keeps no list of mirrors (it said {answer.status}).")
         shown = json.loads(answer.body)
-        rows = shown["mirrors"]
-    except (DownloadError, ValueError, KeyError, TypeError) as fault:
+        lines = [f"{channel}: version {latest}" for channel, latest in shown["latest"].items()]
+        for row in shown["mirrors"]:
+            free = {True: ", free", False: ", queueing", None: ""}[row["free"]]
+            lines.append(
+                f"  {row['name']}  {row['condition']}{free}  version {row['version']}  seen "
+                f"{format_duration(row['seen_s'])} ago  {row['url']}  {row['trouble']}".rstrip()
+            )
+    except (
+        *(DownloadError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
+    ) as fault:
         raise click.ClickException(f"{url} gave no list of mirrors: {fault}") from fault
-    if as_json:
-        click.echo(json.dumps(shown))
-        return
-    for channel, latest in shown["latest"].items():
-        click.echo(f"{channel}: version {latest}")
-    for row in rows:
-        free = {True: ", free", False: ", queueing", None: ""}[row["free"]]
-        click.echo(
-            f"  {row['name']}  {row['condition']}{free}  version {row['version']}  "
-            f"seen {format_duration(row['seen_s'])} ago  {row['url']}  {row['trouble']}".rstrip()
-        )
+    for line in [json.dumps(shown)] if as_json else map(clean, lines):
+        click.echo(line)

@@ -240,6 +240,11 @@ def _problem(fields: Fields, body: bytes) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
+def clean(value: object) -> str:
+    """Text from strangers without the control characters that a terminal would obey."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
+
+
 def _sentence(problem: dict[str, object]) -> str:
     words = problem.get("detail") or problem.get("title") or ""
     # What a server says ends on a terminal: no control characters, not a novel.
