@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from tuf.api.exceptions import DownloadError
 
 from ..net import errors as failures
 from ..net.answers import Reply
-from ..net.client import HttpClient
+from ..net.client import HttpClient, RequestParts
 from ..net.retry import RetryPolicy
 from ..net.sockets import CertificateTrust, run_blocking
 from .transport import TooSlow
@@ -78,25 +78,9 @@ class HttpTransport:
             clock=clock,
         )
 
-    def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        limit_bytes: int = 1 << 20,
-        timeout_s: float = 30.0,
-    ) -> Reply:
+    def request(self, method: str, url: str, **asked: Unpack[RequestParts]) -> Reply:
         try:
-            return self._client.request(
-                method,
-                url,
-                headers=headers,
-                body=body,
-                limit_bytes=limit_bytes,
-                timeout_s=timeout_s,
-            )
+            return self._client.request(method, url, **asked)
         except failures.Interrupted as stop:
             raise KeyboardInterrupt from stop
         except failures.DownloadFailed as fault:

@@ -6,13 +6,13 @@ with tickets, from several mirrors at once, or by multicast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from tuf.api.exceptions import DownloadError
 
 from ..net.answers import Reply
+from ..net.client import RequestParts
 
 
 class TooSlow(DownloadError):
@@ -22,16 +22,7 @@ class TooSlow(DownloadError):
 class ChannelTransport(Protocol):
     """What the follower asks of the network; failures raise `tuf.api.exceptions.DownloadError`."""
 
-    def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        limit_bytes: int = 1 << 20,
-        timeout_s: float = 30.0,
-    ) -> Reply: ...
+    def request(self, method: str, url: str, **asked: Unpack[RequestParts]) -> Reply: ...
 
     def download(self, url: str, path: Path, length_bytes: int, sha256: str) -> None:
         """Bring exactly this content to `path`, resuming what an earlier try left there."""

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from .answers import Fields, Redirect, Reply, read
 from .errors import NetworkProblem, UsageProblem
@@ -33,6 +33,15 @@ class ClientLimits(NamedTuple):
 
 
 TUNING = ClientLimits()
+
+
+class RequestParts(TypedDict, total=False):
+    """What `HttpClient.request` takes beside method and URL."""
+
+    headers: Mapping[str, str] | None
+    body: bytes
+    limit_bytes: int
+    timeout_s: float
 
 
 class HttpClient:
