@@ -12,14 +12,13 @@ import argparse
 import os
 import re
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-from bench.shared.processes import cpu_s
+from bench.shared.processes import cpu_s, process, wait_for
 
 _FILE_BYTES = 400_000
 
@@ -58,28 +57,21 @@ def measure(decisions: int, connections: int, policy: str) -> str:
         words = [sys.executable, "-m", "tidegate", "gate", str(folder / "release")]
         words += ["--listen", f"unix:{folder}/gate.sock", "--state", str(folder / "state")]
         words += ["--admin", "off", "--policy", policy, "--slots", "4000", "--reserve-small", "0"]
-        with subprocess.Popen(
-            [*words, *(["--user", "root"] if os.geteuid() == 0 else [])],
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as gate:
-            try:
-                assert gate.stdout is not None
-                if not any(line.startswith("ready ") for line in gate.stdout):
-                    sys.exit("the gate did not start")
-                _ask(folder, 255, 500)
-                used_s, began_s = cpu_s(gate.pid), time.monotonic()
-                askers = [
-                    threading.Thread(target=_ask, args=(folder, one, decisions // connections))
-                    for one in range(connections)
-                ]
-                for asker in askers:
-                    asker.start()
-                for asker in askers:
-                    asker.join()
-                took_s, used_s = time.monotonic() - began_s, cpu_s(gate.pid) - used_s
-            finally:
-                gate.terminate()
+        words += ["--user", "root"] if os.geteuid() == 0 else []
+        log = folder / "log"
+        with process(words, log) as gate:
+            wait_for("The gate", log, "ready ", gate)
+            _ask(folder, 255, 500)
+            used_s, began_s = cpu_s(gate.pid), time.monotonic()
+            askers = [
+                threading.Thread(target=_ask, args=(folder, one, decisions // connections))
+                for one in range(connections)
+            ]
+            for asker in askers:
+                asker.start()
+            for asker in askers:
+                asker.join()
+            took_s, used_s = time.monotonic() - began_s, cpu_s(gate.pid) - used_s
     done = decisions // connections * connections
     return (
         f"{policy}: {done} decisions in {took_s:.1f} s; {1e6 * used_s / done:.0f} µs of the gate's "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import calendar
+import contextlib
 import os
 import re
 import shutil
@@ -21,12 +22,13 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
+from bench.shared.processes import process, wait_for
 from bench.shared.subject import require
 
 TIDEGATE = [sys.executable, "-m", "tidegate"]
@@ -114,28 +116,14 @@ def rsync(
     return cost.cpu_s - remote_s, wire, remote_s, same(new, mirror), cost
 
 
-class Origin:
-    """`tidegate serve` on the publish directory."""
-
-    def __init__(self, publish: Path, state: Path) -> None:
-        command = [*TIDEGATE, "serve", publish, "--listen", "127.0.0.1:0", "--admin", "off"]
-        command += ["--state", state, "--slots", "64", "--policy", "fcfs"]
-        self._process = subprocess.Popen(
-            [str(word) for word in command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("ready "):
-                self.url = line.split()[1].rstrip("/") + "/"
-                return
-        raise SystemExit("tidegate serve did not start")
-
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.communicate()
+@contextlib.contextmanager
+def origin(publish: Path, state: Path) -> Iterator[str]:
+    """`tidegate serve` on the publish directory; yields its URL."""
+    command = [*TIDEGATE, "serve", publish, "--listen", "127.0.0.1:0", "--admin", "off"]
+    command += ["--state", state, "--slots", "64", "--policy", "fcfs"]
+    log = state.with_suffix(".log")
+    with process(command, log) as running:
+        yield wait_for("The origin", log, "ready ", running).split()[1].rstrip("/") + "/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +152,10 @@ def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
     generated, applied, size, verdict = [], [], 0.0, ""
     for number in range(rounds):
         copy(first, publish)
-        origin = Origin(publish, work / f"state-{number}")
-        try:
+        with origin(publish, work / f"state-{number}") as url:
             mirror = work / f"mirror-{number}"
             root = publish / "metadata" / "1.root.json"
-            following = [*TIDEGATE, "mirror", "follow", origin.url, mirror, "--channel", "pair"]
+            following = [*TIDEGATE, "mirror", "follow", url, mirror, "--channel", "pair"]
             following += ["--root", root, "--once"]
             timed(following)
             time.sleep(2.5)
@@ -178,8 +165,6 @@ def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
             applied.append(timed(following))
             size = next(publish.glob("targets/pair/*.1-2.update")).stat().st_size / 1e6
             verdict = same(tree, mirror)
-        finally:
-            origin.stop()
     return MirrorRounds(generated, applied, size, verdict)
 
 

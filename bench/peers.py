@@ -24,6 +24,7 @@ from statistics import mean
 from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import LabFailed, inside
+from bench.shared.processes import wait_for
 from bench.shared.subject import require
 
 _PORT = 8080
@@ -58,11 +59,7 @@ def _serve(network: MulticastLab, folder: Path, env: dict[str, str]) -> None:
     words += ["--config", str(config), "--state", str(folder / "state")]
     log = folder / "server.log"
     server = network.start(network.sender(), words, log, folder, env)
-    end_s = time.monotonic() + 60
-    while b"ready " not in log.read_bytes():
-        if server.poll() is not None or time.monotonic() > end_s:
-            raise LabFailed(log.read_text())
-        time.sleep(0.1)
+    wait_for("The server", log, "ready ", server)
 
 
 def play(

@@ -15,52 +15,17 @@ import fcntl
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import tidegate
 from bench.shared.ending import end_cleanly
 from bench.shared.ports import free_port
-from bench.shared.processes import cpu_s
+from bench.shared.processes import NotStarted, cpu_s, process, wait_for
 from bench.shared.subject import require
 
 #: Profiles name their files relative to this folder.
 PACKAGE = Path(tidegate.__file__).parent
-
-
-class NotStarted(Exception):
-    """A service did not start; the message says which and why."""
-
-
-@contextlib.contextmanager
-def process(command: list[str], log: Path, **options: object) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command with its output in `log`; at the end SIGTERM, then SIGKILL."""
-    with log.open("ab") as out:
-        started = subprocess.Popen(  # type: ignore[call-overload]
-            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, **options
-        )
-        try:
-            yield started
-        finally:
-            started.terminate()
-            try:
-                started.wait(40)
-            except subprocess.TimeoutExpired:
-                started.kill()
-                started.wait()
-
-
-def wait_for(name: str, log: Path, text: str, running: subprocess.Popen[bytes]) -> str:
-    """Wait for a line of `log` with `text`. Raises NotStarted with the log's end."""
-    until = time.monotonic() + 60.0
-    while time.monotonic() < until and running.poll() is None:
-        for line in log.read_text("utf-8", "replace").splitlines():
-            if text in line:
-                return line
-        time.sleep(0.05)
-    tail = "\n".join(log.read_text("utf-8", "replace").splitlines()[-5:])
-    raise NotStarted(f"{name} did not start; its last words:\n{tail}")
 
 
 @contextlib.contextmanager
@@ -127,43 +92,39 @@ def main() -> int:
     release = folder / "release"
     # A shell lets background processes ignore Ctrl-C; this one must end.
     end_cleanly()
-    try:
-        with contextlib.ExitStack() as stack:
-            profile = profile_of(given.profile)
-            stack.enter_context(alone_in(folder))
-            command = [
-                sys.executable,
-                "-m",
-                "tidegate.loadtest.content",
-                given.workload,
-                str(release),
-            ]
-            subprocess.run(command, cwd="/", check=True)
-            mirrors = [
-                stack.enter_context(server(f"mirror-{letter}", folder, "--admin", "off"))
-                for letter in "ab"
-            ]
-            options = [f"--mirror={url}/" for url in mirrors]
-            options += ["--admin", "127.0.0.1:0", "--trusted-proxy", "127.0.0.0/8", *given.serve]
-            origin = stack.enter_context(server("origin", folder, *options))
-            print(f"origin {origin}", *(f"mirror {url}" for url in mirrors), sep="\n", flush=True)
-            if profile is None:
-                signal.pause()
-                return 0
-            locust = [sys.executable, "-m", "locust", "--config", str(profile)]
-            locust += ["--figures-json", str(folder / "figures.json")]
-            if any(option.startswith("--processes") for option in given.locust):
-                # Locust's own port for its workers may be in use by another run.
-                port = str(free_port())
-                locust += ["--master-bind-port", port, "--master-port", port]
-            with subprocess.Popen([*locust, "--host", origin, *given.locust], cwd=PACKAGE) as load:
-                try:
-                    return load.wait()
-                finally:
-                    load.terminate()
-    except NotStarted as error:
-        print(error, file=sys.stderr)
-        return 1
+    with contextlib.ExitStack() as stack:
+        profile = profile_of(given.profile)
+        stack.enter_context(alone_in(folder))
+        command = [
+            sys.executable,
+            "-m",
+            "tidegate.loadtest.content",
+            given.workload,
+            str(release),
+        ]
+        subprocess.run(command, cwd="/", check=True)
+        mirrors = [
+            stack.enter_context(server(f"mirror-{letter}", folder, "--admin", "off"))
+            for letter in "ab"
+        ]
+        options = [f"--mirror={url}/" for url in mirrors]
+        options += ["--admin", "127.0.0.1:0", "--trusted-proxy", "127.0.0.0/8", *given.serve]
+        origin = stack.enter_context(server("origin", folder, *options))
+        print(f"origin {origin}", *(f"mirror {url}" for url in mirrors), sep="\n", flush=True)
+        if profile is None:
+            signal.pause()
+            return 0
+        locust = [sys.executable, "-m", "locust", "--config", str(profile)]
+        locust += ["--figures-json", str(folder / "figures.json")]
+        if any(option.startswith("--processes") for option in given.locust):
+            # Locust's own port for its workers may be in use by another run.
+            port = str(free_port())
+            locust += ["--master-bind-port", port, "--master-port", port]
+        with subprocess.Popen([*locust, "--host", origin, *given.locust], cwd=PACKAGE) as load:
+            try:
+                return load.wait()
+            finally:
+                load.terminate()
 
 
 if __name__ == "__main__":
