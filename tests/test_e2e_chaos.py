@@ -466,7 +466,8 @@ def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) ->
     ]
     try:
         end_s = time.monotonic() + limit_s
-        while time.monotonic() < end_s:
+        # On a busy machine clients come late. Some client must have had to wait for a slot.
+        while (now := time.monotonic()) < end_s or (not chaos.owners and now < end_s + 60.0):
             for _ in range(chaos.random.randrange(1, 7)):
                 chaos.a_client_comes()
             chaos.ticket_holders_look_in()
