@@ -335,7 +335,8 @@ def test_a_gate_needs_no_directory_beside_its_origin(tmp_path: Path) -> None:
     digests = make_release(tmp_path / "root", big_iso=SIZE)
     port = free_port()
     url = f"http://127.0.0.1:{port}/"
-    line = f"tidegate gate --origin {url} --listen unix:gate.sock --state state"
+    own = "--listen unix:gate.sock --report unix:end.sock --state state"
+    line = f"tidegate gate --origin {url} {own}"
     text = FILES.format(port=port, root=tmp_path / "root", more="")
     with (
         Nginx(tmp_path / "origin", text, port),
@@ -346,15 +347,16 @@ def test_a_gate_needs_no_directory_beside_its_origin(tmp_path: Path) -> None:
         apart, words = (part.splitlines()[0].split() for part in said.split("gate snippet ")[1:])
         assert apart == ["nginx", "--origin", url, "--part", "http"]
         assert words[:5] == ["nginx", "--if-absent", "closed", "--origin", url]
-        # Its socket by its whole path, as nginx runs elsewhere.
-        own = [word.replace("unix:", f"unix:{tmp_path}/") for word in words]
+        # Its sockets by their whole paths: nginx runs elsewhere.
+        assert f"unix:{tmp_path}/end.sock" in words
         front = free_port()
-        told = ("gate", "snippet", *own, "--complete", "--listen", f"127.0.0.1:{front}")
-        code, made = run_forked(*told)
+        own = ("--complete", "--listen", f"127.0.0.1:{front}")
+        code, made = run_forked("gate", "snippet", *words, *own)
         assert code == 0, made
         with Nginx(tmp_path / "nginx", made, front) as site:
             out = tmp_path / "out"
             whole(fetch(site, out, PROGRAMS["curl"], "/big.iso"), out, digests["big.iso"])
+            assert settled(gate)["mover_reports_total"] == 1
             assert answer(site, "/none.iso").status == 404
 
 

@@ -34,6 +34,7 @@ from twisted.logger import (
 
 from ...policies.registry import POLICIES
 from ...protocol.units import format_rate, format_size
+from ..gate.settings import absolute_place
 from ..http.clock import Reactor
 from .clock import ProcessClockReactor
 from .config import CannotStart, ConfigError, LoadedConfig, start_fault
@@ -454,7 +455,10 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
             apart = f"--origin {config.gate.origin} --part http"
         snippet = f"{_program()} gate snippet nginx"
         lines.append(f"Next      {snippet} {apart}")
-        lines.append(f"          {snippet} {files} --gate {config.listen[0]}")
+        gate = f"--gate {absolute_place(config.listen[0])}"
+        if config.gate.report:
+            gate += f" --report {absolute_place(config.gate.report)}"
+        lines.append(f"          {snippet} {files} {gate}")
         return lines
     lines += [f"Files     {url}/" for url in urls]
     example = _example(service)

@@ -102,3 +102,9 @@ def report_place(report: str, first_listener: str) -> str:
 def socket_path(place: str) -> Path | None:
     """The file of a `unix:` place; None for HOST:PORT."""
     return Path(place.removeprefix("unix:")) if place.startswith("unix:") else None
+
+
+def absolute_place(place: str) -> str:
+    """The same place for a program that runs in another folder."""
+    path = socket_path(place)
+    return place if path is None else f"unix:{path.absolute()}"
