@@ -254,7 +254,11 @@ class HAProxy(Nginx):
         places = re.findall(self.at_files, self.file.read_text())
         text = FILES.format(port=places[0], root=self.folder.parent / "release", more="")
         self.files = Nginx(self.folder / "files", text, int(places[0]))
-        super().start()
+        try:
+            super().start()
+        except BaseException:
+            self.files.stop()
+            raise
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         super().stop(number)

@@ -29,10 +29,12 @@ from tests.gate_site import (
     MOVERS,
     S3_KEYS,
     GateProcess,
+    HAProxy,
     Nginx,
     Sampler,
     bucket,
     gate_and_nginx,
+    listens,
 )
 from tests.installed import PYTHON, TIDEGATE
 from tests.running import make_release, run_forked, sha256, wait_for
@@ -192,6 +194,13 @@ def test_another_mover_sends_as_nginx_does(mover: str) -> None:
                 assert (unled.status, unled.body) == alone[mover]
             else:
                 assert (unled.status, unled.headers["Retry-After"]) == (503, "30")
+
+
+def test_a_mover_that_does_not_start_leaves_no_server_behind(tmp_path: Path) -> None:
+    port = free_port()
+    with pytest.raises(AssertionError, match="unknown keyword"):
+        HAProxy(tmp_path / "haproxy", f"server files 127.0.0.1:{port}\n", free_port())
+    assert not listens(port)
 
 
 #: A bucket that gives its files to those alone who show a signed URL.
