@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -566,6 +567,66 @@ def test_an_nginx_that_is_killed_leaks_no_slot(tmp_path: Path) -> None:
         assert settled(gate)["mover_reports_lost_total"] == 1
         nginx.start()
         whole(fetch(nginx, out, RESUME, "/big.iso"), out, digests["big.iso"])
+
+
+#: Programs that ask again after a fault, and wait inside each request.
+PATIENT = {
+    "curl": ["sh", "-c", "until curl -sSf -o OUT URL; do sleep 0.2; done"],
+    "wget": [
+        *("wget", "-q", "--tries=0", "--waitretry=1", "--retry-connrefused"),
+        *("--retry-on-http-error=503", "-O", "OUT", "URL"),
+    ],
+    # It ends with 0 at a 503, too.
+    "wget2": ["sh", "-c", "until wget2 -q -O OUT URL && test -s OUT; do sleep 0.2; done"],
+}
+
+
+@pytest.mark.parametrize("victim", ["gate", "nginx"])
+def test_a_kill_costs_nobody_the_place_who_waits_inside_a_request(
+    tmp_path: Path, victim: str
+) -> None:
+    digests = make_release(tmp_path / "release", first_iso=4 * SIZE, big_iso=SIZE)
+    closed, log = ("--if-absent", "closed"), tmp_path / "access.log"
+    logged = ("--access-log", str(log))
+    with gate_and_nginx(tmp_path, *ONE, *logged, snippet=closed) as (gate, nginx):
+
+        def held(count: int) -> None:
+            wait_for(lambda: gate.figures()["held_requests"] == count, 60)
+            assert gate.figures()["held_requests"] == count
+
+        # Another client than the curl that waits: one without a download goes first.
+        other = [*PROGRAMS["curl"], "-A", "first/1"]
+        first = fetch(nginx, tmp_path / "first", other, "/first.iso")
+        wait_for(lambda: gate.figures()["moved_bodies"] == 1)
+        # It stands still, so that its body outlasts the kill.
+        first.send_signal(signal.SIGSTOP)
+        waiting = {}
+        for count, (name, command) in enumerate(PATIENT.items()):
+            waiting[name] = fetch(nginx, tmp_path / name, command, "/big.iso")
+            held(count + 1)
+        sampler = Sampler(nginx, tmp_path / "release")
+        killed: GateProcess | Nginx = gate if victim == "gate" else nginx
+        killed.stop(signal.SIGKILL)
+        if victim == "gate":
+            # They are told to come back, and try in vain meanwhile.
+            assert answer(nginx, "/big.iso").status == 503
+        killed.start()
+        if victim == "gate":
+            held(len(PATIENT))
+            assert gate.figures()["moved_bodies"] == 1
+        # One that comes now comes last.
+        late = fetch(nginx, tmp_path / "late", [*PROGRAMS["curl"], "-A", "late/1"], "/big.iso")
+        first.send_signal(signal.SIGCONT)
+        for name, process in (*waiting.items(), ("late", late)):
+            whole(process, tmp_path / name, digests["big.iso"], 120)
+        first.communicate()
+        assert (first.returncode == 0) == (victim == "gate")
+        sampler.stop()
+        settled(gate)
+    started = re.findall(r'(?m) 200 \d+ "-" "(\w+)/\S+"$', log.read_text().lower())
+    assert [name for name in started if name != "first"] == [*PATIENT, "late"]
+    # After the wait nginx sends most bodies at once, between two looks.
+    assert sampler.most <= 1
 
 
 def test_a_reload_of_nginx_is_not_noticed(tmp_path: Path) -> None:
