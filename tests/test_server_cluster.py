@@ -442,6 +442,22 @@ def test_tickets_of_a_node_without_a_leader_have_a_place_by_their_time_at_the_ne
     assert numbers[-1] < ELSEWHERE
 
 
+def test_a_ticket_of_a_lost_leader_that_was_shown_to_a_node_is_handed_over_too() -> None:
+    house = FleetHouse(slots=1)
+    house.ask_at(0, "192.1.2.1")
+    mine = house.ask_at(0, "192.2.2.1")
+    _led_by_nobody(house)
+    assert house.ask_at(0, "192.2.2.1", token=mine.token).token == mine.token
+    (lost,) = [row.number for row in house.journal.rows.values() if row.client[:8] == "192.2.2."]
+    # The database went back to an older state.
+    _new_leader(house, slots=1, without=lost)
+    house.wait(0.5)
+    house.ask_at(1, "192.3.2.1")
+    order = [row.client.partition("#")[0] for row in house.gate.policy.tickets()]
+    assert order[-2:] == ["192.2.2.1", "192.3.2.1"]
+    assert house.gate.policy.ticket(lost) is not None
+
+
 def test_tickets_of_a_node_without_a_leader_count_with_their_crowds_at_the_next() -> None:
     house = FleetHouse(slots=2)
     for n in (0, 1):
@@ -859,8 +875,10 @@ class PiecesConnection(FakeConnection):
         request.ended(False)
 
 
-def _new_leader(house: FleetHouse, *, join_all: bool = True, **settings: int) -> None:
-    """The leader dies and another one takes up its journal; the nodes find it."""
+def _new_leader(
+    house: FleetHouse, *, join_all: bool = True, without: int | None = None, **settings: int
+) -> None:
+    """The leader dies and another one takes up its journal, `without` one ticket; nodes find it."""
     for link in house.links:
         link.drop()
     house.clock.advance(0)
@@ -869,6 +887,7 @@ def _new_leader(house: FleetHouse, *, join_all: bool = True, **settings: int) ->
         row
         for row in house.journal.rows.values()
         if row.state in (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
+        and row.number != without
     ]
     fresh = House(
         clock=house.clock,

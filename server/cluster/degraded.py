@@ -77,13 +77,9 @@ class DegradedQueue:
         self._gate.enter(request, rep, plan, start)
 
     def tickets(self) -> tuple[WireTicket, ...]:
-        """The waiting tickets that were issued here, for the next leader."""
+        """The waiting tickets for the next leader: issued here, or shown here by their clients."""
         gate = self._gate
-        return tuple(
-            wire_ticket(gate.on_wall_clock(row))
-            for row in gate.policy.tickets()
-            if row.number >= ELSEWHERE
-        )
+        return tuple(wire_ticket(gate.on_wall_clock(row)) for row in gate.policy.tickets())
 
     def release(self) -> list[tuple[AdmissionRequest, str | None]]:
         """End, and return the parked requests unanswered, each with its token."""

@@ -55,7 +55,7 @@ class WireRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WireTicket(msgspec.Struct, frozen=True, array_like=True):
-    """Fields of the `TicketRow` of a waiting ticket that the leader does not know, in Unix time."""
+    """Fields of the `TicketRow` of a waiting ticket that the leader may not know, in Unix time."""
 
     number: int
     client: str
@@ -87,7 +87,7 @@ def wire_request(request: Request) -> WireRequest:
 
 
 def wire_ticket(row: TicketRow) -> WireTicket:
-    """A ticket for a leader that does not know it."""
+    """A ticket for a leader that may not know it."""
     return WireTicket(*(getattr(row, name) for name in WireTicket.__struct_fields__))
 
 
@@ -187,7 +187,7 @@ class Parting(msgspec.Struct, frozen=True, array_like=True, tag="parting"):
 
 
 class Handover(msgspec.Struct, frozen=True, array_like=True, tag="handover"):
-    """The waiting tickets that this node issued while it had no leader.
+    """The waiting tickets that this node issued, or was shown, while it had no leader.
 
     They get their places before their clients ask. Otherwise later clients would see their own
     places grow.
