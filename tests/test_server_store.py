@@ -484,22 +484,18 @@ def test_nobody_waits_long_for_a_database_that_hangs(
     assert clock.getDelayedCalls() == []
 
 
-def test_in_a_cluster_an_answer_outlasts_slow_and_failed_commits(
+def test_in_a_cluster_no_answer_leaves_before_its_commit(
     database: Database, clock: Clock, threads: Threads
 ) -> None:
+    ends: list[str] = []
     store = Store(
-        database,
-        clock,
-        threads,
-        lambda work: succeed(work()),
-        clock.seconds,
-        late_s=TIMES.cluster_late_s,
+        database, clock, threads, lambda work: succeed(work()), clock.seconds, ends.append
     )
     told: list[list[int]] = []
     store.keep_tickets([ticket(1)])
     store.after_commit(lambda: told.append(live(database)))
     clock.advance(TIMES.batch_s)
-    clock.advance(2 * TIMES.late_s)
+    clock.advance(TIMES.deadline_s - 1.0)
     assert told == [], "a slow commit"
     threads.broken = OperationalError("INSERT", {}, Exception("connection cut"))
     threads.run()
@@ -508,11 +504,36 @@ def test_in_a_cluster_an_answer_outlasts_slow_and_failed_commits(
     clock.advance(TIMES.retry_first_s)
     threads.run()
     assert told == [[1]]
+    assert ends == []
     assert clock.getDelayedCalls() == []
-    store.keep_tickets([ticket(2)])
-    store.after_commit(lambda: told.append([]))
-    clock.advance(TIMES.cluster_late_s)
-    assert told == [[1], []], "but not for ever"
+
+
+@pytest.mark.parametrize("how", ["hangs", "fails"])
+def test_a_leader_whose_database_takes_no_writes_ends_before_any_answer(
+    database: Database, clock: Clock, threads: Threads, how: str
+) -> None:
+    heard: list[str] = []
+    store = Store(
+        database, clock, threads, lambda work: succeed(work()), clock.seconds, heard.append
+    )
+    store.keep_tickets([ticket(1)])
+    store.after_commit(lambda: heard.append("answered"))
+    clock.advance(TIMES.batch_s)
+    if how == "fails":
+        threads.broken = OperationalError("INSERT", {}, Exception("disk full"))
+    for _ in range(int(TIMES.deadline_s) - 1):
+        if how == "fails":
+            threads.run()
+        clock.advance(1.0)
+        assert heard == []
+    for _ in range(int(TIMES.retry_most_s) + 2):
+        if how == "fails":
+            threads.run()
+        clock.advance(1.0)
+    reason = "disk full" if how == "fails" else "no answer in 20 s"
+    assert heard
+    assert all(why.startswith("the database takes no writes: ") for why in heard)
+    assert reason in heard[0]
 
 
 def test_a_dead_database_degrades_and_recovers_without_losing_a_ticket(

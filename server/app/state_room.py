@@ -13,7 +13,7 @@ from ...protocol.ticket import KeyRing
 from ..control.key_values import KeyValues
 from ..http.clock import Reactor, in_pool, pause
 from ..store.accounts import OperatorTables
-from ..store.store import TIMES, Store, Work
+from ..store.store import Store, Work
 from .bootstrap import open_memory
 from .keys import KeyKeeper, load_keys
 from .parts import Part
@@ -68,8 +68,7 @@ class StateRoom:
             lambda work: maybeDeferred(in_pool, reactor, self._write_pool, work),
             lambda work: maybeDeferred(in_pool, reactor, self.read_pool, work),
             now,
-            _retire_of(cluster),
-            TIMES.late_s if cluster is None else TIMES.cluster_late_s,
+            None if cluster is None else cluster.retire,
         )
         self.tables = OperatorTables(self.memory.database, self.store)
         self.documents = KeyValues(self.tables)
@@ -100,13 +99,6 @@ class StateRoom:
             self.read_pool.stop()
             self._write_pool.stop()
             self.memory.database.close()
-
-
-def _retire_of(cluster: ClusterSeat | None) -> Callable[[], None]:
-    """What the store calls when another machine leads."""
-    if cluster is None:
-        return lambda: None
-    return lambda: cluster.retire("the database says so")
 
 
 def _end_process() -> None:

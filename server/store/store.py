@@ -35,10 +35,9 @@ class StoreTimes:
 
     #: Batches begin at least this far apart: a commit takes about as long.
     batch_s: float = 0.002
-    #: An answer waits no longer for a commit; its signed token proves the ticket as well.
+    #: On a single machine an answer waits no longer for a commit; its signed token proves the
+    #: ticket as well.
     late_s: float = 0.5
-    #: The same in a cluster, where a place must survive its leader.
-    cluster_late_s: float = 5.0
     #: An operator's change is answered as not stored yet after this time.
     stored_s: float = 2.0
     #: A failed write is tried again after this time, then after twice as long each time.
@@ -74,9 +73,13 @@ class StoreState:
 class Store:
     """Batches writes to one database and runs reads beside them.
 
-    `fenced` is called when another machine leads, before any waiting answer. Answers wait `late_s`
-    for a commit, failed attempts included. After the first answer without a commit, none waits
-    until the database works again.
+    Answers wait `TIMES.late_s` for a commit, failed attempts included. After the first answer
+    without a commit, none waits until the database works again.
+
+    With `fenced`, the store of a cluster's leader, no answer leaves without its commit: a client
+    without a token would lose its place with the leader. `fenced` is called, before any waiting
+    answer, when another machine leads, and when the database has taken nothing for
+    `TIMES.deadline_s`. It hears why.
     """
 
     log = Logger()
@@ -88,12 +91,10 @@ class Store:
         write_in_thread: RunInThread[None],
         read_in_thread: Callable[[Callable[[], object]], Deferred[object]],
         now: Callable[[], float],
-        fenced: Callable[[], None] = lambda: None,
-        late_s: float = TIMES.late_s,
+        fenced: Callable[[str], None] | None = None,
     ) -> None:
         self._database = database
         self._fenced = fenced
-        self._late_s = late_s
         self._memory: Callable[[], list[Work[None]]] = list
         self._reactor = reactor
         self._write_in_thread = write_in_thread
@@ -158,8 +159,7 @@ class Store:
             callback()
         else:
             self._waiters.append(callback)
-            if self._late_call is None:
-                self._late_call = self._reactor.callLater(self._late_s, self._go_without)
+            self._bound_waiting()
 
     def stored(self) -> Deferred[bool]:
         """True when all writes so far are committed; False after `TIMES.stored_s`.
@@ -184,6 +184,10 @@ class Store:
         self._askers.append(lambda: settle(True))
         return done
 
+    def _bound_waiting(self) -> None:
+        if self._fenced is None and self._late_call is None:
+            self._late_call = self._reactor.callLater(TIMES.late_s, self._go_without)
+
     def _go_without(self) -> None:
         self._late_call = None
         self._late = True
@@ -197,7 +201,7 @@ class Store:
             self._late_call.cancel()
             self._late_call = None
         if self._waiters:
-            self._late_call = self._reactor.callLater(self._late_s, self._go_without)
+            self._bound_waiting()
 
     def read(self, work: Work[T]) -> Deferred[T]:
         """Run a query, or a write with a result, in a transaction of its own."""
@@ -310,7 +314,7 @@ class Store:
                     work(connection)
 
         def overdue() -> None:
-            self._fell_ill(f"no answer in {TIMES.deadline_s:.0f} s")
+            self._fell_ill(f"no answer in {TIMES.deadline_s:.0f} s", TIMES.deadline_s)
             self._database.interrupt()
 
         overdue_call = self._reactor.callLater(TIMES.deadline_s, overdue)
@@ -334,8 +338,8 @@ class Store:
                 self._schedule()
 
         def failed(failure: Failure) -> None:
-            if isinstance(failure.value, Fenced):
-                self._fenced()
+            if isinstance(failure.value, Fenced) and self._fenced is not None:
+                self._fenced("the database says so")
             landed()
             self.failures_total += 1
             self._renew = self._renew or renew
@@ -353,13 +357,17 @@ class Store:
         self._flying = flying = self._write_in_thread(in_thread)
         flying.addCallbacks(succeeded, failed)
 
-    def _fell_ill(self, reason: str) -> None:
+    def _fell_ill(self, reason: str, hung_s: float = 0.0) -> None:
         if not self._reason:
             self._since_s = self._now()
             self.log.error(
                 "The database does not take writes; downloads go on. {reason}", reason=reason
             )
         self._reason = reason
+        ill_s = self._now() - self._since_s
+        if self._fenced is not None and max(ill_s, hung_s) >= TIMES.deadline_s:
+            # Another machine may reach the database better.
+            self._fenced(f"the database takes no writes: {reason}")
 
     def _look(self) -> None:
         """Check that the database file was not deleted or replaced under the running server."""

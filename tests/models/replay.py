@@ -49,10 +49,9 @@ class Journal:
             maybeDeferred,
             self._clock.seconds,
             self._fenced,
-            TIMES.cluster_late_s,
         )
 
-    def _fenced(self) -> None:
+    def _fenced(self, why: str) -> None:
         self.is_fenced = self.is_dead = True
 
     def keep_tickets(self, rows: Iterable[TicketRow]) -> None:

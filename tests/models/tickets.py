@@ -25,8 +25,8 @@ A waiting and a ready ticket are one state here: time decides between them, and 
 may happen at any moment. Tickets have no order in the states that are explored, so any that waits
 may be called; the replay holds the order of their numbers against the code.
 
-Out of the model: tickets that nodes issue without a leader, and a database that is away for longer
-than `StoreTimes.cluster_late_s`; see `Tickets.patient`.
+Out of the model: tickets that nodes issue without a leader, and the record that a node waits for
+0.5 s at most; see `Tickets.patient`.
 """
 
 from __future__ import annotations
