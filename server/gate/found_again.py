@@ -8,13 +8,12 @@ admits any other, so that no slot is given twice. Nothing is written to their cl
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from twisted.logger import Logger
 
 from ..http.proxies import Preface
@@ -35,8 +34,7 @@ _KEPT = frozenset(
 _SPARE_LINES = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class KeptBody:
+class KeptBody(msgspec.Struct, frozen=True):
     """A body on its way, as it is written down. `acked_bytes` is what its socket had before."""
 
     lease: str
@@ -77,14 +75,14 @@ class MovesJournal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
-        self._live: dict[str, str] = {}
+        self._live: dict[str, bytes] = {}
         self._lines = 0
 
     def open(self) -> list[KeptBody]:
         """What stood there; begin anew."""
         found: dict[str, KeptBody] = {}
         with contextlib.suppress(FileNotFoundError):
-            for line in self._path.read_text("utf-8").splitlines():
+            for line in self._path.read_bytes().splitlines():
                 _read_line(line, found)
         self._write_anew()
         return list(found.values())
@@ -97,19 +95,19 @@ class MovesJournal:
 
     def begin(self, body: KeptBody) -> None:
         """A body is on its way."""
-        line = self._live[body.lease] = json.dumps(asdict(body))
+        line = self._live[body.lease] = msgspec.json.encode(body)
         self._write(line)
 
     def end(self, lease: str) -> None:
         """It is over."""
         if self._live.pop(lease, None) is not None:
-            self._write(json.dumps(lease))
+            self._write(msgspec.json.encode(lease))
 
-    def _write(self, line: str) -> None:
+    def _write(self, line: bytes) -> None:
         if self._file is None:
             return
         try:
-            os.write(self._file, f"{line}\n".encode())
+            os.write(self._file, line + b"\n")
             self._lines += 1
             if self._lines > _SPARE_LINES + 2 * len(self._live):
                 self._write_anew()
@@ -122,21 +120,23 @@ class MovesJournal:
         fresh = self._path.with_suffix(".new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         self._file = os.open(fresh, flags, 0o600)
-        os.write(self._file, "".join(f"{line}\n" for line in self._live.values()).encode())
+        os.write(self._file, b"".join(line + b"\n" for line in self._live.values()))
         os.replace(fresh, self._path)
         self._lines = len(self._live)
 
 
-def _read_line(line: str, found: dict[str, KeptBody]) -> None:
+#: A line: a body that begins, or the lease of one that has ended.
+_LINE: msgspec.json.Decoder[KeptBody | str] = msgspec.json.Decoder(KeptBody | str)
+
+
+def _read_line(line: bytes, found: dict[str, KeptBody]) -> None:
     # The last line may be a part of one.
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        value = json.loads(line)
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        value = _LINE.decode(line)
         if isinstance(value, str):
             found.pop(value, None)
         else:
-            name = SocketName(**value.pop("socket"))
-            body = KeptBody(socket=name, **value)
-            found[body.lease] = body
+            found[value.lease] = value
 
 
 class FoundConnection:

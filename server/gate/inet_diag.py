@@ -10,7 +10,8 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ..http.clock import Reactor
 from ..http.proxies import parse_address
@@ -48,8 +49,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _NO_COOKIE = b"\xff" * 8
 
 
-@dataclass(frozen=True, slots=True)
-class SocketName:
+class SocketName(msgspec.Struct, frozen=True):
     """The two ends of a connection between a client and the mover."""
 
     client: str
@@ -58,8 +58,7 @@ class SocketName:
     mover_port: int
 
 
-@dataclass(frozen=True, slots=True)
-class SocketState:
+class SocketState(msgspec.Struct, frozen=True):
     """`acked_bytes` since the connection began; `queued_bytes` are not acknowledged yet."""
 
     acked_bytes: int

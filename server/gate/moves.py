@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import msgspec
+from msgspec.structs import replace
 from twisted.logger import Logger
 
 from ..files.transfer import TransferListener
@@ -38,8 +40,7 @@ _UNSEEN_BYTES_S = 10_000.0
 _SENT_WELL = frozenset({200, 206})
 
 
-@dataclass(frozen=True, slots=True)
-class MovedOn:
+class MovedOn(msgspec.Struct, frozen=True):
     """Where a body is sent. `socket` is None if the mover does not tell it.
 
     `multiplexed`: it carries several answers at once. `root` is the percent-encoded folder of the

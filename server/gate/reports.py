@@ -13,8 +13,9 @@ import re
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ..http.clock import Reactor
 
@@ -33,8 +34,7 @@ _LINE = re.compile(
 _LEASE = re.compile(r"[0-9a-f]{32}")
 
 
-@dataclass(frozen=True, slots=True)
-class EndReport:
+class EndReport(msgspec.Struct, frozen=True):
     """What a mover sent of a body. `whole`: it handed all that it meant to send to the kernel."""
 
     lease: str
