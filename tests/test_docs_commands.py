@@ -327,6 +327,7 @@ def test_a_plan_as_the_documents_have_it(tmp_path: Path) -> None:
     (line,) = {shown(name, "tidegate plan --bandwidth") for name in documents}
     quick = {"/srv/release": str(tmp_path / "release"), "5000": "50", "1h": "2m"}
     assert run(line, tmp_path, **quick).startswith("With 200 Mbit/s, 50 visitors within 2 min")
+    assert "worker_connections" in run(shown("docs/gate.md", "tidegate plan"), tmp_path, **quick)
 
 
 @pytest.mark.e2e
@@ -537,6 +538,7 @@ _EXECUTED = {
     },
     "docs/gate.md": {
         "tidegate gate": test_the_walk_from_nginx_to_a_queue_as_the_manual_has_it,
+        "tidegate plan": test_a_plan_as_the_documents_have_it,
     },
     "docs/mirrors.md": {
         "tidegate mirror": test_the_walk_to_a_mirror_as_the_manual_has_it,

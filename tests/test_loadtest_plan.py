@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tidegate.loadtest.sim import plan as plan_module
 from tidegate.loadtest.sim.engine import Engine
@@ -21,6 +22,8 @@ from tidegate.loadtest.sim.plan import (
     sample_crowd,
     verdict,
 )
+from tidegate.loadtest.sim.plan_cli import plan as plan_command
+from tidegate.loadtest.sim.plan_gate import gate_rows, plan_gate
 from tidegate.loadtest.workloads import File
 
 ISO, IMG, SUMS = File("a.iso", 5_000_000), File("sub/b.img", 2_000_000), File("SHA256SUMS", 300)
@@ -111,3 +114,45 @@ def test_a_line_that_is_wide_enough_is_said_to_be() -> None:
     plan = make_plan(sample_crowd(crowd()), 500_000_000.0, "fair", 10.0)
     assert "would be enough to stay below 10 s" in verdict(plan)
     assert not math.isnan(plan.ours.mean_s)
+
+
+def test_a_gate_is_sized_for_its_worst_moment() -> None:
+    big = File("big.iso", 10_000_000)
+    sample = sample_crowd(make_crowd([big], 1_000, 100.0))
+    line = 20_000_000.0
+    found = plan_gate(sample, line)
+    # Their lines carry what the slots are for, and one slot less would not fill the line.
+    rate = sum(one.total_bytes for one in sample.workload.visitors) / sum(
+        one.total_bytes / one.rate_bytes_s for one in sample.workload.visitors
+    )
+    assert (found.slots - 1) * rate < line <= found.slots * rate
+    # After 100 s a fifth is served.
+    assert found.waiting == pytest.approx(800, rel=0.1)
+    assert found.connections == 2 * found.waiting + found.slots
+    assert found.decisions_a_s > 10
+    assert dict.fromkeys(name for name, _, _ in gate_rows(found)[1:]).keys() == {
+        *("slots", "wait at once", "connections of nginx", "memory of nginx"),
+        *("memory of the gate", "decisions a second"),
+    }
+    # On twice the line fewer wait, and more download.
+    wider = plan_gate(sample, 2 * line)
+    assert wider.waiting < found.waiting
+    assert wider.slots == pytest.approx(2 * found.slots, abs=1)
+    # On a wide line hardly anybody does.
+    assert plan_gate(sample, 1e9).waiting < 0.1 * found.waiting
+
+
+def test_a_plan_with_a_gate_is_of_a_policy_that_a_gate_can_have(tmp_path: Path) -> None:
+    (tmp_path / "big.iso").write_bytes(bytes(2_000_000))
+    words = [str(tmp_path), "--bandwidth", "20Mbit", "--visitors", "20", "--within", "10s"]
+    page = tmp_path / "plan.html"
+    done = CliRunner().invoke(plan_command, [*words, "--gate", "--report", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "under ticket" in done.output
+    for text in (done.output, page.read_text()):
+        assert "A gate for this crowd" in text
+        assert "worker_connections" in text
+    assert "A gate for" not in CliRunner().invoke(plan_command, words).output
+    refused = CliRunner().invoke(plan_command, [*words, "--gate", "--policy", "fair"])
+    assert refused.exit_code == 2
+    assert "a gate cannot pause downloads" in refused.output

@@ -18,8 +18,10 @@ from ...protocol.units import format_duration, format_rate, format_size
 from ..workloads import RELEASE_DAY, File, Visitor, Workload, scaled
 from .arithmetic import mean
 from .bounds import alone_s
+from .conditions import Conditions
 from .engine import Engine
 from .metrics import measure
+from .outcome import RunRecord
 from .scenario import Scenario
 
 #: A larger crowd is played by this many clients; each then stands for several.
@@ -202,7 +204,19 @@ def _sample(
     return CrowdSample(workload, people, within_s, wanted_bytes, tuple(found))
 
 
-def feel(workload: Workload, each: float, policy: str, bandwidth_bytes_s: float) -> Felt:
+@dataclass(frozen=True, slots=True)
+class PlayedCrowd:
+    """A crowd that was played `fast` times as fast as it comes."""
+
+    workload: Workload
+    conditions: Conditions
+    tally: RunRecord
+    fast: float
+
+
+def play(
+    workload: Workload, each: float, policy: str, bandwidth_bytes_s: float, slots: int = 30
+) -> PlayedCrowd:
     """Play the crowd on a line."""
     line = bandwidth_bytes_s / each
     # A crowd for days is played faster: everything but the policy's own patience shrinks alike.
@@ -212,8 +226,8 @@ def feel(workload: Workload, each: float, policy: str, bandwidth_bytes_s: float)
     played = scaled(workload, time_scale=fast)
     scenario = Scenario(
         policy,
-        slots=30,
-        reserve_small=0 if policy == PLAIN else 6,
+        slots=slots,
+        reserve_small=0 if policy == PLAIN else min(6, slots - 1),
         bandwidth_bytes_s=line * fast,
     )
     usual = scenario.conditions(played)
@@ -222,8 +236,14 @@ def feel(workload: Workload, each: float, policy: str, bandwidth_bytes_s: float)
         usual, attempt_s=usual.attempt_s / fast, accept_s=usual.accept_s / fast, tick_s=0.5
     )
     tally = Engine(played, scenario.make_policy(played, 0), conditions, 0).run()
-    figures = measure(played, conditions, tally)
-    alone = mean(alone_s(workload, line))
+    return PlayedCrowd(played, conditions, tally, fast)
+
+
+def feel(workload: Workload, each: float, policy: str, bandwidth_bytes_s: float) -> Felt:
+    """Play the crowd on a line, and measure what it feels."""
+    run = play(workload, each, policy, bandwidth_bytes_s)
+    figures, fast = measure(run.workload, run.conditions, run.tally), run.fast
+    alone = mean(alone_s(workload, bandwidth_bytes_s / each))
     return Felt(
         policy,
         bandwidth_bytes_s,

@@ -26,6 +26,7 @@ from .plan import (
     sample_trace,
     verdict,
 )
+from .plan_gate import GATE_POLICY, GatePlan, gate_rows, plan_gate
 
 
 @click.command()
@@ -54,7 +55,16 @@ from .plan import (
     show_default=True,
     help="What each may lose to the crowd, in the mean; the line for that is looked for.",
 )
-@click.option("--policy", type=click.Choice(list(POLICIES)), default="fair", show_default=True)
+@click.option(
+    "--policy",
+    type=click.Choice(list(POLICIES)),
+    help=f"Default: fair, and {GATE_POLICY} with --gate.",
+)
+@click.option(
+    "--gate",
+    is_flag=True,
+    help="Say what a gate and the nginx in front of it need (tidegate gate).",
+)
 @click.option("--patience", type=DurationParam(), help="Longest wait for a first byte.")
 @click.option(
     "--weight",
@@ -75,7 +85,8 @@ def plan(
     trace: Path | None,
     within: float,
     wait: float,
-    policy: str,
+    policy: str | None,
+    gate: bool,
     patience: float | None,
     weights: tuple[str, ...],
     report: Path | None,
@@ -89,6 +100,11 @@ def plan(
         raise click.UsageError("--bandwidth and --within must be above 0")
     if (visitors is None) == (trace is None):
         raise click.UsageError("give either --visitors or --trace")
+    policy = policy or (GATE_POLICY if gate else "fair")
+    if gate and POLICIES[policy].link_bound:
+        raise click.UsageError(
+            f"a gate cannot pause downloads: give another --policy than {policy}"
+        )
     try:
         files = files_below(directory)
         if trace is not None:
@@ -99,8 +115,9 @@ def plan(
                 make_crowd(files, visitors or 1, within, wanted, patience or math.inf)
             )
         found = _played(lambda told: make_plan(crowd, line, policy, wait, told))
+        needed = plan_gate(crowd, line) if gate else None
         if report is not None:
-            report.write_text(plan_page(found), encoding="utf-8")
+            report.write_text(plan_page(found, needed), encoding="utf-8")
     except (OSError, ValueError, Starved) as error:
         raise click.ClickException(str(error)) from error
     lines = rows(found)
@@ -110,6 +127,11 @@ def plan(
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         click.echo("  ".join((*cells, MEANINGS.get(row[0], ""))).rstrip())
+    if needed is not None:
+        title, *wants = gate_rows(needed)
+        click.echo(f"\n{title[0]}:")
+        for name, amount, why in wants:
+            click.echo(f"{name:<20}  {amount:>9}  {why}")
     click.echo("\nTaken for granted:")
     for text in found.crowd.assumptions:
         click.echo(f"- {text}")
@@ -122,13 +144,14 @@ def _played(play: Callable[[Callable[[float], None]], Plan]) -> Plan:
         return play(lambda part: bar.update(round(100 * part) - bar.pos))
 
 
-def plan_page(found: Plan) -> str:
+def plan_page(found: Plan, gate: GatePlan | None = None) -> str:
     """The same as a page."""
     lines = rows(found)
     explained = [(*lines[0], "")] + [(*row, MEANINGS.get(row[0], "")) for row in lines[1:]]
     items = "".join(f"<li>{escape(text)}</li>" for text in found.crowd.assumptions)
+    needed = "" if gate is None else table(gate_rows(gate), words=True)
     return page(
         "Release day, before it comes",
-        f"<p><strong>{escape(verdict(found))}</strong></p>{table(explained, words=True)}"
+        f"<p><strong>{escape(verdict(found))}</strong></p>{table(explained, words=True)}{needed}"
         f"<h2>Taken for granted</h2><ul>{items}</ul>",
     )
