@@ -36,7 +36,7 @@ from tidegate.server.cluster.messages import (
     decode_from_node,
     encode_frame,
 )
-from tidegate.server.cluster.node import PATIENCE, NodeHome, RemoteAdmission, RemoteDigests
+from tidegate.server.cluster.node import PATIENCE, NodeHome, RemoteAdmission
 from tidegate.server.http.request import Request
 
 __all__ = ["journal_makers", "journals", "postgres"]
@@ -654,7 +654,7 @@ def test_digests_come_from_the_leader_or_not_at_all() -> None:
     digests = FileDigests(3, b"d" * 32, 2, (b"a" * 32, b"b" * 32))
     house.home.digest = digests
     found: list[FileDigests | None] = []
-    cache = RemoteDigests(house.fleet[0])
+    cache = house.fleet[0]
     cache.find(representation()).addCallback(found.append)
     house.wait(0.25)
     cache.find(representation()).addCallback(found.append)

@@ -24,7 +24,7 @@ from ..cluster.leader import Nodes
 from ..cluster.line import FleetLine
 from ..cluster.link import LinkFactory, keep_connected
 from ..cluster.messages import Hello, Terms, decode_from_leader
-from ..cluster.node import NodeHome, RemoteAdmission, RemoteDigests
+from ..cluster.node import NodeHome, RemoteAdmission
 from ..files.pacer import Pacer
 from ..files.pages import Pages
 from ..http.clock import Reactor
@@ -91,7 +91,7 @@ class NodeService:
             reactor,
             time.time,
             tree=tree,
-            kept=RemoteDigests(self.admission),
+            kept=self.admission,
             admission=self.admission,
             visibility=self.admission,
             pacer=self.pacer,

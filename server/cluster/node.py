@@ -158,7 +158,7 @@ class NodeHome:
 
 
 class RemoteAdmission:
-    """Implements `transfer.Admission` and `Visibility` at a node, for the leader."""
+    """Implements `transfer.Admission`, `Visibility` and `DigestCache` at a node, by its leader."""
 
     def __init__(self, reactor: Clock, hello: messages.Hello, home: NodeHome) -> None:
         self._reactor = reactor
@@ -309,7 +309,9 @@ class RemoteAdmission:
         self._put(request, judged=url_path)
         return True
 
-    def find_digests(self, rep: Representation) -> Deferred[FileDigests | None]:
+    # -- DigestCache -------------------------------------------------------------------------
+
+    def find(self, rep: Representation) -> Deferred[FileDigests | None]:
         """What the leader knows, or has computed; None without one."""
         if not self._welcomed:
             return succeed(None)
@@ -317,6 +319,9 @@ class RemoteAdmission:
         waiting = self._digests[self._numbers] = Deferred()
         self._send(messages.FindDigests(self._numbers, rep))
         return waiting
+
+    def keep(self, key: FileKey, digests: FileDigests) -> None:
+        """The catalogue remembers it as long as this process lives."""
 
     # -- telling the leader ---------------------------------------------------------------------
 
@@ -694,16 +699,3 @@ class RemoteAdmission:
         with contextlib.suppress(ValueError):
             retry_s = float(headers.get(b"retry-after", b""))
         self._reactor.callLater(retry_s, self._tell, asked)
-
-
-class RemoteDigests:
-    """The `DigestCache` of a node: what the leader knows, and what this process has computed."""
-
-    def __init__(self, admission: RemoteAdmission) -> None:
-        self._admission = admission
-
-    def find(self, rep: Representation) -> Deferred[FileDigests | None]:
-        return self._admission.find_digests(rep)
-
-    def keep(self, key: FileKey, digests: FileDigests) -> None:
-        """The catalogue remembers it as long as this process lives."""
