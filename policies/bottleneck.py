@@ -12,7 +12,8 @@ and not in the network (the idea of cake-autorate).
 
 **Experiments** decide between two hypotheses each:
 
-- *Is the line full, or does each client use up its own line?* Some downloads send less or more, and
+- *Is the line full, or does each client use up its own line?* Where most downloads lose packets at
+  the same time, they share a full queue. Otherwise some downloads send less or more, and
   the others take over the difference on a full line only. A *trial* holds back `trial_part` of the
   goodput for that, those with most left, because shortest first would hold them back too. Downloads
   that come and go are natural trials. They decide over `evidence_s` once they weigh `evidence`, or
@@ -88,6 +89,10 @@ class FinderTuning:
     #: The same for the queue before a line that was just found: it is longer. Half: 200 Mbit/s
     #: +2 %, 1.0 and more: a fall +1.7 %.
     fall_drain_part: float = 0.6
+    #: A line is full while this part of the downloads has lost bytes. Behind a router whose queue
+    #: was full 60 to 100 % had, and none once the line was found (10 Mbit/s, round trips of 20 ms).
+    #: A download that fills its client's own line has some for one round trip of many.
+    lossy_part: float = 0.5
 
     @property
     def short_s(self) -> float:
@@ -103,7 +108,8 @@ class Sample(NamedTuple):
 
     `acked_bytes` grows from its start and is what its peer has acknowledged; `stuck` says that its
     sockets take no more just now (and that nothing else holds it back), `shut` that its peer's
-    window is shut: its program is what limits it, and it tells nothing of the line.
+    window is shut: its program is what limits it, and it tells nothing of the line. `lossy` says
+    that bytes of it were lost on the way and have not arrived again, as far as that is known.
     """
 
     lease: int
@@ -111,6 +117,7 @@ class Sample(NamedTuple):
     remaining_bytes: int
     stuck: bool
     shut: bool = False
+    lossy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +197,7 @@ class Bottleneck:
         "_held",
         "_line",
         "_looks",
+        "_losses",
         "_murky_until_s",
         "_natural",
         "_next_probe_s",
@@ -214,6 +222,8 @@ class Bottleneck:
         self._looks: deque[_LineLook] = deque()
         #: Of the ticks within the window, which had a client held back by the cap.
         self._held: deque[tuple[float, bool]] = deque()
+        #: Of the looks while the line is unknown: which part of the downloads had lost bytes.
+        self._losses: deque[tuple[float, float]] = deque()
         self._stuck_since_s = math.inf
         #: Lease -> since when it has been stuck although the line limited no client.
         self._stuck: dict[int, float] = {}
@@ -264,6 +274,8 @@ class Bottleneck:
         self._natural = verdict = self._comings_and_goings(now)
         if self._fell_together(now, telling):
             pass
+        elif self._lose_together(now, telling):
+            self._full(self._rates(1.5 * FINDER.window_s)[0], now)
         elif verdict > 0:
             self._full(self._rates(FINDER.window_s)[0], now)
         elif self._trial is not None:
@@ -381,6 +393,22 @@ class Bottleneck:
         self._probe = None
         self._full(goodput, now)
         return True
+
+    def _lose_together(self, now: float, samples: Sequence[Sample]) -> bool:
+        """Whether most of these have lost bytes for a while, which own lines would not do.
+
+        Not of a crowd that was just found not to fill the line: its networks lose by themselves.
+        """
+        losses, count = self._losses, len(samples)
+        if self._line < math.inf or count < 3 or count <= FINDER.grown * self._crowd[1]:
+            losses.clear()
+            return False
+        losses.append((now, sum(sample.lossy for sample in samples) / count))
+        while losses[0][0] < now - 1.5 * FINDER.window_s:
+            losses.popleft()
+        if now - losses[0][0] < 1.2 * FINDER.window_s:
+            return False
+        return sum(part for _, part in losses) >= FINDER.lossy_part * len(losses)
 
     def _held_part(self) -> float:
         return sum(held for _, held in self._held) / len(self._held)

@@ -107,6 +107,7 @@ class FakeTransfer:
         self.flying = 0
         #: For how long its peer's window was shut, seconds.
         self.shut = 0.0
+        self.lost = False
 
     def pause(self) -> None:
         self.paused = True
@@ -126,6 +127,9 @@ class FakeTransfer:
 
     def shut_s(self) -> float:
         return self.shut
+
+    def has_lost(self) -> bool:
+        return self.lost
 
     def limit_unsent(self, most_bytes: int) -> None:
         pass

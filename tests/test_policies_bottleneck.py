@@ -60,6 +60,8 @@ class World:
     orders: LineOrders = field(default_factory=LineOrders)
     acked: float = 0.0
     wasted: float = 0.0
+    #: The part of the clients that have lost packets.
+    lossy: float = 0.0
     log: list[tuple[float, float | None, float]] = field(default_factory=list)
     arrivals: Callable[[World], None] = lambda world: None
     born: int = 0
@@ -121,7 +123,13 @@ class World:
 
     def _tick(self, held: bool) -> None:
         samples = [
-            Sample(key, int(c.acked), int(min(c.left, 1e12) + c.socket), c.stuck)
+            Sample(
+                key,
+                int(c.acked),
+                int(min(c.left, 1e12) + c.socket),
+                c.stuck,
+                lossy=key % 10 < 10 * self.lossy,
+            )
             for key, c in self.clients.items()
         ]
         flying = sum(c.socket for c in self.clients.values())
@@ -176,6 +184,31 @@ def test_a_crowd_that_does_not_fill_the_line_is_never_capped(count: int, spread:
     world.run(120)
     assert all(cap is None for _, cap, _ in world.log)
     assert world.acked >= 0.97 * 120 * total
+
+
+@pytest.mark.parametrize("count", [6, 20, 100])
+def test_a_crowd_that_loses_packets_together_shows_its_line_within_2_s(count: int) -> None:
+    """Behind a full router rates jump so that neither trials nor comings and goings told it."""
+    line = 1.2 * MB
+    world = World(steady(line), Bottleneck(), lossy=0.7)
+    for _ in range(count):
+        world.add(MB)
+    world.run(6.0)
+    assert world.found_at_s(line) <= 2.0
+
+
+@pytest.mark.parametrize("count", [6, 20])
+@pytest.mark.parametrize("lossy", [0.3, 1.0])
+def test_a_crowd_whose_own_networks_lose_packets_is_not_capped_for_long(
+    count: int, lossy: float
+) -> None:
+    world = World(steady(100 * MB), Bottleneck(), lossy=lossy)
+    for _ in range(count):
+        world.add(0.1 * MB)
+    world.run(60.0)
+    capped = [now for now, cap, _ in world.log if cap is not None]
+    assert not capped or (lossy == 1.0 and capped[-1] <= 30.0)
+    assert world.acked >= 0.97 * 60.0 * count * 0.1 * MB
 
 
 @given(

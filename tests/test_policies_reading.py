@@ -20,7 +20,7 @@ from tidegate.policies.contract import Admit, Job
 from tidegate.policies.leases import Lease
 from tidegate.policies.reading import ReadingPace
 from tidegate.server.admission.downloads import Delivery, LeasedDownload
-from tidegate.server.files.sender import window_shut_s
+from tidegate.server.files.sender import has_lost, window_shut_s
 from tidegate.server.files.transfer import BodyPlan
 
 
@@ -91,9 +91,11 @@ def test_the_kernel_tells_for_how_long_a_window_was_shut() -> None:
             before = window_shut_s(sock)
             time.sleep(0.2)
             assert window_shut_s(sock) - before >= 0.15
+            assert not has_lost(sock)
     one, other = socket.socketpair()
     with one, other:
         assert window_shut_s(one) == 0.0
+        assert not has_lost(one)
 
 
 def test_a_download_tells_what_is_read_of_it_while_all_its_windows_are_shut() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 
+from tests.fakes import FakeTransfer
 from tidegate.policies.bottleneck import Bottleneck, LineOrders, Sample
-from tidegate.server.admission.downloads import LeasedDownload
+from tidegate.policies.contract import Admit, Job
+from tidegate.server.admission.downloads import Delivery, LeasedDownload
 from tidegate.server.admission.line import LineKeeper
 from tidegate.server.files.pacer import Pacer
+from tidegate.server.files.transfer import BodyPlan
 from tidegate.server.http.unarrived import UnarrivedAnswers
 
 
@@ -88,6 +92,34 @@ def test_answers_are_counted_once_and_not_with_bodies_of_senders() -> None:
     assert answers.flying_bytes(0.0, wanted=False) == 497 * 1_000
     answers.add_body(ways[3], Body(5))
     assert answers.flying_bytes(0.0, wanted=True) == 0
+
+
+def test_downloads_that_lose_packets_together_show_the_line() -> None:
+    """A router on the way dropped most of what was sent, and the line was unknown for 16 s."""
+    pacer = Pacer(Clock())
+    keeper = LineKeeper(pacer, None)
+    crowd = []
+    for number in range(6):
+        size = 10**8
+        job = Job(f"192.0.2.{number}#x", "/f", size, size)
+        download = LeasedDownload(Admit(number), job, None, 0.0)
+        plan = BodyPlan(200, (), ((0, size),), size)
+        delivery = Delivery(download, plan, lambda one, go_on: go_on(), lambda one: None)
+        delivery.transfer = body = FakeTransfer(delivery, size)
+        body.blocked = True
+        # Some always have none under way that was lost.
+        body.lost = number != 0
+        download.join(delivery)
+        crowd.append((download, body))
+    for tick in range(8):
+        assert keeper.line_bytes_s == math.inf
+        keeper.tick(0.25 * tick, [download for download, _ in crowd], 0)
+        if keeper.line_bytes_s < math.inf:
+            break
+        for _, body in crowd:
+            body.send(50_000)
+            pacer.charge(50_000)
+    assert keeper.line_bytes_s == pytest.approx(6 * 50_000 / 0.25)
 
 
 def test_a_finder_that_fails_leaves_the_line_unknown_and_the_tick_goes_on(

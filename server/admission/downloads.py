@@ -321,6 +321,10 @@ class LeasedDownload:
         """Whether its peers take no more just now, on any connection."""
         return all(d.transfer is not None and d.transfer.blocked for d in self.deliveries)
 
+    def has_lost(self) -> bool:
+        """Whether bytes were lost on the way on any connection, and have not arrived again."""
+        return any(d.transfer is not None and d.transfer.has_lost() for d in self.deliveries)
+
     def complete(self) -> bool:
         """Whether everything wanted was delivered."""
         return not self.deliveries and self.coverage.total >= self.wanted_bytes

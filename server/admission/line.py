@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
@@ -188,7 +189,7 @@ class LineKeeper:
         total_flying = self._lingering.flying_bytes(now) + asleep_bytes
         if self._answers is not None:
             total_flying += self._answers.flying_bytes(now, wanted=bool(downloads))
-        samples, stands = [], 0
+        samples, stands, unknown = [], 0, self.line_bytes_s == math.inf
         for download in downloads:
             if download.look_at_s and not download.held:
                 # A reader that stands still tells nothing of the line, and thousands may.
@@ -199,8 +200,9 @@ class LineKeeper:
             stands += download.came_to_stand(now, arrived, flying)
             if download.deliveries and (download.held or not download.paused):
                 left = download.left_when_seen()
-                shut = download.pace.shut
-                samples.append(Sample(download.lease, arrived, left, download.stuck, shut))
+                shut, stuck = download.pace.shut, download.stuck
+                lossy = unknown and download.has_lost()
+                samples.append(Sample(download.lease, arrived, left, stuck, shut, lossy))
         link = self._link
         if stands:
             # Else many readers that take nothing would make a line look full that is not.

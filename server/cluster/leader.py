@@ -241,6 +241,10 @@ class RemoteTransfer:
         """
         return self._shut_s + max(0.0, self._seconds() - self._shut_since_s)
 
+    def has_lost(self) -> bool:
+        """Nodes do not tell."""
+        return False
+
     def limit_unsent(self, most_bytes: int) -> None:
         """See `Transfer`: a node keeps its sockets by itself."""
 

@@ -49,6 +49,10 @@ class WholeTransfer:
         """Not worth asking."""
         return 0.0
 
+    def has_lost(self) -> bool:
+        """Not worth asking."""
+        return False
+
     def limit_unsent(self, most_bytes: int) -> None:
         """Over already."""
 

@@ -53,7 +53,8 @@ _UNSENT_BYTES = 4 << 20
 _UNTRIED_BYTES = 4096
 #: The same in seconds of the transfer's rate.
 _UNTRIED_S = 0.002
-#: The offset of `tcpi_rwnd_limited` in `struct tcp_info` of Linux.
+#: The offsets of `tcpi_lost` and `tcpi_rwnd_limited` in `struct tcp_info` of Linux.
+_LOST = 32
 _RWND_LIMITED = 176
 #: The bytes of that struct up to its end.
 _TCP_INFO_BYTES = 184
@@ -61,15 +62,22 @@ _TCP_INFO_BYTES = 184
 _log = Logger()
 
 
+def _tcp_info(sock: socket.socket) -> bytes:
+    """What the kernel knows of a connection; zeros where it knows less."""
+    known = b""
+    with contextlib.suppress(OSError, ValueError):  # a unix socket has no such option
+        known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    return known.ljust(_TCP_INFO_BYTES, b"\0")
+
+
 def window_shut_s(sock: socket.socket) -> float:
     """For how long bytes have waited for the peer's window, seconds in all; 0: unknown."""
-    try:
-        known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    except (OSError, ValueError):  # a unix socket has no such option
-        return 0.0
-    if len(known) < _TCP_INFO_BYTES:
-        return 0.0
-    return float(struct.unpack_from("Q", known, _RWND_LIMITED)[0]) * 1e-6
+    return float(struct.unpack_from("Q", _tcp_info(sock), _RWND_LIMITED)[0]) * 1e-6
+
+
+def has_lost(sock: socket.socket) -> bool:
+    """Whether packets were lost that the peer has not acknowledged yet; False: unknown."""
+    return bool(struct.unpack_from("I", _tcp_info(sock), _LOST)[0])
 
 
 class BodySender:
@@ -215,6 +223,11 @@ class BodySender:
         """See `Transfer`."""
         sock = self._request.connection.socket
         return 0.0 if sock is None or self._over else window_shut_s(sock)
+
+    def has_lost(self) -> bool:
+        """See `Transfer`."""
+        sock = self._request.connection.socket
+        return sock is not None and not self._over and has_lost(sock)
 
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie in the kernel beyond what is on the wire, so that a pause is felt soon.

@@ -104,6 +104,13 @@ class Transfer(Protocol):
         """
         ...
 
+    def has_lost(self) -> bool:
+        """Whether bytes of it were lost on the way and have not arrived again.
+
+        False where that cannot be known.
+        """
+        ...
+
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie unsent in the kernel. Harmless when over."""
         ...

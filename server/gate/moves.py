@@ -108,6 +108,10 @@ class MovedBody:
         """Unknown."""
         return 0.0
 
+    def has_lost(self) -> bool:
+        """Unknown."""
+        return False
+
     def abort(self, reason: str) -> None:
         """Count it no more. No mover can be told to stop: it goes on sending."""
         if not self.over:
