@@ -29,7 +29,6 @@ from .verdict import Simulated, simulate, verdict, verdict_page
 from .workloads import File, Workload, scaled
 
 _PROFILE = "release_day"
-_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +252,7 @@ def what_is_missing(probe: ServerProbe, files: Sequence[File]) -> str | None:
             lacks.append(f"{file.name} ({format_size(found)}, not {format_size(file.size_bytes)})")
     if not lacks:
         return None
-    named = ", ".join(lacks[:_MOST_NAMED]) + (", …" if len(lacks) > _MOST_NAMED else "")
+    named = ", ".join([*lacks[:5], *(["…"] if len(lacks) > 5 else [])])
     return (
         f"{probe.place} lacks {len(lacks)} of the {len(files)} files that are asked for: {named}."
     )

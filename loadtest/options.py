@@ -21,9 +21,6 @@ from .registry import find_workload
 from .slo import Objective
 from .tally import is_figure
 
-#: A server that is just being started is waited for this long.
-PATIENCE_S = 10.0
-
 
 def _objective(text: str) -> str:
     try:
@@ -136,7 +133,7 @@ def add_options(parser: Any) -> None:
     )
 
 
-def why_not(host: str, patience_s: float = PATIENCE_S, ca: str | None = None) -> str | None:
+def why_not(host: str, patience_s: float = 10.0, ca: str | None = None) -> str | None:
     """None as soon as the server at this URL answers anything; else what speaks against it."""
     if not host.startswith(("http://", "https://")):
         return f"{host!r} is no address of a server; write for example --host http://127.0.0.1:8080"

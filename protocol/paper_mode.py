@@ -26,8 +26,6 @@ from .fec import BlockLayout
 
 HEADER = struct.Struct(">III")
 HEADER_BYTES = HEADER.size
-#: 239.x.y.z, the administratively scoped block (RFC 2365).
-DEFAULT_LOCATION = 0xF00
 #: The group size k; the paper names none.
 DEFAULT_K = 8
 
@@ -45,9 +43,10 @@ def character_sum(text: str, modulus: int) -> int:
     return sum(text.encode()) % modulus
 
 
-def map_url(host: str, path: str, location: int = DEFAULT_LOCATION) -> PaperAddress:
+def map_url(host: str, path: str, location: int = 0xF00) -> PaperAddress:
     """Group and port of `http://host/path`; `path` as in the URL, with or without first slash.
 
+    The default location is 239.x.y.z, the administratively scoped block (RFC 2365).
     Raises ValueError when `location` has more than 12 bits.
     """
     if not 0 <= location < 1 << 12:

@@ -13,9 +13,6 @@ from . import commands, steps
 from .api import AdminApi, AdminFault
 from .operation import Steering
 
-#: Exit status by the answer's status; 0: no answer, any other: refused.
-_STATUSES = {0: 5, 404: 3}
-
 
 class AdminGroup(click.Group):
     """Ends with one sentence and a status instead of a traceback."""
@@ -34,7 +31,8 @@ class AdminGroup(click.Group):
                     "TIDEGATE_ADMIN_TOKEN or --token-file.",
                     err=True,
                 )
-            sys.exit(_STATUSES.get(fault.status, 4))
+            # 0: no answer; any other: refused.
+            sys.exit({0: 5, 404: 3}.get(fault.status, 4))
 
 
 @click.group(

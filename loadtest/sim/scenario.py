@@ -140,15 +140,15 @@ class Scenario:
         )
 
 
-#: The paper's come-back time for large downloads, and its reservation at +10 % and +20 %.
-PAPER_COME_BACK_S = 30.0
+#: The paper's reservation at +10 % and +20 %.
 PAPER_EXTRA: Mapping[str, int] = {"+0": 0, "+10": 3, "+20": 6}
 
 
-def paper_scenarios(
-    bandwidth: float, come_back_s: float | None = PAPER_COME_BACK_S
-) -> dict[str, Scenario]:
-    """The eleven scenarios of the paper at one load, by their label (`HTTP+0` is the control)."""
+def paper_scenarios(bandwidth: float, come_back_s: float | None = 30.0) -> dict[str, Scenario]:
+    """The eleven scenarios of the paper at one load, by their label (`HTTP+0` is the control).
+
+    Large downloads of the paper come back after 30 s.
+    """
     scenarios: dict[str, Scenario] = {}
     # Its ready list is kept at a threshold that it does not give, and grows slowly. With as many
     # ready tickets as slots, as the server keeps, all slots are always taken, and small files wait

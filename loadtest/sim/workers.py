@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-_PR_SET_PDEATHSIG = 1
 #: The default of Python 3.14 puts a server between the processes: `_begin` would watch the server.
 _FORK = multiprocessing.get_context("fork")
 
@@ -40,4 +39,4 @@ def end_with_parent() -> None:
     """What this process computes is of use to its parent alone (Linux only)."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

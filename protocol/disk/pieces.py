@@ -5,9 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 
-#: ioctl(2) FICLONE: share the extents of another file (btrfs, XFS, bcachefs).
-_FICLONE = 0x40049409
-
 
 def read_piece(handle: int, offset: int, into: memoryview) -> bool:
     """Fill `into` from the file's `offset`; False if the file ends before."""
@@ -30,7 +27,8 @@ def write_piece(handle: int, offset: int, piece: memoryview) -> None:
 def clone(source: int, target: int) -> bool:
     """Share all extents of `source` with `target`; False if the file system cannot."""
     try:
-        fcntl.ioctl(target, _FICLONE, source)
+        # FICLONE of ioctl(2), for btrfs, XFS, bcachefs.
+        fcntl.ioctl(target, 0x40049409, source)
     except OSError:
         return False
     return True

@@ -10,18 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from .accounts import Role
 
-_PORTS = {"http": 80, "https": 443}
-
 
 def endpoint_port(url: str) -> int:
     """The TCP port of a provider's address. Raises ValueError where it lacks TLS or a host."""
     parts = urlsplit(url)
-    if not parts.hostname or parts.scheme not in _PORTS or parts.username is not None:
+    if not parts.hostname or parts.scheme not in ("http", "https") or parts.username is not None:
         raise ValueError(f"{url!r} is not https://HOST/…")
     # A provider on this machine may do without TLS: the bytes cross no network.
     if parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:
         raise ValueError(f"{url!r} is not https://…: only this machine may do without TLS")
-    return parts.port or _PORTS[parts.scheme]
+    return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 class OidcSettings(BaseModel):

@@ -7,9 +7,6 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-#: The ports of a mail server by scheme: submission, and submission over TLS (RFC 8314).
-_PORTS = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
-
 
 class AlertSettings(BaseModel):
     """Who is told when a rule fires."""
@@ -66,7 +63,8 @@ class AlertSettings(BaseModel):
 def port_of(url: str) -> int:
     """The TCP port of a place or of the mail server."""
     parts = urlsplit(url)
-    return parts.port or _PORTS[parts.scheme]
+    # Of a mail server: submission, and submission over TLS (RFC 8314).
+    return parts.port or {"http": 80, "https": 443, "smtp": 587, "smtps": 465}[parts.scheme]
 
 
 @dataclass(frozen=True, slots=True)
