@@ -65,6 +65,8 @@ class Provider:
     #: Codes that were given out, with the nonce and the challenge of their login.
     codes: dict[str, tuple[str, str]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    #: Given in place of every document.
+    instead: bytes = b""
     now: float = NOW
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -78,6 +80,8 @@ class Provider:
 
     def fetch(self, url: str, form: Mapping[str, str] | None, fields: Mapping[str, str]) -> bytes:
         self.asked.append(url.removeprefix(ISSUER))
+        if self.instead:
+            return self.instead
         if url == f"{ISSUER}/.well-known/openid-configuration":
             return json.dumps(self.about).encode()
         if url == f"{ISSUER}/keys":
@@ -386,6 +390,13 @@ def test_a_provider_that_cannot_be_used_is_told_of_and_passwords_remain(
     provider.about |= about
     assert words in refusal(owner.get("/login/oidc"))
     assert owner.login("admin", PASSWORD).status == 303
+
+
+def test_a_provider_whose_document_is_a_tower_of_brackets_is_told_of(
+    site: Site, provider: Provider
+) -> None:
+    provider.instead = b"[" * 100_000
+    assert "no usable answer" in refusal(Browser(site).get("/login/oidc"))
 
 
 def test_a_changed_key_is_asked_for_and_not_more_often_than_once_a_minute(

@@ -102,7 +102,7 @@ class AdminApi:
             raise AdminFault(_told(answer), answer.status)
         try:
             document = json.loads(answer.body) if answer.body else None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise AdminFault(f"{self._url} answered with something that is not JSON.") from None
         return AdminReply(document, answer.headers.get("etag", ""))
 
@@ -130,7 +130,7 @@ def _told(answer: net.Reply) -> str:
         problem = json.loads(answer.body)
         detail = str(problem["detail"])
         faults = problem.get("errors", [])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"The server answered {answer.status}."
     if len(faults) < 2:
         return detail

@@ -7,6 +7,7 @@ lies below the URL is fetched, and only to below the output folder.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -62,9 +63,11 @@ def read_listing(data: bytes, base: Url) -> tuple[list[Url], list[Url]]:
     texts: list[str] = []
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         links = _Links()
-        links.feed(data.decode("utf-8", "replace"))
+        # The standard library asserts that a marked section has a keyword it knows.
+        with contextlib.suppress(AssertionError):
+            links.feed(data.decode("utf-8", "replace"))
         texts = links.found
     else:
         rows = document if isinstance(document, list) else []

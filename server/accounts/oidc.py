@@ -256,7 +256,7 @@ class Provider:
     ) -> dict[str, Any]:
         try:
             found = json.loads(self._fetch(url, form, fields or {}))
-        except (OSError, ValueError) as fault:
+        except (OSError, ValueError, RecursionError) as fault:
             told = f"The provider at {url.split('?')[0]} gave no usable answer: {fault}."
             raise Problem(503, told) from fault
         if not isinstance(found, dict):
@@ -311,7 +311,7 @@ def fetch(url: str, form: Mapping[str, str] | None, fields: Mapping[str, str]) -
             told = f"status {refusal.code}"
             try:
                 error = json.loads(_bounded(refusal.read, end_s))["error"]
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 raise OSError(told) from None
             raise OSError(f"{told}, {str(error)[:40]!r}") from None
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tidegate.client.cli.folder import read_listing
 from tidegate.client.net.answers import Fields, read
 from tidegate.client.net.http import Connection
 from tidegate.client.net.network import Cancellable, Endpoint, Receiver
@@ -32,6 +33,14 @@ def test_a_problem_document_that_nests_without_end_is_none(status: int, opening:
     """A thousand brackets used to end the download with a traceback."""
     meaning = read(status, PROBLEM, opening * 60_000)
     assert isinstance(meaning, RetryAfter | Failed | Refused)
+
+
+@pytest.mark.parametrize("odd", [b"[" * 60_000, b"<![of[ no kind ]]> <a href=b>"])
+def test_a_listing_that_no_parser_bears_has_the_links_before(odd: bytes) -> None:
+    """Both used to end `get -r` with a traceback."""
+    base = parse("http://a.example/x/")
+    assert read_listing(odd, base) == ([], [])
+    assert read_listing(b"<a href=a>" + odd, base) == ([base.join("a")], [])
 
 
 def test_a_time_to_come_back_that_no_float_holds_is_not_believed() -> None:
