@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from tuf.api.exceptions import DownloadError
 
 from tests.faulty_mirrors import Behaviour, certificate, running
-from tidegate.client.mirror.cli import status
+from tidegate.client.admin.cli import admin
+from tidegate.client.mirror.cli import follow, status
 from tidegate.client.mirror.fetching import HttpTransport
 from tidegate.client.mirror.problem import MirrorProblem, named
 from tidegate.client.mirror.transport import TooSlow
@@ -322,6 +323,16 @@ def test_silence_comes_to_an_end() -> None:
         with pytest.raises(DownloadError, match="no answer in time"):
             HttpTransport().request("GET", url, timeout_s=0.1)
         ended.set()
+
+
+def test_a_file_of_a_secret_that_is_no_text_is_told_in_a_sentence(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"\xd0\xff")
+    words = ["http://127.0.0.1:1/", str(tmp_path / "mirror"), "--channel", "main"]
+    told = CliRunner().invoke(follow, [*words, "--report-as", "one", "--report-key", str(key)])
+    assert (told.exit_code, "--report-key" in told.output, "no text" in told.output) == (2, 1, 1)
+    told = CliRunner().invoke(admin, ["--token-file", str(key), "status"])
+    assert (told.exit_code, "--token-file" in told.output, "no text" in told.output) == (2, 1, 1)
 
 
 def test_an_origins_list_of_mirrors_sends_a_terminal_no_commands_and_may_be_any_json() -> None:

@@ -73,7 +73,11 @@ def admin(
 ) -> None:
     """Ask or steer a running server."""
     if token_file is not None:
-        token = token_file.read_text(encoding="utf-8").strip()
+        try:
+            token = token_file.read_text(encoding="utf-8").strip()
+        except ValueError:
+            told = f"{token_file} holds no text"
+            raise click.BadParameter(told, param_hint="--token-file") from None
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter("write it like http://127.0.0.1:8081", param_hint="--url")
     ctx.obj = Steering(AdminApi(url, token or "", ca), as_json)

@@ -143,7 +143,11 @@ def follow(
     follower = Follower(place, settings, transport, time.time)
     reporting = None
     if report_as is not None and report_key is not None:
-        reporting = Reporting(report_as, report_key.read_text().strip(), own_url)
+        try:
+            reporting = Reporting(report_as, report_key.read_text("utf-8").strip(), own_url)
+        except ValueError:
+            told = f"{report_key} holds no text"
+            raise click.BadParameter(told, param_hint="--report-key") from None
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     tell = _Teller(as_json)
