@@ -57,6 +57,7 @@ from .laws.crowd_law import CrowdLaw
 from .laws.law import AllLaws
 from .laws.slot_use import SLOT_USE, SlotUse, was_used
 from .leases import Lease
+from .network_order import NO_HANDICAP, Handicap
 from .queue.table import MOST_POLLS
 from .queue.tickets import READY, WAITING
 from .ready_list import ReadyList
@@ -139,7 +140,7 @@ class AdmissionPolicy:
         self._spare_known = False
         # What `build` chose may have an order of its own.
         by_number = type(self.policy).rank is Policy.rank
-        self.queue.least_bytes = self.least_bytes
+        self.queue.handicap = self.handicap
         if self.queue.set_rank(self.queue.by_number if by_number else self.policy.rank):
             self.laws.order_changes()
         #: Who was sent away without a ticket last, and who before that of another network.
@@ -147,9 +148,11 @@ class AdmissionPolicy:
 
     # -- room ------------------------------------------------------------------------------------
 
-    def least_bytes(self, network: str) -> float:
+    def handicap(self, network: str) -> Handicap:
         """See `AdmissionView`."""
-        return self.network_order.least_bytes(network) if self.settings.network_shares else 0.0
+        if not self.settings.network_shares:
+            return NO_HANDICAP
+        return self.network_order.handicap(network)
 
     def is_large(self, size_bytes: int) -> bool:
         """Large jobs are those that may have to wait for small ones (in paper A: of 20 KB)."""
@@ -276,7 +279,7 @@ class AdmissionPolicy:
         self._spare_bytes_s -= capacity.speed(lease)
         self._tally.admitted_large += 1
         self.state.newcomers.note(now, job.size_bytes, lease.believed_bytes, 1.0)
-        self.network_order.note(lease.network or job.client, job.size_bytes)
+        self.network_order.note(lease.network, job.client, job.size_bytes)
         if self._room.network_shares:
             self._count(lease, now)
         return Admit(lease.id)
@@ -393,7 +396,7 @@ class AdmissionPolicy:
     def _note_newcomer(self, row: int, job: Job, now: float) -> None:
         table = self.queue.table
         self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
-        self.network_order.note(job.stranger_network or job.client, job.size_bytes)
+        self.network_order.note(job.stranger_network, job.client, job.size_bytes)
 
     def _returning(self, row: int, job: Job, now: float) -> Decision:
         queue, table, settings = self.queue, self.queue.table, self.settings

@@ -11,8 +11,8 @@ So no client is done later than without admission, as far as speeds are known. A
 without slack the shortest goes first: the earliest end would leave the slowest, which cannot catch
 up, to the last.
 
-Short downloads of a network beyond its share (`policies.network_order`) count as longer ones, and
-have no guard meanwhile.
+Downloads of networks beyond their shares (`policies.network_order`) count as longer ones, and have
+no guard meanwhile.
 
 A newcomer runs for a moment first (a probe), which shows its speed and gives it its first bytes.
 Other clients wait until the link has use for them, with the same guard, and then run to their end
@@ -33,6 +33,7 @@ from .estimate.told_places import ToldPlaces
 from .first_bytes import FirstBytes
 from .hooks import AdmissionView, Policy
 from .leases import Lease
+from .network_order import NO_HANDICAP, Handicap
 from .preemption import Preemption
 from .queue.tickets import WAITING
 from .running import FilledLine, Running
@@ -175,17 +176,16 @@ class FairPolicy(Policy):
     def _set_keys(self, leases: Iterable[Lease]) -> None:
         """Let these stand in the order by what is left of them, and before it without slack."""
         virtual, sure_part = self._virtual, FAIR.sure_part
-        least_of: dict[str, float] = {"": 0.0}
+        handicaps: dict[str, Handicap] = {"": NO_HANDICAP}
         for lease in leases:
-            least = least_of.get(lease.network)
-            if least is None:
-                least = least_of[lease.network] = self.admission.least_bytes(lease.network)
+            handicap = handicaps.get(lease.network)
+            if handicap is None:
+                handicap = handicaps[lease.network] = self.admission.handicap(lease.network)
             left, speed = lease.rank_bytes, lease.speed_bytes_s
-            short = lease.started_bytes < least
-            key = (least if short and left < least else left) / lease.weight
+            key = handicap.counted(left, lease.started_bytes) / lease.weight
             if lease.mark == math.inf:
                 lease.mark = self._enter(lease.client, left, speed)
-            if not short and lease.mark < math.inf:
+            if handicap.has_guard(lease.started_bytes) and lease.mark < math.inf:
                 client, together = lease.client, max(speed, self._running.speed_of(lease.client))
                 if together <= FAIR.nearly * virtual.most_bytes_s(client):
                     key += FAIR.unshared
@@ -203,7 +203,7 @@ class FairPolicy(Policy):
         """How long a waiting download can wait still; infinite where the guard is not for it."""
         table, virtual = self._queue.table, self._virtual
         client, left = table.client[row], table.remaining[row]
-        if not self._known or left < self.admission.least_bytes(table.network[row]):
+        if not self._known or not self.admission.handicap(table.network[row]).has_guard(left):
             return math.inf
         if table.mark[row] == math.inf:
             self._enter_ticket(row, now)
@@ -442,11 +442,11 @@ class FairPolicy(Policy):
     def starts(self, lease: Lease, row: int | None, now: float) -> None:
         """A lease has begun: it runs for a moment whatever its rank."""
         opens = row is not None and self.opens(row)
-        least = self.admission.least_bytes(lease.network)
+        handicap = self.admission.handicap(lease.network)
         if row is not None:
             self._places.over(row)
             filled = self._running.filled(lease.line).filled_at if self._known else math.inf
-            in_turn = max(lease.rank_bytes, least) / lease.weight <= filled
+            in_turn = handicap.counted(lease.rank_bytes) / lease.weight <= filled
             self._backfill.starts(row, opens or in_turn, now)
         self._virtual_now(now)
         if self._known:
@@ -459,7 +459,7 @@ class FairPolicy(Policy):
             self._shorter.note(lease.rank_bytes, now)
         if opens:
             self._first_bytes.started(lease)
-        elif least <= lease.rank_bytes:
+        elif handicap.least_bytes <= lease.rank_bytes:
             # Of those that began at once it is heard a moment later.
             self._preemption.probe(lease, lease.started_s)
         self._preemption.add(lease)

@@ -12,6 +12,7 @@ from .capacity import Capacity
 from .contract import Forecast, Ranked
 from .estimate.estimator import Estimator
 from .leases import Lease, LeasePool
+from .network_order import Handicap
 from .queue.tickets import TicketQueue
 from .settings import PolicySettings
 from .sharing import Strangers
@@ -31,8 +32,8 @@ class AdmissionView(Protocol):
         """Whether a job of that size may have to wait for small ones."""
         ...
 
-    def least_bytes(self, network: str) -> float:
-        """What the order counts each download of this network's strangers as at least."""
+    def handicap(self, network: str) -> Handicap:
+        """What the order counts of the downloads of this network's strangers."""
         ...
 
     def row(self, ticket: int) -> int | None:

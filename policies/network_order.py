@@ -6,7 +6,7 @@ shares of what the line carries from then on. Networks that are ahead of their s
 burst together: ten addresses have no ten bursts. A network that takes more has no advantage from
 short downloads any more: each counts as `least_means` mean downloads, or as the network's excess
 where that is less. Its long downloads count as what they are, so a crowd behind one address loses
-little.
+little. All networks have a debt together (`policies.crowd_debt`), which is added to any download.
 
 What each constant brings is measured in docs/decisions/policies.md ("Networks beyond their share").
 """
@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from .crowd_debt import CrowdDebt
 from .network_shares import NetworkShares, enclosing
 
 
@@ -29,9 +31,9 @@ class NetworkOrderTuning:
     #: And this many means before that. With 4 a company of 20 behind one address is 28 % later than
     #: 20 others beside it; with 12 short files of one IPv4 cost 0.8 of a calm session, not 0.55.
     burst_means: float = 8.0
-    #: Downloads of a network beyond its share count as this many means at least. With 1 half of the
-    #: crowd would still be longer; with 2 a crowd of 500 behind one address is 10 % later, not 5 %.
-    least_means: float = 1.5
+    #: Downloads of a network beyond its share count as this many means at least. With 1 half of
+    #: the crowd is still longer; with 1.5 500 people behind one address are 8 % later, not 4 %.
+    least_means: float = 1.25
     #: No excess is larger than this many means: a network that had the line for itself all night is
     #: within its share again soon after others have come.
     most_excess_means: float = 16.0
@@ -68,39 +70,69 @@ class MeanDownload:
         return max(0.0, self._sum_bytes) / len(self._of) if self._of else 0.0
 
 
+class Handicap(NamedTuple):
+    """What is counted of a network's downloads beside their own bytes."""
+
+    #: A download counts as this many bytes at least, and is *short* if it was smaller at first.
+    least_bytes: float = 0.0
+    #: These are added to it.
+    behind_bytes: float = 0.0
+
+    def counted(self, left_bytes: float, started_bytes: float = 0.0) -> float:
+        """What the order counts of a download that lacks so much, and lacked that much at first."""
+        short = started_bytes < self.least_bytes
+        return (max(left_bytes, self.least_bytes) if short else left_bytes) + self.behind_bytes
+
+    def has_guard(self, started_bytes: float) -> bool:
+        """Whether a download that lacked so much at first goes first once its slack is used up."""
+        return self.behind_bytes <= 0.0 and started_bytes >= self.least_bytes
+
+
+NO_HANDICAP = Handicap()
+
+
 class NetworkOrder:
     """What networks of strangers were given of the line, and what the order makes of it."""
 
-    __slots__ = ("_ahead", "_earned_s", "_mean", "_shares")
+    __slots__ = ("_ahead", "_debt", "_earned_s", "_mean", "_shares")
 
     def __init__(self) -> None:
         self._mean = MeanDownload()
         self._shares = NetworkShares()
+        self._debt = CrowdDebt()
         self._earned_s: float | None = None
         #: Networks with an excess of more than a mean download, at least one.
         self._ahead = 1
 
-    def note(self, owner: str, size_bytes: int) -> None:
-        """A download is wanted: by a stranger of this network, or by this known client."""
-        self._mean.note(enclosing(owner)[-1], size_bytes)
+    def note(self, network: str, client: str, size_bytes: int) -> None:
+        """This client wants a download, as a stranger of that network; empty: it is known."""
+        self._mean.note(enclosing(network or client)[-1], size_bytes)
+        if network:
+            self._debt.note(network)
 
     def took(self, network: str, count: int) -> None:
         """Strangers of this network were given `count` bytes."""
-        most = ORDER.most_excess_means * self._mean.size_bytes
-        self._shares.charge(enclosing(network), count, most)
+        mean = self._mean.size_bytes
+        self._shares.charge(enclosing(network), count, ORDER.most_excess_means * mean)
+        self._debt.took(network, count, mean)
 
     def earn(self, goodput_bytes_s: float, present: int, now: float) -> None:
         """What leaves just now, for `present` downloads that run or wait."""
         if self._earned_s is not None:
-            earned = goodput_bytes_s * max(0.0, now - self._earned_s)
+            earned, mean = goodput_bytes_s * max(0.0, now - self._earned_s), self._mean.size_bytes
             self._shares.earn(earned * ORDER.shares / (present + ORDER.shares))
-            self._ahead = max(1, self._shares.count_ahead(self._mean.size_bytes))
+            self._debt.earn(earned, mean, now)
+            self._ahead = max(1, self._shares.count_ahead(mean))
         self._earned_s = now
 
-    def least_bytes(self, network: str) -> float:
-        """What each download of this network's strangers counts as at least; 0 within its share."""
+    def handicap(self, network: str) -> Handicap:
+        """What the order counts of the downloads of this network's strangers."""
         if not network:
-            return 0.0
+            return NO_HANDICAP
+        return Handicap(self._least_bytes(network), self._debt.behind_bytes(network))
+
+    def _least_bytes(self, network: str) -> float:
+        """What each of them counts as at least; 0 within the network's share."""
         excess = self._shares.excess_bytes(enclosing(network))
         if excess <= 0.0:
             return 0.0

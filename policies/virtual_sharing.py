@@ -7,9 +7,7 @@ Friedman and Henderson, SIGMETRICS 2003, which serves in the order of these ends
 when a download can wait no longer.)
 
 New clients of one network (`policies.sharing`) weigh together no more than `network_shares` others.
-The networks within a wider one (`policies.network_shares`) weigh `WIDE_SHARES` of one. All *crowds*
-(networks with several new clients) weigh together no more than one, or than all other clients if
-these are more. Then an attacker's networks cost others as much as one, or half of the link.
+The networks within a wider one (`policies.network_shares`) weigh `WIDE_SHARES` of one.
 """
 
 from __future__ import annotations
@@ -20,11 +18,9 @@ from dataclasses import dataclass, field
 from .max_min import Flow, SharedLink
 from .network_shares import WIDE_SHARES, enclosing
 
-#: Weights are set anew once the number of a network's flows, or the part that crowds have, has
-#: changed by this factor, so that one more costs the same few steps however many there are.
+#: The weights of a network's flows are set anew once their number has changed by this factor, so
+#: that one more costs the same few steps however many there are.
 _REWEIGHED = 1.1
-#: A network with more new clients than this is a crowd. Not sensitive: attackers have many names.
-_FEW = 2
 #: A speed that differs by less than this part changes nothing.
 _SAME_SPEED = 0.05
 
@@ -46,47 +42,22 @@ class _VirtualNetwork:
     """The flows of one network's new clients, and the weight of each."""
 
     shares: float
-    #: Whether it has networks within it.
-    wide: bool
     flows: dict[str, Flow] = field(default_factory=dict)
     #: How many there were when they were weighed.
     weighed: int = 0
     weight: float = 1.0
 
-    @property
-    def is_crowd(self) -> bool:
-        """Whether it has more new clients than people at one address have."""
-        return len(self.flows) > _FEW and not self.wide
-
-    @property
-    def together(self) -> float:
-        """What its flows weigh beside one client, without regard to other crowds."""
-        return min(self.shares, len(self.flows))
-
 
 class VirtualSharing:
     """One flow a client. Sizes are bytes, times seconds."""
 
-    __slots__ = (
-        "_clients",
-        "_crowd_flows",
-        "_crowd_part",
-        "_crowds",
-        "_flows",
-        "_link",
-        "_most_shares",
-        "_networks",
-    )
+    __slots__ = ("_clients", "_flows", "_link", "_networks")
 
     def __init__(self) -> None:
         self._link: SharedLink | None = None
         self._clients: dict[str, _VirtualClient] = {}
         self._networks: dict[str, _VirtualNetwork] = {}
         self._flows = 0
-        #: What all crowds weigh, the number of their flows, and the part of it that they have.
-        self._crowds, self._crowd_flows, self._crowd_part = 0.0, 0, 1.0
-        #: What one network may weigh.
-        self._most_shares = 0.0
 
     def __len__(self) -> int:
         """Clients that are not done."""
@@ -193,16 +164,13 @@ class VirtualSharing:
         self._flows -= 1
         for key in known.networks:
             network = self._networks[key]
-            self._count_crowd(network, -1)
             del network.flows[client]
-            self._count_crowd(network, 1)
             if len(network.flows) * _REWEIGHED < network.weighed:
                 self._weigh(network)
             if not network.flows:
                 del self._networks[key]
         if known.downloads <= 0:
             del self._clients[client]
-        self._bound_crowds()
 
     # -- the weight of a network -----------------------------------------------------------------
 
@@ -211,40 +179,17 @@ class VirtualSharing:
         joined = []
         for level, key in enumerate(known.networks):
             shares = network_shares * (WIDE_SHARES if level else 1.0)
-            network = self._networks.setdefault(key, _VirtualNetwork(shares, level > 0))
-            joined.append(network)
-            self._count_crowd(network, -1)
-            network.flows[client] = known.flow
-            self._count_crowd(network, 1)
+            joined.append(self._networks.setdefault(key, _VirtualNetwork(shares)))
+            joined[-1].flows[client] = known.flow
         known.flow.weight = self._weight_of(known)
         for network in joined:
             if len(network.flows) > _REWEIGHED * network.weighed:
-                self._weigh(network)
-        self._bound_crowds()
-
-    def _count_crowd(self, network: _VirtualNetwork, sign: int) -> None:
-        if network.is_crowd:
-            self._most_shares = network.shares
-            self._crowds += sign * network.together
-            self._crowd_flows += sign * len(network.flows)
-
-    def _bound_crowds(self) -> None:
-        """Crowds weigh together as much as one of them may, or as all others, if they are more."""
-        most = max(self._most_shares, self._flows - self._crowd_flows)
-        part = min(1.0, most / self._crowds) if self._crowds else 1.0
-        if 1.0 / _REWEIGHED <= part / self._crowd_part <= _REWEIGHED:
-            return
-        self._crowd_part = part
-        for network in self._networks.values():
-            if network.is_crowd:
                 self._weigh(network)
 
     def _weigh(self, network: _VirtualNetwork) -> None:
         assert self._link is not None
         network.weighed = count = len(network.flows)
         weight = min(1.0, network.shares / count) if count else 1.0
-        if network.is_crowd:
-            weight *= self._crowd_part
         if weight != network.weight:
             network.weight = weight
             for client, flow in network.flows.items():

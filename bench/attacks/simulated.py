@@ -90,6 +90,7 @@ class Attacker:
     """An attacker with `names` names; `address` returns the address of its n-th one.
 
     It makes `per_s` requests a second until all names are in use, and holds `most` connections.
+    `known`: its names have proofs, so they count as themselves and not with their networks.
     """
 
     title: str
@@ -97,12 +98,13 @@ class Attacker:
     names: int
     per_s: float
     most: int
+    known: bool = False
 
     def identity(self, number: int) -> tuple[str, tuple[str, ...]]:
         """The client key and the prefixes of its n-th name."""
         address = self.address(number % self.names)
         key = client_key(block_of(address), f"a{number % self.names}")
-        return key, prefixes_of(address)
+        return key, () if self.known else prefixes_of(address)
 
 
 def _ipv6(number: int) -> str:
@@ -152,11 +154,11 @@ CONDUCTS: Mapping[Manner, Conduct] = {
 #: Some 460 people; the rush has 2.5 times the load of the line. A longer day shows the same and
 #: takes hours, because the attacker is active until the last visitor is done.
 _DAY = ReleaseDay(rush_s=150.0, rush_load=2.5, calm_s=150.0)
-#: The shares of a network of new clients (`network_shares`): `SHARE` has as many people, each with
-#: an address of its own, and as many downloads as one IPv4. No network may cost more.
+#: The shares of a network of new clients (`network_shares`): `SHARE` has as many known people, and
+#: as many downloads as one IPv4. No network may cost more.
 _SHARES = PolicySettings().network_shares
 SHARE = Attacker(
-    f"{_SHARES} people who always download", lambda n: f"10.{n}.0.1", _SHARES, 5.0, 100
+    f"{_SHARES} people who always download", lambda n: f"10.{n}.0.1", _SHARES, 5.0, 100, known=True
 )
 ATTACKERS = (
     Attacker("one IPv4", lambda n: "203.0.113.7", TUNING.names, 5.0, 100),

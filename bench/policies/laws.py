@@ -93,7 +93,7 @@ LAWS: Mapping[str, Sequence[Patch]] = {
     "pollers look early": ((fair, "FAIR", replace(fair.FAIR, poll_part=1.0)),),
     "shorter load": ((ShorterLoad, "wait_s", _wait_alone),),
     "first bytes": ((FirstBytes, "wants", _always(None)),),
-    "network order": ((NetworkOrder, "least_bytes", _always(0.0)),),
+    "network order": ((NetworkOrder, "_least_bytes", _always(0.0)),),
     "network shares in the virtual link": ((VirtualSharing, "add", _add_without_network),),
     "demand boost": ((capacity, "_boosted", _always(1.0)),),
     "a held-back client may be faster": (

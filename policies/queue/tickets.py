@@ -24,6 +24,7 @@ from operator import itemgetter
 
 from ..contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
 from ..leases import Lease
+from ..network_order import NO_HANDICAP, Handicap
 from .deadlines import Deadlines
 from .here import LinesHere
 from .ranked import RankedList
@@ -42,8 +43,8 @@ _REMEMBERED = 10_000
 Rank = Callable[[Ranked], float]
 
 
-def _nothing(network: str) -> float:
-    return 0.0
+def _none(network: str) -> Handicap:
+    return NO_HANDICAP
 
 
 class TicketQueue:
@@ -67,8 +68,8 @@ class TicketQueue:
         #: Key of the latest ticket that came to its turn: the virtual clock of the queue.
         self.served = 0.0
         self.rank: Rank = self.by_number
-        #: What the order counts of each ticket of this network at least; see `network_order`.
-        self.least_bytes: Callable[[str], float] = _nothing
+        #: What the order counts of each ticket of this network.
+        self.handicap: Callable[[str], Handicap] = _none
         self.ended: OrderedDict[int, TicketRow] = OrderedDict()
         self._index: dict[str, int | tuple[int, ...]] = {}
         self._deadlines = Deadlines()
@@ -129,7 +130,7 @@ class TicketQueue:
         table = self.table
         left = table.remaining[row]
         if network := table.network[row]:
-            left = max(left, int(self.least_bytes(network)))
+            left = int(self.handicap(network).counted(left))
         return Ranked(self.turn(row), table.size[row], left, table.weight[row], table.issued_s[row])
 
     def _key_of(self, row: int) -> float:

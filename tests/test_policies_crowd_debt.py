@@ -1,0 +1,108 @@
+"""The account of all networks of strangers: bounded, and charged only by those that return."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.policies import crowd_debt
+from tidegate.policies.crowd_debt import CROWD_DEBT, CrowdDebt
+
+MEAN = 1_000_000.0
+NETWORKS = [f"10.{number}.0.0/24" for number in range(5)] + ["2001:db8:1::/48", "2001:db8:2::/48"]
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("note"), st.sampled_from(NETWORKS)),
+        st.tuples(st.just("took"), st.sampled_from(NETWORKS), st.integers(1, 10**8)),
+        st.tuples(st.just("earn"), st.floats(0.0, 1e7), st.floats(0.0, 1_000.0)),
+    )
+)
+
+
+@given(EVENTS)
+def test_no_network_is_behind_by_more_than_the_account(events: list[tuple[object, ...]]) -> None:
+    """Whatever networks do: no rank is lower than its bytes, and none is higher without bound."""
+    debt, now = CrowdDebt(), 0.0
+    asked = dict.fromkeys(NETWORKS, 0)
+    taken = earned = 0.0
+    for kind, *values in events:
+        if kind == "note":
+            debt.note(str(values[0]))
+            asked[str(values[0])] += 1
+        elif kind == "took":
+            debt.took(str(values[0]), int(str(values[1])), MEAN)
+            taken += float(str(values[1]))
+        else:
+            now += float(str(values[1]))
+            debt.earn(float(str(values[0])), MEAN, now)
+            earned += float(str(values[0]))
+        for network, count in asked.items():
+            behind = debt.behind_bytes(network)
+            assert 0.0 <= behind <= min(taken, CROWD_DEBT.most_means * MEAN)
+            if count < 2 and not network.startswith("2001"):
+                assert behind == 0.0, "its first download counts for nothing"
+        assert 0.0 < debt.concentration <= 1.0
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 40), st.floats(0.05, 1.0))
+def test_networks_with_their_part_of_the_line_have_no_debt(networks: int, wanted: float) -> None:
+    """They have one exactly if they take more than they earn together."""
+    debt, now, line = CrowdDebt(), 0.0, MEAN
+    names = [f"10.{number}.0.0/24" for number in range(networks)]
+    for second in range(600):
+        for name in names:
+            debt.note(name)
+            debt.took(name, int(wanted * line / networks), MEAN)
+        now = float(second + 1)
+        debt.earn(line, MEAN, now)
+    spread = (CROWD_DEBT.part_alone - CROWD_DEBT.part) * debt.concentration
+    earned = CROWD_DEBT.part + spread
+    assert debt.concentration == pytest.approx(1.0 / networks, rel=1e-3)
+    if wanted < earned:
+        assert debt.behind_bytes(names[0]) == 0.0
+    elif wanted > 1.2 * earned:
+        assert debt.behind_bytes(names[0]) > 20.0 * MEAN
+
+
+def test_each_download_of_a_network_counts_more_than_the_one_before() -> None:
+    debt = CrowdDebt()
+    for _ in range(100):
+        debt.note(NETWORKS[0])
+    debt.took(NETWORKS[0], 10**9, MEAN)
+    parts = []
+    for _ in range(10):
+        debt.note(NETWORKS[1])
+        parts.append(debt.behind_bytes(NETWORKS[1]) / (CROWD_DEBT.most_means * MEAN))
+    assert parts == pytest.approx([1.0 - 1.0 / count for count in range(1, 11)])
+
+
+def test_a_network_that_stays_away_is_a_first_visitor_again() -> None:
+    debt = CrowdDebt()
+    for _ in range(4):
+        debt.note(NETWORKS[0])
+    debt.took(NETWORKS[0], 10**9, MEAN)
+    assert debt.behind_bytes(NETWORKS[0]) > 0.0
+    debt.earn(0.0, MEAN, 2.0 * CROWD_DEBT.half_life_s)
+    assert debt.behind_bytes(NETWORKS[0]) == 0.0
+
+
+def test_the_networks_of_a_wide_one_count_together() -> None:
+    """The owner of a /32 has 65 536 networks, but not as many first downloads."""
+    debt = CrowdDebt()
+    for number in range(1_000):
+        network = f"2001:db8:{number:x}::/48"
+        debt.note(network)
+        debt.took(network, int(MEAN), MEAN)
+    assert debt.behind_bytes("2001:db8:3e7::/48") > 0.9 * CROWD_DEBT.most_means * MEAN
+    assert debt.concentration == pytest.approx(1.0)
+
+
+def test_only_so_many_networks_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowd_debt, "REMEMBERED", 100)
+    debt = CrowdDebt()
+    for number in range(10_000):
+        debt.note(f"10.{number % 250}.{number // 250}.0/24")
+        debt.took(f"10.{number % 250}.{number // 250}.0/24", 10_000, MEAN)
+        assert len(debt) <= 100
