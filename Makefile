@@ -194,7 +194,7 @@ release: $(VENV)/.test
 
 # A Debian package for Debian 12 and 13: dist/tidegate_*.deb.
 .PHONY: deb
-deb: $(VENV)/.run
+deb: $(VENV)/.test
 	$(BIN)/python tools/build-deb dist
 
 # Known vulnerabilities of what we depend on. It needs a database of them: PyPI's JSON pages, or
