@@ -25,8 +25,12 @@ $(VENV)/.run: requirements/run.txt pyproject.toml | $(VENV)/bin/python
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import tidegate.server.app.cli.serve, tidegate.server.app.run, tidegate.server.app.service, tidegate.server.admin.site'
 	@touch $@
 
+# uv needs a quarter of pip's work. pip, which has a configuration of its own, installs where uv finds no index.
 $(VENV)/.test: requirements/test.txt pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/test.txt
+	@awk '/^[^ ]/ {wanted = /^uv==/} wanted' requirements/test.txt > $(VENV)/uv.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r $(VENV)/uv.txt
+	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/test.txt || \
+		$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/test.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@ $(VENV)/.run
 
