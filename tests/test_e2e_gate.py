@@ -113,9 +113,9 @@ def walk(url: str) -> tuple[int, list[str]]:
 
 #: Movers that take no rate: their clients are slow by themselves.
 SLOW = {
-    "curl": ["curl", "-sSf", "--limit-rate", "3M", "-o", "OUT", "URL"],
-    "wget": ["wget", "-q", "--limit-rate=3M", "-O", "OUT", "URL"],
-    "aria2": [*("aria2c", "-q", "-x1", "--max-download-limit=3M"), "-d", "/", "-o", "OUT", "URL"],
+    "curl": ["curl", "-sSf", "--limit-rate", "6M", "-o", "OUT", "URL"],
+    "wget": ["wget", "-q", "--limit-rate=6M", "-O", "OUT", "URL"],
+    "aria2": [*("aria2c", "-q", "-x1", "--max-download-limit=6M"), "-d", "/", "-o", "OUT", "URL"],
     "Python": PROGRAMS["Python"],
 }
 
