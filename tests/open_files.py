@@ -55,6 +55,10 @@ class AdmitAll:
         """Always."""
         return True
 
+    def has_lease(self, rep: Representation, address: str, agent: bytes | None) -> bool:
+        """Nobody."""
+        return False
+
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """Nobody counts."""
 

@@ -203,6 +203,7 @@ class Counting(AdmitAll):
         self.open = self.plain = True
         self.counted: dict[str, int] = {}
         self.small = self.again = 0
+        self.downloading = b"nobody"
 
     def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         self.small += 1
@@ -214,6 +215,9 @@ class Counting(AdmitAll):
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         self.again += self.open
         return self.open
+
+    def has_lease(self, rep: Representation, address: str, agent: bytes | None) -> bool:
+        return agent == self.downloading
 
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         self.counted[rep.url_path] = self.counted.get(rep.url_path, 0) + times
@@ -379,6 +383,20 @@ def test_who_is_blocked_goes_the_strict_way_and_all_others_do_not(
     asked = counting.small
     other.get("/a.bin")
     assert counting.small == asked
+
+
+def test_a_part_is_judged_by_the_parser_where_its_client_downloads_the_file(
+    bench: Bench, counting: Counting
+) -> None:
+    client = Dialled(bench)
+    fields = {"Range": "bytes=100-4195"}
+    Answer(client.get("/big.bin", **fields))
+    counting.downloading = b"curl/8"
+    for agent, judged in (("wget/1 ", 0), ("curl/8", 1), ("curl/8 ", 1)):
+        asked = counting.small
+        answer = Answer(client.get("/big.bin", **{**fields, "User-Agent": agent}))
+        assert (answer.status, answer.body) == (206, (BODY * 40)[100:4196])
+        assert counting.small - asked == judged
 
 
 def test_parts_and_files_beyond_the_cache_are_repeated_from_the_disk(

@@ -553,6 +553,14 @@ def test_a_part_needs_no_lease_while_nobody_is_held_back_for_others() -> None:
     big, other = representation("/big", BIG), representation("/other", BIG)
     assert admits(house.gate, asked.request, big, 4096)
     assert not admits(house.gate, asked.request, other, 4096), "it may be a part of what runs"
+    connection = asked.request.connection
+
+    def as_another(fields: dict[bytes, bytes]) -> Request:
+        return Request(connection, b"GET", b"/other", fields)
+
+    assert admits(house.gate, as_another({b"user-agent": b"zsync/0.6"}), other, 4096)
+    proof = {b"user-agent": b"zsync/0.6", b"tidegate-client": b"a" * 32}
+    assert not admits(house.gate, as_another(proof), other, 4096), "its name is another"
     (download,) = house.gate.downloads.values()
     house.gate.leases.pause(download.lease, house.clock.seconds())
     assert not admits(house.gate, asked.request, big, 4096), "one is paused, so the line is full"

@@ -159,7 +159,7 @@ class Clients:
             if len(names) >= self._per_address:
                 oldest, used_s = next(iter(names.items()))
                 if now - used_s < NAMES.unused_s:
-                    return f"s{zlib.crc32(name.encode('ascii')) % NAMES.shared}"
+                    return _shared_name(name)
                 del names[oldest]
                 self._count -= 1
             self._count += 1
@@ -169,6 +169,20 @@ class Clients:
             _, forgotten = self._names.popitem(last=False)
             self._count -= len(forgotten)
         return name
+
+
+def keys_of_program(address: str, agent: bytes) -> tuple[str, str]:
+    """The keys of a client that shows its program alone: its own, and one that it may share."""
+    block, name = block_of(address), _name_of_program(agent[:256])
+    return client_key(block, name), client_key(block, _shared_name(name))
+
+
+def program_of(request: Request) -> bytes | None:
+    """The User-Agent of a client that shows nothing else; None: another name may be its own."""
+    headers = request.headers
+    if CLIENT_FIELD in headers or b"cookie" in headers:
+        return None
+    return headers.get(b"user-agent", b"")
 
 
 def visitor_cookie(request: Request, token: str) -> Header:
@@ -217,6 +231,10 @@ def _from_query(query: bytes, name: str) -> str | None:
     except ValueError:
         return None
     return next((value for key, value in pairs if key == name), None)
+
+
+def _shared_name(name: str) -> str:
+    return f"s{zlib.crc32(name.encode('ascii')) % NAMES.shared}"
 
 
 @functools.lru_cache(1024)

@@ -37,7 +37,7 @@ from ..http.answers import Header
 from ..http.cookies import read_cookie
 from ..http.request import Request
 from ..store.records import ArrivalRecord
-from .client_keys import TICKET_FIELD, visitor_cookie
+from .client_keys import TICKET_FIELD, keys_of_program, visitor_cookie
 from .client_programs import ToolRule, for_this_try, program_name
 from .credentials import write_proof
 from .downloads import Delivery, LeasedDownload
@@ -223,9 +223,15 @@ class Gate:
         if rep.size_bytes < self._small_below:
             return leases.admit_small(body_bytes, self.now())
         # Part by part a large file would pass its turn, where a client has to wait for one.
-        if body_bytes < rep.size_bytes and not leases.has_room_for_parts(rep.url_path):
+        if body_bytes < rep.size_bytes and not leases.has_room_for_parts:
             return False
         return leases.admit_single_write(self.now())
+
+    def has_lease(self, rep: Representation, address: str, agent: bytes | None) -> bool:
+        leases, file = self.leases, rep.url_path
+        if not leases.is_downloaded(file):
+            return False
+        return agent is None or any(leases.find(k, file) for k in keys_of_program(address, agent))
 
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """See `transfer.Admission`; a part is no download."""

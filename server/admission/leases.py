@@ -152,12 +152,14 @@ class LeaseManager:
         """The running download of this client for this file."""
         return self._by_job.get((client, file))
 
-    def has_room_for_parts(self, file: str) -> bool:
-        """Whether parts of a large file may go without a lease: no client is held back for others.
+    def is_downloaded(self, file: str) -> bool:
+        """Whether any client has a lease of it."""
+        return file in self._of_file
 
-        Not while the file is downloaded: the parts may be that client's, whose lease counts them.
-        """
-        return not (self._paused or file in self._of_file or self._parts.line.busy)
+    @property
+    def has_room_for_parts(self) -> bool:
+        """Whether parts of a large file may go without a lease: no client is held back."""
+        return not (self._paused or self._parts.line.busy)
 
     def begin(self, download: LeasedDownload) -> LeasedDownload:
         """A lease was granted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..files.transfer import Admission, Representation
 from ..http.denylist import BlockList
 from ..http.request import Request
-from .client_keys import proves_something
+from .client_keys import program_of, proves_something
 
 
 def admit_small(
@@ -21,6 +21,9 @@ def admit_small(
         return False
     # A ticket or a pass is judged by the policy; a small file needs neither.
     if rep.size_bytes >= small_below_bytes and proves_something(request):
+        return False
+    is_part = body_bytes < rep.size_bytes
+    if is_part and desk.has_lease(rep, request.client_address, program_of(request)):
         return False
     if not desk.admit_again(rep, body_bytes):
         return False

@@ -263,6 +263,10 @@ class RemoteAdmission:
             return terms.small_free
         return terms.brief_free and body_bytes == rep.size_bytes
 
+    def has_lease(self, rep: Representation, address: str, agent: bytes | None) -> bool:
+        """See `transfer.Admission`; here `admit_again` lets no part of a large file go."""
+        return False
+
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         count = self._small.setdefault(rep.url_path, [0, 0, 0])
         count[0] += times

@@ -570,7 +570,13 @@ class SiteFile:
             self.whole = Ready(200, head, body, self, rep.size_bytes)
 
     def answer_to(
-        self, head: bytes | None, none_match: bytes | None, since: bytes | None, part: bytes | None
+        self,
+        head: bytes | None,
+        none_match: bytes | None,
+        since: bytes | None,
+        part: bytes | None,
+        address: str,
+        agent: bytes | None,
     ) -> Ready | None:
         """See `http.ready.KnownFile`: conditions in the order of RFC 9110, 13.2.2."""
         rep, site = self.rep, self._site
@@ -590,7 +596,11 @@ class SiteFile:
                 fields = site.head_of(rep, self.digests, rep.size_bytes)
                 self._without_body = Ready(200, fields, b"", Plainly(self.current, self.is_plain))
             return self._without_body
-        return self.whole if part is None else site.part_of(self, part)
+        if part is None:
+            return self.whole
+        if site.admission.has_lease(rep, address, (agent or b"").rstrip()):
+            return None
+        return site.part_of(self, part)
 
     def current(self) -> bool:
         """See `Subject`."""

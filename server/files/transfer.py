@@ -177,6 +177,13 @@ class Admission(Protocol):
         """`admit_small` for a request like one that was admitted, of a file that `is_plain`."""
         ...
 
+    def has_lease(self, rep: Representation, address: str, agent: bytes | None) -> bool:
+        """Whether a client, known by this program at this address, may have a lease of the file.
+
+        That counts its parts then, so they go by `enter`. `agent` of None: it may be any client.
+        """
+        ...
+
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """Count bytes and answers of a file that were sent after `admit_again`."""
         ...

@@ -74,6 +74,7 @@ class MoverAdmission:
         self.admit_small = inner.admit_small
         self.admit_again = inner.admit_again
         self.count_again = inner.count_again
+        self.has_lease = inner.has_lease
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody

@@ -445,7 +445,11 @@ class Front:
         is_plain = head is none_match is since is part is None
         file = shortcut.known(path)
         if file is not None:
-            ready = file.whole if is_plain else file.answer_to(head, none_match, since, part)
+            ready = (
+                file.whole
+                if is_plain
+                else file.answer_to(head, none_match, since, part, client, agent)
+            )
         else:
             ready = factory.remembered.get(remembered_key(is_tls, found))
         is_first = ready is None and file is None and head is None and not requests.busy

@@ -294,9 +294,18 @@ class KnownFile(Protocol):
     whole: Ready | None
 
     def answer_to(
-        self, head: bytes | None, none_match: bytes | None, since: bytes | None, part: bytes | None
+        self,
+        head: bytes | None,
+        none_match: bytes | None,
+        since: bytes | None,
+        part: bytes | None,
+        address: str,
+        agent: bytes | None,
     ) -> Ready | None:
-        """The answer to a HEAD request, a condition or a range; None: the parser's way."""
+        """The answer to a HEAD request, a condition or a range; None: the parser's way.
+
+        A part of a file that its client downloads counts for that download.
+        """
         ...
 
 

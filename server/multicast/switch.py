@@ -82,6 +82,10 @@ class MulticastSwitch:
         """See `transfer.Admission`."""
         return self.inner.admit_again(rep, body_bytes)
 
+    def has_lease(self, rep: Representation, address: str, agent: bytes | None) -> bool:
+        """See `transfer.Admission`."""
+        return self.inner.has_lease(rep, address, agent)
+
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """See `transfer.Admission`."""
         self.inner.count_again(rep, body_bytes, times)
