@@ -551,6 +551,8 @@ def test_a_part_needs_no_lease_while_nobody_is_held_back_for_others() -> None:
     house = House(slots=3, reserve_small=1)
     asked = house.ask(file="/other")
     big, other = representation("/big", BIG), representation("/other", BIG)
+    whole = representation("/whole", 200_000)
+    assert admits(house.gate, asked.request, whole)
     assert admits(house.gate, asked.request, big, 4096)
     assert not admits(house.gate, asked.request, other, 4096), "it may be a part of what runs"
     connection = asked.request.connection
@@ -564,6 +566,8 @@ def test_a_part_needs_no_lease_while_nobody_is_held_back_for_others() -> None:
     (download,) = house.gate.downloads.values()
     house.gate.leases.pause(download.lease, house.clock.seconds())
     assert not admits(house.gate, asked.request, big, 4096), "one is paused, so the line is full"
+    assert not admits(house.gate, asked.request, whole)
+    assert admits(house.gate, asked.request, representation("/brief", 100_000))
     house.gate.leases.resume(download.lease, house.clock.seconds())
     assert admits(house.gate, asked.request, big, 4096)
     asked.transfer.finish()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from twisted.logger import Logger
 
 from ...policies.contract import (
+    BRIEF_BYTES,
     ELSEWHERE,
     Admit,
     Decision,
@@ -219,12 +220,13 @@ class Gate:
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         if self.draining:
             return False
-        leases = self.leases
-        if rep.size_bytes < self._small_below:
-            return leases.admit_small(body_bytes, self.now())
+        leases, is_small = self.leases, rep.size_bytes < self._small_below
         # Part by part a large file would pass its turn, where a client has to wait for one.
-        if body_bytes < rep.size_bytes and not leases.has_room_for_parts:
+        is_much = body_bytes > BRIEF_BYTES or (not is_small and body_bytes < rep.size_bytes)
+        if is_much and not leases.holds_nobody_back:
             return False
+        if is_small:
+            return leases.admit_small(body_bytes, self.now())
         return leases.admit_single_write(self.now())
 
     def has_lease(self, rep: Representation, address: str, agent: bytes | None) -> bool:

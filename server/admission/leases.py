@@ -157,8 +157,8 @@ class LeaseManager:
         return file in self._of_file
 
     @property
-    def has_room_for_parts(self) -> bool:
-        """Whether parts of a large file may go without a lease: no client is held back."""
+    def holds_nobody_back(self) -> bool:
+        """Whether no download is paused and no cap slows a client now."""
         return not (self._paused or self._parts.line.busy)
 
     def begin(self, download: LeasedDownload) -> LeasedDownload:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from ...policies.contract import BRIEF_BYTES
 from ...protocol.errors import ProtocolError
 from ...protocol.manifest import FileDigests
 from ..admission.client_keys import TICKET_FIELD
@@ -259,6 +260,8 @@ class RemoteAdmission:
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`; whether a part may go, only the leader knows."""
         terms = self._terms
+        if body_bytes > BRIEF_BYTES:
+            return False
         if rep.size_bytes < terms.small_below_bytes:
             return terms.small_free
         return terms.brief_free and body_bytes == rep.size_bytes

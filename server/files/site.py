@@ -63,6 +63,9 @@ _CONDITIONAL = frozenset(
 #: A content written this short a time ago may be written again within the same timestamp.
 _UNSETTLED_NS = 100_000_000
 _SMALL_FILES_BYTES = 32 << 20
+#: A whole file up to this may leave in one write: all that are small by default. A lease costs five
+#: times what sending does.
+_WHOLE_BYTES = 256 * 1024
 #: Answers with a part of a file that are kept: each takes 1 kB at most.
 _MOST_PARTS = 2048
 #: Answers about what is not there, by language.
@@ -290,7 +293,7 @@ class Site:
         """
         headers, admitted = request.headers, None
         as_it_is = request.method == b"GET" and _CONDITIONAL.isdisjoint(headers)
-        if as_it_is and chosen is None and rep is file.rep and rep.size_bytes <= BRIEF_BYTES:
+        if as_it_is and chosen is None and rep is file.rep and rep.size_bytes <= _WHOLE_BYTES:
             # So most are asked for; then nothing has to be planned.
             admitted = self.admission.admit_small(request, rep, rep.size_bytes)
             if admitted and self._send_whole(request, file):
