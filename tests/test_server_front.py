@@ -252,6 +252,27 @@ def test_repetitions_are_admitted_each_and_counted(bench: Bench, counting: Count
     assert counting.counted["/a.bin"] == counting.again
 
 
+def test_no_turn_reports_the_uses_of_more_files_than_came_in_one(
+    bench: Bench, counting: Counting
+) -> None:
+    client, names = Dialled(bench), [f"/{number}.txt" for number in range(40)]
+    for name in names:
+        bench.write(name[1:], b"text")
+        warm(client, name)
+    bench.tick(2)
+    told = counting.counted.copy()
+    at_once = []
+    for turn in range(200):
+        for _ in range(3):
+            client.get(names[turn % 40])
+        bench.clock.advance(0.02)
+        before, told = told, counting.counted.copy()
+        at_once.append(sum(told[name] != before[name] for name in names))
+    assert max(at_once) == 1
+    bench.tick(2)
+    assert sum(counting.counted[name] for name in names) == 40 * 3 + 600
+
+
 def test_a_file_that_was_just_replaced_is_not_repeated_though_its_times_were_kept(
     tmp_path: Path, counting: Counting
 ) -> None:

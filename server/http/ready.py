@@ -20,6 +20,7 @@ The laws, which `tests/test_twins_http.py` holds against a server that parses ev
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -36,7 +37,7 @@ class TurnTuning:
     turn_s: float = 0.02
     #: So often in a turn an answer is compared with its file.
     looks: int = 16
-    #: Uses are reported once in this many turns: each second.
+    #: Uses are reported this many turns after the first: after a second.
     report_turns: int = 50
     #: Bytes that left are charged at the end of a turn, or when they are as many as this.
     charge_bytes: int = 64 * 1024
@@ -70,7 +71,8 @@ class Turns:
     """A moment of 20 ms, within which an answer that is asked for often counts as the same.
 
     Turns are counted only while requests come; `ended` hears how many bytes left in each. How often
-    each answer was given is told once a second, when no more requests come, and by `close_books`.
+    each answer was given is told a second after its first use, when no more requests come, and by
+    `close_books`. Thousands of answers are told of in as many turns as they were first given in.
     """
 
     def __init__(self, reactor: Clock, ended: Callable[[int], None]) -> None:
@@ -82,8 +84,8 @@ class Turns:
         self._held: list[Ready] = []
         self._reactor = reactor
         self._ended = ended
-        self._used: list[Ready] = []
-        self._books_open = 0
+        #: Since which turn each has to be told of.
+        self._used: deque[tuple[int, Ready]] = deque()
         self._call: Any = None
 
     def look(self) -> int:
@@ -94,7 +96,7 @@ class Turns:
 
     def used(self, ready: Ready) -> None:
         """This one was given for the first time since the books were closed."""
-        self._used.append(ready)
+        self._used.append((self.number, ready))
 
     def may_hold(self, ready: Ready) -> bool:
         """Whether there is room to hold its body until the turn is over."""
@@ -110,10 +112,12 @@ class Turns:
 
     def close_books(self) -> None:
         """Have all subjects told how often they were used."""
-        self._books_open = 0
-        used, self._used = self._used, []
-        for ready in used:
-            ready.close_books()
+        self._close_books(self.number)
+
+    def _close_books(self, until: int) -> None:
+        used = self._used
+        while used and used[0][0] <= until:
+            used.popleft()[1].close_books()
 
     def count(self, sent_bytes: int) -> None:
         """Charge the bytes of an answer that leaves."""
@@ -137,11 +141,9 @@ class Turns:
         sent_bytes, self.sent_bytes = self.sent_bytes, 0
         told_bytes, self._told_bytes = self._told_bytes, 0
         asked = sent_bytes or told_bytes
-        self._books_open += 1
         self._call = self._reactor.callLater(_TUNING.turn_s, self._end) if asked else None
         self._ended(sent_bytes)
-        if not asked or self._books_open >= _TUNING.report_turns:
-            self.close_books()
+        self._close_books(self.number - _TUNING.report_turns if asked else self.number)
 
 
 class Subject(Protocol):
