@@ -451,13 +451,12 @@ class Site:
         rep: Representation,
         digests: FileDigests | None,
         body_bytes: int | None,
-        part: bytes = b"",
     ) -> bytes:
         """The fields of an answer about a file; `body_bytes` of None: it is unchanged."""
         kind, fields = self.fields.block(rep, digests)
         if body_bytes is None:
             return _SERVER_LINE + fields
-        return b"%b%b%b%bContent-Length: %d\r\n" % (_SERVER_LINE, kind, fields, part, body_bytes)
+        return b"%b%b%bContent-Length: %d\r\n" % (_SERVER_LINE, kind, fields, body_bytes)
 
     def part_of(self, file: SiteFile, wanted: bytes) -> Ready | None:
         """The answer with one range of a known file; None: the parser's way."""
@@ -476,9 +475,10 @@ class Site:
             return None
         if len(self._parts) >= _MOST_PARTS:
             self._parts.clear()
-        content_range = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, rep.size_bytes)
-        head = self.head_of(rep, file.digests, stop - start, content_range)
-        part = Ready(206, head, None, _Part(file, start, stop), stop - start)
+        length = stop - start
+        span = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, rep.size_bytes)
+        head = b"%b%bContent-Length: %d\r\n" % (file.part_fields(), span, length)
+        part = Ready(206, head, None, _Part(file, start, stop), length)
         self._parts[rep.path, wanted] = part
         return part
 
@@ -532,6 +532,7 @@ class SiteFile:
     __slots__ = (
         "_fields_version",
         "_known",
+        "_part_fields",
         "_site",
         "_unchanged",
         "_without_body",
@@ -563,6 +564,7 @@ class SiteFile:
         self._known = site.catalog.version
         self._unchanged: Ready | None = None
         self._without_body: Ready | None = None
+        self._part_fields: bytes | None = None
         known = site.catalog.known(rep.key)
         if known is not None:
             self.digests = known
@@ -604,6 +606,14 @@ class SiteFile:
         if site.admission.has_lease(rep, address, (agent or b"").rstrip()):
             return None
         return site.part_of(self, part)
+
+    def part_fields(self) -> bytes:
+        """What all parts of the file have in their headers."""
+        if self._part_fields is None:
+            self._part_fields = _SERVER_LINE + b"".join(
+                self._site.fields.block(self.rep, self.digests)
+            )
+        return self._part_fields
 
     def current(self) -> bool:
         """See `Subject`."""
