@@ -757,6 +757,11 @@ class AdmissionPolicy:
         """See `PolicyView.leases`."""
         return [lease.view() for lease in self.pool.leases.values()]
 
+    def lease(self, number: int) -> LeaseView | None:
+        """See `PolicyView.lease`."""
+        found = self.pool.leases.get(number)
+        return None if found is None else found.view()
+
     # -- time --------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> Advance:

@@ -336,6 +336,10 @@ class PolicyView(Protocol):
         """All leases."""
         ...
 
+    def lease(self, number: int) -> LeaseView | None:
+        """One of them; None once it is over."""
+        ...
+
     def done(self, lease: int, now: float) -> Estimate | None:
         """When the last byte of this running or paused download is expected; None: unknown."""
         ...

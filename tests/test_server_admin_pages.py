@@ -92,6 +92,16 @@ def test_others_have_turns_while_a_page_is_written_out(site: Site, browser: Brow
     assert slow.turns > 20
 
 
+def test_others_have_turns_while_a_crowd_is_counted(site: Site, browser: Browser) -> None:
+    for number in range(40):
+        site.download(f"192.0.2.{number}")
+    slow = Slow(site)
+    site.admin.turns = LoopTurns(slow)
+    groups = api(browser, "GET", "/queue/groups")["groups"]
+    assert sum(one["running"] + one["ready"] + one["waiting"] for one in groups) == 40
+    assert slow.turns > 10
+
+
 # -- the headline ----------------------------------------------------------------------------
 
 

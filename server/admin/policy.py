@@ -276,7 +276,7 @@ async def patch_settings(ask: HandlerCall, body: SettingsPatch) -> Answer:
 @api.get("/settings/help")
 async def explain_settings(ask: HandlerCall) -> SettingsHelpOut:
     """Every setting: unit, bounds, default, help."""
-    return SettingsHelpOut(policies=list(POLICIES), settings=forms.settings_of())
+    return SettingsHelpOut(policies=list(POLICIES), settings=list(forms.settings_of()))
 
 
 @api.get("/settings/overrides")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from ..control.blocks import BlockedNetwork, network_of
 from ..control.doors import TEXT_MAX, DoorState
 from ..control.events import ask as ask_store
 from ..control.problems import Problem
-from ..control.queue_groups import COUNTED_MOST, QueueGroup, queue_groups
+from ..control.queue_groups import COUNTED_MOST, QueueGroup, count_groups, largest_first
 from ..store.journal import search_tickets
 from .app import HandlerCall
 from .router import Operations, PageRoutes
@@ -119,28 +119,25 @@ class DoorsIn(Shape):
 # -- what is there ---------------------------------------------------------------------------
 
 
-def leases_like(ask: HandlerCall, search: str) -> list[LeaseView]:
-    """Running downloads whose file or client contains the words, oldest first."""
-    found = [
-        lease
-        for lease in ask.server.gate.running()
-        if search in lease.file or search in lease.client
-    ]
-    return sorted(found, key=lambda lease: lease.started_s)
+def leases_like(ask: HandlerCall, search: str) -> list[int]:
+    """The leases of downloads whose file or client contains the words, oldest first."""
+    running = ask.server.gate.downloads.items()
+    return [lease for lease, one in running if search in one.file or search in one.client]
 
 
-def groups_like(ask: HandlerCall, search: str) -> list[QueueGroup]:
+async def groups_like(ask: HandlerCall, search: str) -> list[QueueGroup]:
     """Groups whose file or program contains the words, the largest first."""
-    every = queue_groups(ask.server.gate, ask.server.history.program_of)
+    counting = count_groups(ask.server.gate, ask.server.history.program_of)
+    every = largest_first(await ask.admin.turns.all_of(counting))
     return [one for one in every if search in one.file or search in one.program]
 
 
 def lease_of(ask: HandlerCall, number: int) -> LeaseView:
     """One running download. Raises Problem 404."""
-    for lease in ask.server.gate.running():
-        if lease.lease == number:
-            return lease
-    raise Problem(404, f"Download {number} has ended.")
+    lease = ask.server.gate.lease(number)
+    if lease is None:
+        raise Problem(404, f"Download {number} has ended.")
+    return lease
 
 
 def _gone(number: int) -> Problem:
@@ -171,14 +168,14 @@ def ticket_out(ask: HandlerCall, row: TicketRow, place: int | None = None) -> Ti
     )
 
 
-def lease_out(ask: HandlerCall, lease: LeaseView) -> LeaseOut:
-    """A download as it is shown, with its end from the schedule of the policy."""
-    done = ask.server.gate.done(lease.lease)
-    return LeaseOut(
-        **lease._asdict(),
-        done_s=done.expected_s if done else None,
-        done_p90_s=done.p90_s if done else None,
-    )
+def leases_out(ask: HandlerCall, numbers: Iterable[int]) -> list[LeaseOut]:
+    """Downloads as they are shown, with their ends from the schedule of the policy."""
+    gate, found = ask.server.gate, []
+    for lease in filter(None, map(gate.lease, numbers)):
+        done = gate.done(lease.lease)
+        done_s, p90_s = (done.expected_s, done.p90_s) if done else (None, None)
+        found.append(LeaseOut(**lease._asdict(), done_s=done_s, done_p90_s=p90_s))
+    return found
 
 
 # -- the pages -------------------------------------------------------------------------------
@@ -204,14 +201,14 @@ async def _list(ask: HandlerCall, query: QueueQuery, template: str) -> Answer:
     else:
         every: Sequence[Any]
         if query.tab == "groups":
-            every = groups_like(ask, query.q)
+            every = await groups_like(ask, query.q)
         elif query.tab == "blocks":
             every = [b for b in ask.server.blocks.all() if query.q in b.network]
         else:
             every = leases_like(ask, query.q)
         rows, total = query.page(every), len(every)
         if query.tab == "downloads":
-            rows = [lease_out(ask, lease) for lease in rows]
+            rows = leases_out(ask, rows)
     return ask.listing(
         template,
         query,
@@ -280,14 +277,13 @@ async def block_ask(ask: HandlerCall) -> Answer:
 async def list_downloads(ask: HandlerCall, query: ListQuery) -> LeasesOut:
     """Running downloads."""
     found = leases_like(ask, query.q)
-    shown = [lease_out(ask, lease) for lease in query.page(found)]
-    return LeasesOut(total=len(found), leases=shown)
+    return LeasesOut(total=len(found), leases=leases_out(ask, query.page(found)))
 
 
 @api.get("/queue/groups")
 async def list_groups(ask: HandlerCall, query: ListQuery) -> GroupsOut:
     """Running downloads and the first tickets by file and program, the largest group first."""
-    found = groups_like(ask, query.q)
+    found = await groups_like(ask, query.q)
     return GroupsOut(total=len(found), groups=list(query.page(found)))
 
 

@@ -126,11 +126,12 @@ class Gate:
         """When the last byte of this running or paused download is expected, from now."""
         return self.policy.done(lease, self.now())
 
-    def running(self) -> list[LeaseView]:
-        """All leases; their times are of the wall clock."""
-        ahead_s = self.parts.wall_ahead_s()
-        views = self.policy.leases()
-        return [view._replace(started_s=view.started_s + ahead_s) for view in views]
+    def lease(self, number: int) -> LeaseView | None:
+        """A running download, with the time of the wall clock; None once it is over."""
+        view = self.policy.lease(number)
+        if view is None:
+            return None
+        return view._replace(started_s=view.started_s + self.parts.wall_ahead_s())
 
     def on_wall_clock(self, row: TicketRow) -> TicketRow:
         """A ticket as people read it."""
