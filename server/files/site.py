@@ -462,7 +462,7 @@ class Site:
         """The answer with one range of a known file; None: the parser's way."""
         rep = file.rep
         ready = self._parts.get((rep.path, wanted))
-        if ready is not None and isinstance(ready.subject, _Part) and ready.subject.file is file:
+        if ready is not None and isinstance(ready.subject, SitePart) and ready.subject.file is file:
             return ready
         try:
             ranges = parse_range(wanted.decode("ascii"), rep.size_bytes)
@@ -478,7 +478,7 @@ class Site:
         length = stop - start
         span = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, rep.size_bytes)
         head = b"%b%bContent-Length: %d\r\n" % (file.part_fields(), span, length)
-        part = Ready(206, head, None, _Part(file, start, stop), length)
+        part = Ready(206, head, None, SitePart(file, start, stop), length)
         self._parts[rep.path, wanted] = part
         return part
 
@@ -527,17 +527,17 @@ class Site:
 
 
 class SiteFile:
-    """What is known of a file, and the answers about it; the `ready.Subject` of the whole one."""
+    """What is known of a file, and the answers about it."""
 
     __slots__ = (
         "_fields_version",
         "_known",
         "_part_fields",
-        "_site",
         "_unchanged",
         "_without_body",
         "digests",
         "rep",
+        "site",
         "whole",
     )
 
@@ -549,17 +549,17 @@ class SiteFile:
         body: bytes | None = None,
     ) -> None:
         """`body` is that of a short file; it is read again when it made room."""
-        self._site = site
+        self.site = site
         self.rep = rep
         self.digests = digests
         self.whole: Ready | None = None
         if body is not None:
-            self.whole = Ready(200, b"", body, self)
+            self.whole = Ready(200, b"", body, _NOBODY)
         self.describe(in_memory=body is not None)
 
     def describe(self, *, in_memory: bool) -> None:
         """See `CachedFile`."""
-        site, rep = self._site, self.rep
+        site, rep = self.site, self.rep
         self._fields_version = site.fields.version
         self._known = site.catalog.version
         self._unchanged: Ready | None = None
@@ -572,7 +572,8 @@ class SiteFile:
         if whole is not None:
             head = site.head_of(rep, self.digests, rep.size_bytes)
             body = whole.body if in_memory else None
-            self.whole = Ready(200, head, body, self, rep.size_bytes)
+            subject = SitePart(self, 0, rep.size_bytes)
+            self.whole = Ready(200, head, body, subject, rep.size_bytes)
 
     def answer_to(
         self,
@@ -584,7 +585,7 @@ class SiteFile:
         agent: bytes | None,
     ) -> Ready | None:
         """See `http.ready.KnownFile`: conditions in the order of RFC 9110, 13.2.2."""
-        rep, site = self.rep, self._site
+        rep, site = self.rep, self.site
         unchanged = False
         if none_match is not None:
             unchanged = none_match == b"*" or none_match.removeprefix(b"W/") == rep.etag.encode()
@@ -610,41 +611,18 @@ class SiteFile:
     def part_fields(self) -> bytes:
         """What all parts of the file have in their headers."""
         if self._part_fields is None:
-            self._part_fields = _SERVER_LINE + b"".join(
-                self._site.fields.block(self.rep, self.digests)
-            )
+            fields = self.site.fields.block(self.rep, self.digests)
+            self._part_fields = _SERVER_LINE + b"".join(fields)
         return self._part_fields
 
     def current(self) -> bool:
         """See `Subject`."""
         rep = self.rep
-        return self._site.tree.has(rep.path, rep.key) and self._has_current_fields()
+        return self.site.tree.has(rep.path, rep.key) and self.has_current_fields()
 
-    def admit(self) -> bool:
-        """See `Subject`."""
-        return self.admit_part(self.rep.size_bytes)
-
-    def used(self, times: int) -> None:
-        """See `Subject`."""
-        self._site.admission.count_again(self.rep, self.rep.size_bytes, times)
-        if self._site.precompressed.has_any(self.rep.path):
-            # One has come: what is sent depends on the request from now on.
-            self._site.forget_content(self.rep.key)
-
-    def read(self) -> bytes | None:
-        """See `Subject`."""
-        return self.read_part(0, self.rep.size_bytes)
-
-    def read_part(self, start: int, stop: int) -> bytes | None:
-        """Bytes of the file; None: an answer about it is not true any more, or has to wait."""
-        rep = self.rep
-        if not self._has_current_fields():
-            return None
-        return self._site.tree.read_again(rep.path, rep.key, start, stop)
-
-    def _has_current_fields(self) -> bool:
+    def has_current_fields(self) -> bool:
         """Whether the fields beside the body of the file still hold."""
-        site, rep = self._site, self.rep
+        site, rep = self.site, self.rep
         if self._known != site.catalog.version:
             if site.catalog.known(rep.key) is not self.digests:
                 return False
@@ -653,43 +631,40 @@ class SiteFile:
 
     def is_plain(self) -> bool:
         """Whether no rule restricts the file now."""
-        return self._site.admission.is_plain(self.rep)
-
-    def admit_part(self, body_bytes: int) -> bool:
-        """Whether a part of it may go."""
-        admission, rep = self._site.admission, self.rep
-        return admission.is_plain(rep) and admission.admit_again(rep, body_bytes)
-
-    def count_part(self, body_bytes: int, times: int) -> None:
-        """A part of it went so often."""
-        self._site.admission.count_again(self.rep, body_bytes, times)
+        return self.site.admission.is_plain(self.rep)
 
 
-class _Part:
-    """A part of a file; a `ready.Subject`."""
+class SitePart:
+    """A part of a file, or all of it; a `ready.Subject`."""
 
-    __slots__ = ("_start", "_stop", "file")
+    __slots__ = ("_start", "_stop", "current", "file")
 
     def __init__(self, file: SiteFile, start: int, stop: int) -> None:
         self.file = file
+        self.current = file.current
         self._start = start
         self._stop = stop
 
-    def current(self) -> bool:
-        """See `Subject`."""
-        return self.file.current()
-
     def admit(self) -> bool:
         """See `Subject`."""
-        return self.file.admit_part(self._stop - self._start)
+        admission, rep = self.file.site.admission, self.file.rep
+        return admission.is_plain(rep) and admission.admit_again(rep, self._stop - self._start)
 
     def used(self, times: int) -> None:
         """See `Subject`."""
-        self.file.count_part(self._stop - self._start, times)
+        site, rep = self.file.site, self.file.rep
+        count = self._stop - self._start
+        site.admission.count_again(rep, count, times)
+        if count == rep.size_bytes and site.precompressed.has_any(rep.path):
+            # One has come: what is sent depends on the request from now on.
+            site.forget_content(rep.key)
 
     def read(self) -> bytes | None:
         """See `Subject`."""
-        return self.file.read_part(self._start, self._stop)
+        file, rep = self.file, self.file.rep
+        if not file.has_current_fields():
+            return None
+        return file.site.tree.read_again(rep.path, rep.key, self._start, self._stop)
 
 
 _NOBODY = Plainly(lambda: True)

@@ -18,7 +18,7 @@ from .large_bodies import LargeBodies
 from .limits import HttpLimits
 from .prefix_shares import PrefixShares
 from .proxies import TrustedProxies, block_of, prefixes_of
-from .ready import NoShortcut, Remembered, Shortcut, Turns
+from .ready import Remembered, Shortcut, Turns
 from .request import Request
 from .request_shape import MOST_BYTES, MOST_FIELDS, MOST_TARGET_BYTES
 from .unarrived import UnarrivedAnswers
@@ -239,7 +239,7 @@ class HttpFactory:
         self.tls_date_line = b""
         self._hsts_line = b"Strict-Transport-Security: max-age=%d\r\n" % hsts_s if hsts_s else b""
         self.turns = Turns(reactor, lambda sent_bytes: charge(sent_bytes) if charge else None)
-        self.shortcut: Shortcut = NoShortcut() if shortcut is None else shortcut
+        self.shortcut = shortcut
         self.remembered = Remembered()
         self._sweeper: Any = None
         self._to_sweep: list[CountedConnection] = []
@@ -252,7 +252,8 @@ class HttpFactory:
         """
         limits = self.limits
         return not (
-            self.draining
+            self.shortcut is None
+            or self.draining
             or self.blocks(peer_address)
             or self.proxies.begins_with_preface(peer_address)
             or limits.max_headers < MOST_FIELDS

@@ -442,6 +442,7 @@ class Front:
             if factory.blocks(client):
                 return None
         requests, shortcut = factory.requests, factory.shortcut
+        assert shortcut is not None
         is_plain = head is none_match is since is part is None
         file = shortcut.known(path)
         if file is not None:

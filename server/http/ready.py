@@ -343,25 +343,6 @@ def remembered_key(is_tls: bool, found: re.Match[bytes]) -> RememberedKey:
     return (is_tls, *found.group(1, 2, 3, 5, 7, 8, 12, 13, 14))
 
 
-class NoShortcut:
-    """Implements `Shortcut` for a server that has no files."""
-
-    def known(self, path: bytes) -> KnownFile | None:
-        """See `Shortcut`."""
-        return None
-
-    def first(
-        self,
-        path: bytes,
-        accept: bytes | None,
-        language: bytes | None,
-        codings: bytes | None,
-        is_plain: bool,
-    ) -> Ready | None:
-        """See `Shortcut`."""
-        return None
-
-
 class Remembered:
     """Answers about what is no file, such as `SHA256SUMS`, bounded in number and bytes."""
 
