@@ -6,6 +6,7 @@ A process in a view sees only the files of that Debian. Needs root.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from tests.booted import MOUNT_VIEW
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +26,8 @@ RELEASES = {"bookworm": "3.11", "trixie": "3.13"}
 PACKAGES = ("usr-is-merged", "python3", "python3-venv", "systemd-standalone-sysusers")
 #: Debian renews stable releases every two months.
 MAX_AGE_S = 14 * 24 * 3600.0
-_ROOTS = ROOT / "build" / "roots"
+#: Every checkout of this user, and so each run of CI on this machine, has the same roots.
+_ROOTS = user_cache_path("tidegate-tests") / "roots"
 #: Without these hooks a bookworm root needs Perl to merge /usr.
 _MERGED_USR = "/usr/share/mmdebstrap/hooks/merged-usr"
 #: The options of apt that say how this machine reaches its mirror.
@@ -65,15 +69,11 @@ def _apt_options() -> Iterator[str]:
 def debian(release: str) -> Path:
     """The folder with this release, which nobody may change. Takes about 20 s the first time."""
     _ROOTS.mkdir(parents=True, exist_ok=True)
-    made = _ROOTS / release
-    with open(_ROOTS / f"{release}.lock", "w") as lock:
+    made = _ROOTS / f"{release}-{hashlib.sha256(repr(PACKAGES).encode()).hexdigest()[:8]}"
+    with open(made.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = made.with_suffix(".packages")
-        if (
-            stamp.exists()
-            and stamp.read_text() == repr(PACKAGES)
-            and time.time() - stamp.stat().st_mtime < MAX_AGE_S
-        ):
+        stamp = made.with_suffix(".made")
+        if stamp.exists() and time.time() - stamp.stat().st_mtime < MAX_AGE_S:
             return made
         stamp.unlink(missing_ok=True)
         shutil.rmtree(made, ignore_errors=True)
@@ -88,7 +88,7 @@ def debian(release: str) -> Path:
             check=False,
         )
         assert done.returncode == 0, done.stdout
-        stamp.write_text(repr(PACKAGES))
+        stamp.touch()
     return made
 
 
