@@ -42,7 +42,7 @@ class SpeedLimit:
         self.fine_s = now
         self.longest_s = self.longest_silence_s = 0.0
         self.received_s = now
-        self.burst_s = -math.inf
+        self.burst_s, self.longest_gap_s = -math.inf, 0.0
 
     def take(self, now: float, count: int) -> None:
         self.longest_silence_s = max(self.longest_silence_s, now - self.received_s)
@@ -74,7 +74,9 @@ def kept_alive(rate: float, counting: int, others: int) -> tuple[list[SpeedLimit
                 count = budget.share(now - client.burst_s, counts=number < counting)
                 budget.spend(count)
                 taken += count
-                client.burst_s = now if count >= KEEP_ALIVE.burst_bytes else client.burst_s
+                if count >= KEEP_ALIVE.burst_bytes:
+                    client.longest_gap_s = max(client.longest_gap_s, now - max(0.0, client.burst_s))
+                    client.burst_s = now
                 client.take(now, count)
                 due[place] = now + interval_s, number
             client.look(now)
@@ -97,6 +99,12 @@ def test_who_counts_bytes_lives_on(counting: int, others: int, least_s: float) -
     clients, _ = kept_alive(2.5e6, counting, others)
     assert max(client.longest_s for client in clients[:counting]) < least_s
     assert max(client.longest_silence_s for client in clients) <= KEEP_ALIVE.interval_s + 0.2
+
+
+@pytest.mark.parametrize(("counting", "others"), [(20, 20), (100, 100)])
+def test_who_counts_bytes_sees_no_stalled_download_for_10_s(counting: int, others: int) -> None:
+    clients, _ = kept_alive(2.5e6, counting, others)
+    assert max(client.longest_gap_s for client in clients[:counting]) < 10.0
 
 
 @given(st.floats(1e3, 1e11))

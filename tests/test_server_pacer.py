@@ -24,6 +24,7 @@ class Taker:
         self.share = share or Share()
         self.sent_at_s = clock.seconds()
         self.trickles: list[float] = []
+        self.bursts: list[float] = []
         self.clock = clock
         self.rate_bytes_s = rate_bytes_s
         self.sent = self.sent_bytes = 0
@@ -56,6 +57,8 @@ class Taker:
         self.sent_bytes = self.sent
         self.sent_at_s = self.clock.seconds()
         self.trickles.append(self.sent_at_s)
+        if most_bytes >= KEEP_ALIVE.burst_bytes:
+            self.bursts.append(self.sent_at_s)
         return most_bytes
 
     def uncapped(self) -> None:
@@ -329,6 +332,22 @@ def test_a_paused_sender_is_never_silent_for_long(cap: float | None) -> None:
         assert sum(taker.sent for taker in paused) <= KEEP_ALIVE.line_part * cap * (
             clock.seconds() + 2.0
         )
+
+
+def test_a_paused_sender_whose_program_counts_bytes_has_a_burst_within_10_s() -> None:
+    """A burst that was due after 12 s came after 16 s, and curl's limit is 15 s."""
+    clock = Clock()
+    pacer = Pacer(clock, 2_500_000.0)
+    busy = Taker(pacer, clock, 1e9)
+    busy.ready()
+    paused = [Taker(pacer, clock, 1e9, Share(counts_body=True)) for _ in range(30)]
+    for taker in paused:
+        clock.advance(0.13)
+        taker.pause()
+    run(clock, [busy], 60)
+    for taker in paused:
+        times = [*taker.bursts, clock.seconds()]
+        assert max(b - a for a, b in pairwise(times)) < 10.0
 
 
 @pytest.mark.parametrize("ran_bytes", [KEEP_ALIVE.burst_bytes - 1, KEEP_ALIVE.burst_bytes])
