@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from .operator import visit
 from .plan import POLICY_NAMES, FaultPlan
 
 if TYPE_CHECKING:
@@ -218,6 +219,10 @@ def _look(world: World, fault: FaultPlan) -> None:
     world.operator.look(fault.pick)
 
 
+def _visit(world: World, fault: FaultPlan) -> None:
+    visit(world, fault.pick)
+
+
 def _database_slow(world: World, fault: FaultPlan) -> None:
     world.database_slow_until_s = world.schedule.now + fault.for_s
     world.cause(f"the database is slow for {fault.for_s} s")
@@ -290,4 +295,5 @@ FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "block": _block,
     "pass": _pass,
     "look": _look,
+    "visit": _visit,
 }

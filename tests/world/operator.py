@@ -1,4 +1,4 @@
-"""The operator: requests to the administration's listener, by its API and its pages."""
+"""The operator, who asks the administration by its API and its pages, and visitors of the site."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .programs import read_head
-from .wire import ADMIN_PORT
+from .wire import ADMIN_PORT, FILES_PORT
 
 if TYPE_CHECKING:
     from .world import World
@@ -24,6 +24,22 @@ PAGES = (
     *("/api/v1/settings/help", "/api/v1/settings/overrides", "/api/v1/files", "/api/v1/report"),
     "/api/v1/openapi.json",
 )
+#: What visitors ask for: request lines without their version, and fields. Each is answered without
+#: a download.
+VISITS = (
+    *(("GET /", "Accept: text/html"), ("GET /?format=json", ""), ("GET /?format=atom", "")),
+    *(("GET /?q=big", "Accept: text/html"), ("GET /?sort=size&order=desc", ""), ("HEAD /", "")),
+    *(("HEAD /big0.iso", ""), ("GET /SHA256SUMS", ""), ("GET /big0.iso.meta4", "")),
+    *(("GET /index.meta4", ""), ("GET /big0.iso.manifest.json", ""), ("GET /robots.txt", "")),
+    *(("GET /SMALL.txt", "If-None-Match: *"), ("GET /SMALL.txt", "Range: bytes=0-9,20-29")),
+    *(("GET /SMALL.txt", "Range: bytes=-7"), ("GET /SMALL.txt", "Range: bytes=9999999-")),
+    *(("GET /SMALL.txt", "Accept-Encoding: zstd, gzip"), ("GET /SMALL.txt", 'If-Match: "no"')),
+    *(("GET /SMALL.txt", "If-Modified-Since: Wed, 01 Jan 2098 00:00:00 GMT"), ("GET /none", "")),
+    *(("GET /../SMALL.txt", ""), ("GET /%zz", ""), ("GET //SMALL.txt", ""), ("OPTIONS *", "")),
+    *(("PUT /SMALL.txt", "Content-Length: 0"), ("GET /SMALL.txt", "Transfer-Encoding: odd")),
+    *(("GET /-/live", ""), ("GET /-/ready", ""), ("GET /-/prequeue", ""), ("GET /-/queue", "")),
+    *(("GET /-/none", ""), ("GET /-/queue/big0.iso", "Tidegate-Ticket: t2.none")),
+)
 #: Status and document of an answer; status 0: there was none.
 Then = Callable[[int, Any], None]
 
@@ -32,14 +48,17 @@ def _nothing(found: Any) -> None:
     """What follows a change of which only the answer counts."""
 
 
-class OperatorRequest:
+class WholeRequest:
     """One request and its answer, on a connection of its own."""
 
-    def __init__(self, world: World, request: bytes, then: Then) -> None:
+    def __init__(
+        self, world: World, request: bytes, then: Then, address: str, port: int = ADMIN_PORT
+    ) -> None:
         self._world, self._then = world, then
         self._data = b""
         self._over = False
-        self._channel = world.network.connect("127.0.0.1", self, 1e9, request, ADMIN_PORT)
+        self._has_body = not request.startswith(b"HEAD")
+        self._channel = world.network.connect(address, self, 1e9, request, port)
 
     def arrived(self, data: bytes) -> None:
         """See `wire.Peer`."""
@@ -47,7 +66,10 @@ class OperatorRequest:
         head, found, body = self._data.partition(_HEAD_END)
         if found and not self._over:
             status, fields = read_head(head)
-            if len(body) >= int(fields.get("content-length", "0")):
+            size = int(fields.get("content-length", "0")) if self._has_body else 0
+            if len(body) > size:
+                self._world.broken("Framing", f"{len(body)} bytes, {size} were told")
+            if len(body) >= size:
                 is_json = "json" in fields.get("content-type", "")
                 self._end(status, json.loads(body) if is_json and body else None)
 
@@ -126,4 +148,22 @@ class Operator:
                 oracle.operated(f"{method} {path}", status, found)
             then(status, found)
 
-        OperatorRequest(world, "\r\n".join(lines).encode() + _HEAD_END + data, answered)
+        request = "\r\n".join(lines).encode() + _HEAD_END + data
+        WholeRequest(world, request, answered, "127.0.0.1")
+
+
+def visit(world: World, pick: float) -> None:
+    """A visitor looks at something that is no download."""
+    line, field = VISITS[int(pick * len(VISITS))]
+    lines = [f"{line} HTTP/1.1", "Host: files.example", "User-Agent: Mozilla/5.0 Visitor"]
+    if field:
+        lines.append(field)
+    lines.append("Connection: close")
+
+    def answered(status: int, found: Any) -> None:
+        world.note(f"a visitor hears {status} of {line}")
+        for oracle in world.oracles:
+            oracle.visited(line, status)
+
+    request = "\r\n".join(lines).encode() + _HEAD_END
+    WholeRequest(world, request, answered, "192.0.2.1", FILES_PORT)

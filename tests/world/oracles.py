@@ -67,6 +67,9 @@ class Oracle:
     def changed(self, path: str, body: Mapping[str, Any], status: int, found: Any) -> None:
         """The same of what was to change something."""
 
+    def visited(self, line: str, status: int) -> None:
+        """A visitor of the site has an answer; status 0: the connection broke."""
+
     def logged(self, level: str, text: str) -> None:
         """The server has logged a warning or worse."""
 
@@ -818,6 +821,12 @@ class RefusalsAreStated(Oracle):
             self.broken(f"{client} is answered 503 without Retry-After: {fields}")
         if status not in (200, 206, 302, 400, 403, 404, 416, 500, 503):
             self.broken(f"{client} is answered {status}")
+
+    def visited(self, line: str, status: int) -> None:
+        if status in (500, 502):
+            self.broken(f"a visitor is answered {status} of {line}")
+        if not status and not self.world.caused_since(self.world.schedule.now - 30.0):
+            self.broken(f"a visitor has no answer to {line}")
 
 
 class UsedTicketsStayUsed(Oracle):

@@ -50,6 +50,9 @@ FAULTS: Mapping[str, int] = {
     "pass": 3,
     "look": 9,
 }
+#: The part of the worlds that have visitors.
+_VISITED = 0.15
+_MOST_VISITS = 30
 #: Kinds that hit one mechanism together. A world that draws from all kinds rarely has both.
 THEMES = (
     ("kill",),
@@ -191,6 +194,13 @@ def draw_plan(seed: int) -> WorldPlan:
         for kind in kinds
         for _ in range(rng.randint(1, FAULTS[kind]))
     ]
+    # Drawn apart, so that all else of a seed is as it was without visitors.
+    visits = random.Random(f"visits {seed}")
+    if visits.random() < _VISITED:
+        faults += [
+            FaultPlan("visit", visits.uniform(1.0, span_s + 20.0), visits.random(), 0.0)
+            for _ in range(visits.randint(1, _MOST_VISITS))
+        ]
     return WorldPlan(
         seed=seed,
         policy=rng.choice(POLICY_NAMES),

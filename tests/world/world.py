@@ -234,7 +234,7 @@ class World:
     @property
     def is_harmless(self) -> bool:
         """Whether no fault of the plan may end the wait of a request."""
-        return self._kinds <= {"overwrite", "replace", "touch", "wall", "line", "stall"}
+        return self._kinds <= {"overwrite", "replace", "touch", "wall", "line", "stall", "visit"}
 
     def number_of(self, client: SimulatedClient, fields: Mapping[str, str]) -> int | None:
         """The number of the ticket in an answer."""
