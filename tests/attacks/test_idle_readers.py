@@ -46,6 +46,9 @@ class Reader:
         pacer.add(self)
         pacer.move(self, TransferState.RING)
 
+    def has_lost(self) -> bool:
+        return False
+
     def push(self, most_bytes: int) -> int:
         room = most_bytes if self._takes else max(0, self._holds - self.sent_bytes)
         count = min(most_bytes, room)
