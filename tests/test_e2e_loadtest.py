@@ -13,8 +13,11 @@ import psutil
 import pytest
 
 from bench.shared.ports import free_port
+from tests.databases import postgres
 from tests.installed import PACKAGE, PYTHON
 from tidegate.loadtest.workloads import make_workload, scaled
+
+__all__ = ["postgres"]
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.e2e
@@ -134,12 +137,15 @@ def test_a_worker_that_dies_takes_few_arrivals_with_it_and_a_missed_objective_is
 
 
 def test_one_command_sets_up_a_site_on_postgresql_and_browsers_get_their_files(
-    tmp_path: Path,
+    tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    config = tmp_path / "tidegate.toml"
+    url = request.getfixturevalue("postgres").make(migrated=False)
+    config.write_text(f'database = "{url}"\n')
     command = [PYTHON, "-m", "bench.staging", str(tmp_path), "--workload", "exp2"]
-    command += ["--profile", "loadtest/browser.conf", "--database", "postgres"]
+    command += ["--profile", "loadtest/browser.conf"]
     command += [f"--locust={option}" for option in ("--workload", "exp2", *QUICK)]
-    done = finished([*command, "--", *FULL])
+    done = finished([*command, "--", *FULL, "--config", str(config)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert figures(tmp_path)["finished"] == figures(tmp_path)["arrived"] > 50
     assert figures(tmp_path)["queued"] > 0
