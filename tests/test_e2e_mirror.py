@@ -143,6 +143,9 @@ def test_troubles_end_with_a_name_and_a_status(tmp_path: Path) -> None:
         "--once",
     )
     assert (dead.exit_code, dead.stderr.split(":")[0]) == (5, "unreachable")
+    # Even as a service: no later round would know whom to trust.
+    bare = run("mirror", "follow", "http://127.0.0.1:1/", tmp_path / "n", "--channel", "main")
+    assert (bare.exit_code, bare.stderr.split(":")[0]) == (6, "no-root")
     with serving(publish, tmp_path / "s1") as origin:
         follow = ("mirror", "follow", origin, tmp_path / "m", "--once", "--channel")
         nothing = run(*follow, "main")

@@ -157,6 +157,8 @@ def follow(
                 follower.trust.pin(root.read_bytes())
             elif not follower.trust.pinned and fingerprint is not None:
                 follower.trust.pin_fingerprint(fingerprint.removeprefix("sha256:"))
+            # No later round can mend it.
+            follower.trust.check_pinned()
         if rollback:
             version = follower.rollback()
             tell.line("rolled-back", f"Back at version {version}.", version=version)

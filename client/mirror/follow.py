@@ -86,11 +86,7 @@ class Follower:
         with named(), self.place.locked():
             self.place.check_free(self.settings.replace_existing)
             self._bringer.fetched_bytes = 0
-            if not self.trust.pinned:
-                raise MirrorProblem(
-                    "no-root",
-                    "Nothing says which publisher to trust: give --root FILE or --fingerprint HEX.",
-                )
+            self.trust.check_pinned()
             return self._step(self.trust.refresh(self.settings.channel), look=look)
 
     def _step(self, verified: Verified, *, look: bool) -> Followed:

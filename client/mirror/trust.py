@@ -78,6 +78,13 @@ class Trust:
     def pinned(self) -> bool:
         return (self._folder / "root.json").exists()
 
+    def check_pinned(self) -> None:
+        if not self.pinned:
+            raise MirrorProblem(
+                "no-root",
+                "Nothing says which publisher to trust: give --root FILE or --fingerprint HEX.",
+            )
+
     def pin(self, root: bytes) -> None:
         """Trust this root from now on (it must be valid by itself)."""
         self._folder.mkdir(parents=True, exist_ok=True)
