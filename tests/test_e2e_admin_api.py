@@ -208,6 +208,9 @@ def test_the_command_line_prepares_a_release(
     assert json.loads(tidegate("--json", "arrivals"))["arrivals"] == came
     gone = ("--url", "http://127.0.0.1:1", "status")
     assert "cannot be asked" in tidegate(*gone, status=5)
+    for words in (("status",), ("cancel", "1")):
+        elsewhere = tidegate("--url", site[0].url, *words, status=3)
+        assert "No administration answers" in elsewhere
 
 
 def test_intruders_are_kept_out(site: tuple[RunningServer, AdminVisit]) -> None:

@@ -32,6 +32,8 @@ class ApiLimits:
 
 
 TUNING = ApiLimits()
+#: Every administration gives it without a login.
+_DOCUMENT = "/openapi.json"
 
 
 class AdminFault(Exception):
@@ -98,6 +100,12 @@ class AdminApi:
             raise AdminFault(f"{self._url} cannot be asked: {problem}") from None
         except UsageProblem as problem:
             raise AdminFault(str(problem)) from None
+        if answer.status in (404, 405) and path != _DOCUMENT and not self._is_administration():
+            raise AdminFault(
+                f"No administration answers at {self._url}. `tidegate serve` prints its address "
+                "(Admin); give it as --url or TIDEGATE_ADMIN_URL.",
+                404,
+            )
         if not answer.done:
             raise AdminFault(_told(answer), answer.status)
         try:
@@ -105,6 +113,12 @@ class AdminApi:
         except (ValueError, RecursionError):
             raise AdminFault(f"{self._url} answered with something that is not JSON.") from None
         return AdminReply(document, answer.headers.get("etag", ""))
+
+    def _is_administration(self) -> bool:
+        try:
+            return isinstance(self.get(_DOCUMENT), dict)
+        except AdminFault as fault:
+            return fault.status != 404
 
     def get(self, path: str) -> Any:
         """The document at a path."""
@@ -131,7 +145,9 @@ def _told(answer: net.Reply) -> str:
         detail = str(problem["detail"])
         faults = problem.get("errors", [])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return f"The server answered {answer.status}."
+        text = answer.body.decode("utf-8", "replace").strip()
+        is_sentence = len(text) < 200 and text.isprintable() and not text.startswith("<")
+        return f"The server answered {answer.status}" + (f": {text}." if text and is_sentence else ".")
     if len(faults) < 2:
         return detail
     return "\n".join(f"{fault['field']}: {fault['message']}" for fault in faults)
