@@ -3,12 +3,12 @@ WORKDIR /src
 COPY requirements/ requirements/
 RUN python -m venv /opt/tidegate \
  && /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check \
-      --require-hashes -r requirements/run.txt
+      --require-hashes -r requirements/server.txt
 COPY . .
 RUN /opt/tidegate/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w /dist . \
  && /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps /dist/*.whl
 
-# The same image with what the load test and PostgreSQL need.
+# The same image with what the load test needs.
 FROM build AS build-load
 RUN /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check \
       --require-hashes -r requirements/load.txt

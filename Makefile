@@ -98,7 +98,9 @@ lock: $(VENV)/bin/python
 	$(BIN)/$(COMPILE) --extra test --extra loadtest --extra postgres --extra peers \
 		--extra oidc \
 		pyproject.toml requirements/build.in -o requirements/test.txt
-	$(BIN)/$(COMPILE) --extra loadtest --extra postgres -c requirements/test.txt \
+	$(BIN)/$(COMPILE) --extra postgres --extra peers --extra oidc -c requirements/test.txt \
+		pyproject.toml requirements/build.in -o requirements/server.txt
+	$(BIN)/$(COMPILE) --extra loadtest -c requirements/test.txt \
 		pyproject.toml requirements/build.in -o requirements/load.txt
 	$(BIN)/$(COMPILE) --extra docs pyproject.toml requirements/build.in -o requirements/docs.txt
 

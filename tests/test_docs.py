@@ -48,7 +48,8 @@ def test_every_dependency_stands_in_the_lock_and_says_why_it_is_here() -> None:
     extras = project["optional-dependencies"]
     wanted = {"run": project["dependencies"], "docs": extras.pop("docs")}
     wanted["test"] = [pin for pins in extras.values() for pin in pins]
-    wanted["load"] = extras["loadtest"] + extras["postgres"]
+    wanted["server"] = extras["postgres"] + extras["peers"] + extras["oidc"]
+    wanted["load"] = extras["loadtest"]
     reasons = (ROOT / REASONS).read_text("utf-8").lower()
     for lock, pins in wanted.items():
         locked = (ROOT / "requirements" / f"{lock}.txt").read_text("utf-8").lower()

@@ -104,7 +104,7 @@ def test_the_package_from_installation_to_purge(
         assert f"from {site})" in view.run("tidegate", "--version")
         # Where the machine has no time zones, the pages have UTC.
         no_zones = {"PYTHONTZPATH": ""}
-        program = "import tidegate.server.admin.site"
+        program = "import joserfc, libtorrent, psycopg, tidegate.server.admin.site"
         view.run("/opt/tidegate/bin/python3", "-c", program, environ=no_zones)
         # The service may not write there.
         view.run("sh", "-c", f"ls {site}/server/app/__pycache__/service.*.pyc")

@@ -110,6 +110,20 @@ def test_the_composition_serves_from_the_images(builder: Builder, tmp_path: Path
         assert not re.search("Traceback", "".join(map(site.log, ours)))
 
 
+def test_the_machines_of_a_cluster_start_from_the_image(builder: Builder, tmp_path: Path) -> None:
+    root = tmp_path / "site"
+    root.mkdir()
+    with contextlib.ExitStack() as stack:
+        site = Composition(root, images={"server": builder.build("server")})
+        stack.callback(site.close)
+        (root / "release" / "image.iso").write_bytes(CONTENT)
+        site.network()
+        for name in ("postgres", "one"):
+            site.start(name)
+            site.wait_for(name)
+        assert asked(site, f"http://{site.address['one']}:8080/image.iso") == CONTENT
+
+
 def lay_out_holes(release: Path) -> str:
     """Lay out all files but the smallest as holes: the command makes what is missing. Its name."""
     release.mkdir(parents=True)
