@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 from operator import attrgetter
@@ -45,8 +45,11 @@ class FilledLine:
         self._taken.append(self._taken[-1] + lease.speed_bytes_s)
 
     def before(self, key: float) -> float:
-        """What leases with lower keys take together, bytes/s; exact up to what fills the line."""
-        return self._taken[bisect_left(self._keys, key)]
+        """What those take together that come before a waiting download of this key, bytes/s.
+
+        Of equal ones the running download comes first. Exact up to what fills the line.
+        """
+        return self._taken[bisect_right(self._keys, key)]
 
 
 class Running:

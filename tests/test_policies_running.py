@@ -85,8 +85,8 @@ def test_order_and_sums_are_those_of_a_sorted_list(steps: list[tuple[str, int, i
             full = [one.key for one, total in zip(on, sums, strict=True) if total >= 20.0]
             assert filled.filled_at == (full[0] if full else math.inf)
             assert filled.is_full == bool(full)
-            if key <= filled.filled_at:
-                taken = sum(one.speed_bytes_s for one in on if one.key < key)
+            if key < filled.filled_at:
+                taken = sum(one.speed_bytes_s for one in on if one.key <= key)
                 assert filled.before(key) == taken
 
 
