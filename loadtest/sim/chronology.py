@@ -20,15 +20,19 @@ MOST_BARS = 400
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Lengths of the picture in pixels, and its colours. The rest is as the page around it."""
+    """Lengths of the picture in pixels, and its colours. The rest is as the page around it.
 
-    width: int = 960
-    left: int = 62
+    Two pictures beside each other on a page of 1400 pixels can still be read.
+    """
+
+    width: int = 600
+    text: int = 13
+    left: int = 70
     right: int = 16
-    top: int = 46
-    curve: int = 150
+    top: int = 68
+    curve: int = 120
     gap: int = 34
-    bars: int = 440
+    bars: int = 340
     turned_away: str = "#c43d33"
     served: str = "#5d7183"
     excess: str = "#e79a90"
@@ -58,9 +62,9 @@ def draw(
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PLOT.width} {height}" '
         f'width="{PLOT.width}" height="{height}" role="img" font-family="system-ui,sans-serif" '
-        f'font-size="11" fill="currentColor"><title>{escape(title)}</title>'
+        f'font-size="{PLOT.text}" fill="currentColor"><title>{escape(title)}</title>'
         f'<rect width="{PLOT.width}" height="{height}" fill="Canvas"/>'
-        f'<text x="{PLOT.left}" y="18" font-size="14" font-weight="600">{escape(title)}</text>',
+        f'<text x="{PLOT.left}" y="18" font-size="15" font-weight="600">{escape(title)}</text>',
         _legend(),
         _curve(chronicle, bandwidth_bytes_s, until_s, span),
     ]
@@ -92,13 +96,14 @@ def _legend() -> str:
         (PLOT.served, "demand served"),
         (PLOT.excess, "demand beyond it"),
     ]
-    parts, left = [], float(PLOT.left)
-    for colour, text in items:
+    parts = []
+    for index, (colour, text) in enumerate(items):
+        row, column = divmod(index, 3)
+        left, base = PLOT.left + 150 * column, 38 + 19 * row
         parts.append(
-            f'<rect x="{left:.0f}" y="27" width="10" height="10" fill="{colour}"/>'
-            f'<text x="{left + 14:.0f}" y="36">{text}</text>'
+            f'<rect x="{left}" y="{base - 10}" width="10" height="10" fill="{colour}"/>'
+            f'<text x="{left + 15}" y="{base}">{text}</text>'
         )
-        left += 24 + 6.2 * len(text)
     return "".join(parts)
 
 
@@ -108,7 +113,7 @@ def _value_at(steps: Sequence[tuple[float, float]], at: float) -> float:
 
 
 def _curve(chronicle: Chronicle, bandwidth_bytes_s: float, until_s: float, span: int) -> str:
-    columns = min(span, 480)
+    columns = span // 2
     grid = [until_s * (column + 0.5) / columns for column in range(columns)]
     demand = [_value_at(chronicle.demand, at) for at in grid]
     served = [
@@ -184,12 +189,12 @@ def _axis(until_s: float, base: float, x: Callable[[float], float]) -> str:
     while at <= until_s + 1e-6:
         parts.append(
             f'<path d="M{x(at):.1f} {base:.1f}v4" stroke="currentColor"/>'
-            f'<text x="{x(at):.1f}" y="{base + 16:.1f}" text-anchor="middle">'
+            f'<text x="{x(at):.1f}" y="{base + 18:.1f}" text-anchor="middle">'
             f"{at / 60:.0f}</text>"
         )
         at += step
     parts.append(
-        f'<text x="{(PLOT.left + PLOT.width - PLOT.right) / 2}" y="{base + 32:.1f}" '
+        f'<text x="{(PLOT.left + PLOT.width - PLOT.right) / 2}" y="{base + 35:.1f}" '
         'text-anchor="middle">minutes</text>'
     )
     return "".join(parts)
