@@ -28,7 +28,7 @@ class Size:
 #: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_790, 160),
+    "policies": Size(10_850, 160),
     "protocol": Size(5_150, 103),
     "server": Size(46_600, 595),
     "client": Size(16_000, 68),

@@ -146,8 +146,8 @@ def _told(answer: net.Reply) -> str:
         faults = problem.get("errors", [])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         text = answer.body.decode("utf-8", "replace").strip()
-        is_sentence = len(text) < 200 and text.isprintable() and not text.startswith("<")
-        return f"The server answered {answer.status}" + (f": {text}." if text and is_sentence else ".")
+        is_sentence = 0 < len(text) < 200 and text.isprintable() and not text.startswith("<")
+        return f"The server answered {answer.status}" + (f": {text}." if is_sentence else ".")
     if len(faults) < 2:
         return detail
     return "\n".join(f"{fault['field']}: {fault['message']}" for fault in faults)
