@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import re
 import socket
 import subprocess
@@ -22,18 +23,48 @@ from tests.running import make_release, serving, wait_for
 pytestmark = pytest.mark.e2e
 
 RECIPES = Path(__file__).parents[2] / "deploy" / "proxy"
+RECIPE_OF = {
+    "apache": "apache.conf",
+    "caddy": "Caddyfile",
+    "haproxy": "haproxy.cfg",
+    "nginx": "nginx.conf",
+}
 NGINX_FRAME = (
     "daemon off; error_log stderr; pid {folder}/pid; events {{}} http {{ access_log off; "
     "client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f; "
     "uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s; include {folder}/recipe; }}"
 )
+#: A virtual host is a part of a configuration, too.
+APACHE_FRAME = """\
+ServerName x
+Listen {port}
+PidFile {folder}/pid
+ErrorLog {folder}/errors
+DefaultRuntimeDir {folder}
+Mutex file:{folder}
+{modules}
+Include {folder}/recipe
+"""
+APACHE_MODULES = ("authz_core", "headers", "mpm_event", "proxy", "proxy_http")
+
+
+def apache(folder: Path, port: int) -> list[str]:
+    """The program of Debian with the recipe in this folder."""
+    modules = "\n".join(
+        f"LoadModule {one}_module /usr/lib/apache2/modules/mod_{one}.so" for one in APACHE_MODULES
+    )
+    frame = APACHE_FRAME.format(folder=folder, port=port, modules=modules)
+    (folder / "frame").write_text(frame)
+    # As root it needs another user.
+    user = ["-C", "User nobody", "-C", "Group nogroup"] if os.geteuid() == 0 else []
+    return ["apache2", "-DFOREGROUND", *user, "-f", str(folder / "frame")]
 
 
 def command(proxy: str, folder: Path, listen: int, behind: int, more: str) -> list[str]:
     """Run a recipe as it stands, but for its two ports."""
-    name = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "caddy": "Caddyfile"}[proxy]
+    name = RECIPE_OF[proxy]
     text = (RECIPES / name).read_text().replace("127.0.0.1:8080", f"127.0.0.1:{behind}{more}")
-    text = re.sub(r"(?m)(listen |bind :|^:)80\b", rf"\g<1>{listen}", text)
+    text = re.sub(r"(?m)(listen |bind :|^:|VirtualHost \*:)80\b", rf"\g<1>{listen}", text)
     assert str(listen) in text
     recipe = folder / "recipe"
     if proxy == "caddy":
@@ -42,6 +73,8 @@ def command(proxy: str, folder: Path, listen: int, behind: int, more: str) -> li
     if proxy == "nginx":
         (folder / "frame").write_text(NGINX_FRAME.format(folder=folder))
         return ["nginx", "-p", str(folder), "-c", str(folder / "frame")]
+    if proxy == "apache":
+        return apache(folder, listen)
     if proxy == "haproxy":
         return ["haproxy", "-db", "-f", str(recipe)]
     return ["caddy", "run", "--adapter", "caddyfile", "--config", str(recipe)]
@@ -83,7 +116,7 @@ def place(port: int, source: str, **fields: str) -> str:
     return found
 
 
-@pytest.mark.parametrize("proxy", ["nginx", "haproxy", "caddy"])
+@pytest.mark.parametrize("proxy", RECIPE_OF)
 def test_nobody_is_somebody_else_by_a_header(proxy: str, tmp_path: Path) -> None:
     with one_slot(tmp_path, "--trusted-proxy", "127.0.0.1") as server, occupy(server):
         behind = int(server.url.rpartition(":")[2])
@@ -125,7 +158,7 @@ def test_impatient_programs_wait_behind_a_proxy(tmp_path: Path) -> None:
         behind = int(server.url.rpartition(":")[2])
         started: dict[str, list[subprocess.Popen[bytes]]] = {}
         with occupy(server):
-            for proxy in ("nginx", "haproxy", "caddy"):
+            for proxy in RECIPE_OF:
                 port = stack.enter_context(proxying(proxy, tmp_path / proxy, behind))
                 folder = make_folder(tmp_path / f"client of {proxy}")
                 origin = f"http://127.0.0.1:{port}/pip"
