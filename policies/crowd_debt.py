@@ -91,9 +91,11 @@ class CrowdDebt:
         self._debt_bytes = min(most, self._debt_bytes + charged)
         record = self._decayed(enclosing(network)[-1])
         assert record is not None
-        self._decay_sums()
-        self._charged += charged
-        self._squares += charged * (2.0 * record.charged_bytes + charged)
+        left = 0.5 ** ((self._now - self._sums_at_s) / CROWD_DEBT.half_life_s)
+        self._charged = left * self._charged + charged
+        squares = charged * (2.0 * record.charged_bytes + charged)
+        self._squares = left * left * self._squares + squares
+        self._sums_at_s = self._now
         record.charged_bytes += charged
 
     def earn(self, sent_bytes: float, mean_bytes: float, now: float) -> None:
@@ -115,10 +117,8 @@ class CrowdDebt:
     def _part(self, network: str) -> float:
         """How much of a download of this network counts, from 0 to 1."""
         path = enclosing(network)
-        part = self._part_of(path[0], CROWD_DEBT.free)
-        if len(path) > 1:
-            part = max(part, self._part_of(path[-1], CROWD_DEBT.free_wide))
-        return part
+        wide = self._part_of(path[-1], CROWD_DEBT.free_wide)
+        return max(wide, self._part_of(path[0], CROWD_DEBT.free))
 
     def _part_of(self, key: str, free: float) -> float:
         record = self._decayed(key)
@@ -132,9 +132,3 @@ class CrowdDebt:
             record.charged_bytes *= left
             record.at_s = self._now
         return record
-
-    def _decay_sums(self) -> None:
-        left = 0.5 ** ((self._now - self._sums_at_s) / CROWD_DEBT.half_life_s)
-        self._charged *= left
-        self._squares *= left * left
-        self._sums_at_s = self._now
