@@ -274,25 +274,26 @@ class FairPolicy(Policy):
         if not self._known:
             return True
         table, line = self._queue.table, self._queue.line_of(row)
-        entry, filled = (table.key[row], table.number[row]), self._running.filled(line)
-        if self._slack_s(row, now) <= 0.0:
-            entry = (entry[0] + FAIR.urgent, entry[1])
-        if entry[0] >= filled.filled_at:
+        filled = self._running.filled(line)
+        urgent = FAIR.urgent if self._slack_s(row, now) <= 0.0 else 0.0
+        key = self._queue.present_key(row) + urgent
+        if key >= filled.filled_at:
             return False
         order = self._running.in_order()
-        if order and order[0].key > entry[0]:
+        if order and order[0].key > key:
             return True
         # Those before it that wait here have been called, or will be at once.
+        entry = (table.key[row] + urgent, table.number[row])
         here = bisect_left(self._queue.here_on(line), entry)
         taken = here * self._capacity.typical_client_bytes_s
-        return taken + filled.before(entry[0]) < self._capacity.demand_of(line)
+        return taken + filled.before(key) < self._capacity.demand_of(line)
 
     def call(self, now: float) -> tuple[tuple[int, ...], bool]:
         """Clients that wait here and rank before what the link is busy with, or are due."""
         free = self.admission.large_room(now)
         if free <= 0 or not self._queue.here:
             return (), False
-        called = self._call_in_turn(free) or self._call_late(now)
+        called = self._call_in_turn() or self._call_late(now)
         return called or (self._first_bytes.next(now) if self._known else ()), False
 
     def _call_late(self, now: float) -> tuple[int, ...]:
@@ -302,30 +303,41 @@ class FairPolicy(Policy):
             return ()
         return (number,)
 
-    def _call_in_turn(self, free: int) -> tuple[int, ...]:
-        call: list[tuple[float, int]] = []
-        for line, here in self._queue.lines_here():
-            call += self._call_on(line, here, free)
-        # Slots are for all lines together.
-        return tuple(number for _, number in sorted(call)[:free])
+    def _call_in_turn(self) -> tuple[int, ...]:
+        """The next one, by itself: what its client takes is counted before another is called."""
+        overrated: list[int] = []
+        first = min(
+            (
+                entry
+                for line, here in self._queue.lines_here()
+                if (entry := self._next_on(line, here, overrated)) is not None
+            ),
+            default=None,
+        )
+        for row in overrated:
+            self._queue.move_to_present_key(row)
+        return () if first is None else (first[1],)
 
-    def _call_on(
-        self, line: str, here: Iterable[tuple[float, int]], free: int
-    ) -> list[tuple[float, int]]:
-        """Those of one line that come before what it is busy with."""
-        table, capacity = self._queue.table, self._capacity
+    def _next_on(
+        self, line: str, here: Iterable[tuple[float, int]], overrated: list[int]
+    ) -> tuple[float, int] | None:
+        """The first of one line that comes before what it is busy with.
+
+        `overrated` gets those that were passed over.
+        """
+        table, demand = self._queue.table, self._capacity.demand_of(line)
         filled = self._running.filled(line) if self._known else FilledLine(math.inf)
-        typical = min(capacity.typical_client_bytes_s, capacity.rate_of(line))
-        call: list[tuple[float, int]] = []
         for key, number in here:
-            if key >= filled.filled_at or len(call) >= free:
-                break
-            if not self.admission.is_large(table.size[table.rows[number]]):
+            if key >= filled.filled_at or len(overrated) >= FAIR.most_at_once:
+                return None
+            row = table.rows[number]
+            if not self.admission.is_large(table.size[row]):
                 continue
-            if filled.before(key) + len(call) * typical >= capacity.demand_of(line):
-                break
-            call.append((key, number))
-        return call
+            present_key = self._queue.present_key(row)
+            if present_key < filled.filled_at:
+                return (key, number) if filled.before(present_key) < demand else None
+            overrated.append(row)
+        return None
 
     def preempt(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Which leases stop and which go on, by rank until the link is full."""
@@ -388,7 +400,8 @@ class FairPolicy(Policy):
         """What all that come before this waiting download still want."""
         queue, table = self._queue, self._queue.table
         key, number = table.key[row], table.number[row]
-        before = int(self._running.left_before(key)) + queue.ready_bytes_before(row)
+        before = int(self._running.left_before(queue.present_key(row)))
+        before += queue.ready_bytes_before(row)
         if table.state[row] == WAITING:
             shows = 1.0 - self.admission.estimator.no_show_fraction
             before += int(shows * queue.line.bytes_before(key, number))

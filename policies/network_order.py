@@ -78,10 +78,10 @@ class Handicap(NamedTuple):
     #: These are added to it.
     behind_bytes: float = 0.0
 
-    def counted(self, left_bytes: float, started_bytes: float = 0.0) -> float:
+    def counted(self, left_bytes: int, started_bytes: int = 0) -> int:
         """What the order counts of a download that lacks so much, and lacked that much at first."""
         short = started_bytes < self.least_bytes
-        return (max(left_bytes, self.least_bytes) if short else left_bytes) + self.behind_bytes
+        return int((max(left_bytes, self.least_bytes) if short else left_bytes) + self.behind_bytes)
 
     def has_guard(self, started_bytes: float) -> bool:
         """Whether a download that lacked so much at first goes first once its slack is used up."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections import Counter
 
 import pytest
 
@@ -21,7 +22,8 @@ LINK, CLIENT = 4.0 * MB, 0.25 * MB
 class Crowd:
     """A link of 4 MB/s under Fair; sixteen of the clients, who come at once, could fill it."""
 
-    def __init__(self, count: int, apart: int = MB // 40) -> None:
+    def __init__(self, count: int, apart: int = MB // 40, network: tuple[str, ...] = ()) -> None:
+        self.network = network
         known = PolicySettings(slots=4, reserve_small=1, bandwidth_bytes_s=LINK)
         self.policy = make_policy("fair", known, random.Random(1))
         self.now = 0.0
@@ -38,9 +40,12 @@ class Crowd:
             self.ask(f"c{number}", MB + number * apart)
 
     def ask(self, client: str, size: int) -> None:
-        job = Job(client, "file", size, size, rate_bytes_s=CLIENT, present=True)
+        job = self.job(client, size, rate_bytes_s=CLIENT)
         self.answer(job, self.policy.offer(job, self.now))
         self.settle()
+
+    def job(self, client: str, size: int, **more: float) -> Job:
+        return Job(client, "file", size, size, present=True, network=self.network, **more)
 
     def answer(self, job: Job, decision: object) -> None:
         if isinstance(decision, Wait):
@@ -66,7 +71,7 @@ class Crowd:
             for ticket in step.call:
                 row = self.policy.ticket(ticket)
                 assert row is not None
-                job = Job(row.client, row.file, row.size_bytes, row.size_bytes, present=True)
+                job = self.job(row.client, row.size_bytes)
                 self.answer(job, self.policy.offer(job, self.now, ticket))
 
     def live(self, until: float) -> None:
@@ -90,14 +95,20 @@ class Crowd:
 
 
 @pytest.mark.parametrize("apart", [0, MB // 40], ids=["one file", "many files"])
-def test_a_start_means_that_the_download_runs_to_its_end(apart: int) -> None:
+@pytest.mark.parametrize("network", [(), ("10.2.1.7", "10.2.1.0/24")], ids=["all", "one network"])
+def test_a_start_means_that_the_download_runs_to_its_end(
+    apart: int, network: tuple[str, ...]
+) -> None:
     """A browser that has left its waiting page for a stalled download knows nothing."""
-    crowd = Crowd(150, apart)
+    crowd = Crowd(150, apart, network)
     crowd.live(1_000.0)
     assert len(crowd.ended) == 150
     # The first sixteen begin before the shorter ones have come.
     stalled = [stood_s for stood_s in crowd.stood_s.values() if stood_s > 10.0]
     assert len(stalled) <= 16
+    # Twice as many as fill the line may be about to be seen.
+    at_once = Counter(round(started_s, 1) for started_s in crowd.started.values())
+    assert max(at_once.values()) <= 32
 
 
 @pytest.mark.parametrize("apart", [0, MB // 40], ids=["one file", "many files"])

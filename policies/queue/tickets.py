@@ -130,11 +130,26 @@ class TicketQueue:
         table = self.table
         left = table.remaining[row]
         if network := table.network[row]:
-            left = int(self.handicap(network).counted(left))
+            left = self.handicap(network).counted(left)
         return Ranked(self.turn(row), table.size[row], left, table.weight[row], table.issued_s[row])
 
     def _key_of(self, row: int) -> float:
         return self.rank(self.ranked(row))
+
+    def is_overrated(self, row: int) -> bool:
+        """Whether its network has had more since, so that it stands too far in front."""
+        key = self.table.key[row]
+        if row == self._alone or not (self.table.network[row] and 0.0 <= key < BACK_FROM):
+            return False
+        return key < self._key_of(row)
+
+    def present_key(self, row: int) -> float:
+        """Its key as its network's downloads stand now: never less than the one it has."""
+        return self._key_of(row) if self.is_overrated(row) else self.table.key[row]
+
+    def move_to_present_key(self, row: int) -> None:
+        """Put it where its network's downloads stand now."""
+        self._move(row, self.present_key(row))
 
     def set_key(self, row: int, key: float) -> None:
         """Give a ticket another key; one that stands back stays behind the others."""
