@@ -44,6 +44,7 @@ def test_the_same_seed_has_the_same_history(seed: int) -> None:
     assert not one.broken_promises
 
 
+@pytest.mark.timeout(400)
 def test_neither_hashes_nor_earlier_worlds_change_a_history() -> None:
     """160 has a download of four parts; in 141 the operator looks at the metrics.
 
