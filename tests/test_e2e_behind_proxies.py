@@ -68,6 +68,8 @@ def behind_proxies(
             assert not said
         for one in fetching:
             one.join()
+        # Its last lines are in the access log then.
+        server.stop()
         found = {}
         for proxy, ends in said.items():
             for tool, (code, text) in ends.items():
