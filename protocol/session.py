@@ -83,8 +83,7 @@ def parse_capability(value: str) -> Capability | None:
         at = match.end()
     if found.get("v") != str(VERSION):
         return None
-    known = (*SCHEMES, "paper")
-    fec = tuple(n for n in _names(found.get("fec", "none")) if n in known) or ("none",)
+    fec = tuple(n for n in _names(found.get("fec", "none")) if n in SCHEMES) or ("none",)
     rate = math.inf
     if "rate" in found:
         if not re.fullmatch(r"[0-9]{1,15}", found["rate"]) or int(found["rate"]) == 0:
@@ -105,7 +104,7 @@ class Offer:
     """Everything that a receiver must know before the first datagram. Times are seconds.
 
     - `member`: the receiver's secret name in its reports.
-    - `mark_key`: checks the marks (`protocol.marks`); empty in mode `paper`, which has none.
+    - `mark_key`: checks the marks (`protocol.marks`).
     - `hashes`: the SHA-256 of the blocks without padding, in order; if empty, `hashes_url` serves
       them as raw bytes.
     - `source`: the sender's address, for a source-specific join when `ssm`.
@@ -120,6 +119,7 @@ class Offer:
     session: int
     member: str
     key: bytes = field(repr=False)
+    mark_key: bytes = field(repr=False)
     group: str
     port: int
     source: str
@@ -130,7 +130,6 @@ class Offer:
     start_in_s: float
     report_url: str
     object: int = 0
-    mark_key: bytes = field(default=b"", repr=False)
     ssm: bool = False
     ttl: int = 1
     sha256: bytes | None = None
@@ -155,6 +154,7 @@ def encode_offer(offer: Offer) -> bytes:
         "session": f"{offer.session:016x}",
         "member": offer.member,
         "key": to_base64(offer.key),
+        "mark_key": to_base64(offer.mark_key),
         "group": offer.group,
         "port": offer.port,
         "source": offer.source,
@@ -179,8 +179,6 @@ def encode_offer(offer: Offer) -> bytes:
         "report_joined": offer.report_joined,
         "meanwhile": offer.meanwhile,
     }
-    if offer.mark_key:
-        document["mark_key"] = to_base64(offer.mark_key)
     if offer.sha256 is not None:
         document["sha256"] = to_base64(offer.sha256)
     if offer.hashes:
@@ -214,6 +212,7 @@ def decode_offer(body: bytes) -> Offer:
         session=_session(document),
         member=get_text(document, "member", 64),
         key=get_bytes(document, "key"),
+        mark_key=get_bytes(document, "mark_key"),
         group=_group(document),
         port=get_int(document, "port", 1, 65_535),
         source=_address(document, "source"),
@@ -224,7 +223,6 @@ def decode_offer(body: bytes) -> Offer:
         start_in_s=get_number(document, "start_in_s", 0, 86_400),
         report_url=get_text(document, "report_url", 2000),
         object=get_int(document, "object", 0, 255),
-        mark_key=get_bytes(document, "mark_key") if parameters.scheme != "paper" else b"",
         ssm=document.get("ssm") is True,
         ttl=get_int(document, "ttl", 0, 255),
         sha256=get_bytes(document, "sha256") if "sha256" in document else None,
@@ -239,7 +237,7 @@ def decode_offer(body: bytes) -> Offer:
     )
     if not 16 <= len(offer.key) <= 64:
         raise ProtocolError("the multicast offer's key has not 16 to 64 bytes")
-    if parameters.scheme != "paper" and len(offer.mark_key) != MARK_KEY_BYTES:
+    if len(offer.mark_key) != MARK_KEY_BYTES:
         raise ProtocolError(f"the multicast offer's mark_key has not {MARK_KEY_BYTES} bytes")
     if hashes and (len(packed) % HASH_BYTES or len(hashes) != offer.layout().blocks):
         raise ProtocolError("the multicast offer has not one hash for each block")

@@ -54,7 +54,7 @@ def make_offer(data: bytes, fec: FecParameters, member: str = "m0", **more) -> O
         session=0xFEEDFACECAFEBEEF,
         member=member,
         key=KEY,
-        mark_key=b"" if fec.scheme == "paper" else MARKS.public,
+        mark_key=MARKS.public,
         group="239.1.2.3",
         port=5000,
         source="10.0.0.1",

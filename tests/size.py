@@ -43,7 +43,7 @@ FEATURES: Mapping[str, str] = {
     "admin pages and API": "server/admin/ server/control/ client/admin/ "
     "server/app/admin_service.py",
     "multicast": "server/multicast/ client/multicast/ client/fetch/multicast_join.py protocol/fec "
-    "protocol/session protocol/packet.py protocol/marks.py protocol/paper_mode.py "
+    "protocol/session protocol/packet.py protocol/marks.py "
     "bench/multicast/ server/app/cli/multicast.py loadtest/hot_object.py",
     "mirror channels": "server/mirror/ client/mirror/ protocol/batch protocol/channel.py "
     "protocol/tree protocol/mirror_report.py protocol/compress.py protocol/disk/pieces.py "
@@ -64,7 +64,7 @@ FEATURES: Mapping[str, str] = {
     "accounts": "server/accounts/",
     "OIDC logins": "server/accounts/oidc server/admin/oidc_login.py",
     "RaptorQ": "protocol/fec_raptorq.py server/multicast/repair_maker.py "
-    "server/multicast/repair_process.py server/multicast/fec_cost.py",
+    "server/multicast/repair_process.py server/multicast/fec_choice.py",
     "settings and process": "server/ protocol/",
 }
 

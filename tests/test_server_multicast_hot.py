@@ -125,16 +125,6 @@ def test_one_who_leaves_no_longer_counts():
     assert hot.decide(1.0) == []
 
 
-def test_the_papers_check_every_three_seconds():
-    hot = DemandDetector(DemandSettings(threshold=2, check_every_s=3.0))
-    hot.request("a", "1", BIG, 0.5)
-    hot.prepared("a", 0.5)
-    hot.request("a", "2", BIG, 1.0)
-    assert hot.decide(1.0) == []
-    assert hot.wake_at == 3.0
-    assert hot.decide(3.0) == [StartSession("a", ("1", "2"))]
-
-
 def test_a_client_waits_one_window_in_vain_not_one_for_each_file():
     hot = DemandDetector(DemandSettings())
     for number in range(6):

@@ -45,7 +45,7 @@ from tidegate.server.multicast.sessions import Sessions
 from tidegate.server.multicast.settings import MulticastSettings
 from tidegate.server.multicast.switch import MulticastSwitch, hurry
 
-CAPABLE = format_capability(Capability((*available_schemes(), "paper"), scope="site"))
+CAPABLE = format_capability(Capability(available_schemes(), scope="site"))
 
 
 class FakeSender:
@@ -704,9 +704,7 @@ def test_sessions_share_the_rate(house: House) -> None:
 
 # --- what one member's word costs the others -----------------------------------------------------
 
-LIMITED = format_capability(
-    Capability((*available_schemes(), "paper"), rate_bytes_s=2_968_751.0, scope="site")
-)
+LIMITED = format_capability(Capability(available_schemes(), rate_bytes_s=2_968_751.0, scope="site"))
 
 
 class Voters:

@@ -35,6 +35,7 @@ def offer(port: int, *, ssm: bool = True, group: str = GROUP) -> Offer:
         session=1,
         member="m",
         key=b"k" * 16,
+        mark_key=b"m" * 32,
         group=group,
         port=port,
         source="127.0.0.1",

@@ -120,9 +120,7 @@ class MulticastJoin:
         interface = options.multicast_interface or ""
         families = ("4", "6") if not interface else ("6",) if ":" in interface else ("4",)
         rate = options.limit_bytes_s or float("inf")
-        return format_capability(
-            Capability((*available_schemes(), "paper"), rate, "organisation", families)
-        )
+        return format_capability(Capability(available_schemes(), rate, "organisation", families))
 
     def patient(self, worker: Worker) -> bool:
         """Whether silence on this connection means that the server holds our request."""
@@ -163,9 +161,8 @@ class MulticastJoin:
             host.fail(problem)
 
     def _check(self, offer: Offer) -> None:
-        if offer.fec.scheme != "paper":
-            # Raises before a group is joined: block hashes may come by URL, after that.
-            scheme_for(offer.fec)
+        # Raises before a group is joined: block hashes may come by URL, after that.
+        scheme_for(offer.fec)
         if self._host.state.size_bytes not in (UNKNOWN_SIZE, offer.size_bytes):
             raise ProtocolError("the multicast offer is for a file of another size")
         if self._mirror.validator is not None and self._mirror.validator != offer.etag:

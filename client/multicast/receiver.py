@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from ...protocol.fec import BlockDecoder, Scheme, scheme_for
+from ...protocol.fec import BlockDecoder, scheme_for
 from ...protocol.marks import MarkChecker
 from ...protocol.packet import (
     HEADER_BYTES,
@@ -92,12 +92,12 @@ class MulticastReceiver(BlockCollector):
         space: Space | None = None,
         limit_bytes_s: float = float("inf"),
     ) -> None:
-        super().__init__(offer.layout(), self.scheme_of(offer), hashes, write, have, space)
+        super().__init__(offer.layout(), scheme_for(offer.fec), hashes, write, have, space)
         self.offer = offer
         self.given_up: str | None = None
         self._rng = rng
         self._fresh_tag = PacketSealer(offer.key).fresh
-        self._marks = MarkChecker(offer.mark_key) if offer.mark_key else None
+        self._marks = MarkChecker(offer.mark_key)
         self._session, self._object = offer.session, offer.object
         self._silence_s = offer.silence_s
         self._symbol_bytes = offer.fec.symbol_bytes
@@ -124,7 +124,7 @@ class MulticastReceiver(BlockCollector):
         self._marked = False
         self._delays = DelayWatch()
         self._lag_us = self._room_us = 0
-        #: Of the newest datagram; None in a mode that does not say.
+        #: Of the newest datagram.
         self._sent_us: int | None = None
         self.silent_at = now + offer.start_in_s + offer.silence_s
         #: Until then any datagram counts as a sign of life; moved on by what only the origin sends.
@@ -132,11 +132,6 @@ class MulticastReceiver(BlockCollector):
         self.has_received = False
         self._received_at = now
         self._limit_bytes_s = limit_bytes_s
-
-    @staticmethod
-    def scheme_of(offer: Offer) -> Scheme:
-        """The erasure code of an offer."""
-        return scheme_for(offer.fec)
 
     # --- datagrams in -------------------------------------------------------------------------
 
@@ -242,7 +237,7 @@ class MulticastReceiver(BlockCollector):
         header, signature = bytes(datagram[:HEADER_BYTES]), bytes(datagram[PAYLOAD_OFFSET:])
         if self._marked and not newer(sequence, self._counted_to, 32):
             return False
-        if self._marks is None or not self._marks.is_signed(header, signature):
+        if not self._marks.is_signed(header, signature):
             return False
         sent = (sequence - self._counted_to) & MASK if self.has_received else 1
         self._counted += sent if self._marked else min(sent, self._likely(now))

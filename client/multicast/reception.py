@@ -21,13 +21,11 @@ from typing import NamedTuple
 
 from ...protocol.errors import ProtocolError
 from ...protocol.packet import PAYLOAD_OFFSET
-from ...protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from ...protocol.session import HASH_BYTES, Offer
 from ...protocol.session_report import ReceiverReport, decode_answer, encode_report
 from ..net.network import Cancellable, Network
 from .blocks import ReceiverCounters
 from .channel import Channel, ChannelAnswer
-from .paper import PaperReceiver
 from .receiver import MulticastReceiver
 from .socket import GroupSocket
 
@@ -98,9 +96,7 @@ class Reception:
         self._have = have
         self._limit_bytes_s = limit_bytes_s
         self._space = BlockSpace(folder, TUNING.space_bytes)
-        paper = offer.fec.scheme == "paper"
-        header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
-        self._size = header_bytes + offer.fec.symbol_bytes
+        self._size = PAYLOAD_OFFSET + offer.fec.symbol_bytes
         per_second = max(1.0, offer.rate_bytes_s / self._size)
         self._room_s = self._socket.room_datagrams / per_second
         self._nap_s = min(TUNING.nap_s, 0.25 * self._room_s)
@@ -134,9 +130,7 @@ class Reception:
         self._end()
 
     def _make(self, hashes: tuple[bytes, ...]) -> MulticastReceiver:
-        paper = self._offer.fec.scheme == "paper"
-        receiver_class = PaperReceiver if paper else MulticastReceiver
-        return receiver_class(
+        return MulticastReceiver(
             self._offer,
             hashes,
             self._write,

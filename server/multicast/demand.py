@@ -1,6 +1,6 @@
 """Detects the objects that many clients want at once: paper E's adaptive switch (3.3 and 3.5).
 
-Unlike the paper it drops no request. Laws:
+Unlike the paper it drops no request, and decides at once instead of every 3 s. Laws:
 
 - A capable request is held (at most `window_s` from the first request of its client's visit, see
   `HoldBudget`), or offered a session, or passed on to unicast. It is never refused.
@@ -12,8 +12,7 @@ Unlike the paper it drops no request. Laws:
 - Hysteresis: an object that had a session stays *warm*: half the threshold is enough, until fewer
   requests than that come within a window.
 
-Pure: `wake_at` is the time of the next decision. `check_every_s` is the paper's periodic check
-(every 3 s); with 0 decisions are immediate.
+Pure: `wake_at` is the time of the next decision.
 """
 
 from __future__ import annotations
@@ -68,11 +67,10 @@ class HoldBudget:
 
 @dataclass(frozen=True, slots=True)
 class DemandSettings:
-    """When a file is multicast. Paper E: threshold 2 to 4, window 15 s, check every 3 s."""
+    """When a file is multicast. Paper E: threshold 2 to 4, window 15 s."""
 
     threshold: int = 3
     window_s: float = 15.0
-    check_every_s: float = 0.0
     #: An answer with a smaller object takes no longer than an offer.
     least_bytes: int = 64 * 1024
     #: Seconds of hold for each byte of the file; then the client fetches by unicast while the
@@ -181,9 +179,9 @@ class DemandDetector:
             until = min(until, now + min(hold_s, self.settings.most_hold_s))
         item.held[waiter] = (until, client)
         if self._enough(item):
-            until = max(until, self._next_check(now))
+            until = max(until, now)
             item.held[waiter] = (until, client)
-            self._wake_for(self._next_check(now))
+            self._wake_for(now)
         elif until <= now:
             del item.held[waiter]
             self._tidy(key, item)
@@ -214,7 +212,7 @@ class DemandDetector:
             return Unicast()
         del item.queued[client]
         item.held[waiter] = (now + self.settings.window_s, client)
-        self._wake_for(self._next_check(now))
+        self._wake_for(now)
         return Hold(now + self.settings.window_s)
 
     def queued(self, key: str) -> int:
@@ -228,7 +226,7 @@ class DemandDetector:
         if item is not None:
             item.prepared = True
             if item.held and self._enough(item):
-                self._wake_for(self._next_check(now))
+                self._wake_for(now)
 
     def started(self, key: str, session: int) -> None:
         """A session for the object was started, by demand or by schedule."""
@@ -255,8 +253,7 @@ class DemandDetector:
                     del item.queued[client]
             if item.warm and item.session is None:
                 item.warm = bool(item.arrivals) and item.arrivals[-1] > now - window
-            ripe = item.held and self._enough(item) and self._next_check(now) <= now
-            if item.held and (item.session is not None or ripe):
+            if item.held and (item.session is not None or self._enough(item)):
                 out.append(StartSession(key, tuple(item.held)))
                 for _, client in item.held.values():
                     self._hold_budget.session_started(client)
@@ -272,8 +269,6 @@ class DemandDetector:
                     del item.held[name]
             if item.held:
                 self._wake_for(min(until for until, _ in item.held.values()) + hashing_s)
-                if self._enough(item):
-                    self._wake_for(self._next_check(now))
             elif item.queued:
                 self._wake_for(min(item.queued.values()) + 2 * window)
             self._tidy(key, item)
@@ -302,10 +297,6 @@ class DemandDetector:
     def _threshold(self, item: _Object) -> int:
         threshold = self.settings.threshold
         return min(threshold, self._warm_threshold()) if item.warm else threshold
-
-    def _next_check(self, now: float) -> float:
-        every = self.settings.check_every_s
-        return now if every <= 0 else -(-now // every) * every
 
     def _wake_for(self, at: float) -> None:
         self.wake_at = min(self.wake_at, at)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...protocol.fec import BlockLayout, FecParameters, scheme_for
 from ...protocol.marks import MarkSigner
 from ...protocol.packet import PAYLOAD_OFFSET
-from ...protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from ...protocol.session import INLINE_HASHES, Offer
 from ...protocol.session_report import ReceiverReport, ReportAnswer
 from ..files.openfile import OpenFile
@@ -21,7 +20,7 @@ from .carousel import Carousel
 from .rate import RateControl
 from .schedule_steps import CarouselSettings, Phase
 from .symbols import Maker, ObjectChanged, SymbolSource
-from .transmitter import Framer, PaperFramer, Sender, Transmitter
+from .transmitter import Framer, Sender, Transmitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,7 @@ class LiveTuning(NamedTuple):
     repair_share: float = 0.3
     #: The burst of its token bucket, in time at the session's rate.
     repair_ahead_s: float = 2.0
-    #: A receiver of the paper's mode, which has no marks, waits this long for a datagram.
-    paper_silence_s: float = 1.5
-    #: Other receivers: eight of the slowest marks.
+    #: A receiver waits this long for a datagram: eight of the slowest marks.
     silence_s: float = 2.0
 
 
@@ -89,12 +86,11 @@ class SentContent:
 
 @dataclass(slots=True)
 class SessionCounters:
-    """A session's figures for metrics and the status page. `losses`: member -> last loss."""
+    """A session's figures for metrics and the status page."""
 
     members: int = 0
     reports: int = 0
     repaired_bytes: int = 0
-    losses: dict[str, float] = field(default_factory=dict)
 
 
 class LiveSession:
@@ -137,23 +133,18 @@ class LiveSession:
         #: Address -> time of its first repair, and the bytes since.
         self._repaired: dict[str, tuple[float, int]] = {}
         self.layout = content.layout
-        paper = fec.scheme == "paper"
-        code = FecParameters("xor", fec.symbol_bytes, fec.block_symbols, fec.block_symbols)
-        scheme = scheme_for(code if paper else fec)
+        scheme = scheme_for(fec)
         source = SymbolSource(self.layout, scheme, self._pread, maker)
         self.carousel = Carousel(self.layout, scheme, settings, reactor.seconds(), source.ready)
         self._ended = ended
         self._complete = complete
-        header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
         self.transmitter = Transmitter(
             reactor,
             self.carousel,
             source,
-            PaperFramer(session_id & 0xFFFFFFFF, self.layout)
-            if paper
-            else Framer(session_id, self._key, self._marks),
+            Framer(session_id, self._key, self._marks),
             sender,
-            header_bytes + fec.symbol_bytes,
+            PAYLOAD_OFFSET + fec.symbol_bytes,
             rate.rate_bytes_s,
             lambda reason: self._ended(self, reason),
             extra_overhead_bytes=20 if place.family == "6" else 0,
@@ -229,12 +220,11 @@ class LiveSession:
         prefix = f"/-/multicast/{self.id:016x}"
         inline = len(self.hashes) <= INLINE_HASHES
         gathering = self.carousel.phase is Phase.GATHER
-        paper = self.fec.scheme == "paper"
         offer = Offer(
             session=self.id,
             member=member,
             key=self._key,
-            mark_key=b"" if paper else self._marks.public,
+            mark_key=self._marks.public,
             group=self.place.group,
             port=self.place.port,
             source=self.place.source,
@@ -250,12 +240,10 @@ class LiveSession:
             hashes_url="" if inline else f"{prefix}/hashes",
             repair_url=f"{prefix}/repair",
             report_window_s=self.report_window_s(member),
-            report_every_s=0.0
-            if paper or not self._settings.repair
-            else self._report_every_s(member),
+            report_every_s=self._report_every_s(member) if self._settings.repair else 0.0,
             report_joined=gathering and len(self.carousel.receivers) <= _REPORTS.small_cohort,
             meanwhile=self.carousel.waiting,
-            silence_s=TUNING.paper_silence_s if paper else TUNING.silence_s,
+            silence_s=TUNING.silence_s,
         )
         self.transmitter.poke()
         return offer
@@ -273,10 +261,8 @@ class LiveSession:
         self.counters.reports += 1
         late = self.carousel.receivers.is_late(report.member)
         action = self.carousel.report(report, now)
-        if report.expected:
-            self.counters.losses[report.member] = report.loss
-            if not late:
-                self.rate.report(report, now, self.carousel.sent_s_ago(report.sequence, now))
+        if report.expected and not late:
+            self.rate.report(report, now, self.carousel.sent_s_ago(report.sequence, now))
         started = self.carousel.phase is not Phase.GATHER
         if action == "continue" and started and self.rate.is_too_fast_for(report.member, now):
             self.carousel.send_away(report.member, now)

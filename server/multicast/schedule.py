@@ -221,7 +221,6 @@ class ScheduleWatch:
         key = object_key(file.rep)
         session = self._sessions.open(
             SentContent(key, file, fec, hashes),
-            url=f"http://localhost{file.rep.url_path}",
             lead_s=max(0.0, entry.at - self._wall()),
             passes=entry.passes,
             repair=entry.listens,

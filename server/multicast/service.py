@@ -42,9 +42,8 @@ class MulticastSender:
             DemandSettings(
                 settings.threshold,
                 settings.window_s,
-                settings.check_every_s,
                 settings.least_bytes,
-                0.0 if settings.fec == "paper" else settings.hold_share / settings.rate,
+                settings.hold_share / settings.rate,
             )
         )
         raptorq = settings.fec in ("auto", "raptorq") and "raptorq" in available_schemes()

@@ -8,20 +8,17 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from twisted.logger import Logger
 
 from ...protocol.errors import BadHeader, ProtocolError
 from ...protocol.fec import BlockLayout, FecParameters, available_schemes, block_symbols_for
 from ...protocol.packet import PAYLOAD_OFFSET
-from ...protocol.paper_mode import DEFAULT_K, map_url
-from ...protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from ...protocol.session import HEADER_NAME, Capability, parse_capability
 from ...protocol.units import format_rate, format_size
 from ..http.clock import Clock, cancel
 from ..http.request import Request
-from .fec_cost import PRIOR_LOSS, choose
+from .fec_choice import choose
 from .live import LiveSession, SentContent, SessionPlace
 from .rate import RateControl, shares
 from .schedule_steps import CarouselSettings
@@ -35,8 +32,6 @@ _FIELD = HEADER_NAME.lower().encode()
 class SessionTuning(NamedTuple):
     """When a session begins, and for how long it is remembered."""
 
-    #: The losses of past receivers that choose the next code.
-    remember: int = 64
     #: Ended sessions answer repair requests and late reports for this time.
     linger_s: float = 30.0
     #: The longest wait for joins before pass 0, as a share of the pass ...
@@ -90,7 +85,6 @@ class Sessions:
         self._running: dict[int, LiveSession] = {}
         self._by_key: dict[str, LiveSession] = {}
         self._lingering: OrderedDict[int, LiveSession] = OrderedDict()
-        self._losses: list[float] = []
         #: The codes that this server can send, best first.
         self.schemes = available_schemes()
         self._maker = maker
@@ -101,22 +95,15 @@ class Sessions:
 
     # --- parameters of a session ----------------------------------------------------------------
 
-    @property
-    def paper(self) -> bool:
-        """Whether this server is in paper E's mode."""
-        return self.settings.fec == "paper"
-
     def layout(self, size_bytes: int) -> BlockLayout:
         """The blocks of a file of this size, by the interface's present MTU.
 
         They do not depend on the code, so that hashes can be made before it is chosen.
         """
-        header_bytes = PAPER_HEADER_BYTES if self.paper else PAYLOAD_OFFSET
         group = str(self.settings.group_network()[1])
         mtu = interface_mtu(self._interface, group)
-        symbol_bytes = self.settings.symbol_bytes(header_bytes, mtu)
-        k = DEFAULT_K if self.paper else block_symbols_for(symbol_bytes)
-        return BlockLayout(size_bytes, symbol_bytes, k)
+        symbol_bytes = self.settings.symbol_bytes(PAYLOAD_OFFSET, mtu)
+        return BlockLayout(size_bytes, symbol_bytes, block_symbols_for(symbol_bytes))
 
     def capability_of(self, request: Request) -> Capability | None:
         """The capability of a client that can be in a session of this server; else None."""
@@ -134,8 +121,6 @@ class Sessions:
         family = "6" if self._interface.is_ipv6 else "4"
         if family not in capability.families or not self._scope_suits(capability.scope):
             return False
-        if self.paper and "paper" not in capability.fec:
-            return False
         return RateControl(self.settings.rate).acceptable(capability.rate_bytes_s)
 
     def _scope_suits(self, scope: str) -> bool:
@@ -149,25 +134,15 @@ class Sessions:
         *,
         return_channel: bool = True,
     ) -> FecParameters:
-        """The code for a cohort: the setting's, or the cheapest for past receivers' losses."""
-        symbol_bytes, k = layout.symbol_bytes, layout.block_symbols
-        if self.paper:
-            return FecParameters("paper", symbol_bytes, k, k, 1)
+        """The code for a cohort: the setting's, or the best that all members have."""
         allowed = [
             name
             for name in self.schemes
             if all(name in capability.fec for capability in capabilities)
         ]
         if self.settings.fec != "auto":
-            allowed = [name for name in allowed if name == self.settings.fec] or ["none"]
-        losses = self._expected_losses(max(1, len(capabilities)))
-        choice = choose(losses, allowed or ["none"], k, return_channel=return_channel)
-        return FecParameters(choice.scheme, symbol_bytes, k, choice.group, choice.parity)
-
-    def _expected_losses(self, receivers: int) -> list[float]:
-        if not self._losses:
-            return [PRIOR_LOSS] * receivers
-        return [self._rng.choice(self._losses) for _ in range(min(receivers, 100))]
+            allowed = [name for name in allowed if name == self.settings.fec]
+        return choose(allowed, layout, return_channel=return_channel)
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -214,7 +189,6 @@ class Sessions:
         self,
         content: SentContent,
         *,
-        url: str = "",
         lead_s: float | None = None,
         passes: int = 1,
         repair: bool = True,
@@ -227,7 +201,7 @@ class Sessions:
         """
         if needed and sum(session.waiting for session in self.running) >= TUNING.most_waiting:
             return None
-        place = self._place(url)
+        place = self._place()
         pass_s = content.layout.size_bytes / self.settings.rate
         longest_lead_s = min(
             TUNING.most_lead_s, max(TUNING.least_lead_s, TUNING.lead_share * pass_s)
@@ -237,7 +211,7 @@ class Sessions:
             settle_s=TUNING.settle_s if lead_s is None else float("inf"),
             most_settle_s=TUNING.settle_share * pass_s,
             parity=content.fec.parity,
-            repair=repair and not self.paper,
+            repair=repair,
             fixed_passes=passes,
             needed=needed,
             gather_s=self.settings.window_s,
@@ -251,7 +225,7 @@ class Sessions:
             return None
         session = LiveSession(
             self._reactor,
-            secrets.randbits(32 if self.paper else 64),
+            secrets.randbits(64),
             content,
             place,
             sender,
@@ -291,13 +265,9 @@ class Sessions:
         for session in list(self._running.values()):
             session.stop("the server stops")
 
-    def _place(self, url: str) -> SessionPlace:
+    def _place(self) -> SessionPlace:
         source = self._interface.address
         ttl = self.settings.ttl
-        if self.paper:
-            parts = urlsplit(url)
-            address = map_url(parts.hostname or "", parts.path)
-            return SessionPlace(address.group, max(1, address.port), source, ttl, False)
         network = self.settings.group_network()
         number = self._rng.randrange(1, network.num_addresses)
         group = str(ipaddress.ip_address(int(network.network_address) + number))
@@ -325,7 +295,6 @@ class Sessions:
         del self._running[session.id]
         if self._by_key.get(session.object_key) is session:
             del self._by_key[session.object_key]
-        self._losses = [*self._losses, *session.counters.losses.values()][-TUNING.remember :]
         self._lingering[session.id] = session
         self._reactor.callLater(TUNING.linger_s, self._lingering.pop, session.id, None)
         self._share()

@@ -46,15 +46,8 @@ class MulticastSettings(BaseModel):
         description="Requests are held for this share of the file's transfer time. Then clients "
         "fetch by unicast until enough want the file. 0: for the whole window.",
     )
-    check_every_s: float = Field(
-        0.0,
-        ge=0,
-        le=60,
-        description="How often cohorts are checked (paper E: 3s); 0: at once.",
-        json_schema_extra=_SECONDS,
-    )
-    fec: Literal["auto", "raptorq", "xor", "none", "paper"] = Field(
-        "auto", description="Erasure code; auto: the cheapest for the reported losses."
+    fec: Literal["auto", "raptorq", "xor", "none"] = Field(
+        "auto", description="Erasure code; auto: the best that all receivers have."
     )
     least_bytes: int = Field(
         64 * 1024,

@@ -215,14 +215,12 @@ class MulticastSwitch:
         hashes = self._hashes.known(rep.key, layout)
         if file is None or hashes is None:
             return None
-        url = waiting[0].request.origin.decode("latin-1") + rep.url_path
         fec = self.sessions.choose_fec([held.capability for held in waiting], layout)
         # If most of the cohort waits with tickets, it polls within `_POLL_S`: the pass waits for
         # it, instead of a second pass for late receivers.
         mostly_queued = not needed and self.hot.queued(key) > len(waiting)
         session = self.sessions.open(
             SentContent(key, file, fec, hashes),
-            url=url,
             lead_s=_POLL_S if mostly_queued else None,
             needed=needed,
         )

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 from twisted.logger import Logger
 
-from ...protocol.fec import BlockLayout
 from ...protocol.marks import MarkSigner
 from ...protocol.packet import (
     HEADER,
@@ -23,7 +22,6 @@ from ...protocol.packet import (
     PacketSealer,
     PacketType,
 )
-from ...protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
 from ..http.clock import Clock, cancel
 from .carousel import Carousel
 from .schedule_steps import Mark, Run
@@ -113,32 +111,6 @@ class Framer:
         return b"".join((header, self._sealer.tag(header, signature), signature))
 
 
-class PaperFramer:
-    """The framer of mode `paper`: three fields, no tag, no marks."""
-
-    parts = 2
-
-    def __init__(self, id_number: int, layout: BlockLayout) -> None:
-        self._id = id_number
-        self._order = PaperOrder(layout)
-
-    def frame(
-        self, run: Run, payloads: Sequence[bytes | memoryview], now: float
-    ) -> list[bytes | memoryview]:
-        """Fields and payload of all packets in turn."""
-        del now
-        total = self._order.total
-        pieces: list[bytes | memoryview] = []
-        for symbol, payload in zip(run.symbols, payloads, strict=True):
-            sequence = self._order.sequence(run.block, symbol)
-            pieces += (pack_packet(PaperHeader(self._id, sequence, total), b""), payload)
-        return pieces
-
-    def mark(self, mark: Mark, now: float) -> bytes:
-        """Empty: the paper has no marks."""
-        return b""
-
-
 class Sender(Protocol):
     """The socket of a session, see `udp.GroupSender`."""
 
@@ -162,7 +134,7 @@ class Transmitter:
         reactor: Clock,
         carousel: Carousel,
         source: SymbolSource,
-        framer: Framer | PaperFramer,
+        framer: Framer,
         sender: Sender,
         datagram_bytes: int,
         rate_bytes_s: float,
@@ -283,7 +255,7 @@ class Transmitter:
     def _mark(self, step: Run | Mark | None, now: float) -> None:
         if isinstance(step, Mark):
             datagram = self._framer.mark(step, now)
-            if datagram and self._sender.send_one(datagram):
+            if self._sender.send_one(datagram):
                 self._count(1, len(datagram) + self._wire_bytes - self._datagram_bytes)
 
     def _push(self) -> bool:

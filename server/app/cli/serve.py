@@ -73,7 +73,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
         "multicast.hold_share",
         "Hold requests for this share of a pass; 0: the window.",
     ),
-    "--multicast-fec": ("multicast.fec", "auto, raptorq, xor, none or paper."),
+    "--multicast-fec": ("multicast.fec", "auto, raptorq, xor or none."),
 }
 
 
