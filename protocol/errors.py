@@ -44,12 +44,6 @@ class BadToken(ProtocolError):
     code = "bad-ticket"
 
 
-class BadPacket(ProtocolError):
-    """A datagram is foreign or truncated, or its tag is wrong."""
-
-    code = "bad-packet"
-
-
 class BadManifest(ProtocolError):
     """A manifest or update file cannot be read or trusted."""
 

@@ -22,10 +22,7 @@ import enum
 import hashlib
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
-
-from .errors import BadPacket
 
 MAGIC = 0x5447
 VERSION = 1
@@ -57,47 +54,6 @@ class PacketFlag(enum.IntFlag):
     CLOSE_SESSION = 4
 
 
-_ALL_FLAGS = int(PacketFlag.LAST_IN_PASS | PacketFlag.CLOSE_OBJECT | PacketFlag.CLOSE_SESSION)
-
-
-@dataclass(frozen=True, slots=True)
-class PacketHeader:
-    """The decoded header. `pass_number` is modulo 256, `send_time_us` modulo 2^32."""
-
-    type: PacketType
-    flags: int
-    session: int
-    object: int
-    pass_number: int
-    k: int
-    block: int
-    symbol: int
-    sequence: int
-    send_time_us: int
-
-
-def pack_header(header: PacketHeader) -> bytes:
-    """The 32 header bytes. Raises `BadPacket` when a field does not fit its place."""
-    if not 0 <= header.flags <= _ALL_FLAGS:
-        raise BadPacket(f"the flags {header.flags:#x} contain an unknown bit")
-    try:
-        return HEADER.pack(
-            MAGIC,
-            VERSION << 4 | header.type,
-            header.flags,
-            header.session,
-            header.object,
-            header.pass_number,
-            header.k,
-            header.block,
-            header.symbol,
-            header.sequence,
-            header.send_time_us,
-        )
-    except struct.error as error:
-        raise BadPacket(f"a header field is out of range: {error}") from error
-
-
 class PacketSealer:
     """Adds the tag between header and payload. `key` has 16 to 64 bytes."""
 
@@ -111,11 +67,6 @@ class PacketSealer:
         state.update(header)
         state.update(payload)
         return bytes(state.digest())
-
-    def seal(self, header: PacketHeader, payload: bytes | memoryview = b"") -> bytes:
-        """The whole datagram."""
-        packed = pack_header(header)
-        return b"".join((packed, self.tag(packed, payload), payload))
 
 
 def newer(left: int, right: int, bits: int) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from tidegate.client.multicast.receiver import MulticastReceiver
 from tidegate.protocol.fec import FecParameters, scheme_for
@@ -18,7 +18,6 @@ from tidegate.protocol.packet import (
     PAYLOAD_OFFSET,
     VERSION,
     WIRE_OVERHEAD_BYTES,
-    PacketHeader,
     PacketSealer,
     PacketType,
 )
@@ -31,6 +30,34 @@ from tidegate.server.multicast.transmitter import Framer
 
 KEY = b"k" * 32
 MARKS = MarkSigner(b"s" * 32)
+
+
+@dataclass(frozen=True, slots=True)
+class PacketHeader:
+    """A datagram's header as values."""
+
+    type: PacketType
+    flags: int
+    session: int
+    object: int
+    pass_number: int
+    k: int
+    block: int
+    symbol: int
+    sequence: int
+    send_time_us: int
+
+
+def pack_header(header: PacketHeader) -> bytes:
+    """The 32 header bytes."""
+    kind, *fields = astuple(header)
+    return HEADER.pack(MAGIC, VERSION << 4 | kind, *fields)
+
+
+def seal(key: bytes, header: PacketHeader, payload: bytes) -> bytes:
+    """The whole datagram."""
+    packed = pack_header(header)
+    return b"".join((packed, PacketSealer(key).tag(packed, payload), payload))
 
 
 def open_packet(key: bytes, datagram: bytes | memoryview) -> tuple[PacketHeader, bytes]:

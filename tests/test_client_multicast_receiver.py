@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.multicast_link import KEY, MARKS, make_offer
+from tests.multicast_link import KEY, MARKS, PacketHeader, make_offer, pack_header, seal
 from tidegate.client.multicast.receiver import MulticastReceiver
 from tidegate.protocol.fec import FecParameters, scheme_for
 from tidegate.protocol.marks import MarkSigner
-from tidegate.protocol.packet import PacketFlag, PacketHeader, PacketSealer, PacketType, pack_header
+from tidegate.protocol.packet import PacketFlag, PacketType
 from tidegate.protocol.session_report import ReportAnswer
 
 DATA = random.Random(3).randbytes(25_000)
@@ -31,7 +31,6 @@ class Desk:
         self.layout = self.offer.layout()
         self.scheme = scheme_for(fec)
         self.output = bytearray(len(DATA))
-        self.sealer = PacketSealer(KEY)
         self.sequence = 0
         self.receiver = MulticastReceiver(
             self.offer, self.offer.hashes, self.write, random.Random(1), 0.0, have, **more
@@ -64,7 +63,7 @@ class Desk:
             PacketType.SYMBOL, flags, self.offer.session, 0, pass_number, told_k or k, block,
             symbol, self.sequence, 0,
         )  # fmt: skip
-        return self.sealer.seal(header, payload)
+        return seal(KEY, header, payload)
 
     def take(self, *args, now: float = 1.0, **more) -> None:
         self.receiver.take(memoryview(self.datagram(*args, **more)), now)
@@ -77,7 +76,7 @@ class Desk:
         )
         self.sequence += 1
         signature = MARKS.signature(pack_header(header))
-        self.receiver.take(memoryview(self.sealer.seal(header, signature)), now)
+        self.receiver.take(memoryview(seal(KEY, header, signature)), now)
 
 
 @pytest.mark.parametrize(("limit_bytes_s", "leaves"), [(1000.0, True), (2000.0, False)])
@@ -171,7 +170,7 @@ def test_a_sealed_datagram_that_does_not_fit_the_layout_is_malformed(change):
     header = PacketHeader(
         PacketType.SYMBOL, 0, desk.offer.session, 0, 0, sequence=1, send_time_us=0, **fields
     )
-    desk.receiver.take(memoryview(desk.sealer.seal(header, bytes(desk.size))), 1.0)
+    desk.receiver.take(memoryview(seal(KEY, header, bytes(desk.size))), 1.0)
     assert desk.receiver.counters.malformed == 1
 
 
@@ -245,7 +244,7 @@ def forged_mark(desk: Desk, pass_number: int, flags: int, sequence: int, payload
     header = PacketHeader(
         PacketType.MARK, flags, desk.offer.session, 0, pass_number, 0, 0, 0, sequence, 0
     )
-    desk.receiver.take(memoryview(desk.sealer.seal(header, payload)), 1.0)
+    desk.receiver.take(memoryview(seal(KEY, header, payload)), 1.0)
 
 
 FORGED = {
@@ -277,7 +276,7 @@ def test_a_member_cannot_end_the_session_or_a_pass_for_the_others(payload):
 def test_a_mark_counts_once():
     desk = Desk()
     header = PacketHeader(PacketType.MARK, 0, desk.offer.session, 0, 0, 0, 0, 0, 9, 0)
-    datagram = desk.sealer.seal(header, MARKS.signature(pack_header(header)))
+    datagram = seal(KEY, header, MARKS.signature(pack_header(header)))
     for _ in range(3):
         desk.receiver.take(memoryview(datagram), 1.0)
     assert (desk.receiver.counters.datagrams, desk.receiver.counters.forged) == (1, 2)

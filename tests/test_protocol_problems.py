@@ -15,7 +15,7 @@ from tidegate.server.control.problems import Problem
 
 ROOT = Path(__file__).parent.parent
 #: Codes that never leave the process: they end in an exit status or a log line.
-INTERNAL = {"bad-packet", "too-old", "visitor-forged"}
+INTERNAL = {"too-old", "visitor-forged"}
 #: Erasure codes, which are named by a keyword of the same name.
 INTERNAL |= {"xor"}
 
