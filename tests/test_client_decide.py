@@ -24,7 +24,6 @@ from tidegate.client.fetch.actions import (
     FindCulprit,
     FinishFile,
     OpenOutput,
-    ReleaseConnection,
     ScheduleRetry,
     SetSize,
     StartOver,
@@ -122,7 +121,7 @@ class Downloads(RuleBasedStateMachine):
                 if state.usable(mirror) and not state.ended:
                     self.open.add(lane)
                     self.join(lane)
-            case Disconnect(lane) | ReleaseConnection(lane):
+            case Disconnect(lane):
                 self.close(lane)
             case ScheduleRetry(mirror_number, until):
                 assert until >= self.now

@@ -21,12 +21,6 @@ class Disconnect(NamedTuple):
     lane: int
 
 
-class ReleaseConnection(NamedTuple):
-    """Nothing more for this lane: other downloads may use the connection."""
-
-    lane: int
-
-
 class RequestWholeFile(NamedTuple):
     """Ask for whatever there is: the whole file."""
 
@@ -121,7 +115,6 @@ class Fail(NamedTuple):
 Action = (
     Connect
     | Disconnect
-    | ReleaseConnection
     | RequestWholeFile
     | Wake
     | ScheduleRetry

@@ -1,19 +1,17 @@
-"""A mirror's connections: how long one may be silent, and where more of them help. Pure."""
+"""How long a mirror's connections may be silent. Pure."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..schedule.segments import UNKNOWN_SIZE, SegmentMap
-from ..schedule.trials import Add, Reading
 from . import faults
-from .actions import Action, Connect, Disconnect, ReleaseConnection
+from .actions import Action, Connect, Disconnect
 from .events import ConnectionSilent
-from .state import Depth, Mirror, Serves, State
+from .state import Depth, Mirror, State
 
 
 class ConnectionTuning(NamedTuple):
-    """When a silent connection is given up, and how many one mirror gets."""
+    """When a silent connection is given up."""
 
     #: Bound on silence with several requests under way, until one was answered.
     crowded_s: float = 0.3
@@ -21,10 +19,6 @@ class ConnectionTuning(NamedTuple):
     queue_bytes: int = 64 << 10
     #: A mirror that sends at all sends a packet within this time.
     least_s: float = 0.2
-    #: More connections to one server are not polite.
-    most_lanes: int = 4
-    #: Trials of further connections are looked at this often.
-    trial_step_s: float = 0.1
 
 
 TUNING = ConnectionTuning()
@@ -82,65 +76,3 @@ def _patience_s(state: State, mirror: Mirror, event: ConnectionSilent, now: floa
     slow_s = 6000 / rate if rate is not None and rate > 1.0 else 0.0
     slow_s = max(state.options.stall_s, slow_s) + _queue_s(state, now)
     return min(limit_s, slow_s + 2 * event.rtt_s)
-
-
-def try_more_connections(state: State, now: float) -> list[Action]:
-    """Open connections on trial, close those that do not pay."""
-    segments, widened = state.segments, state.widened
-    if segments is None or state.size_bytes >= UNKNOWN_SIZE:
-        return []
-    if now < widened.next_s or not _wanted(state):
-        return []
-    widened.next_s = now + TUNING.trial_step_s
-    actions = _retire(state, segments)
-    readings = {
-        mirror.number: Reading(mirror.counts.received_bytes, _lanes(state, mirror), _most(mirror))
-        for mirror in state.mirrors
-        if state.usable(mirror) and mirror.answered and mirror.serves is Serves.PARTS
-    }
-    for step in widened.trials.tick(now, readings, segments.wanted.total):
-        mirror = state.mirrors[step.mirror]
-        if isinstance(step, Add):
-            actions += [Connect(state.lane(mirror)) for _ in range(step.count)]
-        else:
-            for lane in mirror.lanes[-step.count :]:
-                segments.retire(lane)
-                widened.retiring.add(lane)
-        verb = "try" if isinstance(step, Add) else "give up"
-        text = f"{verb} {step.count} more to {mirror.url.text}"
-        widened.lines.append(f"connections: after {now - state.began_s:.1f} s, {text}")
-    return actions
-
-
-def _wanted(state: State) -> bool:
-    options = state.options
-    return (
-        options.connections is None
-        and options.strategy == "adaptive"
-        and options.block_bytes is None
-        and options.limit_bytes_s is None
-        and not state.in_order
-    )
-
-
-def _lanes(state: State, mirror: Mirror) -> int:
-    return sum(lane not in state.widened.retiring for lane in mirror.lanes)
-
-
-def _most(mirror: Mirror) -> int:
-    told = mirror.lease_connections
-    return TUNING.most_lanes if told is None else min(TUNING.most_lanes, told)
-
-
-def _retire(state: State, segments: SegmentMap) -> list[Action]:
-    actions: list[Action] = []
-    for lane in sorted(state.widened.retiring):
-        known = segments.lanes.get(lane)
-        mirror = state.mirror_of(lane)
-        if lane not in mirror.lanes:
-            state.widened.retiring.discard(lane)
-        elif known is None or not known.blocks:
-            state.widened.retiring.discard(lane)
-            mirror.lanes.remove(lane)
-            actions.append(ReleaseConnection(lane))
-    return actions

@@ -196,7 +196,6 @@ def _tick(state: State, now: float) -> list[Action]:
         return []
     planning.forecast_rest(state, now)
     return [
-        *connections.try_more_connections(state, now),
         *planning.call_when_late(state, now),
         *acceptance.keep_fastest_whole_answer(state, now),
         *sampling.tick(state),

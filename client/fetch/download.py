@@ -43,7 +43,6 @@ from .actions import (
     FindCulprit,
     FinishFile,
     OpenOutput,
-    ReleaseConnection,
     RequestSample,
     RequestWholeFile,
     ScheduleRetry,
@@ -83,7 +82,7 @@ from .workers import Worker
 class DownloadPace(NamedTuple):
     """How often a download looks after things, and how far it reads ahead."""
 
-    #: Silence and trials are judged this often.
+    #: Silence is judged this often.
     tick_s: float = 0.025
     #: A crash loses what arrived in this time.
     journal_s: float = 0.5
@@ -307,8 +306,6 @@ class Download:
                 self._worker(lane).connect()
             case Disconnect(lane):
                 self._worker(lane).hang_up()
-            case ReleaseConnection(lane):
-                self._worker(lane).let_go()
             case RequestWholeFile(lane):
                 self._worker(lane).ask_all()
             case RequestSample(lane, start, end):

@@ -222,7 +222,6 @@ def _keep_within(mirror: Mirror, lane: int, connections: int | None) -> Actions:
     """Keep within the lease's number of connections; others than `lane` go first."""
     if connections is None:
         return []
-    mirror.lease_connections = connections
     others = [other for other in mirror.lanes if other != lane]
     surplus = others[max(1, connections) - (lane in mirror.lanes) :]
     mirror.lanes = [other for other in mirror.lanes if other not in surplus]

@@ -22,7 +22,7 @@ class Options:
     """All optional. Sizes are bytes, rates bytes per second, times seconds.
 
     `checksum` is the file's expected digest: "sha256:HEX", or (algorithm, raw digest).
-    `connections` to each mirror: None means one, and more where a trial shows a gain.
+    `connections` to each mirror: None means one.
     `block_bytes` fixes the block size, `blocks` is the B of the dynamic strategy. `max_wait_s` 0
     means: never wait in a queue. `client_id` and `data_folder` are found in the user's data folder
     when None. `window_bytes` bounds what is held for in-order output. `peers`: exchange pieces

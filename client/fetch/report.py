@@ -164,7 +164,7 @@ def make_result(
         state.predicted.seconds,
         tuple(state.mirrors[number].url.text for number in sorted(writer.culprits)),
         tuple(state.notes),
-        (*state.planned.lines, *state.predicted.lines, *state.widened.lines),
+        (*state.planned.lines, *state.predicted.lines),
     )
 
 

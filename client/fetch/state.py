@@ -19,7 +19,6 @@ from ..net.retry import FailureReason, RetryPolicy, RetryState
 from ..net.urls import Url
 from ..schedule.model import Path
 from ..schedule.segments import UNKNOWN_SIZE, SegmentMap
-from ..schedule.trials import Trials
 from .options import Options
 
 
@@ -161,8 +160,6 @@ class Mirror:
     #: Complete answers that brought next to nothing of what was asked for.
     short_answers: int = 0
     redirects: int = 0
-    #: How many connections its lease allows, where it told.
-    lease_connections: int | None = None
     lanes: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
 
@@ -203,16 +200,6 @@ class Planned:
     """Until when the mirrors in use should be through; what was planned, for people."""
 
     until_s: float | None = None
-    lines: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Widened:
-    """Connections on trial, and lanes that end what they have."""
-
-    trials: Trials = field(default_factory=Trials)
-    retiring: set[int] = field(default_factory=set)
-    next_s: float = 0.0
     lines: list[str] = field(default_factory=list)
 
 
@@ -300,7 +287,6 @@ class State:
     overhead_bytes: int = 0
     notes: list[str] = field(default_factory=list)
     planned: Planned = field(default_factory=Planned)
-    widened: Widened = field(default_factory=Widened)
     samples: Samples = field(default_factory=Samples)
     whole: dict[int, WholeAnswer] = field(default_factory=dict)
     predicted: Predicted = field(default_factory=Predicted)

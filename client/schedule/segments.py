@@ -55,8 +55,6 @@ class Lane:
     #: Each block takes a connection of its own, so blocks are longer.
     single: bool = False
     present: bool = True
-    #: It ends what it has and is handed no more.
-    retired: bool = False
 
     def rate(self, now: float) -> float | None:
         """The best guess: measured, else as last measured, else as known from history."""
@@ -128,11 +126,6 @@ class SegmentMap(ABC):
         known.meter.rest()
         for block in list(known.blocks):
             self._close(block)
-
-    def retire(self, lane: int) -> None:
-        """Nothing more for this lane: it is on its way out."""
-        if lane in self.lanes:
-            self.lanes[lane].retired = True
 
     # -- bytes ---------------------------------------------------------------------------------
 

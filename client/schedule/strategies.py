@@ -65,31 +65,24 @@ class DynamicBlocks(SegmentMap):
     """`count` equal blocks, one at a time to an idle mirror; at the end at most two on one block.
 
     An idle lane that finds nothing unassigned helps with a block that just one other lane has: it
-    asks for the part that has not come yet. The slower of two is stopped. `early` asks for the
-    next block one round trip before the last one ends (the paper's future work); off by default,
-    as in the paper.
+    asks for the part that has not come yet. The slower of two is stopped.
     """
 
-    def __init__(self, missing: list[Span], count: int, *, early: bool = False) -> None:
+    def __init__(self, missing: list[Span], count: int) -> None:
         super().__init__(missing)
         self._size = max(1, -(-self.wanted.total // max(1, count)))
-        self._early = early
 
     def ask(self, lane: int, now: float) -> Segment | None:
         own = self.lanes[lane]
-        if own.blocks and not (self._early and len(own.blocks) == 1):
+        if own.blocks:
             return None
         span = self._first_free()
         if span is not None:
             start = span[0]
             # Blocks lie on a grid, so a block left half done is finished, not shifted.
             end = min(span[1], (start // self._size + 1) * self._size)
-            block = self._hand(own, start, end, now)
-            if self._early:
-                rate = own.rate(now) or 0.0
-                block.ask_at = max(start, end - int(rate * (own.rtt_s + 0.02)))
-            return block
-        return None if own.blocks else self._help(own, now)
+            return self._hand(own, start, end, now)
+        return self._help(own, now)
 
     def _help(self, own: Lane, now: float) -> Segment | None:
         if self.limit is not None and self.free.first() is not None:
@@ -178,7 +171,7 @@ class AdaptiveBlocks(SegmentMap):
 
     def ask(self, lane: int, now: float) -> Segment | None:
         own = self.lanes[lane]
-        if len(own.blocks) >= 2 or own.retired:
+        if len(own.blocks) >= 2:
             return None
         if own.blocks and self.carry_on(own.blocks[0], now):
             return None
@@ -209,7 +202,7 @@ class AdaptiveBlocks(SegmentMap):
             self._look_ahead(own, own.blocks[0], now)
 
     def _growth(self, lane: Lane, now: float) -> int:
-        return 0 if lane.retired else self._size(lane, now)
+        return self._size(lane, now)
 
     def _look_ahead(self, own: Lane, block: Segment, now: float) -> None:
         """Ask for the next block one round trip before this one ends, at the rate it will have."""
