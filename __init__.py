@@ -91,7 +91,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Write keys, queue and accounts into one file.",
     ),
     "restore": ("server.app.cli.backup:restore", "Make a state folder from a backup."),
-    "ticket": ("server.app.cli.ticket:ticket", "Issue priority passes."),
     "get": (
         "client.cli.get:get",
         "Download, waiting politely and verifying what arrives.",

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from tidegate.server.app.cli.backup import backup, restore
-from tidegate.server.app.cli.ticket import issue
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "link"])
@@ -52,12 +51,3 @@ def test_a_backup_is_restored_by_the_first_python_that_is_supported(
         assert (again / name).stat().st_mtime == int((state / name).stat().st_mtime)
     for name in ("tls", "tls/old"):
         assert (again / name).stat().st_mode & 0o777 == 0o700
-
-
-def test_passes_are_signed_with_the_key_of_a_server_and_no_other(tmp_path: Path) -> None:
-    """A mistyped folder would get a key of its own, and every pass be refused."""
-    state = tmp_path / "mistyped"
-    done = CliRunner().invoke(issue, ["--class", "gold", "--state", str(state)])
-    assert done.exit_code == 2
-    assert "mistyped is no state folder of a server" in done.output
-    assert not state.exists()
