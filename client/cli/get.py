@@ -77,7 +77,9 @@ Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt
 @click.option(
     "--insecure", is_flag=True, help="Accept any certificate. The digest is still checked."
 )
-@click.option("--connections", type=click.IntRange(1, 16), help="Connections to each mirror  [default: 1].")
+@click.option(
+    "--connections", type=click.IntRange(1, 16), help="Connections to each mirror  [default: 1]."
+)
 @click.option("--block-size", type=_Unit("size"), help="Fixed size of blocks.")
 @click.option(
     "--strategy",
