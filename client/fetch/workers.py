@@ -250,6 +250,8 @@ class Worker:
             fields.append(("Range", format_range([(taker.start, taker.stop)])))
             if self.mirror.validator is not None:
                 fields.append(("If-Range", self.mirror.validator))
+            if self.driver.state.segments is not None:
+                fields += self.mirror.visit.remaining(self.driver.state.segments.wanted.total)
         self._request(taker, fields)
 
     def _request(self, taker: Taker, fields: list[tuple[str, str]]) -> None:

@@ -178,6 +178,13 @@ class RetryState:
             fields.append(("Tidegate-Ticket", self.ticket))
         return fields
 
+    def remaining(self, count: int) -> list[tuple[str, str]]:
+        """Request fields that say how many bytes are wanted in all.
+
+        A server that was restarted meanwhile would take the last range for all that is wanted.
+        """
+        return [("Tidegate-Remaining", str(count))] if self.manners.tickets else []
+
     def due(self, now: float) -> SendNow:
         """The time of a `WaitUntil` has come."""
         return self.begin(now)
