@@ -320,7 +320,9 @@ class AdmissionPolicy:
         return self._newcomer(job, now)
 
     def _join(self, lease: Lease, job: Job, now: float) -> Decision:
-        if lease.connections >= self.settings.connections_per_lease:
+        # One that has every byte is over once its last connection is: nothing more is sent on it.
+        is_whole = lease.connections > 0 and lease.remaining_bytes <= 0
+        if is_whole or lease.connections >= self.settings.connections_per_lease:
             return self._refuse(Reason.TOO_MANY_CONNECTIONS, self.settings.busy_retry_s)
         if not lease.connections:
             self._spare_known = False

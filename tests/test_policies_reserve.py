@@ -66,6 +66,18 @@ def test_connections_of_one_download_ride_on_one_lease_up_to_the_bound() -> None
     assert refusal.reason is Reason.TOO_MANY_CONNECTIONS
 
 
+def test_nobody_joins_a_download_that_has_every_byte() -> None:
+    """Its last connection may linger for a minute: a used ticket would start it anew meanwhile."""
+    policy = make("fcfs", slots=2, reserve_small=0, connections_per_lease=4)
+    first = policy.offer(job("a", LARGE), 0.0)
+    assert isinstance(first, Admit)
+    assert policy.offer(job("a", LARGE), 1.0) == Admit(first.lease, None, joined=True)
+    policy.detach(first.lease, 2.0, 0)
+    refusal = policy.offer(job("a", LARGE), 3.0)
+    assert isinstance(refusal, Refuse)
+    assert refusal.reason is Reason.TOO_MANY_CONNECTIONS
+
+
 def test_a_lease_without_connections_lasts_its_idle_time_and_no_longer() -> None:
     policy = make("fcfs", slots=1, reserve_small=0, lease_idle_s=20.0)
     first = policy.offer(job("a", LARGE), 0.0)

@@ -184,13 +184,13 @@ def test_what_nobody_waits_for_is_decided_together_and_what_somebody_waits_for_a
 
     monkeypatch.setattr(PolicyDriver, "settle", watched)
     for _ in range(20):
-        house.ask("10.0.0.1").transfer.finish()
+        house.ask("10.0.0.1").transfer.end(False)
         house.clock.advance(0)
     assert not passes
     house.clock.advance(0.02)
     assert len(passes) == 1
     passes.clear()
-    house.ask("10.0.0.1").transfer.finish()
+    house.ask("10.0.0.1").transfer.end(False)
     assert house.ask("10.0.0.3").connection.status == 503
     house.clock.advance(0)
     assert not passes, "who is told to come back has changed nothing"
