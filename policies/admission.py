@@ -227,7 +227,10 @@ class AdmissionPolicy:
         if not self.is_large(job.size_bytes):
             return self._offer_small(job, now)
         if not self.policy.gives_tickets:
-            if self._room.large_free() > len(self.queue) and not self._gives_way(job, now):
+            # Tickets of an earlier policy go first, while their owners come for them.
+            free = self._room.large_free()
+            has_room = free > 0 if self._stood_idle(now) else free > len(self.queue)
+            if has_room and not self._gives_way(job, now):
                 return self._start(job, now, None)
             return self._send_away(job, now)
         if ticket is not None:

@@ -78,6 +78,23 @@ def test_nobody_joins_a_download_that_has_every_byte() -> None:
     assert refusal.reason is Reason.TOO_MANY_CONNECTIONS
 
 
+@pytest.mark.parametrize("name", ["fcfs", "reserve"])
+def test_tickets_of_an_earlier_policy_keep_no_slot_that_stands_idle(name: str) -> None:
+    old = make("ticket", slots=1, reserve_small=0)
+    first = old.offer(job("a", LARGE), 0.0)
+    assert isinstance(first, Admit)
+    assert isinstance(old.offer(job("b", LARGE), 0.0), Wait)
+    settings = PolicySettings(slots=1, reserve_small=0)
+    policy = make_policy(name, settings, random.Random(1), previous=old)
+    policy.release(first.lease, 1.0, True)
+    policy.advance(1.0)
+    assert isinstance(policy.offer(job("c", LARGE), 1.0), Wait)
+    policy.advance(1.6)
+    assert isinstance(policy.offer(job("c", LARGE), 1.6), Admit)
+    assert isinstance(policy.offer(job("b", LARGE), 1.7), Wait), "its place is kept"
+    assert policy.holds("b", f"file-{LARGE}")
+
+
 def test_a_lease_without_connections_lasts_its_idle_time_and_no_longer() -> None:
     policy = make("fcfs", slots=1, reserve_small=0, lease_idle_s=20.0)
     first = policy.offer(job("a", LARGE), 0.0)
