@@ -192,16 +192,12 @@ class TicketsKeepTheirNumbers(Oracle):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._number: dict[SimulatedClient, int] = {}
-        #: Those with several connections, of which one was refused and others go on.
-        self._refused: set[SimulatedClient] = set()
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         if status in (403, 404, 410):
             self._number.pop(client, None)
-            if client.plan.program == "get":
-                self._refused.add(client)
             return
-        if not client.manner.speaks_tickets or client in self._refused:
+        if not client.manner.speaks_tickets:
             return
         if client.plan.misdeed in ("ask twice", "ask early"):
             # Its ticket is used once two requests together have brought all.
@@ -276,22 +272,33 @@ class TicketsLast(Oracle):
         super().__init__(world)
         #: Until when the ticket of a client that waits is good.
         self._until_s: dict[SimulatedClient, float] = {}
+        #: The life of the server in which a client with a ticket had an answer of its file first.
+        #: Not of the engine, whose last bytes may be on their way as it asks for them elsewhere.
+        self._began: dict[SimulatedClient, int] = {}
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         if client.plan.misdeed in ("ask twice", "ask early"):
             # Its requests may have several tickets.
             return
-        now = self.world.schedule.now
+        world = self.world
+        now = world.schedule.now
         until_s = self._until_s.pop(client, -math.inf)
         ticket = "tidegate-ticket" in fields or "tidegate-ticket=" in fields.get("location", "")
+        lasts_s = world.gate.settings.ticket_ttl_s if world.gate is not None else 0.0
         if status in (302, 503) and ticket:
-            gate = self.world.gate
-            lasts_s = gate.settings.ticket_ttl_s if gate is not None else 0.0
             self._until_s[client] = now + float(fields.get("retry-after", "0")) + lasts_s
-        taken_out = self.world.has_fault("withdraw") or client.starts_lost > 1
+        taken_out = world.has_fault("withdraw") or client.starts_lost > 1
         taken_out = taken_out or client.turned_away
+        if status in (200, 206) and ticket and client.plan.program != "get":
+            self._began.setdefault(client, world.lives)
+        elif status == 403 and self._began.pop(client, world.lives) < world.lives:
+            if not any(map(world.has_fault, ("cut", "lose answer", "cancel", "lose journal"))):
+                until_s = world.started_s + lasts_s
         if status == 403 and now < until_s and not taken_out:
             self.broken(f"{client} came {until_s - now:.1f} s before its ticket ends: 403")
+
+    def ended(self, client: SimulatedClient) -> None:
+        self._began.pop(client, None)
 
 
 class TheLostComeFirst(Oracle):

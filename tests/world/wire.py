@@ -252,8 +252,8 @@ class ServerEnd:
         return self.send(b"".join(parts))
 
     def queued_bytes(self) -> int:
-        """What the kernel still holds (`TIOCOUTQ`)."""
-        return self.line.unsent_bytes + self.line.flying_bytes
+        """What the kernel says of it (`TIOCOUTQ`)."""
+        return self.line.unacknowledged_bytes
 
     def shutdown(self, how: int) -> None:
         """See `socket.socket`."""
@@ -336,6 +336,7 @@ class Channel:
     """
 
     __slots__ = (
+        "_dropped_bytes",
         "_finishing",
         "_gate_s",
         "_in_ring",
@@ -382,6 +383,7 @@ class Channel:
         self._unread_bytes = 0
         self._finishing = self._in_ring = self.waits_for_gate = self._said_end = False
         self._gate_s = self._up_s = 0.0
+        self._dropped_bytes = 0
         self._shut_from_s: float | None = None
         self._shut_s = 0.0
         self.server: ServerEnd | None = None
@@ -507,9 +509,15 @@ class Channel:
             self.peer.broken()
 
     def drop(self) -> None:
-        """Nothing of what is unsent is sent."""
+        """Nothing of what is unsent is sent; the kernel tells of it as not acknowledged."""
         self.unsent.clear()
+        self._dropped_bytes += self.unsent_bytes + self.flying_bytes
         self.unsent_bytes = self.flying_bytes = 0
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """What was written and has not arrived, also once it never will."""
+        return self.unsent_bytes + self.flying_bytes + self._dropped_bytes
 
     def shut_s(self) -> float:
         """How long bytes have waited for the client's window, in all."""
