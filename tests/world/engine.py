@@ -111,6 +111,7 @@ class EngineTransport:
         if is_file and client.world.client_asks(client):
             self._channel.deaf = True
             client.starts_lost += 1
+            client.unheard += 1
         self._channel.write(data)
 
     def abort(self) -> None:
@@ -159,6 +160,7 @@ class EngineTransport:
     def _lose(self, text: str) -> None:
         if not self._over:
             self._end()
+            self._network.client.unheard += not self._open or bool(self._asked)
             self._network.run(lambda: self._receiver.lost(text, False))
 
     def _look(self, data: bytes) -> None:
@@ -186,6 +188,8 @@ class EngineClient(SimulatedClient):
 
     _download: Download | None = None
     _engine: EngineNetwork
+    #: How often it has heard nothing since it heard last.
+    unheard = 0
 
     def come(self) -> None:
         """See `SimulatedClient`."""
@@ -217,6 +221,7 @@ class EngineClient(SimulatedClient):
     def hears(self, status: int, fields: dict[str, str]) -> None:
         """An answer's header is here."""
         self.last_status = status
+        self.unheard = 0
         if not self.over:
             if status in (200, 206) and math.isnan(self.first_byte_s):
                 self.first_byte_s = self.world.schedule.now

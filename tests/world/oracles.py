@@ -292,8 +292,8 @@ class TicketsLast(Oracle):
         if status in (200, 206) and ticket and client.plan.program != "get":
             self._began.setdefault(client, world.lives)
         elif status == 403 and self._began.pop(client, world.lives) < world.lives:
-            if not any(map(world.has_fault, ("cut", "lose answer", "cancel", "lose journal"))):
-                until_s = world.started_s + lasts_s
+            ended = any(map(world.has_fault, ("cut", "lose answer", "cancel", "lose journal")))
+            until_s = until_s if ended else world.started_s + lasts_s
         if status == 403 and now < until_s and not taken_out:
             self.broken(f"{client} came {until_s - now:.1f} s before its ticket ends: 403")
 

@@ -219,7 +219,7 @@ class World:
     def excuses(self, client: SimulatedClient) -> bool:
         """Whether a client may fail: its file was away, it heard nothing, or its wait was ended."""
         away = any(kind in ("delete", "withdraw", "cancel") for kind in self._kinds)
-        unheard = client.plan.program == "get" and client.starts_lost >= Options().max_failures
+        unheard = isinstance(client, EngineClient) and client.unheard >= Options().max_failures
         return away or unheard or client.turned_away or client.last_status == 404
 
     def has_fault(self, kind: str) -> bool:
