@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_850, 160),
     "protocol": Size(4_900, 95),
-    "server": Size(46_300, 587),
+    "server": Size(46_300, 552),
     "client": Size(15_450, 67),
     "loadtest": Size(7_400, 73),
     "bench": Size(5_570, 109),

@@ -19,10 +19,7 @@ from twisted.internet.task import Clock
 from tests.gate_site import answering
 from tidegate.server.files.transfer import Representation
 from tidegate.server.gate.origin import (
-    FRESH_S,
-    MISSING_S,
-    STALE_S,
-    START_FRESH_S,
+    TUNING,
     OriginFault,
     OriginStore,
     ask,
@@ -155,13 +152,13 @@ def test_an_answer_is_remembered_for_a_while_and_all_who_ask_meanwhile_get_it() 
     assert first == second == scene.look() == [content()]
     assert scene.origin.is_current(content())
     assert not scene.origin.is_current(content(2))
-    scene.clock.advance(FRESH_S + 1)
+    scene.clock.advance(TUNING.fresh_s + 1)
     # It counts no longer: a client that waited is planned anew.
     assert not scene.origin.is_current(content())
     assert scene.look() == []
     scene.asked[1].callback(None)
     assert scene.look() == [None]
-    scene.clock.advance(MISSING_S + 1)
+    scene.clock.advance(TUNING.missing_s + 1)
     assert scene.look() == []
     assert len(scene.asked) == 3
 
@@ -170,7 +167,7 @@ def test_a_body_starts_by_an_answer_of_the_moment() -> None:
     scene = Asked()
     scene.look()
     scene.asked[0].callback(content())
-    scene.clock.advance(START_FRESH_S - 0.1)
+    scene.clock.advance(TUNING.start_fresh_s - 0.1)
     assert scene.origin.is_current(content())
     scene.clock.advance(0.2)
     # Its client is told what the file is, but waits for a word of the origin before it starts.
@@ -193,20 +190,20 @@ def test_what_an_origin_said_outlasts_its_faults_for_an_hour() -> None:
     told = scene.look()
     scene.asked[1].callback(content())
     assert told == [content()]
-    for _ in range(int(STALE_S / (FRESH_S + 1)) - 1):
-        scene.clock.advance(FRESH_S + 1)
+    for _ in range(int(TUNING.stale_s / (TUNING.fresh_s + 1)) - 1):
+        scene.clock.advance(TUNING.fresh_s + 1)
         told = scene.look()
         scene.asked[-1].errback(OriginFault("it answers 500"))
         assert told == [content()]
         assert scene.origin.is_current(content())
-    scene.clock.advance(2 * (FRESH_S + 1))
+    scene.clock.advance(2 * (TUNING.fresh_s + 1))
     told = scene.look()
     scene.asked[-1].errback(OriginFault("it answers 500"))
     assert isinstance(told[0], OriginFault)
 
 
 def test_no_flood_of_names_asks_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.server.gate.origin._MOST_WAITING", 3)
+    monkeypatch.setattr("tidegate.server.gate.origin.TUNING", TUNING._replace(most_waiting=3))
     scene = Asked()
     told = [scene.look(b"%d" % number) for number in range(4)]
     assert told[:3] == [[], [], []]

@@ -17,10 +17,6 @@ from .settings import ROUTE
 from .snippets import files_of, reports_of
 
 _PART_BYTES = 1 << 20
-_TIMEOUT_S = 60.0
-#: A report that is not there by then is lost; the socket's end is known by then, too.
-_REPORT_S = 6.0
-_AGENT = "tidegate-gate-check"
 #: What the gate itself says no with; no mover does.
 _PROBLEM = "application/problem+json"
 
@@ -59,8 +55,9 @@ class _Site:
         self, target: str, headers: Mapping[str, str] = {}
     ) -> Iterator[http.client.HTTPResponse]:
         """Raises OSError or HTTPException."""
-        with closing(connection_to(self._place, _TIMEOUT_S, self._context)) as connection:
-            connection.request("GET", target, headers={"User-Agent": _AGENT, **headers})
+        with closing(connection_to(self._place, 60.0, self._context)) as connection:
+            named = {"User-Agent": "tidegate-gate-check", **headers}
+            connection.request("GET", target, headers=named)
             with closing(connection.getresponse()) as answer:
                 yield answer
 
@@ -187,7 +184,8 @@ def _judge(
         return
     yield Step(True, f"Sent by {mover}: {len(body)} bytes.")
     waited_s = 0.0
-    while waited_s < _REPORT_S:
+    # A report that is not there by then is lost; the socket's end is known by then, too.
+    while waited_s < 6.0:
         now = site.gate()
         if not isinstance(now, int) and now["reported"] > before["reported"]:
             yield Step(True, "The end was reported.")

@@ -7,6 +7,7 @@ process's network namespace.
 from __future__ import annotations
 
 import contextlib
+import enum
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -16,37 +17,42 @@ import msgspec
 from ..http.clock import Reactor
 from ..http.proxies import parse_address
 
-#: linux/sock_diag.h and linux/inet_diag.h.
-_NETLINK_SOCK_DIAG = 4
-_SOCK_DIAG_BY_FAMILY = 20
-_NLM_F_REQUEST = 1
-_NLM_F_DUMP = 0x300
-_NLMSG_ERROR = 2
-_NLMSG_DONE = 3
-_INET_DIAG_INFO = 2
-#: `struct nlmsghdr`, `struct inet_diag_req_v2` before its socket, `struct inet_diag_msg` in bytes.
+
+class _Diag(enum.IntEnum):
+    """Numbers of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h."""
+
+    NETLINK = 4
+    BY_FAMILY = 20
+    REQUEST = 1
+    DUMP = 0x300
+    ERROR = 2
+    DONE = 3
+    #: The attribute with `struct tcp_info`.
+    INFO = 2
+    ANY_STATE = 0xFFFFFFFF
+    #: The groups that are told of destroyed sockets: SKNLGRP_INET_TCP_DESTROY is the first,
+    #: SKNLGRP_INET6_TCP_DESTROY the third.
+    DESTROYED = 1 << 0 | 1 << 2
+
+
+class _Place(enum.IntEnum):
+    """Places in `struct inet_diag_msg`, whose bytes are `END`, and in `struct tcp_info`."""
+
+    STATE = 1
+    ENDS = 4
+    #: The bytes that the peer has not acknowledged.
+    UNACKNOWLEDGED = 60
+    END = 72
+    #: `tcpi_bytes_acked`.
+    BYTES_ACKED = 120
+
+
+#: `struct nlmsghdr`, an attribute, and of `struct inet_diag_msg` ports and addresses.
 _MESSAGE = struct.Struct("=IHHII")
-_REQUEST = struct.Struct("=BBBBI")
-_ANSWER_BYTES = 72
 _ATTRIBUTE = struct.Struct("=HH")
-#: Where `struct inet_diag_msg` has the state and the bytes that the peer has not acknowledged.
-_STATE = 1
-_UNACKNOWLEDGED = 60
-#: Where `struct tcp_info` has `tcpi_bytes_acked`.
-_BYTES_ACKED = 120
+_ENDS = struct.Struct("!HH16s16s")
 #: The mover has the socket open in these: TCP_ESTABLISHED, TCP_CLOSE_WAIT (net/tcp_states.h).
 _OPEN = frozenset({1, 8})
-_ANY_STATE = 0xFFFFFFFF
-#: The groups that are told of destroyed sockets: SKNLGRP_INET_TCP_DESTROY is the first,
-#: SKNLGRP_INET6_TCP_DESTROY the third.
-_DESTROYED = 1 << 0 | 1 << 2
-#: Messages that are read in one go, below 1 ms.
-_READ_AT_ONCE = 100
-#: Of `struct inet_diag_msg`: ports and addresses.
-_ENDS = struct.Struct("!HH16s16s")
-_ENDS_AT = 4
-_MAPPED = bytes(10) + b"\xff\xff"
-_NO_COOKIE = b"\xff" * 8
 
 
 class SocketName(msgspec.Struct, frozen=True):
@@ -92,20 +98,21 @@ def question(name: SocketName, dump: int | None = None) -> bytes:
     ends = b"".join(
         socket.inet_pton(family, address).ljust(16, b"\0") for address in (name.mover, name.client)
     )
-    states = _ANY_STATE
+    states: int = _Diag.ANY_STATE
     if dump is not None:
         family, states = dump, sum(1 << state for state in _OPEN)
-    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << _INET_DIAG_INFO - 1, 0, states)
+    # `struct inet_diag_req_v2`; no cookie is known.
+    body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 1 << _Diag.INFO - 1, 0, states)
     body += struct.pack("!HH", name.mover_port, name.client_port) + ends
-    body += struct.pack("=I", 0) + _NO_COOKIE
+    body += struct.pack("=I", 0) + b"\xff" * 8
     length = _MESSAGE.size + len(body)
-    flags = _NLM_F_REQUEST | (0 if dump is None else _NLM_F_DUMP)
-    return _MESSAGE.pack(length, _SOCK_DIAG_BY_FAMILY, flags, 0, 0) + body
+    flags = _Diag.REQUEST | (0 if dump is None else _Diag.DUMP)
+    return _MESSAGE.pack(length, _Diag.BY_FAMILY, flags, 0, 0) + body
 
 
 def read_answer(data: bytes) -> SocketState | None:
     """The state in an answer of the kernel; None where the mover has the socket no longer."""
-    if len(data) < _MESSAGE.size + _ANSWER_BYTES or data[_MESSAGE.size + _STATE] not in _OPEN:
+    if len(data) < _MESSAGE.size + _Place.END or data[_MESSAGE.size + _Place.STATE] not in _OPEN:
         return None
     return _read_state(data)
 
@@ -115,12 +122,12 @@ def read_named(data: bytes) -> tuple[SocketName, SocketState] | None:
     state = _read_state(data)
     if state is None:
         return None
-    mover_port, client_port, mover, client = _ENDS.unpack_from(data, _MESSAGE.size + _ENDS_AT)
+    mover_port, client_port, mover, client = _ENDS.unpack_from(data, _MESSAGE.size + _Place.ENDS)
     addresses = []
     for packed in (client, mover):
         if data[_MESSAGE.size] == socket.AF_INET:
             addresses.append(socket.inet_ntop(socket.AF_INET, packed[:4]))
-        elif packed.startswith(_MAPPED):
+        elif packed.startswith(bytes(10) + b"\xff\xff"):
             addresses.append(socket.inet_ntop(socket.AF_INET, packed[12:]))
         else:
             addresses.append(socket.inet_ntop(socket.AF_INET6, packed))
@@ -128,18 +135,18 @@ def read_named(data: bytes) -> tuple[SocketName, SocketState] | None:
 
 
 def _read_state(data: bytes) -> SocketState | None:
-    if len(data) < _MESSAGE.size + _ANSWER_BYTES:
+    if len(data) < _MESSAGE.size + _Place.END:
         return None
     length, kind, *_ = _MESSAGE.unpack_from(data)
     at = _MESSAGE.size
-    if kind == _NLMSG_ERROR:
+    if kind == _Diag.ERROR:
         return None
-    (queued,) = struct.unpack_from("=I", data, at + _UNACKNOWLEDGED)
-    at += _ANSWER_BYTES
+    (queued,) = struct.unpack_from("=I", data, at + _Place.UNACKNOWLEDGED)
+    at += _Place.END
     while at + _ATTRIBUTE.size <= min(length, len(data)):
         size, name = _ATTRIBUTE.unpack_from(data, at)
-        if name == _INET_DIAG_INFO and size >= _ATTRIBUTE.size + _BYTES_ACKED + 8:
-            (acked,) = struct.unpack_from("=Q", data, at + _ATTRIBUTE.size + _BYTES_ACKED)
+        if name == _Diag.INFO and size >= _ATTRIBUTE.size + _Place.BYTES_ACKED + 8:
+            (acked,) = struct.unpack_from("=Q", data, at + _ATTRIBUTE.size + _Place.BYTES_ACKED)
             return SocketState(acked, queued)
         if size < _ATTRIBUTE.size:
             break
@@ -166,7 +173,7 @@ class InetDiag:
         with contextlib.suppress(OSError, AttributeError):
             self._socket = _diag_socket(0)
         with contextlib.suppress(OSError, AttributeError):
-            self._news = _diag_socket(_DESTROYED)
+            self._news = _diag_socket(_Diag.DESTROYED)
             self._reactor.addReader(self)
 
     def look(self, name: SocketName) -> SocketState | None:
@@ -204,7 +211,7 @@ class InetDiag:
             data = self._socket.recv(65_536)
             while data:
                 length, kind, *_ = _MESSAGE.unpack_from(data)
-                if kind in (_NLMSG_ERROR, _NLMSG_DONE) or length < _MESSAGE.size:
+                if kind in (_Diag.ERROR, _Diag.DONE) or length < _MESSAGE.size:
                     return found
                 one = read_named(data[:length])
                 if one is not None:
@@ -233,7 +240,8 @@ class InetDiag:
 
     def doRead(self) -> None:
         """Read what has come."""
-        for _ in range(_READ_AT_ONCE):
+        # Below 1 ms in one go.
+        for _ in range(100):
             if self._news is None:
                 return
             try:
@@ -252,7 +260,7 @@ class InetDiag:
 
 
 def _diag_socket(groups: int) -> socket.socket:
-    one = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG)
+    one = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _Diag.NETLINK)
     one.setblocking(False)
     if groups:
         one.bind((0, groups))

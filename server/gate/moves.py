@@ -5,7 +5,8 @@ mover's report. Where the report is lost, it ends by its socket: the mover has c
 another answer on it, or has sent nothing for a long time. Streams of one HTTP/2 connection share
 what the connection delivers evenly, until their reports tell them apart.
 
-Law: each body ends exactly once, and none outlives its socket by more than `GONE_S` and one look.
+Law: each body ends exactly once, and none outlives its socket by more than `TUNING.gone_s` and
+one look.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -24,20 +26,28 @@ from .inet_diag import SocketName, SocketState
 from .reports import EndReport
 
 _log = Logger()
-#: The report of a body whose socket is gone may still come: nginx finds that a client has left when
-#: it sends next, which `limit_rate` puts off. With the look once a second a slot is free after 5 s.
-GONE_S = 3.5
-#: A mover that has nothing unacknowledged and sends nothing for this long has given up: nginx
-#: cuts a client that takes nothing after 60 s (`send_timeout`).
-SILENT_S = 75.0
-#: Connections are looked at in turns: each once a second.
-_TURN_S = 0.25
-_TURNS = 4
-#: A body asks the kernel no more often.
-_FRESH_S = 0.1
-#: A body that cannot be seen from here is given up when a client this slow would have it.
-_UNSEEN_BYTES_S = 10_000.0
-_SENT_WELL = frozenset({200, 206})
+
+
+class MoveTuning(NamedTuple):
+    """When a body without a report is over, and how often sockets are looked at."""
+
+    #: The report of a body whose socket is gone may still come: nginx finds that a client has left
+    #: when it sends next, which `limit_rate` puts off. With the look once a second a slot is free
+    #: after 5 s.
+    gone_s: float = 3.5
+    #: A mover that has nothing unacknowledged and sends nothing for this long has given up: nginx
+    #: cuts a client that takes nothing after 60 s (`send_timeout`).
+    silent_s: float = 75.0
+    #: Connections are looked at in turns: each once a second.
+    turn_s: float = 0.25
+    turns: int = 4
+    #: A body asks the kernel no more often.
+    fresh_s: float = 0.1
+    #: A body that cannot be seen from here is given up when a client this slow would have it.
+    unseen_bytes_s: float = 10_000.0
+
+
+TUNING = MoveTuning()
 
 
 class MovedOn(msgspec.Struct, frozen=True):
@@ -64,8 +74,6 @@ class MoveCounts:
     unreported: int = 0
     #: The mover began nothing.
     unclaimed: int = 0
-    #: Reports of no body that is under way.
-    unknown_reports: int = 0
 
 
 class MovedBody:
@@ -191,7 +199,7 @@ class Moves:
         self._connections: dict[MoverConnection, None] = {}
         self._by_name: dict[SocketName, MoverConnection] = {}
         self._turn: list[MoverConnection] = []
-        self._repeat = Repeat(clock, _TURN_S, self._take_turn)
+        self._repeat = Repeat(clock, TUNING.turn_s, self._take_turn)
 
     def __len__(self) -> int:
         return len(self._bodies)
@@ -253,10 +261,9 @@ class Moves:
         """A mover says that a body is over."""
         body = self._bodies.get(report.lease)
         if body is None:
-            self.counts.unknown_reports += 1
             return
         self.counts.reported += 1
-        well = report.status in _SENT_WELL
+        well = report.status in (200, 206)
         if not well:
             _log.warn(
                 "The mover answered {status} for {target}: can it read the file, and is its root "
@@ -287,7 +294,7 @@ class Moves:
     def refresh(self, connection: MoverConnection) -> None:
         """Ask the kernel how far the bodies of a connection are, unless that was just asked."""
         now = self._clock.seconds()
-        if now - connection.looked_s >= _FRESH_S:
+        if now - connection.looked_s >= TUNING.fresh_s:
             self._refresh(connection, now)
 
     def _refresh(self, connection: MoverConnection, now: float) -> None:
@@ -323,7 +330,7 @@ class Moves:
         """Look at some of the connections; at each of them once a second."""
         if not self._turn:
             self._turn = list(self._connections)
-        count = -(-len(self._connections) // _TURNS)
+        count = -(-len(self._connections) // TUNING.turns)
         now = self._clock.seconds()
         looked, self._turn = self._turn[:count], self._turn[count:]
         for connection in looked:
@@ -334,7 +341,7 @@ class Moves:
     def _judge(self, body: MovedBody, connection: MoverConnection, now: float) -> None:
         """End a body whose report was lost."""
         if body.followed_s is not None:
-            if now - body.followed_s >= GONE_S:
+            if now - body.followed_s >= TUNING.gone_s:
                 self._unreported(body, complete=True)
         elif connection.where.assumed_bytes_s:
             sent = int((now - body.began_s) * connection.where.assumed_bytes_s)
@@ -342,26 +349,27 @@ class Moves:
             if sent >= body.total_bytes:
                 self.end(body, body.total_bytes, complete=True)
         elif not connection.seen:
-            patience_s = self._claim_s + body.total_bytes / _UNSEEN_BYTES_S
+            patience_s = self._claim_s + body.total_bytes / TUNING.unseen_bytes_s
             if now - body.began_s >= patience_s:
                 self._unreported(body, complete=False)
         elif connection.gone_s is not None:
-            if now - connection.gone_s >= GONE_S:
-                alone = len(connection.bodies) == 1
-                all_came = alone and connection.since_bytes >= body.total_bytes
-                self._unreported(body, complete=all_came)
+            if now - connection.gone_s >= TUNING.gone_s:
+                self._unreported(body, complete=_has_all(body, connection))
         elif connection.queued_bytes == 0 and now - connection.moved_s >= self._claim_s:
             if connection.since_bytes == 0:
                 self.counts.unclaimed += 1
                 self.end(body, 0, complete=False)
-            elif now - connection.moved_s >= SILENT_S:
-                alone = len(connection.bodies) == 1
-                all_came = alone and connection.since_bytes >= body.total_bytes
-                self._unreported(body, complete=all_came)
+            elif now - connection.moved_s >= TUNING.silent_s:
+                self._unreported(body, complete=_has_all(body, connection))
 
     def _unreported(self, body: MovedBody, *, complete: bool) -> None:
         self.counts.unreported += 1
         self.end(body, body.total_bytes if complete else body.sent_bytes, complete=complete)
+
+
+def _has_all(body: MovedBody, connection: MoverConnection) -> bool:
+    """Whether a body that is alone on its connection has come whole."""
+    return len(connection.bodies) == 1 and connection.since_bytes >= body.total_bytes
 
 
 def _spread(count: int, bodies: list[MovedBody]) -> int:

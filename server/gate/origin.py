@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -30,19 +31,27 @@ from .check import connection_to
 from .signing import Signer, url_below
 
 _log = Logger()
-#: How long an answer counts, and one that says that nothing is there.
-FRESH_S = 30.0
-MISSING_S = 5.0
-#: When a body starts, an older answer is asked for again: its client may have waited meanwhile.
-START_FRESH_S = 2.0
-#: While the origin fails, what it said last counts this long (RFC 5861, `stale-if-error`).
-STALE_S = 3600.0
-#: An origin that takes longer is slow; clients of unknown files get 503.
-ANSWER_S = 10.0
-_THREADS = 8
-#: Questions that may wait for a thread: 20 s of them where each takes 0.1 s.
-_MOST_WAITING = 1600
-_MOST_KNOWN = 20_000
+
+
+class OriginTuning(NamedTuple):
+    """How long answers of the origin count, and how many questions wait."""
+
+    #: How long an answer counts, and one that says that nothing is there.
+    fresh_s: float = 30.0
+    missing_s: float = 5.0
+    #: When a body starts, an older answer is asked for again: its client may have waited meanwhile.
+    start_fresh_s: float = 2.0
+    #: While the origin fails, what it said last counts this long (RFC 5861, `stale-if-error`).
+    stale_s: float = 3600.0
+    #: An origin that takes longer is slow; clients of unknown files get 503.
+    answer_s: float = 10.0
+    threads: int = 8
+    #: Questions that may wait for a thread: 20 s of them where each takes 0.1 s.
+    most_waiting: int = 1600
+    most_known: int = 20_000
+
+
+TUNING = OriginTuning()
 #: How a tag ends that stands for none or a weak one of the origin, which does not know it.
 _OWN_TAG = '-w"'
 #: 403 is what S3 says of a missing file to those who may not list the bucket.
@@ -68,7 +77,7 @@ class OriginAnswer:
 def ask(url: str, path: bytes) -> Representation | None:
     """What is at this URL, asked now; blocks. None: nothing. Raises OriginFault."""
     parts = urlsplit(url)
-    with contextlib.closing(connection_to(parts, ANSWER_S)) as connection:
+    with contextlib.closing(connection_to(parts, TUNING.answer_s)) as connection:
         target = parts.path + (f"?{parts.query}" if parts.query else "")
         try:
             fields = {"Accept-Encoding": "identity", "User-Agent": "Tidegate"}
@@ -107,7 +116,7 @@ class HeadRequests:
 
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
-        self._pool = disk_pool(_THREADS, "origin")
+        self._pool = disk_pool(TUNING.threads, "origin")
 
     def __call__(self, url: str, path: bytes) -> Deferred[Representation | None]:
         """`ask`; fires on the reactor's thread."""
@@ -135,7 +144,7 @@ class OriginStore:
         self._sign = sign
         self._now = now
         self._heads = heads
-        self._known: BoundedTable[bytes, OriginAnswer] = BoundedTable(_MOST_KNOWN)
+        self._known: BoundedTable[bytes, OriginAnswer] = BoundedTable(TUNING.most_known)
         self._asking: dict[bytes, Waiters[Representation | None]] = {}
         self._told = False
 
@@ -163,7 +172,7 @@ class OriginStore:
         known = self._known.get(rep.path)
         if known is None or known.rep != rep or not self._is_fresh(known):
             return False
-        if self._clock.seconds() - known.held_s < START_FRESH_S:
+        if self._clock.seconds() - known.held_s < TUNING.start_fresh_s:
             return True
         self._known[rep.path] = OriginAnswer(rep, known.asked_s, -math.inf)
         return False
@@ -180,7 +189,7 @@ class OriginStore:
             return succeed(known.rep)
         waiters = self._asking.get(path)
         if waiters is None:
-            if len(self._asking) >= _MOST_WAITING:
+            if len(self._asking) >= TUNING.most_waiting:
                 detail = "The server asks its origin for too many files; come back soon."
                 return fail(OriginFault(detail))
             waiters = self._asking[path] = Waiters()
@@ -193,7 +202,7 @@ class OriginStore:
         return waiters.wait()
 
     def _is_fresh(self, known: OriginAnswer) -> bool:
-        most_s = MISSING_S if known.rep is None else FRESH_S
+        most_s = TUNING.missing_s if known.rep is None else TUNING.fresh_s
         return self._clock.seconds() - known.held_s < most_s
 
     def _keep(self, path: bytes, rep: Representation | None) -> None:
@@ -210,7 +219,7 @@ class OriginStore:
             self._told = True
             _log.warn("The origin has a fault: {fault}.", fault=failure.getErrorMessage())
         now, known = self._clock.seconds(), self._known.get(path)
-        if known is not None and known.rep is not None and now - known.asked_s < STALE_S:
+        if known is not None and known.rep is not None and now - known.asked_s < TUNING.stale_s:
             self._known[path] = OriginAnswer(known.rep, known.asked_s, now)
             self._asking.pop(path).tell(known.rep)
         else:

@@ -19,10 +19,6 @@ import msgspec
 
 from ..http.clock import Reactor
 
-#: A datagram is a line of a log: nginx sends no more than this.
-_MOST_BYTES = 4096
-#: Datagrams that are read in one go, about 1 ms: requests are answered before the rest is read.
-_READ_AT_ONCE = 100
 #: What the end of a line is: lease, status, bytes, whether all was sent. nginx says `OK` for that,
 #: HAProxy `--`. Apache and lighttpd say whether the connection is kept (`+`) or closed (`-`), and
 #: `X` for a client that left; HAProxy has two letters for what went wrong. Envoy says `-`, or names
@@ -31,7 +27,6 @@ _LINE = re.compile(
     rb"tidegate: ([0-9a-f]{32}) ([0-9]{3}) ([0-9]{1,18}) "
     rb"(?:(OK|--?|\+)|[A-Za-z,-]{1,40})?(?:\s*\Z|;)"
 )
-_LEASE = re.compile(r"[0-9a-f]{32}")
 
 
 class EndReport(msgspec.Struct, frozen=True):
@@ -65,7 +60,7 @@ def _read_entry(data: bytes) -> EndReport | None:
         status, sent = entry["status"], entry["size"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    if not (isinstance(lease, str) and _LEASE.fullmatch(lease)):
+    if not (isinstance(lease, str) and re.fullmatch(r"[0-9a-f]{32}", lease)):
         return None
     if type(status) is not int or type(sent) is not int or min(status, sent) < 0:
         return None
@@ -92,8 +87,6 @@ class ReportSocket:
         self._path = path
         self._address = address
         self._socket: socket.socket | None = None
-        #: Datagrams that no report was in.
-        self.unreadable_total = 0
 
     def open(self) -> None:
         """Begin to receive. Raises OSError."""
@@ -141,17 +134,17 @@ class ReportSocket:
 
     def doRead(self) -> None:
         """Read what has come."""
-        for _ in range(_READ_AT_ONCE):
+        # About 1 ms in one go: requests are answered before the rest is read.
+        for _ in range(100):
             if self._socket is None:
                 return
             try:
-                data = self._socket.recv(_MOST_BYTES)
+                # A line of a log: nginx sends no more than this.
+                data = self._socket.recv(4096)
             except OSError:
                 return
             report = read_report(data)
-            if report is None:
-                self.unreadable_total += 1
-            else:
+            if report is not None:
                 self._receive(report)
 
     def connectionLost(self, reason: object) -> None:
