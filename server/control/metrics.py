@@ -23,8 +23,8 @@ _FIGURES = (
     ("tidegate_slots", "Downloads that may run at once.", "slots"),
     ("tidegate_slots_large", "Slots that large downloads may take.", "large_slots"),
     ("tidegate_downloads_paused", "Downloads that the policy has paused.", "paused"),
-    ("tidegate_ready_list_target", "Tickets to be kept ready.", "ready_target"),
-    ("tidegate_no_show_ratio", "Ready tickets nobody came for.", "no_show_fraction"),
+    ("tidegate_ready_list_target", "Tickets that the policy keeps ready.", "ready_target"),
+    ("tidegate_no_show_ratio", "Share of ready tickets that nobody came for.", "no_show_fraction"),
     (
         "tidegate_eta_within_p90_ratio",
         "Share of clients that started before the 90 % bound they were told.",
@@ -54,7 +54,7 @@ _FIGURES = (
     ),
     ("tidegate_offers", "Requests to start a download.", "offers_total"),
     ("tidegate_completions", "Leases that delivered all they asked for.", "completed_total"),
-    ("tidegate_downloads_begun", "Downloads begun, by file counts.", "begun_downloads_total"),
+    ("tidegate_downloads_begun", "Downloads begun, as on the Files page.", "begun_downloads_total"),
     (
         "tidegate_downloads_complete",
         "Whole files delivered, each under one lease.",
@@ -65,15 +65,15 @@ _FIGURES = (
     ("tidegate_tickets_expired", "Tickets that expired.", "tickets_expired_total"),
     ("tidegate_early_polls", "Visits before the promised time.", "early_polls_total"),
     ("tidegate_goodput_bytes_per_second", "Bytes that leave, measured.", "goodput_bytes_s"),
-    ("tidegate_capacity_bytes_per_second", "What may leave at most.", "capacity_bytes_s"),
+    ("tidegate_capacity_bytes_per_second", "The cap on what leaves.", "capacity_bytes_s"),
     (
         "tidegate_transfers_misplaced",
-        "Transfers that the pacer would forget; a fault of the server.",
+        "Transfers that the pacer would forget: 0, or the server has a fault.",
         "transfers_misplaced",
     ),
     (
         "tidegate_transfers_starved",
-        "Turns given to transfers that had starved under the cap.",
+        "Turns given to downloads that had waited 4 s for one under the cap.",
         "transfers_starved_total",
     ),
     (
@@ -107,7 +107,7 @@ _FIGURES = (
     ("tidegate_doors_closed", "Whether nobody may start, for maintenance.", "closed"),
     ("tidegate_draining", "Whether the server finishes what runs, to stop or restart.", "draining"),
     ("tidegate_store_up", "Whether the database takes writes.", "store_up"),
-    ("tidegate_settings_revision", "Settings in force.", "settings_revision"),
+    ("tidegate_settings_revision", "The revision of the settings in force.", "settings_revision"),
 )
 #: Name, help, label, and the figure of each of its values.
 _BY_LABEL = (
@@ -147,11 +147,7 @@ _OF_NODES = (
 _OF_FLEET = (
     ("tidegate_nodes", "Nodes that are connected.", "nodes"),
     ("tidegate_leader_epoch", "Leaders up to now.", "epoch"),
-    (
-        "tidegate_fleet_up",
-        "Whether all nodes are here.",
-        "fleet_up",
-    ),
+    ("tidegate_fleet_up", "Whether all nodes are here.", "fleet_up"),
 )
 
 

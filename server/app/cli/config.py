@@ -11,7 +11,6 @@ import click
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from ....policies.settings import unit_of
 from ...admission.client_programs import ToolRule
 from ...admission.rules import Rule
 from ..config import (
@@ -147,13 +146,13 @@ def manual() -> str:
         "Defaults < `tidegate.toml` (or `--config FILE`) < environment < flags. `tidegate config "
         "check` names every fault, `tidegate config show` says where each value came from, "
         "and which ones a revision of the admin page overrides. "
-        "`SIGHUP` reads everything again; a bad configuration changes nothing. The column "
-        "*reload* says `yes` where a setting follows at once, and `restart` where the log names "
-        "the changed setting and the next start uses it.",
+        "`SIGHUP` reads everything again; a bad configuration changes nothing. A setting follows "
+        "at once, or where the column *reload* says `restart`, at the next start.",
         "",
         "In the file, settings stand under their section (`[admission]`, `[holding]`, …); in the "
         "environment they are `TIDEGATE_NAME`, `TIDEGATE_SECTION__NAME`, and those of `admission` "
-        "also `TIDEGATE_NAME`. Sizes, rates and durations may carry units: `20KB`, `4MiB`, "
+        "also `TIDEGATE_NAME`. The end of a name says its unit: `_s` seconds, `_bytes`, `_bytes_s` "
+        "bytes per second. Values may carry others: `20KB`, `4MiB`, "
         '`100Mbit`, `12MB/s`, `15m`, `7d`. Where a value may be absent, `""`, `none` and `auto` '
         "say so.",
         "",
@@ -165,15 +164,14 @@ def manual() -> str:
         if head != section:
             section = head
             lines += ["", f"## `[{head}]`" if head else "## Top level", ""]
-            lines += ["| setting | default | unit | reload | |", "|---|---|---|---|---|"]
+            lines += ["| setting | default | reload | |", "|---|---|---|---|"]
         field = field_of(name)
         assert field is not None
-        unit = unit_of(field.json_schema_extra) or ""
         default = json.dumps(plain(value_of(ServerConfig(), name)))
         text = " ".join((field.description or "").split()).replace("|", "\\|")
         shown = "" if default == "null" else f"`{default}`"
-        reload = "restart" if name.partition(".")[0] in FIXED else "yes"
-        lines.append(f"| `{key}` | {shown} | {unit} | {reload} | {text}{_bounds(field)} |")
+        reload = "restart" if name.partition(".")[0] in FIXED else ""
+        lines.append(f"| `{key}` | {shown} | {reload} | {text}{_bounds(field)} |")
     for title, model in (("`[[rules]]`", Rule), ("`[[holding.tools]]`", ToolRule)):
         lines += ["", f"## {title}", "", "| key | default | |", "|---|---|---|"]
         for key, field in model.model_fields.items():
