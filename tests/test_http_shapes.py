@@ -373,7 +373,6 @@ def test_nothing_is_kept_of_what_is_missing_or_asked_for_once(tmp_path: Path) ->
         assert Answer(client.get(f"/{number}.bin")).body == BODY
         assert Answer(client.get(f"/none-{number}")).status == 404
     assert not bench.site._files._files
-    assert not bench.factory.remembered._answers
     assert not bench.tree._open
     for number in range(50):
         assert Answer(client.get(f"/{number}.bin")).body == BODY

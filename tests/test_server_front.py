@@ -346,12 +346,11 @@ def fill_nothing(bench: Bench, counting: Counting) -> Bench:
     return strict
 
 
-def test_a_hot_answer_is_looked_at_again_within_a_turn(bench: Bench) -> None:
+def test_a_hot_answer_is_over_when_its_file_changes(bench: Bench) -> None:
     client = Dialled(bench)
     for _ in range(40):
         client.get("/a.bin")
     bench.write("a.bin", b"new bytes", OLD_S + 5)
-    bench.clock.advance(0.02)
     assert Answer(client.get("/a.bin")).body == b"new bytes"
 
 
@@ -737,25 +736,6 @@ def test_who_looks_whether_the_port_is_open_leaves_nothing_behind(bench: Bench) 
     assert not logged
     assert not bench.factory.connections
     port.stopListening()
-
-
-def test_a_ready_answer_that_is_not_asked_for_gives_its_memory_back(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    ready = Ready(200, b"Content-Length: 2\r\n", b"ok", Plainly(lambda: True))
-    turns, date = bench.factory.turns, bench.factory.date_line
-    for _ in range(16):
-        joined = ready.again(turns, date, STAYS)
-    assert joined is not None
-    assert joined[0].endswith(b"\r\n\r\nok")
-    assert ready.again(turns, date, STAYS) is joined
-    assert _holds(ready, joined)
-    bench.clock.advance(0.02)
-    assert not _holds(ready, joined)
-
-
-def _holds(ready: Ready, parts: object) -> bool:
-    within = [one for one in gc.get_referents(ready) if isinstance(one, tuple)]
-    return any(part is parts for one in within for part in one)
 
 
 def test_a_hot_answer_has_the_fields_of_the_connection_that_asks(tmp_path: Path) -> None:

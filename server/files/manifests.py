@@ -26,7 +26,9 @@ from ...protocol.manifest import (
     encode_metalink,
     encode_sums,
 )
+from ..http.answers import Header
 from ..http.clock import Clock, Waiters, cancel
+from ..http.ready import Plainly, Ready, ready_of
 from ..http.request import Request
 from .conditions import verdict
 from .digests import DigestService, FileChanged
@@ -40,7 +42,7 @@ from .tree import IsDirectory, NotHere, Tree
 _INDEX = b"index.meta4"
 _WAIT_S = 10.0
 _MOST_KEPT = 16
-#: What was made is used again for so long at the least: the fast path's own patience.
+#: What was made is used again for so long at the least.
 _LEAST_REUSE_S = 0.02
 #: Stands in kept bodies for how the server was called; `.invalid` is no host's name (RFC 2606).
 _SOME_ORIGIN = "http://this-server.invalid"
@@ -93,6 +95,9 @@ class GeneratedFiles:
         self._fields = fields
         self._reactor = reactor
         self._kept: dict[tuple[_Maker, bytes], _KeptBody] = {}
+        #: `SHA256SUMS` that were made before, by the path of a request.
+        self._ready: dict[bytes, Ready] = {}
+        self.ready: Callable[[bytes], Ready | None] = self._ready.get
         self._running: dict[bytes, Waiters[tuple[int, _Digested]]] = {}
 
     def answer(self, request: Request, parts: list[bytes]) -> bool:
@@ -156,15 +161,21 @@ class GeneratedFiles:
         url_path = url_of(b"/".join(folder))
         names, seen = {url_path, url_path.rstrip("/") + "/"}, self._visibility
 
-        def current() -> bool:
-            return (
-                self._kept.get(key) is kept
-                and self._is_current(folder, kept)
-                and not any(seen.hidden(one) or seen.secret(one) for one in names)
-            )
+        def is_shown() -> bool:
+            return not any(seen.hidden(one) or seen.secret(one) for one in names)
 
-        body = _at_origin(kept.body, request)
-        self._answer(request, kept.content_type, body, current if current() else None)
+        def is_current() -> bool:
+            return self._kept.get(key) is kept and self._is_current(folder, kept)
+
+        def is_watched() -> bool:
+            return self._tree.watch.watches(key[1])
+
+        fields = self._answer(request, kept.content_type, _at_origin(kept.body, request))
+        if key[0] == self._sums:
+            if len(self._ready) >= _MOST_KEPT:
+                self._ready.clear()
+            subject = Plainly(is_current, is_shown, is_watched)
+            self._ready[request.path] = ready_of(200, fields, kept.body, subject)
 
     def _is_current(self, folder: list[bytes], kept: _KeptBody) -> bool:
         """Whether what was made names what its directory has now."""
@@ -232,22 +243,23 @@ class GeneratedFiles:
         request: Request,
         content_type: bytes,
         body: bytes,
-        current: Callable[[], bool] | None = None,
-    ) -> None:
+    ) -> list[Header]:
+        """The fields that describe it, whatever the client's conditions say."""
         tag = hashlib.blake2b(body, digest_size=12).hexdigest()
-        fields = [
+        fields: list[Header] = [
             (b"ETag", f'"{tag}"'.encode("ascii")),
             (b"Cache-Control", b"no-cache"),
             (b"X-Content-Type-Options", b"nosniff"),
         ]
+        headers = [(b"Content-Type", content_type), *fields]
         status = verdict(request.headers, EntityTag(tag), 0) if not request.finished else 200
         if status == 412:
             request.refuse(412, "precondition-failed", "The file is not the one you named.")
         elif status == 304 and b"if-none-match" in request.headers:
-            request.respond(304, fields, current=current)
+            request.respond(304, fields)
         else:
-            headers = [(b"Content-Type", content_type), *fields]
-            request.respond(200, headers, body, current=current)
+            request.respond(200, headers, body)
+        return headers
 
     # -- waiting ----------------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ from ...protocol.errors import BadRange
 from ...protocol.headers import parse_http_date
 from ...protocol.manifest import FileDigests, Source
 from ...protocol.ranges import parse_range
-from ..http.answers import NOT_FOUND, Header, header_block, prefers_html, problem_answer
+from ..http.answers import NOT_FOUND, SERVER_LINE, Header, prefers_html, problem_answer
 from ..http.clock import Reactor
-from ..http.ready import Plainly, Ready
+from ..http.ready import AT_ONCE, Plainly, Ready, ready_of
 from ..http.request import Request
 from .body_start import FileStart, OnNoLease
 from .cache import FileCache
@@ -72,7 +72,6 @@ _MOST_PARTS = 2048
 _MOST_NOT_FOUND = 64
 #: Paths that were asked for once are told by a 32-bit number in this many places, 256 KiB in all.
 _SEEN_PLACES = 1 << 16
-_SERVER_LINE = b"Server: Tidegate\r\n"
 _LONG_TARGET_BYTES = 512
 _ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
 
@@ -130,6 +129,7 @@ class Site:
         self._files: FileCache[SiteFile] = FileCache(small_files_bytes)
         #: See `http.ready.Shortcut`.
         self.known = self._files.get
+        self.changes = tree.watch
         self._parts: dict[tuple[bytes, bytes], Ready] = {}
         self._not_found: dict[tuple[bool, bytes | None], Ready] = {}
         self._seen = array("I", bytes(4 * _SEEN_PLACES))
@@ -401,14 +401,15 @@ class Site:
         name = path[1:]
         if not name or b"%" in path or b"//" in path or path.startswith(b"/-/"):
             return None
+        if may_be_generated(name.rpartition(b"/")[2]):
+            return self._generated.ready(path) if is_plain else None
         place, mark = hash(path) & _SEEN_PLACES - 1, hash(path) >> 16 & 0xFFFFFFFF
         url_path = path.decode("ascii")
         if self.visibility.hidden(url_path):
             return None
         found = self.tree.read_new(url_path, BRIEF_BYTES)
         if found is False:
-            generated = may_be_generated(name.rpartition(b"/")[2])
-            return None if generated else self._nothing(accept, language)
+            return self._nothing(accept, language)
         if found is None or not is_plain:
             return None
         keeps = self._seen[place] == mark and len(path) < _LONG_TARGET_BYTES
@@ -423,15 +424,15 @@ class Site:
             return None
         if (keeps or codings is not None) and self.precompressed.has_any(rep.path):
             return None
-        if not admission.admit_again(rep, rep.size_bytes):
-            return None
-        admission.count_again(rep, rep.size_bytes, 1)
         if keeps:
             self._touched.serves(rep)
             file = SiteFile(self, rep, digests, body)
             self._files.keep(path, file)
             return file.whole
-        return Ready(200, self.head_of(rep, digests, rep.size_bytes), body, _NOBODY)
+        if not admission.admit_again(rep, rep.size_bytes):
+            return None
+        admission.count_again(rep, rep.size_bytes, 1)
+        return Ready(200, self.head_of(rep, digests, rep.size_bytes), body, AT_ONCE)
 
     def _nothing(self, accept: bytes | None, language: bytes | None) -> Ready:
         """The answer for a path that is not there."""
@@ -441,9 +442,7 @@ class Site:
             if len(self._not_found) >= _MOST_NOT_FOUND:
                 self._not_found.clear()
             fields, body = problem_answer(*NOT_FOUND, accept, language)
-            lines = _SERVER_LINE, header_block(fields), len(body)
-            head = b"%b%bContent-Length: %d\r\n" % lines
-            ready = self._not_found[kind] = Ready(404, head, body, _NOBODY)
+            ready = self._not_found[kind] = ready_of(404, fields, body)
         return ready
 
     def head_of(
@@ -455,8 +454,8 @@ class Site:
         """The fields of an answer about a file; `body_bytes` of None: it is unchanged."""
         kind, fields = self.fields.block(rep, digests)
         if body_bytes is None:
-            return _SERVER_LINE + fields
-        return b"%b%b%bContent-Length: %d\r\n" % (_SERVER_LINE, kind, fields, body_bytes)
+            return SERVER_LINE + fields
+        return b"%b%b%bContent-Length: %d\r\n" % (SERVER_LINE, kind, fields, body_bytes)
 
     def part_of(self, file: SiteFile, wanted: bytes) -> Ready | None:
         """The answer with one range of a known file; None: the parser's way."""
@@ -554,7 +553,7 @@ class SiteFile:
         self.digests = digests
         self.whole: Ready | None = None
         if body is not None:
-            self.whole = Ready(200, b"", body, _NOBODY)
+            self.whole = Ready(200, b"", body, AT_ONCE)
         self.describe(in_memory=body is not None)
 
     def describe(self, *, in_memory: bool) -> None:
@@ -595,12 +594,12 @@ class SiteFile:
         if unchanged:
             if self._unchanged is None:
                 fields = site.head_of(rep, self.digests, None)
-                self._unchanged = Ready(304, fields, b"", Plainly(self.current, self.is_plain))
+                self._unchanged = Ready(304, fields, b"", self._plainly())
             return self._unchanged
         if head is not None:
             if self._without_body is None:
                 fields = site.head_of(rep, self.digests, rep.size_bytes)
-                self._without_body = Ready(200, fields, b"", Plainly(self.current, self.is_plain))
+                self._without_body = Ready(200, fields, b"", self._plainly())
             return self._without_body
         if part is None:
             return self.whole
@@ -608,17 +607,24 @@ class SiteFile:
             return None
         return site.part_of(self, part)
 
+    def _plainly(self) -> Plainly:
+        return Plainly(self.current, self.is_plain, self.is_watched)
+
     def part_fields(self) -> bytes:
         """What all parts of the file have in their headers."""
         if self._part_fields is None:
             fields = self.site.fields.block(self.rep, self.digests)
-            self._part_fields = _SERVER_LINE + b"".join(fields)
+            self._part_fields = SERVER_LINE + b"".join(fields)
         return self._part_fields
 
     def current(self) -> bool:
         """See `Subject`."""
         rep = self.rep
         return self.site.tree.has(rep.path, rep.key) and self.has_current_fields()
+
+    def is_watched(self) -> bool:
+        """See `Subject`."""
+        return self.site.tree.watch.watches(self.rep.path.rpartition(b"/")[0])
 
     def has_current_fields(self) -> bool:
         """Whether the fields beside the body of the file still hold."""
@@ -637,11 +643,12 @@ class SiteFile:
 class SitePart:
     """A part of a file, or all of it; a `ready.Subject`."""
 
-    __slots__ = ("_start", "_stop", "current", "file")
+    __slots__ = ("_start", "_stop", "current", "file", "is_watched")
 
     def __init__(self, file: SiteFile, start: int, stop: int) -> None:
         self.file = file
         self.current = file.current
+        self.is_watched = file.is_watched
         self._start = start
         self._stop = stop
 
@@ -665,9 +672,6 @@ class SitePart:
         if not file.has_current_fields():
             return None
         return file.site.tree.read_again(rep.path, rep.key, self._start, self._stop)
-
-
-_NOBODY = Plainly(lambda: True)
 
 
 @lru_cache(maxsize=1024)

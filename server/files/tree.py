@@ -22,6 +22,7 @@ from typing import Literal
 from urllib.parse import unquote_to_bytes
 
 from ...protocol.errors import ProtocolError
+from .folder_watch import FolderWatch
 from .openfile import OpenFile, TagOf, key_of, local_tag, read_at_hand
 from .paths import url_of
 from .transfer import FileKey, Representation
@@ -136,6 +137,8 @@ class Tree:
     ) -> None:
         self._name = os.path.abspath(os.fsencode(root))
         self._prefix = self._name + b"/"
+        #: Tells when a content changes that `has` was asked about.
+        self.watch = FolderWatch(self._prefix)
         self.root = os.path.realpath(self._name)
         self._show_hidden = show_hidden
         self._most_open = most_open

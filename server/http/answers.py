@@ -17,6 +17,7 @@ STATUS_LINE: Mapping[int, bytes] = {
     int(status): f"HTTP/1.1 {int(status)} {status.phrase}".encode("ascii") for status in HTTPStatus
 }
 
+SERVER_LINE = b"Server: Tidegate\r\n"
 PROBLEM_JSON = problems.MEDIA_TYPE.encode("ascii")
 HTML = b"text/html; charset=utf-8"
 NO_STORE: Header = (b"Cache-Control", b"no-store")

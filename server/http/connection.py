@@ -18,14 +18,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from ...protocol.errors import ProtocolError
-from .answers import Header, header_block, status_line
+from .answers import SERVER_LINE, Header, header_block, status_line
 from .factory import REQUEST_BYTES, HttpFactory
 from .outbox import PIECE_BYTES, Outbox, queued_bytes
 from .parser import RequestParser
 from .proxies import Preface, read_preface
-from .ready import JOINED_BYTES, Plainly, Ready, remembered_key
+from .ready import JOINED_BYTES
 from .request import Request
-from .request_shape import recognise
 from .tls import AwaitedHello, TlsServer
 
 _NEVER = float("inf")
@@ -80,7 +79,6 @@ class HttpConnection:
         "_paused",
         "_peer_closed",
         "_preface",
-        "_raw",
         "_room_call",
         "_stage",
         "_tls",
@@ -149,8 +147,6 @@ class HttpConnection:
         #: The request that is being answered.
         self._current: Request | None = None
         self._stage = 0
-        #: The bytes of the request that is being answered, where they came alone and whole.
-        self._raw: bytes | None = None
         self._flushed_call: Callable[[], None] | None = None
         self._room_call: Callable[[], None] | None = None
         self._chunked = False
@@ -253,10 +249,8 @@ class HttpConnection:
                 self._paused = True
                 self._watch()
             return
-        self._raw = data if self.idle else None
         self.idle = False
         self._feed()
-        self._raw = None
 
     def _read_preface(self, data: bytes) -> bytes:
         """Take a proxy's word for who the client is; what follows it, if it is there yet."""
@@ -471,8 +465,6 @@ class HttpConnection:
                     keep_alive=message.keep_alive,
                     http10=message.http10,
                 )
-                if self._raw is not None and not parser.quiet:
-                    self._raw = None
                 self._dispatch(request)
         finally:
             self._feeding = False
@@ -684,13 +676,10 @@ class HttpConnection:
         body: bytes,
         *,
         close: bool,
-        current: Callable[[], bool] | None = None,
     ) -> None:
         """Send a whole answer and finish the request."""
         if close:
             request.keep_alive = False
-        if current is not None and self.shortcut and self._raw is not None:
-            self._remember(request, status, headers, body, current)
         if status in _BODILESS:
             head = self._head(request, status, headers, None, bodiless=True)
         else:
@@ -702,24 +691,6 @@ class HttpConnection:
         request.bytes_out = len(body)
         self.send_both(head, body)
         self.finish(request)
-
-    def _remember(
-        self,
-        request: Request,
-        status: int,
-        headers: Iterable[Header],
-        body: bytes,
-        current: Callable[[], bool],
-    ) -> None:
-        """Have the loop give this answer to the same request while `current` says so."""
-        found = None if self._raw is None or request.dripped else recognise(self._raw)
-        if found is not None:
-            bodiless = status in _BODILESS
-            framing = b"" if bodiless else b"Content-Length: %d\r\n" % len(body)
-            fields = b"%b%b%b" % (self.factory.server_line, header_block(headers), framing)
-            body = b"" if bodiless or request.method == b"HEAD" else body
-            ready = Ready(status, fields, body, Plainly(current))
-            self.factory.remembered.keep(remembered_key(request.is_tls, found), ready)
 
     def begin(
         self,
@@ -759,7 +730,7 @@ class HttpConnection:
             start = b"%b\r\n%b%b" % (
                 status_line(status),
                 self.date_line,
-                self.factory.server_line,
+                SERVER_LINE,
             )
         request.status = status
         if length is not None:
@@ -785,7 +756,7 @@ class HttpConnection:
             line = b"%b\r\n%b%b%b" % (
                 status_line(status),
                 self.date_line,
-                self.factory.server_line,
+                SERVER_LINE,
                 line,
             )
         self.send(line)

@@ -18,7 +18,7 @@ from .large_bodies import LargeBodies
 from .limits import HttpLimits
 from .prefix_shares import PrefixShares
 from .proxies import TrustedProxies, block_of, prefixes_of
-from .ready import Remembered, Shortcut, Turns
+from .ready import Shortcut, Turns
 from .request import Request
 from .request_shape import MOST_BYTES, MOST_FIELDS, MOST_TARGET_BYTES
 from .unarrived import UnarrivedAnswers
@@ -224,7 +224,6 @@ class HttpFactory:
         self._denylist = denylist
         if denylist is not None:
             denylist.on_added(self._judge_shortcuts)
-        self.server_line = b"Server: Tidegate\r\n"
         self.connections: set[CountedConnection] = set()
         self.per_address: AddressCounts = per_address if per_address is not None else OwnCounts()
         self._handshakes: PrefixShares[CountedConnection] = PrefixShares()
@@ -240,7 +239,6 @@ class HttpFactory:
         self._hsts_line = b"Strict-Transport-Security: max-age=%d\r\n" % hsts_s if hsts_s else b""
         self.turns = Turns(reactor, lambda sent_bytes: charge(sent_bytes) if charge else None)
         self.shortcut = shortcut
-        self.remembered = Remembered()
         self._sweeper: Any = None
         self._to_sweep: list[CountedConnection] = []
         self._tell_time()
@@ -397,7 +395,6 @@ class HttpFactory:
         """Close idle connections now, and every other one after the answer it is giving."""
         self.draining = True
         self.turns.close_books()
-        self.remembered.forget_all()
         self._judge_shortcuts()
         for connection in tuple(self.connections):
             connection.close_if_idle()

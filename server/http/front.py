@@ -26,7 +26,7 @@ from .connection import BLOCKED, HttpConnection
 from .factory import REQUEST_BYTES, HttpFactory
 from .outbox import PIECE_BYTES
 from .parsing import valid_host
-from .ready import CLOSES, JOINED_BYTES, STAYS, ending_of, remembered_key
+from .ready import AT_ONCE, CLOSES, JOINED_BYTES, STAYS, ending_of
 from .request_shape import forwarding_fields, recognise
 
 if TYPE_CHECKING:
@@ -136,6 +136,13 @@ class Front:
         self._connections: dict[int, HttpConnection] = {}
         self._ports: dict[int, Port] = {}
         self._reading = False
+        #: How the epoll says that known files may have changed, and since which turn they are all
+        #: compared because of that. It is told once a turn: a folder may change all the time.
+        self._change = (-1, _IN)
+        self._changed: int | None = None
+        if shortcuts and factory.shortcut is not None and factory.shortcut.changes.fd >= 0:
+            self._change = factory.shortcut.changes.fd, _IN
+            self._epoll.register(self._change[0], _IN | select.EPOLLONESHOT)
         #: The last Host that was found to be valid: most clients send the same.
         self._valid_host = b""
 
@@ -204,7 +211,21 @@ class Front:
             if time.monotonic() >= until_s:
                 break
 
+    def _compare_anew(self) -> None:
+        """Files have changed that are known, or so it may be."""
+        self._factory.turns.version += 1
+        number = self._factory.turns.number
+        if self._changed is None:
+            self._changed = number
+        elif self._changed != number:
+            self._changed = None
+            assert self._factory.shortcut is not None
+            self._factory.shortcut.changes.read()
+            self._epoll.modify(self._change[0], _IN | select.EPOLLONESHOT)
+
     def _deal_with(self, batch: list[tuple[int, int]]) -> None:
+        if self._changed is not None or self._change in batch:
+            self._compare_anew()
         connections = self._connections
         for fd, events in batch:
             connection = connections.get(fd)
@@ -451,21 +472,18 @@ class Front:
                 if is_plain
                 else file.answer_to(head, none_match, since, part, client, agent)
             )
-        else:
-            ready = factory.remembered.get(remembered_key(is_tls, found))
-        is_first = ready is None and file is None and head is None and not requests.busy
-        if is_first:
+        elif head is None and not requests.busy:
             ready = shortcut.first(path, accept, language, codings, is_plain)
+        else:
+            return None
         if ready is None or (requests.busy and not requests.passes(client)):
             return None
         ending = STAYS if kept is None and old is None else ending_of(old, kept)
-        if is_first:
+        if ready.subject is AT_ONCE:
             parts = ready.parts(ready.body or b"", date_line, ending)
         else:
             again = ready.again(factory.turns, date_line, ending)
             if again is None:
-                if file is None:
-                    factory.remembered.forget(remembered_key(is_tls, found))
                 return None
             parts = again
         count = len(parts[0]) + len(parts[1])

@@ -5,12 +5,11 @@ The laws, which `tests/test_twins_http.py` holds against a server that parses ev
 - *What is answered*: requests that `request_shape.recognise` understands as a whole, in their
   order, on a connection on which no answer is due. Everything else goes to the parser.
 - *What an answer may depend on*: path, method, conditions and range of the request, and the state
-  of the file. Other answers that may be repeated also depend on query, host, `Accept`,
-  `Accept-Language` and encryption, see `Remembered`. None depends on who asks: a request with a
-  ticket, pass or cookie of this server is parsed, and so is all that a blocked peer or client
-  sends. A trusted proxy's fields name the client, who is charged and logged; no others count.
-- *Never stale*: `current` is asked before each answer (or `read`, which opens the file anew). From
-  the seventeenth answer within 20 ms on it is not asked again in these 20 ms.
+  of the file. None depends on who asks: a request with a ticket, pass or cookie of this server is
+  parsed, and so is all that a blocked peer or client sends. A trusted proxy's fields name the
+  client, who is charged and logged; no others count.
+- *Never stale*: `current` is asked before each answer (or `read`, which opens the file anew). Of a
+  subject that is watched it is asked when `Changes` has told of one, and once a second.
 - *Never forbidden*: `admit` is asked before each answer, and of a file it looks at the rules. A
   draining server gives none.
 - *Bounded*: bodies are kept by the cache of their subject, or for 20 ms. The first request for a
@@ -19,13 +18,12 @@ The laws, which `tests/test_twins_http.py` holds against a server that parses ev
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .answers import status_line
+from .answers import SERVER_LINE, Header, header_block, status_line
 from .clock import Clock
 
 
@@ -35,9 +33,8 @@ class TurnTuning:
 
     #: A turn, in seconds.
     turn_s: float = 0.02
-    #: So often in a turn an answer is compared with its file.
-    looks: int = 16
-    #: Uses are reported this many turns after the first: after a second.
+    #: Uses are reported this many turns after the first, and what is watched is compared again:
+    #: after a second.
     report_turns: int = 50
     #: Bytes that left are charged at the end of a turn, or when they are as many as this.
     charge_bytes: int = 64 * 1024
@@ -46,12 +43,8 @@ class TurnTuning:
 
 
 _TUNING = TurnTuning()
-_LOOKS = _TUNING.looks
 #: A body up to this size is joined with its header, which costs less than two pieces to send.
 JOINED_BYTES = 16 * 1024
-#: Remembered answers that are no files: how many, and the bytes of their bodies.
-_MOST_REMEMBERED = 1024
-_REMEMBERED_BYTES = 8 << 20
 #: How a header ends, by what becomes of the connection.
 STAYS = b"\r\n"
 CLOSES = b"Connection: close\r\n\r\n"
@@ -77,6 +70,8 @@ class Turns:
 
     def __init__(self, reactor: Clock, ended: Callable[[int], None]) -> None:
         self.number = 0
+        #: Grows when a subject that is watched may have changed, and at least once a second.
+        self.version = 0
         #: What has left in this turn and was not charged yet, and what was.
         self.sent_bytes = 0
         self._told_bytes = 0
@@ -87,12 +82,6 @@ class Turns:
         #: Since which turn each has to be told of.
         self._used: deque[tuple[int, Ready]] = deque()
         self._call: Any = None
-
-    def look(self) -> int:
-        """A request has come: turns pass from now on. The number of this one."""
-        if self._call is None:
-            self._call = self._reactor.callLater(_TUNING.turn_s, self._end)
-        return self.number
 
     def used(self, ready: Ready) -> None:
         """This one was given for the first time since the books were closed."""
@@ -106,10 +95,6 @@ class Turns:
         self._held.append(ready)
         return True
 
-    def keeps(self, ready: Ready) -> None:
-        """It is hot, and keeps what it sends until the turn is over."""
-        self._held.append(ready)
-
     def close_books(self) -> None:
         """Have all subjects told how often they were used."""
         self._close_books(self.number)
@@ -122,7 +107,7 @@ class Turns:
     def count(self, sent_bytes: int) -> None:
         """Charge the bytes of an answer that leaves."""
         if self._call is None:
-            self.look()
+            self._call = self._reactor.callLater(_TUNING.turn_s, self._end)
         self.sent_bytes += sent_bytes
         if self.sent_bytes >= _TUNING.charge_bytes:
             self._tell()
@@ -142,12 +127,29 @@ class Turns:
         told_bytes, self._told_bytes = self._told_bytes, 0
         asked = sent_bytes or told_bytes
         self._call = self._reactor.callLater(_TUNING.turn_s, self._end) if asked else None
+        if not asked or self.number % _TUNING.report_turns == 0:
+            self.version += 1
         self._ended(sent_bytes)
         self._close_books(self.number - _TUNING.report_turns if asked else self.number)
 
 
+class Changes(Protocol):
+    """Tells of changes by a descriptor (`files.folder_watch.FolderWatch`)."""
+
+    #: It can be read once a subject that is watched may have changed; -1: there is none.
+    fd: int
+
+    def read(self) -> None:
+        """Tell of later changes."""
+        ...
+
+
 class Subject(Protocol):
     """What an answer says something of."""
+
+    def is_watched(self) -> bool:
+        """Whether `Changes` tells when it is not `current` any more, from now on."""
+        ...
 
     def current(self) -> bool:
         """Whether the answer is still true."""
@@ -167,15 +169,19 @@ class Subject(Protocol):
 
 
 class Plainly:
-    """What may be said to every client as long as `current` and `admit` say so."""
+    """What has no body to be read, and may be said as long as these say so."""
 
-    __slots__ = ("admit", "current")
+    __slots__ = ("admit", "current", "is_watched")
 
     def __init__(
-        self, current: Callable[[], bool], admit: Callable[[], bool] = lambda: True
+        self,
+        current: Callable[[], bool],
+        admit: Callable[[], bool] = lambda: True,
+        is_watched: Callable[[], bool] = lambda: False,
     ) -> None:
         self.current = current
         self.admit = admit
+        self.is_watched = is_watched
 
     def used(self, times: int) -> None:
         """Not counted."""
@@ -194,11 +200,10 @@ class Ready:
 
     __slots__ = (
         "_holds",
-        "_joined",
-        "_looks",
         "_start",
         "_turn",
         "_uses",
+        "_version",
         "body",
         "body_bytes",
         "head",
@@ -217,15 +222,14 @@ class Ready:
         self.subject = subject
         #: Whether the body is here until the turn is over.
         self._holds = False
-        #: What is sent while it is hot, with the date and the ending that it has.
-        self._joined: tuple[bytes, bytes, tuple[bytes, bytes]] | None = None
         self._turn = -1
-        self._looks = 0
+        #: That of `Turns` for which it need not be compared again.
+        self._version = -1
         self._uses = 0
 
     def drop_body(self) -> None:
         """Another file needs the room: read the body from now on."""
-        self.body = self._joined = None
+        self.body = None
 
     def parts(self, body: bytes, date_line: bytes, ending: bytes) -> tuple[bytes, bytes]:
         """The answer in two parts, of which the second may be empty; its subject is not asked."""
@@ -234,59 +238,48 @@ class Ready:
 
     def again(self, turns: Turns, date_line: bytes, ending: bytes) -> tuple[bytes, bytes] | None:
         """Its `parts`, if the subject says that it is current and may go; else None."""
-        joined = self._joined
-        if (
-            joined is not None
-            and joined[0] is date_line
-            and joined[1] is ending
-            and self._turn == turns.number
-        ):
-            # It is hot: it was compared often enough in this turn.
-            if not self.subject.admit():
+        subject, body = self.subject, self.body
+        if body is None:
+            body = subject.read()
+            if body is None:
                 return None
-            if not self._uses:
-                turns.used(self)
-            self._uses += 1
-            return joined[2]
-        body = self.body
-        first = self._turn != turns.number
-        if first or self._looks < _LOOKS or body is None:
-            if body is not None:
-                if not self.subject.current():
-                    return None
-            else:
-                body = self.subject.read()
-                if body is None:
-                    return None
-                if not first and turns.may_hold(self):
-                    self.body, self._holds = body, True
-            if first:
-                self._turn = turns.look()
-                self._looks = 0
-            self._looks += 1
-        if not self.subject.admit():
+            # Asked for twice in a turn.
+            if self._turn == turns.number and turns.may_hold(self):
+                self.body, self._holds = body, True
+            self._turn = turns.number
+        elif self._version != turns.version:
+            # Watched before it is compared.
+            version = turns.version if subject.is_watched() else -1
+            if not subject.current():
+                return None
+            self._version = version
+        if not subject.admit():
             return None
         if not self._uses:
             turns.used(self)
         self._uses += 1
-        parts = self.parts(body, date_line, ending)
-        if self._looks >= _LOOKS and self.body is not None:
-            if self._joined is None:
-                turns.keeps(self)
-            self._joined = date_line, ending, parts
-        return parts
+        return self.parts(body, date_line, ending)
 
     def let_go(self) -> None:
-        """The turn is over for which something was held."""
-        self._joined = None
-        if self._holds:
-            self._holds = False
-            self.body = None
+        """The turn is over for which its body was held."""
+        self._holds, self.body = False, None
 
     def close_books(self) -> None:
         """Report how often it was used."""
         uses, self._uses = self._uses, 0
         self.subject.used(uses)
+
+
+#: The subject of an answer that may be given at once, and is not given `again`.
+AT_ONCE = Plainly(lambda: True)
+
+
+def ready_of(
+    status: int, headers: Iterable[Header], body: bytes, subject: Subject = AT_ONCE
+) -> Ready:
+    """A whole answer that has these fields."""
+    head = b"%b%bContent-Length: %d\r\n" % (SERVER_LINE, header_block(headers), len(body))
+    return Ready(status, head, body, subject)
 
 
 class KnownFile(Protocol):
@@ -315,6 +308,11 @@ class Shortcut(Protocol):
     """Answers requests of a known shape (`files.site.Site`)."""
 
     @property
+    def changes(self) -> Changes:
+        """When what is known may have changed."""
+        ...
+
+    @property
     def known(self) -> Callable[[bytes], KnownFile | None]:
         """What is known of a path."""
         ...
@@ -327,45 +325,10 @@ class Shortcut(Protocol):
         codings: bytes | None,
         is_plain: bool,
     ) -> Ready | None:
-        """The answer to the first request for a path, admitted; None: the parser's way.
+        """The answer for a path of which no file is known; None: the parser's way.
+
+        It is admitted where its subject is `AT_ONCE`.
 
         A request that is not plain has a condition or a range: those mean nothing where no file is.
         """
         ...
-
-
-#: Whether the client came by TLS, and the groups on which an answer about no file may depend.
-RememberedKey = tuple[bytes | bool | None, ...]
-
-
-def remembered_key(is_tls: bool, found: re.Match[bytes]) -> RememberedKey:
-    """What an answer that is `Remembered` may depend on."""
-    return (is_tls, *found.group(1, 2, 3, 5, 7, 8, 12, 13, 14))
-
-
-class Remembered:
-    """Answers about what is no file, such as `SHA256SUMS`, bounded in number and bytes."""
-
-    def __init__(self) -> None:
-        self._answers: dict[RememberedKey, Ready] = {}
-        self._bytes = 0
-        self.get: Callable[[RememberedKey], Ready | None] = self._answers.get
-
-    def keep(self, key: RememberedKey, ready: Ready) -> None:
-        """Give this answer to the same request as long as it is current."""
-        if len(self._answers) >= _MOST_REMEMBERED or self._bytes >= _REMEMBERED_BYTES:
-            self.forget_all()
-        self.forget(key)
-        self._answers[key] = ready
-        self._bytes += ready.body_bytes
-
-    def forget(self, key: RememberedKey) -> None:
-        """This one is not true any more."""
-        ready = self._answers.pop(key, None)
-        if ready is not None:
-            self._bytes -= ready.body_bytes
-
-    def forget_all(self) -> None:
-        """None is true any more."""
-        self._answers.clear()
-        self._bytes = 0

@@ -79,7 +79,6 @@ class RequestConnection(Protocol):
         body: bytes,
         *,
         close: bool,
-        current: Callable[[], bool] | None = None,
     ) -> None:
         """See `Request.respond`."""
         ...
@@ -243,15 +242,10 @@ class Request:
         body: bytes = b"",
         *,
         close: bool = False,
-        current: Callable[[], bool] | None = None,
     ) -> None:
-        """Answer whole. Content-Length is added; for HEAD the body stays away.
-
-        With `current` the answer may be given again to the same request as long as that says so;
-        `ready` has the laws that it has to keep.
-        """
+        """Answer whole. Content-Length is added; for HEAD the body stays away."""
         if not self.finished:
-            self.connection.answer(self, status, headers, body, close=close, current=current)
+            self.connection.answer(self, status, headers, body, close=close)
 
     def refuse(
         self,

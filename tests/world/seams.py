@@ -28,7 +28,7 @@ from tidegate.server.accounts.hash_process import kept_hash
 from tidegate.server.admin.render import make_pages
 from tidegate.server.app import admin_service, service, state_room
 from tidegate.server.control import metrics, server
-from tidegate.server.files import digests, disk, sender
+from tidegate.server.files import digests, disk, folder_watch, sender
 from tidegate.server.http import factory, front, outbox
 
 from .wire import MemoryEpoll, MemoryNetwork, ServerEnd
@@ -125,6 +125,8 @@ def in_world(
         for name in ("choice", "randbits", "token_bytes", "token_hex", "token_urlsafe"):
             put(secrets, name, getattr(drawn, name))
         put(sender, "os", SimpleNamespace(sendfile=sendfile))
+        # An epoll of the world knows no descriptors of the system.
+        put(folder_watch, "_libc", SimpleNamespace(inotify_init1=lambda flags: -1))
         put(outbox, "fcntl", SimpleNamespace(ioctl=ioctl))
         put(front, "_accept", lambda port: port.socket.accept())
         put(
