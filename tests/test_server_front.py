@@ -877,8 +877,9 @@ def test_a_client_that_leaves_while_the_disk_is_slow_leaves_nothing_behind(
     disk = HeldDisk()
     bench = fill(Bench(tmp_path, disk=disk))
     monkeypatch.setattr(OpenFile, "at_hand", lambda file, start, stop: False)
+    bench.write("cold.bin", BODY * 40)
     client = Dialled(bench)
-    client.get("/big.bin")
+    client.get("/cold.bin")
     assert disk.asked
     client.sock.close()
     client.turn()

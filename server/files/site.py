@@ -48,18 +48,6 @@ from .transfer import (
 )
 from .tree import IsDirectory, NotHere, Tree
 
-#: Fields that make an answer depend on more than the file.
-_CONDITIONAL = frozenset(
-    {
-        b"if-match",
-        b"if-modified-since",
-        b"if-none-match",
-        b"if-range",
-        b"if-unmodified-since",
-        b"range",
-        b"want-repr-digest",
-    }
-)
 #: A content written this short a time ago may be written again within the same timestamp.
 _UNSETTLED_NS = 100_000_000
 _SMALL_FILES_BYTES = 32 << 20
@@ -291,20 +279,14 @@ class Site:
         `chosen`: there are compressed ones beside it, or it is one. `just_compared`: in this very
         turn it was what stands under its path.
         """
-        headers, admitted = request.headers, None
-        as_it_is = request.method == b"GET" and _CONDITIONAL.isdisjoint(headers)
-        if as_it_is and chosen is None and rep is file.rep and rep.size_bytes <= _WHOLE_BYTES:
-            # So most are asked for; then nothing has to be planned.
-            admitted = self.admission.admit_small(request, rep, rep.size_bytes)
-            if admitted and self._send_whole(request, file):
-                return
-        now = self._wall()
+        headers, now = request.headers, self._wall()
         mtime_s = min(int(rep.mtime_s // 1), int(now))
         digests, _ = self.fields.digests(request, file)
         fields = self.fields.fields(rep, mtime_s, digests, headers.get(b"want-repr-digest"))
+        may_be_known = chosen is None and rep is file.rep
         if chosen is not None:
             fields = chosen.fields(fields)
-        elif rep is file.rep and digests is not None:
+        elif may_be_known and digests is not None:
             self._know(request, rep, digests)
         planned = answer_or_plan(request, rep, fields, mtime_s, now)
         if planned is None:
@@ -321,15 +303,18 @@ class Site:
             # A file that is written again and again is not planned for ever.
             None if request is self._planned_anew else self._plan_anew,
         )
-        if admitted is None and plan.body_bytes <= BRIEF_BYTES:
-            admitted = self.admission.admit_small(request, rep, plan.body_bytes)
-        if not admitted:
+        is_whole = plan.status == 200
+        if plan.body_bytes > (_WHOLE_BYTES if is_whole else BRIEF_BYTES) or not (
+            self.admission.admit_small(request, rep, plan.body_bytes)
+        ):
             start.just_compared = just_compared
             self.admission.enter(request, rep, plan, start)
             start.just_compared = False
             return
         part = file.read_pieces_at_hand(pieces)
         if part is not None:
+            if is_whole and may_be_known:
+                self._know(request, rep, digests, part)
             request.respond(plan.status, plan.headers, part)
         else:
             start(OnNoLease(request))
@@ -339,22 +324,6 @@ class Site:
         self._planned_anew = request
         request.answer_by(self._find)
         self._planned_anew = None
-
-    # -- bodies that leave in one write -----------------------------------------------------
-
-    def _send_whole(self, request: Request, file: OpenFile) -> bool:
-        """A short file as it is, to who was admitted; False where its disk has to be waited for."""
-        rep = file.rep
-        digests, body = self.fields.digests(request, file)
-        if body is None:
-            body = file.read_pieces_at_hand([(0, rep.size_bytes)])
-        if body is None:
-            return False
-        self._know(request, rep, digests, body)
-        now = self._wall()
-        mtime_s = min(int(rep.mtime_s // 1), int(now))
-        request.respond(200, self.fields.fields(rep, mtime_s, digests), body)
-        return True
 
     def _know(
         self,

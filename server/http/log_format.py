@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import unquote_plus
 
-from .access_entry import AccessEntry, AccessRecord
+from .access_entry import AccessEntry
 
 #: A ticket, visitor cookie or pass (`protocol.ticket`), wherever it stands; its dots may be quoted.
 _TOKEN = re.compile(r"\b([tvp][12])(?:\.|%2[Ee])[A-Za-z0-9_-]{1,32}(?:\.|%2[Ee])[A-Za-z0-9_.%-]+")
@@ -42,11 +42,6 @@ _FIELDS: dict[str, _Field] = {
     "complete": lambda one: one.complete,
     "tls": lambda one: one.record.is_tls,
 }
-#: What is the same in all entries of one record.
-_OF_RECORD = frozenset(
-    {"request", "method", "target", "version", "referrer", "agent", "range", "tls"}
-)
-_MOST_BEGUN = 512
 _IN_JSON = {
     "time": "unix_time",
     **{name: name for name in _FIELDS if name not in ("time", "unix_time", "request", "version")},
@@ -81,44 +76,14 @@ def parse_format(text: str) -> Format:
         raise ValueError(f"{text!r} is neither combined nor json, and names no {{field}}")
     if any(not one.isprintable() for one in pattern):
         raise ValueError("a line's pattern has printable characters only")
-    return _Pattern(pattern).line
+    parts = _NAME.split(pattern)
+    begin, fields = parts[0], [_FIELDS[name] for name in parts[1::2]]
+    after = list(zip(fields, parts[2::2], strict=True))
 
+    def line(entry: AccessEntry) -> str:
+        return begin + "".join([_quoted(field(entry)) + text for field, text in after])
 
-class _Pattern:
-    """A pattern whose fields that a request says of itself are written once for each record.
-
-    Frequent clients send the same bytes, and those have one record.
-    """
-
-    def __init__(self, pattern: str) -> None:
-        parts = _NAME.split(pattern)
-        self._texts, self._names = parts[::2], parts[1::2]
-        self._begun: dict[int, tuple[AccessRecord, list[str | _Field]]] = {}
-
-    def line(self, entry: AccessEntry) -> str:
-        """The entry as this pattern has it."""
-        record = entry.record
-        begun = self._begun.get(id(record))
-        if begun is None or begun[0] is not record:
-            if len(self._begun) >= _MOST_BEGUN:
-                self._begun.clear()
-            begun = self._begun[id(record)] = record, self._begin(entry)
-        return "".join(
-            [part if isinstance(part, str) else _quoted(part(entry)) for part in begun[1]]
-        )
-
-    def _begin(self, entry: AccessEntry) -> list[str | _Field]:
-        """The texts, with the fields between them that each entry has anew."""
-        found: list[str | _Field] = [self._texts[0]]
-        for name, after in zip(self._names, self._texts[1:], strict=True):
-            field = _FIELDS[name]
-            if name in _OF_RECORD:
-                before = found.pop()
-                assert isinstance(before, str)
-                found.append(before + _quoted(field(entry)) + after)
-            else:
-                found += [field, after]
-        return found
+    return line
 
 
 def _json_line(entry: AccessEntry) -> str:
