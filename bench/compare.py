@@ -27,13 +27,11 @@ from bench.shared.ending import end_cleanly
 from bench.shared.subject import require
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import measure
+from tidegate.loadtest.sim.paper import LABELS, MEANS
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import Workload, make_workload, scaled
 from tidegate.policies.registry import POLICIES
 from tidegate.policies.settings import PolicySettings
-
-#: Policy -> mean of paper A's figure 19 in seconds.
-PAPER: Mapping[str, float] = {"fcfs": 1265.0, "reserve": 355.0, "ticket": 353.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +188,8 @@ def replay(
     found = figures_of(policy, workload, settings, options)
     simulated_s = simulate(policy, workload, seed, time_scale, settings)
     live_s, failed = found["mean_visit"] * time_scale, found.get("failed_fraction", 0.0)
-    paper_s = PAPER.get(policy)
+    label = {"fcfs": "HTTP+0", "reserve": "Reserve+20", "ticket": "Ticket+20"}.get(policy)
+    paper_s = float(MEANS["exp2", "heavy"][LABELS.index(label)]) if label else None
     return ComparedPolicy(policy, paper_s, simulated_s, live_s, failed, live_s / simulated_s)
 
 

@@ -17,7 +17,6 @@ _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "==": operator.eq,
 }
-_FORM = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=|==|<|>)\s*(\S+)\s*")
 
 
 def _bound(text: str) -> float:
@@ -41,7 +40,7 @@ class Objective:
 
         Raises ValueError with what is wrong and what would be right.
         """
-        match = _FORM.fullmatch(text)
+        match = re.fullmatch(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=|==|<|>)\s*(\S+)\s*", text)
         if match is None:
             raise ValueError(f"{text!r} is no objective; write for example p95_wait_small<2s")
         figure, relation, bound = match.groups()

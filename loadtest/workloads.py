@@ -72,15 +72,6 @@ class Workload:
 
 # --- Paper A ---------------------------------------------------------------------------------
 
-EXP1_FILES = tuple(
-    File(name, size)
-    for name, size in (("1K", KB), ("10K", 10 * KB), ("100K", 100 * KB), ("1M", MB))
-)
-EXP2_FILES = (
-    *(File(f"1K-{letter}", KB) for letter in "abcd"),
-    *(File(f"10K-{letter}", 10 * KB) for letter in "ab"),
-    File("1M", MB),
-)
 PAPER_WINDOW_S = 600.0
 
 
@@ -117,12 +108,15 @@ def _paper(name: str, seed: int, clients: int, files: Sequence[File], most: int)
 
 def exp1(seed: int) -> Workload:
     """Experiment 1: 200 clients, one to four of four files from 1 KB to 1 MB."""
-    return _paper("exp1", seed, 200, EXP1_FILES, 4)
+    files = File("1K", KB), File("10K", 10 * KB), File("100K", 100 * KB), File("1M", MB)
+    return _paper("exp1", seed, 200, files, 4)
 
 
 def exp2(seed: int) -> Workload:
     """Experiment 2: 400 clients, one to three of seven files, most of them tiny."""
-    return _paper("exp2", seed, 400, EXP2_FILES, 3)
+    tiny = (File(f"1K-{letter}", KB) for letter in "abcd")
+    files = *tiny, File("10K-a", 10 * KB), File("10K-b", 10 * KB), File("1M", MB)
+    return _paper("exp2", seed, 400, files, 3)
 
 
 # --- Release day -----------------------------------------------------------------------------

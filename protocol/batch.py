@@ -14,9 +14,10 @@ import json
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from .batch_group import HEAD_LIMIT_BYTES
-from .compress import DELTA_LEVEL, pack, unpack
+from .compress import LEVELS, pack, unpack
 from .errors import BadManifest
 from .tree import check_number, check_sha256, decode_row, encode_row
 
@@ -26,11 +27,19 @@ FORMAT = 1
 #: Type and length of a section.
 _SECTION = struct.Struct(">cQ")
 _RAW_SIZE = struct.Struct(">I")
-#: The raw size at which a writer closes a section of changes.
-_ROWS_FLUSH_BYTES = 1 << 20
-#: A reader's bound: one longest row more.
-_ROWS_LIMIT_BYTES = _ROWS_FLUSH_BYTES + (1 << 16)
-_HASH_CHUNK_BYTES = 1 << 20
+
+
+class RowBounds(NamedTuple):
+    """Sizes of what is read and written at once."""
+
+    #: The raw size at which a writer closes a section of changes.
+    flush_bytes: int = 1 << 20
+    #: A reader's bound: one longest row more.
+    limit_bytes: int = flush_bytes + (1 << 16)
+    hash_bytes: int = 1 << 20
+
+
+BOUNDS = RowBounds()
 
 #: Reads (offset, length).
 ReadAt = Callable[[int, int], bytes]
@@ -98,7 +107,7 @@ class UpdateWriter:
     def row(self, row: list[object]) -> None:
         """Add one change (`protocol.tree_diff`), in manifest order."""
         line = encode_row(row)
-        if self._rows_bytes + len(line) > _ROWS_FLUSH_BYTES:
+        if self._rows_bytes + len(line) > BOUNDS.flush_bytes:
             self._flush_rows()
         self._rows.append(line)
         self._rows_bytes += len(line)
@@ -116,7 +125,7 @@ class UpdateWriter:
     def _flush_rows(self) -> None:
         if self._rows:
             raw = b"".join(self._rows)
-            self._section(b"R", _RAW_SIZE.pack(len(raw)) + pack(raw, DELTA_LEVEL))
+            self._section(b"R", _RAW_SIZE.pack(len(raw)) + pack(raw, LEVELS.delta))
             self._rows.clear()
             self._rows_bytes = 0
 
@@ -167,8 +176,8 @@ class Update:
         _, end, length = self._sections[-1]
         hasher = hashlib.sha256()
         body = end - _SECTION.size
-        for offset in range(0, body, _HASH_CHUNK_BYTES):
-            hasher.update(self._exactly(offset, min(_HASH_CHUNK_BYTES, body - offset)))
+        for offset in range(0, body, BOUNDS.hash_bytes):
+            hasher.update(self._exactly(offset, min(BOUNDS.hash_bytes, body - offset)))
         if self._exactly(end, length) != hasher.digest():
             raise BadManifest("The update file is damaged; fetch it again.")
 
@@ -177,13 +186,13 @@ class Update:
         for kind, offset, length in self._sections:
             if kind != b"R":
                 continue
-            if length > 2 * _ROWS_LIMIT_BYTES:
+            if length > 2 * BOUNDS.limit_bytes:
                 raise BadManifest("A part of the update is larger than the format allows.")
             data = self._exactly(offset, length)
             if length < _RAW_SIZE.size:
                 raise BadManifest("A part of the update is too short.")
             (raw_bytes,) = _RAW_SIZE.unpack_from(data)
-            if raw_bytes > _ROWS_LIMIT_BYTES:
+            if raw_bytes > BOUNDS.limit_bytes:
                 raise BadManifest("A part of the update is larger than the format allows.")
             for line in unpack(data[_RAW_SIZE.size :], raw_bytes).splitlines():
                 yield decode_row(line)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from .compress import DELTA_LEVEL, WHOLE_LEVEL, Packable, pack, pack_against, unpack
+from .compress import LEVELS, Packable, pack, pack_against, unpack
 from .errors import BadManifest
 from .tree import Entry, check_number, check_path
 from .tree_diff import Content
@@ -126,9 +126,9 @@ def encode_group(
 ) -> bytes:
     """Encode `new` (the joined outs) against `old` (the joined refs), or alone if as small."""
     codec: Codec = "zstd"
-    payload: Packable = pack_against(old, new, DELTA_LEVEL) if old else b""
+    payload: Packable = pack_against(old, new, LEVELS.delta) if old else b""
     if not old or len(payload) > _WORTH * len(new) / 2:
-        whole = pack(new, WHOLE_LEVEL)
+        whole = pack(new, LEVELS.whole)
         if not old or len(payload) > _WORTH * len(whole):
             payload, refs = whole, ()
     if len(payload) >= len(new):
@@ -144,7 +144,7 @@ def encode_same(out: FilePart, ref: FilePart) -> bytes:
 def _head(outs: tuple[FilePart, ...], refs: tuple[FilePart, ...], codec: Codec) -> bytes:
     rows = [[_row(part) for part in outs], [_row(part) for part in refs], codec]
     head = json.dumps(rows, separators=(",", ":")).encode("ascii")
-    packed = pack(head, DELTA_LEVEL)
+    packed = pack(head, LEVELS.delta)
     return _HEAD.pack(len(packed), len(head)) + packed
 
 

@@ -8,6 +8,7 @@ dictionary: the benchmark's pair then takes 20 MB instead of 2.6 MB. The standar
 from __future__ import annotations
 
 import sys
+from typing import NamedTuple
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -20,26 +21,34 @@ from .errors import BadManifest
 Packable = bytes | bytearray | memoryview
 
 _C = zstd.CompressionParameter
-#: For deltas. Higher levels cost ten times as much for 3 % fewer bytes on real trees.
-DELTA_LEVEL = 6
-#: zstd takes no shorter prefix: both sides leave it out.
-_SHORTEST_REFERENCE = 8
-#: For whole contents: zstd's default.
-WHOLE_LEVEL = 3
+
+
+class Levels(NamedTuple):
+    """Levels and bounds of zstd."""
+
+    #: For deltas. Higher levels cost ten times as much for 3 % fewer bytes on real trees.
+    delta: int = 6
+    #: zstd takes no shorter prefix: both sides leave it out.
+    shortest_reference: int = 8
+    #: For whole contents: zstd's default.
+    whole: int = 3
+
+
+LEVELS = Levels()
 
 
 def _window_log(total_bytes: int) -> int:
     return min(30, max(17, (max(1, total_bytes) - 1).bit_length()))
 
 
-def pack(data: Packable, level: int = WHOLE_LEVEL) -> bytes:
+def pack(data: Packable, level: int = LEVELS.whole) -> bytes:
     """Compress `data` alone; the frame carries its size."""
     return zstd.compress(data, level=level)
 
 
-def pack_against(reference: Packable, data: Packable, level: int = DELTA_LEVEL) -> bytes:
+def pack_against(reference: Packable, data: Packable, level: int = LEVELS.delta) -> bytes:
     """Compress `data` for a reader that has `reference`."""
-    if len(reference) < _SHORTEST_REFERENCE:
+    if len(reference) < LEVELS.shortest_reference:
         return pack(data, level)
     log = _window_log(len(reference) + len(data))
     options: dict[int, int] = {
@@ -62,7 +71,7 @@ def unpack(data: bytes | memoryview, size_bytes: int, reference: bytes | bytearr
     decoder has a copy, and two might not fit in memory.
     """
     log = _window_log(len(reference) + size_bytes)
-    helps = len(reference) >= _SHORTEST_REFERENCE
+    helps = len(reference) >= LEVELS.shortest_reference
     try:
         prefix = zstd.ZstdDict(reference, is_raw=True).as_prefix if helps else None
         if isinstance(reference, bytearray):

@@ -10,14 +10,13 @@ import base64
 import binascii
 import calendar
 import datetime
+import email.utils
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MONTH = {name: number for number, name in enumerate(_MONTHS, 1)}
 _CLOCK = r"(?P<h>[0-9]{2}):(?P<m>[0-9]{2}):(?P<s>[0-9]{2})"
 _DATE_FORMS = (
     re.compile(
@@ -43,11 +42,7 @@ def format_http_date(unix_s: float) -> str:
 # Files of one release have few times between them.
 @lru_cache(maxsize=256)
 def _http_date(unix_s: int) -> str:
-    at = datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
-    return (
-        f"{_DAYS[at.weekday()]}, {at.day:02d} {_MONTHS[at.month - 1]} {at.year:04d} "
-        f"{at.hour:02d}:{at.minute:02d}:{at.second:02d} GMT"
-    )
+    return email.utils.formatdate(unix_s, usegmt=True)
 
 
 def parse_http_date(text: str) -> int | None:
@@ -62,14 +57,11 @@ def parse_http_date(text: str) -> int | None:
         year = int(match["year"])
         if len(match["year"]) == 2:
             year += 2000 if year <= 76 else 1900
-        month = _MONTH.get(match["mon"])
-        if month is None:
-            return None
         second = min(int(match["s"]), 59)
         try:
             at = datetime.datetime(
                 year,
-                month,
+                _MONTHS.index(match["mon"]) + 1,
                 int(match["day"]),
                 int(match["h"]),
                 int(match["m"]),
@@ -113,13 +105,6 @@ def _split_etags(text: str) -> list[str]:
     """
     match = _ETAG_LIST.match(text)
     return match[0].split('"') if match else []
-
-
-def parse_etag_list(text: str) -> tuple[EntityTag, ...]:
-    """The tags of an If-Match or If-None-Match list, up to the first that cannot be read."""
-    parts = _split_etags(text)
-    pairs = zip(parts[::2], parts[1::2], strict=False)
-    return tuple(EntityTag(tag, before.endswith("W/")) for before, tag in pairs)
 
 
 def strong_match(value: str, current: EntityTag) -> bool:

@@ -6,6 +6,7 @@ They are a JSON manifest (one file), a Metalink 4 document (RFC 5854, any number
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import re
@@ -181,7 +182,6 @@ def _text(text: str) -> str:
 
 #: Digests that a Metalink may give (RFC 5854 names IANA's list), the strongest first.
 _METALINK_DIGESTS = {"sha-512": "sha512", "sha-384": "sha384", "sha-256": "sha256", "sha-1": "sha1"}
-_DIGEST_BYTES = {"sha512": 64, "sha384": 48, "sha256": 32, "sha1": 20}
 
 
 def decode_metalink(data: bytes) -> list[MetalinkFile]:
@@ -251,7 +251,7 @@ def _number(text: str | None, what: str) -> int:
 
 def _named_digest(algorithm: str, text: str | None, what: str) -> bytes:
     raw = (text or "").strip()
-    if re.fullmatch(rf"[0-9a-fA-F]{{{2 * _DIGEST_BYTES[algorithm]}}}", raw) is None:
+    if re.fullmatch(rf"[0-9a-fA-F]{{{2 * hashlib.new(algorithm).digest_size}}}", raw) is None:
         raise BadManifest(f"The {what} is no {algorithm} digest in hexadecimal digits.")
     return bytes.fromhex(raw)
 

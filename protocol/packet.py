@@ -27,12 +27,11 @@ from typing import Any
 MAGIC = 0x5447
 VERSION = 1
 HEADER = struct.Struct(">HBBQBBHIIII")
-HEADER_BYTES = HEADER.size
 TAG_BYTES = 16
 #: The header and its tag.
 SEALED_HEADER = struct.Struct(f"{HEADER.format}{TAG_BYTES}s")
 #: The offset of the payload.
-PAYLOAD_OFFSET = HEADER_BYTES + TAG_BYTES
+PAYLOAD_OFFSET = SEALED_HEADER.size
 #: Ethernet, IPv4 (IPv6 has 20 bytes more) and UDP headers around every datagram.
 WIRE_OVERHEAD_BYTES = 14 + 20 + 8
 #: Bounds a receiver's memory for one block's symbol numbers.

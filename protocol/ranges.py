@@ -8,17 +8,25 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import BadRange
 
 ByteRange = tuple[int, int]
 
-#: A request with more ranges gets the whole file (RFC 9110, 14.2, against many small ranges).
-MOST_ASKED = 200
-#: The same for the ranges that are left after joining.
-MOST_PARTS = 64
-#: Ranges closer than this are joined: the header of a part takes as many bytes.
-_GAP_BYTES = 80
+
+class RangeBounds(NamedTuple):
+    """How many ranges a request may have, and how near they are joined."""
+
+    #: A request with more ranges gets the whole file (RFC 9110, 14.2, against many small ranges).
+    asked: int = 200
+    #: The same for the ranges that are left after joining.
+    parts: int = 64
+    #: Ranges closer than this are joined: the header of a part takes as many bytes.
+    gap_bytes: int = 80
+
+
+BOUNDS = RangeBounds()
 
 _SIMPLE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 _SPEC = re.compile(r"([0-9]*)-([0-9]*)")
@@ -44,7 +52,7 @@ def parse_range(value: str, size_bytes: int) -> list[ByteRange] | None:
         return None
     specs = [spec.strip(" \t") for spec in rest.split(",")]
     specs = [spec for spec in specs if spec]
-    if not specs or len(specs) > MOST_ASKED or size_bytes == 0:
+    if not specs or len(specs) > BOUNDS.asked or size_bytes == 0:
         return None
     ranges: list[ByteRange] = []
     for spec in specs:
@@ -64,17 +72,17 @@ def parse_range(value: str, size_bytes: int) -> list[ByteRange] | None:
     if not ranges:
         raise BadRange(f"No byte of the range asked for exists: the file has {size_bytes} bytes.")
     joined = join_ranges(ranges)
-    return joined if len(joined) <= MOST_PARTS else None
+    return joined if len(joined) <= BOUNDS.parts else None
 
 
 def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
-    """Join ranges that overlap, touch or are closer than `_GAP_BYTES` (RFC 9110, 15.3.7.2).
+    """Join ranges that overlap, touch or are closer than `BOUNDS.gap_bytes` (RFC 9110, 15.3.7.2).
 
     A joined range has the position of its first member.
     """
     merged: list[list[int]] = []
     for order, (start, end) in sorted(enumerate(ranges), key=lambda item: item[1]):
-        if merged and start <= merged[-1][1] + _GAP_BYTES:
+        if merged and start <= merged[-1][1] + BOUNDS.gap_bytes:
             merged[-1][1] = max(merged[-1][1], end)
             merged[-1][2] = min(merged[-1][2], order)
         else:

@@ -28,24 +28,32 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from itsdangerous import Signer
 
 from .errors import BadToken
 
-#: Bounds the tokens that are written and read.
-MAX_TOKEN_LENGTH = 1024
-#: Bounds a pass's pattern, so that the token is shorter than MAX_TOKEN_LENGTH.
-MAX_PATH_LENGTH = 400
+
+class TokenBounds(NamedTuple):
+    """Bounds of tokens."""
+
+    #: Bounds the tokens that are written and read.
+    token_length: int = 1024
+    #: Bounds a pass's pattern, so that the token is shorter than TOKENS.token_length.
+    path_length: int = 400
+    largest: int = (1 << 63) - 1
+    #: Bounds the cache of verified tickets, of some 500 bytes each.
+    proven: int = 4096
+
+
+TOKENS = TokenBounds()
 
 
 _SHAPE = re.compile(r"(t2|v1|p1)\.([A-Za-z0-9_-]{1,32})\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TICKET = struct.Struct(">QQQdd12s12sB")
 _VISITOR = struct.Struct(">d8s")
-_LARGEST = (1 << 63) - 1
-#: Bounds the cache of verified tickets, of some 500 bytes each.
-_MOST_PROVEN = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +186,7 @@ class KeyRing:
         known = self._proven.get((token, address, file))
         if known is None:
             known = self._prove(token, address, file)
-            if len(self._proven) >= _MOST_PROVEN:
+            if len(self._proven) >= TOKENS.proven:
                 self._proven.clear()
             self._proven[token, address, file] = known
         if not now - known.issued_s <= max_age_s:
@@ -276,11 +284,11 @@ class KeyRing:
         payload = base64.urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
         text = f"{kind}.{self._newest}.{payload}"
         token = f"{text}.{self._signers[self._newest].of(text)}"
-        assert len(token) <= MAX_TOKEN_LENGTH
+        assert len(token) <= TOKENS.token_length
         return token
 
     def _unsign(self, kind: str, token: str, code: str) -> bytes:
-        match = _SHAPE.fullmatch(token) if len(token) <= MAX_TOKEN_LENGTH else None
+        match = _SHAPE.fullmatch(token) if len(token) <= TOKENS.token_length else None
         if match is None or match[1] != kind:
             raise _forged(code)
         signer = self._signers.get(match[2])
@@ -337,7 +345,7 @@ def _forged(code: str) -> BadToken:
 
 def _check_numbers(*numbers: int) -> None:
     for number in numbers:
-        if not 0 <= number <= _LARGEST:
+        if not 0 <= number <= TOKENS.largest:
             raise ValueError("numbers of a ticket must be from 0 to 2**63 - 1")
 
 
@@ -354,10 +362,10 @@ def _check_pass(permit: Pass) -> None:
     if not isinstance(permit.priority_class, str):
         raise ValueError("the priority class must be text")
     _check_class(permit.priority_class, permit.weight)
-    if not (isinstance(permit.path, str) and 0 < len(permit.path.encode()) <= MAX_PATH_LENGTH):
-        raise ValueError(f"the path pattern must be text of 1 to {MAX_PATH_LENGTH} bytes")
+    if not (isinstance(permit.path, str) and 0 < len(permit.path.encode()) <= TOKENS.path_length):
+        raise ValueError(f"the path pattern must be text of 1 to {TOKENS.path_length} bytes")
     if not (math.isfinite(permit.not_before_s) and math.isfinite(permit.expires_s)):
         raise ValueError("the times of a pass must be finite")
     uses = permit.max_uses
-    if not isinstance(uses, int) or isinstance(uses, bool) or not 0 < uses <= _LARGEST:
+    if not isinstance(uses, int) or isinstance(uses, bool) or not 0 < uses <= TOKENS.largest:
         raise ValueError("a pass must allow at least one use")

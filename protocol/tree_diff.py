@@ -19,7 +19,6 @@ from .tree import Entry, check_path, from_row, in_order, order_key, to_row
 Source = Literal["none", "same", "old", "new", "group"]
 #: Changed names and contents kept in memory; more are found again by another pass.
 _MOST_HELD = 20_000
-_DIGITS = re.compile(r"\d+")
 
 
 class Change(NamedTuple):
@@ -164,7 +163,7 @@ class Difference:
 
 
 def _pattern(entry: Entry) -> str:
-    return _DIGITS.sub("#", entry.path)
+    return re.sub(r"\d+", "#", entry.path)
 
 
 def _name(entry: Entry) -> str:

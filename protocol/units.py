@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 from .errors import ProtocolError
 
-_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -27,7 +26,7 @@ class BadUnit(ProtocolError):
 
 
 def _split(text: str, kind: str, example: str) -> tuple[float, str]:
-    match = _NUMBER.match(text)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)\s*", text)
     if match is None:
         raise BadUnit(f"{text!r} is not a {kind}; write it like {example}.")
     return float(match.group(1)), match.group(2)

@@ -13,7 +13,6 @@ from tidegate.protocol.fec import FecParameters, scheme_for
 from tidegate.protocol.marks import MarkSigner
 from tidegate.protocol.packet import (
     HEADER,
-    HEADER_BYTES,
     MAGIC,
     PAYLOAD_OFFSET,
     VERSION,
@@ -64,8 +63,8 @@ def open_packet(key: bytes, datagram: bytes | memoryview) -> tuple[PacketHeader,
     """Header and payload of a datagram whose tag is right."""
     whole = bytes(datagram)
     packed, tag, payload = (
-        whole[:HEADER_BYTES],
-        whole[HEADER_BYTES:PAYLOAD_OFFSET],
+        whole[: HEADER.size],
+        whole[HEADER.size : PAYLOAD_OFFSET],
         whole[PAYLOAD_OFFSET:],
     )
     assert PacketSealer(key).tag(packed, payload) == tag

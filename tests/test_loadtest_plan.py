@@ -12,7 +12,7 @@ from tidegate.loadtest.sim import plan as plan_module
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.outcome import RunRecord
 from tidegate.loadtest.sim.plan import (
-    MOST_CLIENTS,
+    TUNING,
     Crowd,
     feel,
     files_below,
@@ -57,8 +57,8 @@ def test_small_files_alone_are_what_people_come_for() -> None:
 
 
 def test_a_large_crowd_is_played_by_few_on_a_thinner_line() -> None:
-    played = sample_crowd(make_crowd([ISO], 10 * MOST_CLIENTS, 60.0))
-    assert (len(played.workload.visitors), played.each) == (MOST_CLIENTS, 10.0)
+    played = sample_crowd(make_crowd([ISO], 10 * TUNING.most_clients, 60.0))
+    assert (len(played.workload.visitors), played.each) == (TUNING.most_clients, 10.0)
 
 
 def crowd() -> Crowd:
@@ -97,7 +97,7 @@ def test_a_crowd_for_days_costs_no_more_than_one_for_minutes(
     assert slow.mean_s > 30_000, "each takes an hour alone"
     assert played[0] < 2_000
     # Played at full length it feels the same.
-    monkeypatch.setattr(plan_module, "_PLAYED_S", 2_000.0)
+    monkeypatch.setattr(plan_module, "TUNING", plan_module.TUNING._replace(played_s=2_000.0))
     longer = feel(workload, each, "fair", 1_000_000.0)
     assert played[1] > played[0]
     assert slow.mean_s == pytest.approx(longer.mean_s, rel=0.15)

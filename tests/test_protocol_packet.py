@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.multicast_link import PacketHeader, open_packet, pack_header, seal
 from tidegate.protocol.marks import MarkChecker, MarkSigner
 from tidegate.protocol.packet import (
-    HEADER_BYTES,
+    HEADER,
     PAYLOAD_OFFSET,
     PacketSealer,
     PacketType,
@@ -50,7 +50,7 @@ def test_the_golden_mark_is_signed():
     mark = VECTORS[-1]
     signer = MarkSigner(bytes.fromhex(mark["mark_seed"]))
     datagram = bytes.fromhex(mark["datagram"])
-    header, signature = datagram[:HEADER_BYTES], datagram[PAYLOAD_OFFSET:]
+    header, signature = datagram[: HEADER.size], datagram[PAYLOAD_OFFSET:]
     assert signer.public.hex() == mark["mark_key"]
     assert signer.signature(header) == signature
     assert MarkChecker(signer.public).is_signed(header, signature)
@@ -70,14 +70,14 @@ def test_only_the_mark_that_was_signed_is_believed(seed, header, data):
 
 
 def test_header_has_32_bytes_and_payload_follows_the_tag():
-    assert (HEADER_BYTES, PAYLOAD_OFFSET) == (32, 48)
+    assert (HEADER.size, PAYLOAD_OFFSET) == (32, 48)
 
 
 @given(headers, st.binary(max_size=200))
 def test_a_datagram_is_header_tag_and_payload(header, payload):
     datagram = seal(KEY, header, payload)
     assert open_packet(KEY, datagram) == (header, payload)
-    assert datagram[HEADER_BYTES:PAYLOAD_OFFSET] == PacketSealer(KEY).tag(
+    assert datagram[HEADER.size : PAYLOAD_OFFSET] == PacketSealer(KEY).tag(
         pack_header(header), payload
     )
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.protocol.errors import BadToken
-from tidegate.protocol.ticket import MAX_TOKEN_LENGTH, Key, KeyRing, Pass, ReturningVisitor, Ticket
+from tidegate.protocol.ticket import TOKENS, Key, KeyRing, Pass, ReturningVisitor, Ticket
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "ticket.json").read_text())
 RING = KeyRing([Key("k2", b"second secret, 16+"), Key("k1", b"first secret of 16+")])
@@ -52,7 +52,7 @@ def code_of(token: str, *, ring: KeyRing = RING, now: float = 1_001.0) -> str:
 def test_a_ticket_comes_back_as_it_was_written_in_text_that_fits_anywhere(ticket: Ticket) -> None:
     token = RING.write_ticket(ticket)
     assert set(token) <= URL_SAFE
-    assert len(token) <= MAX_TOKEN_LENGTH
+    assert len(token) <= TOKENS.token_length
     assert RING.read_ticket(token, ticket.address, ticket.file, ticket.issued_s + 1) == ticket
 
 
@@ -100,7 +100,7 @@ def test_a_ticket_that_was_proven_proves_nothing_elsewhere_or_later() -> None:
 def test_no_more_proven_tickets_are_remembered_than_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidegate.protocol.ticket._MOST_PROVEN", 3)
+    monkeypatch.setattr("tidegate.protocol.ticket.TOKENS", TOKENS._replace(proven=3))
     ring = KeyRing([Key("k2", b"second secret, 16+")])
     for number in range(1, 20):
         token = ring.write_ticket(a_ticket(number=number))
@@ -141,7 +141,7 @@ def test_a_pass_is_no_ticket_and_a_ticket_is_no_pass() -> None:
 def test_a_pass_comes_back_as_it_was_written(permit: Pass) -> None:
     token = RING.write_pass(permit)
     assert set(token) <= URL_SAFE
-    assert len(token) <= MAX_TOKEN_LENGTH
+    assert len(token) <= TOKENS.token_length
     assert RING.read_pass(token) == permit
 
 

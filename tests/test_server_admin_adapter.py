@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 from urllib3.filepost import encode_multipart_formdata
 
 from tidegate.protocol.errors import ProtocolError
-from tidegate.server.admin.adapter import STREAM_LIMIT, AdminHandler
+from tidegate.server.admin.adapter import BODIES, AdminHandler
 from tidegate.server.admin.form_body import read_form
 from tidegate.server.admin.web import Answer, csv_answer
 
@@ -102,14 +102,14 @@ def test_who_opens_every_stream_keeps_nobody_from_the_charts() -> None:
         handler._write(Answer(200, follow=lambda: b"data", whose=whose), cast("Any", stream))
         return stream
 
-    hoard = [open_one("viewer") for _ in range(STREAM_LIMIT)]
+    hoard = [open_one("viewer") for _ in range(BODIES.streams)]
     assert open_one("viewer").status == 503
     operators = [open_one("operator") for _ in range(3)]
     assert [one.over for one in operators] == [False] * 3
     assert [one.over for one in hoard[:4]] == [True, True, True, False]
     for stream in (*hoard[3:], *operators):
         stream.leave()
-    assert [open_one("viewer").status for _ in range(STREAM_LIMIT)] == [200] * STREAM_LIMIT
+    assert [open_one("viewer").status for _ in range(BODIES.streams)] == [200] * BODIES.streams
 
 
 @given(st.lists(st.tuples(st.sampled_from("=+-@\t\r|a "), st.text(max_size=9)), min_size=1))

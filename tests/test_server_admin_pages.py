@@ -26,7 +26,7 @@ from tidegate.server.admin.charts import (
     recorded_since,
     show,
 )
-from tidegate.server.admin.policy import COMPARED_LEAST
+from tidegate.server.admin.policy import PAGE
 from tidegate.server.admin.setting_words import ADVANCED, MAIN, WORDS
 from tidegate.server.admin.status_text import state_of
 from tidegate.server.admission.responses import Notice
@@ -727,11 +727,11 @@ def test_a_preview_replays_who_came_or_says_that_too_few_did(site: Site, browser
         answer = browser.post("/policy", form)
         assert answer.status == 409
         assert f"Too few arrivals to compare: {come} downloads".encode() in answer.body
-    crowd(site, COMPARED_LEAST)
+    crowd(site, PAGE.compared_least)
     site.wait(6.0)
     site.settle()
     assert browser.post("/policy", form).status == 303
-    assert len(asked[0]["arrivals"]) == COMPARED_LEAST
+    assert len(asked[0]["arrivals"]) == PAGE.compared_least
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.admin_site import Browser, Site, make_site, operator, stop
 from tests.test_server_admin_pages import MEASURES, api, crowd
 from tidegate.loadtest.sim import preview
 from tidegate.policies.settings import PolicySettings
-from tidegate.server.admin.policy import COMPARED_LEAST
+from tidegate.server.admin.policy import PAGE
 from tidegate.server.admin.previews import _encoded
 from tidegate.server.admin.render import moment
 from tidegate.server.admission.client_programs import program_name
@@ -94,10 +94,10 @@ def test_the_same_arrivals_are_simulated_once_beside_a_plain_server(
         return json.dumps({"jobs": 31, "sides": [MEASURES, slow]}).encode()
 
     site.admin.previews.runner = simulate
-    span = rush(site, COMPARED_LEAST)
+    span = rush(site, PAGE.compared_least)
     for _ in range(3):
         found = api(browser, "GET", f"/report?{span}")
-    assert [len(one["arrivals"]) for one in asked] == [COMPARED_LEAST + 1]
+    assert [len(one["arrivals"]) for one in asked] == [PAGE.compared_least + 1]
     assert [side["policy"] for side in asked[0]["sides"]] == ["ticket", "ps"]
     assert found["comparison"]["found"]["nginx_s"] == 1200.0
     assert found["words"][-1] == (
@@ -119,7 +119,7 @@ def test_a_page_that_waits_for_the_simulator_renews_its_report(
         return await over
 
     site.admin.previews.runner = simulate
-    span = rush(site, COMPARED_LEAST)
+    span = rush(site, PAGE.compared_least)
     page = browser.text(f"/report?{span}")
     assert 'hx-select="#report"' in page
     assert '<noscript><meta http-equiv="refresh"' in page, "a bare one takes the page from readers"

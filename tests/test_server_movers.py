@@ -39,7 +39,7 @@ from tidegate.server.gate.inet_diag import (
 from tidegate.server.gate.movers import mover_tag, read_mover
 from tidegate.server.gate.moves import TUNING, MovedBody, MovedOn, Moves
 from tidegate.server.gate.reports import EndReport, ReportSocket, read_posted, read_report
-from tidegate.server.gate.snippets import MOVER_NAMES, SnippetTerms, snippet
+from tidegate.server.gate.snippets import CONFIGURED, SnippetTerms, snippet
 from tidegate.server.http.answers import Header
 from tidegate.server.http.proxies import TrustedProxies
 from tidegate.server.store.records import RevisionRecord
@@ -609,7 +609,7 @@ def test_no_folder_breaks_out_of_a_configuration(name: str) -> None:
         "lighttpd": f'"x-sendfile-docroot" => ("{of.root}")',
         "nginx": f'alias "{of.root}/";',
     }
-    for mover in MOVER_NAMES:
+    for mover in CONFIGURED:
         assert lines[mover] in snippet(mover, of)
     assert not set(str(of.root)) & set("$\"'\\;{}")
 

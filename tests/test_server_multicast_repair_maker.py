@@ -11,10 +11,10 @@ from twisted.internet.selectreactor import SelectReactor
 from tidegate.protocol.fec_raptorq import RaptorQEncoder
 from tidegate.server.multicast import repair_maker
 from tidegate.server.multicast.repair_maker import RepairMaker
-from tidegate.server.multicast.repair_process import SLOTS
+from tidegate.server.multicast.repair_process import MEMORY
 
 K, SIZE = 100, 1024
-BLOCKS = [random.Random(number).randbytes(K * SIZE) for number in range(SLOTS)]
+BLOCKS = [random.Random(number).randbytes(K * SIZE) for number in range(MEMORY.slots)]
 
 
 class House:
@@ -29,7 +29,7 @@ class House:
         def done(symbols: list[bytes] | None) -> None:
             self.found[number] = symbols
 
-        return self.maker.make("raptorq", BLOCKS[number % SLOTS], K, SIZE, count, done)
+        return self.maker.make("raptorq", BLOCKS[number % MEMORY.slots], K, SIZE, count, done)
 
     def run(self, until) -> None:
         deadline = self.reactor.seconds() + 60
@@ -57,9 +57,9 @@ def house():
 def test_what_the_process_makes_is_what_the_code_says(house):
     assert not house.make(0)
     house.maker.start()
-    assert all(house.make(number, 20 + number) for number in range(SLOTS))
+    assert all(house.make(number, 20 + number) for number in range(MEMORY.slots))
     assert not house.make(99)
-    house.run(lambda: len(house.found) == SLOTS)
+    house.run(lambda: len(house.found) == MEMORY.slots)
     for number, block in enumerate(BLOCKS):
         assert house.found[number] == list(RaptorQEncoder(block, K, SIZE).repair(0, 20 + number))
     assert house.make(0)

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from tidegate import templates
 from tidegate.server.control.palette import (
-    DARK_PAPER,
-    LEAST_CONTRAST,
-    LIGHT_PAPER,
+    JUDGED_BY,
     colour_of,
     contrast,
     legible,
@@ -31,15 +29,15 @@ def test_the_contrast_is_that_of_the_standard() -> None:
 
 @given(COLOURS)
 def test_every_colour_is_made_legible(colour: str) -> None:
-    for paper in (LIGHT_PAPER, DARK_PAPER):
+    for paper in (JUDGED_BY.light_paper, JUDGED_BY.dark_paper):
         found = legible(colour, paper)
-        assert contrast(found, paper) >= LEAST_CONTRAST
-        if contrast(colour, paper) >= LEAST_CONTRAST:
+        assert contrast(found, paper) >= JUDGED_BY.least_contrast
+        if contrast(colour, paper) >= JUDGED_BY.least_contrast:
             assert found == colour, "what can be read stays"
     for rules in style_of(colour).split("@media"):
         tokens = dict(re.findall(r"--([a-z-]+):(#[0-9a-f]{6})", rules))
-        assert contrast(tokens["on-tide"], tokens["tide"]) >= LEAST_CONTRAST
-        assert contrast(tokens["tide-deep"], tokens["tide-wash"]) >= LEAST_CONTRAST
+        assert contrast(tokens["on-tide"], tokens["tide"]) >= JUDGED_BY.least_contrast
+        assert contrast(tokens["tide-deep"], tokens["tide-wash"]) >= JUDGED_BY.least_contrast
 
 
 @given(COLOURS)
@@ -56,4 +54,7 @@ def test_what_is_no_colour_is_refused(text: str) -> None:
 
 def test_the_papers_are_those_of_the_pages() -> None:
     sheet = Path(*templates.__path__, "static", "base.css").read_text()
-    assert re.findall(r"--paper: (#[0-9a-f]{6})", sheet) == [LIGHT_PAPER, DARK_PAPER]
+    assert re.findall(r"--paper: (#[0-9a-f]{6})", sheet) == [
+        JUDGED_BY.light_paper,
+        JUDGED_BY.dark_paper,
+    ]

@@ -129,8 +129,6 @@ def read_findings(base: Url, fields: Fields) -> Findings:
     return Findings(tuple(url for _, url in ranked), metalink, digest, name, modified)
 
 
-#: Of such a name, servers often say "packed" and mean the file itself.
-_PACKED = (".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br")
 Actions = list[Action]
 
 
@@ -191,7 +189,9 @@ def _packed(state: State, mirror: Mirror, coding: str) -> bool:
         return False
     if state.others(mirror):
         return True
-    if not mirror.url.target.partition("?")[0].lower().endswith(_PACKED):
+    # Of such a name, servers often say "packed" and mean the file itself.
+    packed = (".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br")
+    if not mirror.url.target.partition("?")[0].lower().endswith(packed):
         state.notes.append(f"the server sent it packed ({coding}), and so it was saved")
     return False
 

@@ -21,11 +21,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ...protocol.disk.durable import write_whole
+from ...protocol.disk.durable import LIBC, write_whole
 from .problem import MirrorProblem
 from .stage import remove_tree
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class MirrorRecord:
 def exchange(one: Path, other: Path) -> None:
     """Swap two names in one step (renameat2, Linux)."""
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    done = _LIBC.renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange)
+    done = LIBC.renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange)
     if done != 0:
         code = ctypes.get_errno()
         if code in (errno.EINVAL, errno.ENOSYS):

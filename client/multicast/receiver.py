@@ -25,7 +25,7 @@ from typing import NamedTuple
 from ...protocol.fec import BlockDecoder, scheme_for
 from ...protocol.marks import MarkChecker
 from ...protocol.packet import (
-    HEADER_BYTES,
+    HEADER,
     MAGIC,
     PAYLOAD_OFFSET,
     SEALED_HEADER,
@@ -68,7 +68,6 @@ TUNING = ReportTuning()
 
 _SYMBOL_KIND = VERSION << 4 | PacketType.SYMBOL
 _MARK_KIND = VERSION << 4 | PacketType.MARK
-_UNPACK = SEALED_HEADER.unpack_from
 
 
 class MulticastReceiver(BlockCollector):
@@ -152,14 +151,14 @@ class MulticastReceiver(BlockCollector):
                     counters.malformed += 1
                     continue
                 magic, kind, flags, session, obj, number, k, block, symbol, sequence, sent, tag = (
-                    _UNPACK(datagram)
+                    SEALED_HEADER.unpack_from(datagram)
                 )
                 if magic != MAGIC or session != own_session or obj != own_object:
                     counters.foreign += 1
                     continue
                 payload = datagram[PAYLOAD_OFFSET:]
                 state = fresh_tag()
-                state.update(datagram[:HEADER_BYTES])
+                state.update(datagram[: HEADER.size])
                 state.update(payload)
                 if state.digest() != tag:
                     counters.forged += 1
@@ -234,7 +233,7 @@ class MulticastReceiver(BlockCollector):
         now: float,
     ) -> bool:
         """Believe a mark that the origin signed; False: it did not, or this is an old one."""
-        header, signature = bytes(datagram[:HEADER_BYTES]), bytes(datagram[PAYLOAD_OFFSET:])
+        header, signature = bytes(datagram[: HEADER.size]), bytes(datagram[PAYLOAD_OFFSET:])
         if self._marked and not newer(sequence, self._counted_to, 32):
             return False
         if not self._marks.is_signed(header, signature):

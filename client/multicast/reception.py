@@ -47,6 +47,7 @@ class ReceptionTuning(NamedTuple):
     repair_bytes: int = 256 * 1024
     #: Memory for blocks that are not decoded yet.
     space_bytes: int = 64 << 20
+    slot_bytes: int = 1 << 20
 
 
 TUNING = ReceptionTuning()
@@ -363,9 +364,6 @@ def _portions(ranges: list[tuple[int, int]], symbol_bytes: int) -> list[list[tup
     return portions
 
 
-_SLOT_BYTES = 1 << 20
-
-
 class BlockSpace:
     """Memory for blocks that are still coming in: the heap first, a deleted temporary file beyond.
 
@@ -408,9 +406,11 @@ class BlockSpace:
 
     def _grow(self) -> None:
         with tempfile.TemporaryFile(dir=self._folder, prefix=".tidegate-blocks-") as file:
-            size = _SLOT_BYTES * 64
+            size = TUNING.slot_bytes * 64
             file.truncate(size)
             mapped = mmap.mmap(file.fileno(), size)
         self._maps.append(mapped)
         whole = memoryview(mapped)
-        self._free.extend(whole[at : at + _SLOT_BYTES] for at in range(0, size, _SLOT_BYTES))
+        self._free.extend(
+            whole[at : at + TUNING.slot_bytes] for at in range(0, size, TUNING.slot_bytes)
+        )

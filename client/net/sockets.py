@@ -45,7 +45,6 @@ class SocketTuning(NamedTuple):
 TUNING = SocketTuning()
 
 
-_COUNTED_BY_KERNEL = sys.platform == "linux"
 #: Where the kernel's smoothed round trip (us) lies in struct tcp_info, on Linux.
 _TCP_INFO_RTT = 68
 
@@ -346,7 +345,7 @@ class Stream(asyncio.BufferedProtocol):
         return self._threshold_bytes > 1
 
     def _tell_at(self, threshold_bytes: int) -> None:
-        if threshold_bytes == self._threshold_bytes or not _COUNTED_BY_KERNEL:
+        if threshold_bytes == self._threshold_bytes or sys.platform != "linux":
             return
         sock = self._transport.get_extra_info("socket")
         # It may be closed, or of a kind that knows no threshold.

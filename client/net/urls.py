@@ -8,8 +8,6 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from .near import is_near
 
-_KEEP = "%/:=&?~#+!$,;'@()*[]"
-
 
 class BadUrl(ValueError):
     """Not a URL this client can fetch; the text says why."""
@@ -134,7 +132,8 @@ def _quoted(text: str) -> str:
         return text
     head, _, tail = text.partition("://")
     host, slash, rest = tail.partition("/")
-    return f"{head}://{host}{slash}{quote(rest, _KEEP)}" if slash and _ else quote(text, _KEEP)
+    kept = "%/:=&?~#+!$,;'@()*[]"
+    return f"{head}://{host}{slash}{quote(rest, kept)}" if slash and _ else quote(text, kept)
 
 
 def safe_name(name: str) -> str:

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ...protocol.units import format_duration, format_rate, format_size
 from ..workloads import RELEASE_DAY, File, Visitor, Workload, scaled
@@ -24,16 +25,23 @@ from .metrics import measure
 from .outcome import RunRecord
 from .scenario import Scenario
 
-#: A larger crowd is played by this many clients; each then stands for several.
-MOST_CLIENTS = 300
-#: From this size on a file is what people come for; below, what they take beside it.
-LARGE_BYTES = 1_000_000
+
+class PlayTuning(NamedTuple):
+    """How a crowd is played."""
+
+    #: A larger crowd is played by this many clients; each then stands for several.
+    most_clients: int = 300
+    #: From this size on a file is what people come for; below, what they take beside it.
+    large_bytes: int = 1_000_000
+    #: How often another line is tried.
+    steps: int = 8
+    #: A longer crowd is played faster, within this, virtual seconds.
+    played_s: float = 900.0
+
+
+TUNING = PlayTuning()
 #: A plain server: all clients at once, each an equal share.
 PLAIN = "ps"
-#: How often another line is tried.
-_STEPS = 8
-#: A longer crowd is played faster, within this, virtual seconds.
-_PLAYED_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +145,8 @@ def make_crowd(
         if not any(fnmatch.fnmatchcase(file.name, pattern) for file in files):
             raise ValueError(f"no file has a name like {pattern!r}")
     wanted = [(file, weight(file)) for file in files if file.size_bytes and weight(file) > 0]
-    large = tuple(one for one in wanted if one[0].size_bytes >= LARGE_BYTES)
-    small = tuple(file for file, _ in wanted if file.size_bytes < LARGE_BYTES)
+    large = tuple(one for one in wanted if one[0].size_bytes >= TUNING.large_bytes)
+    small = tuple(file for file, _ in wanted if file.size_bytes < TUNING.large_bytes)
     if not large:
         large, small = tuple(wanted), ()
     if not large:
@@ -171,7 +179,7 @@ def draw_visitors(crowd: Crowd, count: int) -> Workload:
 
 def sample_crowd(crowd: Crowd) -> CrowdSample:
     """The clients that are played for a described crowd."""
-    workload = draw_visitors(crowd, min(crowd.visitors, MOST_CLIENTS))
+    workload = draw_visitors(crowd, min(crowd.visitors, TUNING.most_clients))
     beside = " and one of the small ones" if crowd.small else ""
     one = "the large file" if len(crowd.large) == 1 else f"one of {len(crowd.large)} large files"
     found = [
@@ -187,7 +195,7 @@ def sample_trace(workload: Workload) -> CrowdSample:
     """The clients that are played for a recorded crowd."""
     people, wanted = len(workload.visitors), sum(v.total_bytes for v in workload.visitors)
     within_s = max(1.0, workload.visitors[-1].arrival_s)
-    played = scaled(workload, time_scale=1.0, thin=max(1.0, people / MOST_CLIENTS))
+    played = scaled(workload, time_scale=1.0, thin=max(1.0, people / TUNING.most_clients))
     found = [
         f"the crowd comes as it was recorded, for {format_size(wanted)} in all",
         "a client whose line was not recorded has one of 0.8 to 80 Mbit/s",
@@ -222,7 +230,7 @@ def play(
     # A crowd for days is played faster: everything but the policy's own patience shrinks alike.
     wanted = sum(visitor.total_bytes for visitor in workload.visitors)
     lasts_s = max(workload.visitors[-1].arrival_s, wanted / line)
-    fast = max(1.0, lasts_s / _PLAYED_S)
+    fast = max(1.0, lasts_s / TUNING.played_s)
     played = scaled(workload, time_scale=fast)
     scenario = Scenario(
         policy,
@@ -268,7 +276,7 @@ def make_plan(
     `told` hears how much is done, from 0 to 1.
     """
     workload, each = crowd.workload, crowd.each
-    steps = _STEPS + 2.0
+    steps = TUNING.steps + 2.0
     plain = feel(workload, each, PLAIN, bandwidth_bytes_s)
     told(1 / steps)
     ours = feel(workload, each, policy, bandwidth_bytes_s)
@@ -295,7 +303,7 @@ def thinnest(
     line = ours.bandwidth_bytes_s
     needed = ours if ours.lost_s <= wish_s else None
     low, high = (0.0, line) if needed else (line, math.inf)
-    for step in range(_STEPS):
+    for step in range(TUNING.steps):
         if not low < guess < high:
             guess = math.sqrt(low * high) if low and high < math.inf else 1.3 * low or high / 2
         tried = feel(workload, each, ours.policy, guess)

@@ -26,7 +26,6 @@ from .outcome import DOWNLOAD_FIELDS
 from .scenario import Scenario
 from .workers import end_with_parent
 
-_SCENARIO_NAMES = {"fcfs": "http"}
 _CLIENTS_MAX = 2_000
 
 
@@ -74,7 +73,7 @@ def play(
     """Run the workload against one policy."""
     total, reserve = int(settings["slots"]), int(settings["reserve_small"])
     scenario = Scenario(
-        policy=_SCENARIO_NAMES.get(policy, policy),
+        policy="http" if policy == "fcfs" else policy,
         slots=total - reserve,
         reserve_small=reserve,
         bandwidth_bytes_s=capacity_bytes_s,

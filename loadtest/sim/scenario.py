@@ -140,10 +140,6 @@ class Scenario:
         )
 
 
-#: The paper's reservation at +10 % and +20 %.
-PAPER_EXTRA: Mapping[str, int] = {"+0": 0, "+10": 3, "+20": 6}
-
-
 def paper_scenarios(bandwidth: float, come_back_s: float | None = 30.0) -> dict[str, Scenario]:
     """The eleven scenarios of the paper at one load, by their label (`HTTP+0` is the control).
 
@@ -155,7 +151,8 @@ def paper_scenarios(bandwidth: float, come_back_s: float | None = 30.0) -> dict[
     # where none is reserved: Ticket+0 then gains 39 % in Experiment 2 under heavy load, with this
     # 52, in the paper 70.
     ready = {"ready_list": 5, "ready_grow_s": 60.0}
-    for label, extra in PAPER_EXTRA.items():
+    # The paper's reservation: +10 % and +20 % of the slots.
+    for label, extra in (("+0", 0), ("+10", 3), ("+20", 6)):
         for name in ("http", "ftp", "reserve", "ticket"):
             if name == "reserve" and extra == 0:
                 continue  # without extra slots there is nothing to reserve

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ class WriteBehind:
         length = end - self._begun
         # The bytes that `WriteBehind` collects for one call.
         if length >= 4 << 20:
-            _LIBC.sync_file_range(
+            LIBC.sync_file_range(
                 # sync_file_range(2) SYNC_FILE_RANGE_WRITE: start writing, do not wait.
                 self._handle,
                 ctypes.c_int64(self._begun),
@@ -76,7 +76,7 @@ def sync_filesystem(path: Path) -> None:
     """Make everything written so far on the file system of `path` durable (syncfs, Linux)."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        if _LIBC.syncfs(handle) != 0:
+        if LIBC.syncfs(handle) != 0:
             os.sync()
     finally:
         os.close(handle)

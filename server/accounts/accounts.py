@@ -31,10 +31,9 @@ from .hashing import OPERATOR, Asker, password_hasher
 Hash = Callable[[Asker, str, str | None], Awaitable[str | None]]
 #: The pattern of a user's name.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
-#: NIST SP 800-63B asks for 8 characters or more.
-PASSWORD_MIN = 10
-#: Bounds the text of a form that is hashed. NIST SP 800-63B asks for 64 or more.
-PASSWORD_MAX = 256
+#: The fewest and the most characters of a password: NIST SP 800-63B asks for 8 or more, and to
+#: allow 64 or more. The most bounds the text of a form that is hashed.
+PASSWORD = (10, 256)
 NO_RIGHTS = "The provider knows you, but you have no rights here. An operator can give you some."
 
 
@@ -162,10 +161,11 @@ class AccountStore(Protocol):
 
 def check_password(password: str) -> None:
     """Check the length, which is the only rule (NIST SP 800-63B). Raises Problem 422."""
-    if len(password) < PASSWORD_MIN:
-        raise wrong("password", f"A password has at least {PASSWORD_MIN} characters.")
-    if len(password) > PASSWORD_MAX:
-        raise wrong("password", f"A password has at most {PASSWORD_MAX} characters.")
+    least, most = PASSWORD
+    if len(password) < least:
+        raise wrong("password", f"A password has at least {least} characters.")
+    if len(password) > most:
+        raise wrong("password", f"A password has at most {most} characters.")
 
 
 def digest(secret: str) -> str:
@@ -229,7 +229,7 @@ class Accounts:
         """The user if name, password and (where set up) one-time code are right, else None."""
         user = self.users.get(name)
         known = (user.password_hash if user else "") or self._decoy
-        given = password[: PASSWORD_MAX + 1]
+        given = password[: PASSWORD[1] + 1]
         kept = await self.hash(asker, given, known)
         # The user may have changed meanwhile.
         user = self.users.get(name)
@@ -308,7 +308,7 @@ class Accounts:
         """Whether this is the user's current password. Forms ask for it before grave changes."""
         user = self.users.get(name)
         known = (user.password_hash if user else "") or self._decoy
-        given = password[: PASSWORD_MAX + 1]
+        given = password[: PASSWORD[1] + 1]
         kept = await self.hash(asker, given, known)
         return user is not None and kept is not None
 

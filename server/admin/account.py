@@ -12,8 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from ..accounts.accounts import (
     NAME,
-    PASSWORD_MAX,
-    PASSWORD_MIN,
+    PASSWORD,
     ApiToken,
     Role,
     Scope,
@@ -76,8 +75,8 @@ class UserIn(Shape):
     )
     role: Literal["viewer", "operator"] = "viewer"
     password: str = Field(
-        min_length=PASSWORD_MIN,
-        max_length=PASSWORD_MAX,
+        min_length=PASSWORD[0],
+        max_length=PASSWORD[1],
         repr=False,
         description="For the first login; they must change it then.",
     )
@@ -219,7 +218,7 @@ def _account(ask: HandlerCall, **values: Any) -> Answer:
         users=accounts.by_name() if ask.principal.may(Scope.ACCOUNTS) else [],
         tokens=_tokens(ask),
         scopes=[scope.value for scope in Scope if ask.principal.may(scope)],
-        password_min=PASSWORD_MIN,
+        password_min=PASSWORD[0],
         provider=_provider_title(ask),
         **shown,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import parse_qs
 
 from twisted.internet.defer import Deferred
@@ -24,12 +24,20 @@ if TYPE_CHECKING:
 
 #: The largest body is a form with a logo.
 LIMITS = HttpLimits(max_body_bytes=2 * 1024 * 1024, max_connections=500)
-#: The largest body without proof of a login: a name and a password.
-SMALL_BODY_BYTES = 16 * 1024
-#: Larger bodies that are read at once.
-LARGE_BODIES = 16
-#: Open streams of figures, for all users together.
-STREAM_LIMIT = 64
+
+
+class BodyBounds(NamedTuple):
+    """What the administration reads and sends at once."""
+
+    #: The largest body without proof of a login: a name and a password.
+    small_bytes: int = 16 * 1024
+    #: Larger bodies that are read at once.
+    large_bodies: int = 16
+    #: Open streams of figures, for all users together.
+    streams: int = 64
+
+
+BODIES = BodyBounds()
 log = Logger()
 
 
@@ -63,7 +71,7 @@ class AdminHandler:
 
     def _has_room(self, whose: str) -> bool:
         """Whether one more may stream. The user with most streams may lose the oldest for it."""
-        if sum(map(len, self._streams.values())) < STREAM_LIMIT:
+        if sum(map(len, self._streams.values())) < BODIES.streams:
             return True
         most = max(self._streams.values(), key=len)
         if len(most) <= len(self._streams.get(whose, ())) + 1:

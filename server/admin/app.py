@@ -43,11 +43,6 @@ from .web import Answer, Call, Principal, html, problem_answer, redirect
 VISITOR = "tidegate-visitor"
 ZONE = "tidegate-zone"
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors {ancestors}"
-)
 _HEADERS = (
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "same-origin"),
@@ -290,9 +285,13 @@ def _unauthorized(detail: str) -> Problem:
 def _with_headers(call: Call, answer: Answer) -> Answer:
     given = {name for name, _ in answer.headers}
     framed = call.path.startswith("/waiting/preview")
-    ancestors = "'self'" if framed else "'none'"
+    policy = (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors " + ("'self'" if framed else "'none'")
+    )
     standard = (
-        ("content-security-policy", _CSP.format(ancestors=ancestors)),
+        ("content-security-policy", policy),
         ("x-frame-options", "SAMEORIGIN" if framed else "DENY"),
         ("cache-control", "no-store"),
         *_HEADERS,

@@ -14,6 +14,7 @@ from ...policies.contract import Snapshot
 from ..control.history import SERIES, Sampler
 from ..control.metrics import Metrics
 from ..control.problems import Problem, wrong
+from ..control.report import POINTS
 from ..control.vitals import Health, Totals
 from .app import HandlerCall
 from .charts import (
@@ -45,7 +46,6 @@ SPANS = {
     "24h": (86_400.0, "24 h", "The last 24 hours"),
     "7d": (604_800.0, "7 days", "The last 7 days"),
 }
-_POINTS = 240
 #: A request with one of these came through a proxy, so its peer says nothing about who asks.
 _PROXIED = frozenset(
     ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
@@ -167,7 +167,7 @@ async def now(ask: HandlerCall) -> Answer:
     """The overview."""
     chosen = _chosen(ask)
     span_s, _, title = SPANS[chosen]
-    whole = await ask.server.history.drawn(span_s, ask.now, _POINTS)
+    whole = await ask.server.history.drawn(span_s, ask.now, POINTS)
     history = from_first_value(whole)
     zone = ask.zone
     write = clock if span_s <= 86_400 else moment
@@ -210,7 +210,7 @@ async def now_part(ask: HandlerCall) -> Answer:
 async def history(ask: HandlerCall) -> Answer:
     """The charts' numbers, column by column, as uPlot wants them."""
     span_s = SPANS[_chosen(ask)][0]
-    found = from_first_value(await ask.server.history.drawn(span_s, ask.now, _POINTS))
+    found = from_first_value(await ask.server.history.drawn(span_s, ask.now, POINTS))
     body = {chart.name: [list(found.t), *lines_of(chart, found)] for chart in CHARTS}
     return Answer(200, json.dumps(body).encode(), (("content-type", "application/json"),))
 

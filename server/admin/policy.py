@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import AliasChoices, Field, ValidationError
 
@@ -27,10 +27,17 @@ from .web import Answer, json_answer, redirect
 api = Operations("policy", Scope.POLICY)
 pages = PageRoutes(Scope.POLICY)
 
-HOUR_S = 3600.0
-_NOTE_MOST = 500
-#: The mean of fewer downloads tells nothing: one client is more than 3 % of it.
-COMPARED_LEAST = 30
+
+class PolicyPage(NamedTuple):
+    """Bounds of the page."""
+
+    played_s: float = 3600.0
+    note_most: int = 500
+    #: The mean of fewer downloads tells nothing: one client is more than 3 % of it.
+    compared_least: int = 30
+
+
+PAGE = PolicyPage()
 #: Where a form leads that has changed the policy.
 _APPLIED = "/policy?applied=1"
 
@@ -45,7 +52,7 @@ class SettingsIn(Shape):
 
     policy: str = Field(max_length=32, json_schema_extra=_one_of(POLICIES))
     settings: PolicySettings
-    note: Text = Field("", max_length=_NOTE_MOST)
+    note: Text = Field("", max_length=PAGE.note_most)
 
 
 class SettingsPatch(Shape):
@@ -53,11 +60,11 @@ class SettingsPatch(Shape):
 
     policy: str | None = Field(None, json_schema_extra=_one_of((*POLICIES, None)))
     settings: dict[str, Any] = Field(default_factory=dict)
-    note: Text = Field("", max_length=_NOTE_MOST)
+    note: Text = Field("", max_length=PAGE.note_most)
 
 
 class RestoreIn(Shape):
-    note: Text = Field("", max_length=_NOTE_MOST)
+    note: Text = Field("", max_length=PAGE.note_most)
 
 
 class PolicyForm(RestoreIn):
@@ -157,13 +164,13 @@ async def begin_preview(
     arrivals, capacity = [], None
     if workload == RECORDED:
         # Replayed at most; a busier hour is thinned to this, in the order it came.
-        arrivals = await ask.server.history.arrivals(ask.now - HOUR_S, 20_000)
+        arrivals = await ask.server.history.arrivals(ask.now - PAGE.played_s, 20_000)
         capacity = await _capacity(ask)
-        if len(arrivals) < COMPARED_LEAST:
+        if len(arrivals) < PAGE.compared_least:
             raise Problem(
                 409,
                 f"Too few arrivals to compare: {len(arrivals)} downloads were asked for within the "
-                f"last hour, and a comparison needs {COMPARED_LEAST}. Choose one of the other "
+                f"last hour, and a comparison needs {PAGE.compared_least}. Choose one of the other "
                 "workloads.",
                 code="no-arrivals",
             )
@@ -187,7 +194,7 @@ async def _capacity(ask: HandlerCall) -> float | None:
     configured = ask.server.vitals.read().totals.capacity_bytes_s
     if configured is not None:
         return configured
-    past = await ask.server.history.read(ask.now - HOUR_S, ask.now, 240)
+    past = await ask.server.history.read(ask.now - PAGE.played_s, ask.now, 240)
     seen = [rate for rate in past.series.get("goodput_bytes_s", ()) if rate is not None]
     return max(seen, default=0.0) or None
 

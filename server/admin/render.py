@@ -16,8 +16,10 @@ from ..files.pages import Pages
 from .setting_words import policy_title, setting_title
 
 #: The file of a zone with one kind of time. A machine without a time zone database has UTC, too.
-_UTC_FILE = b"TZif" + bytes(16) + struct.pack(">6I", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\0"
-UTC_ZONE = ZoneInfo.from_file(io.BytesIO(_UTC_FILE), key="UTC")
+UTC_ZONE = ZoneInfo.from_file(
+    io.BytesIO(b"TZif" + bytes(16) + struct.pack(">6I", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\0"),
+    key="UTC",
+)
 
 
 def zone_of(name: str) -> ZoneInfo:

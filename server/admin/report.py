@@ -27,7 +27,7 @@ from ..store.reports import LISTED
 from .app import HandlerCall
 from .charts import CHARTS, from_first_value, is_empty, picture
 from .files import rule_out
-from .policy import COMPARED_LEAST
+from .policy import PAGE
 from .previews import RECORDED, Preview, Side
 from .render import moment, stamp
 from .router import Operations, PageRoutes
@@ -131,7 +131,7 @@ async def _compare(ask: HandlerCall, period: Period, report: Report) -> Comparis
     """What became of the simulation of this report, which the first look begins."""
     previews, key = ask.admin.previews, _key(period)
     found = previews.by_key.get(key)
-    if found is None and report.downloads < COMPARED_LEAST:
+    if found is None and report.downloads < PAGE.compared_least:
         return ComparisonOut(state="too-few")
     if found is None:
         if not previews.room():
@@ -263,7 +263,7 @@ async def _page(ask: HandlerCall, query: ReportQuery, template: str, **values: A
         pictures=[(one, picture(one, history, lambda at: moment(at, zone)[:16])) for one in charts],
         rows=20,
         listed=LISTED,
-        needed=COMPARED_LEAST,
+        needed=PAGE.compared_least,
         **values,
     )
 

@@ -149,7 +149,6 @@ WORDS: Mapping[str, SettingWords] = {
     **{name: words for group in ADVANCED.values() for name, words in group.items()},
 }
 #: Names of policies for people, where the name itself is none.
-_POLICY_TITLES = {"fcfs": "First come"}
 
 
 def setting_title(name: str) -> str:
@@ -160,4 +159,4 @@ def setting_title(name: str) -> str:
 
 def policy_title(name: str) -> str:
     """What people call a policy."""
-    return _POLICY_TITLES.get(name, name.capitalize())
+    return "First come" if name == "fcfs" else name.capitalize()

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from ..accounts.accounts import Scope
 from ..admission.responses import Words
 from ..control.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
-from ..control.palette import DARK_PAPER, LIGHT_PAPER, colour_of, legible, style_of
+from ..control.palette import JUDGED_BY, colour_of, legible, style_of
 from ..control.problems import Problem, wrong
 from ..http.phrases import LANGUAGES, Phrases
 from .app import HandlerCall
@@ -187,7 +187,9 @@ async def waiting(ask: HandlerCall, query: WaitingQuery) -> Answer:
     """Every state, and the form."""
     look = ask.server.branding.look
     cells = [query.model_copy(update={"for_state": a, "for_language": b}) for a, b in _CELLS]
-    tones = [("light", LIGHT_PAPER), ("dark", DARK_PAPER)] if look.colour else []
+    tones = (
+        [("light", JUDGED_BY.light_paper), ("dark", JUDGED_BY.dark_paper)] if look.colour else []
+    )
     return ask.page(
         "waiting.html",
         look=look,

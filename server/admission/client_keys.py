@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 from ...protocol.errors import BadToken
-from ...protocol.ticket import MAX_TOKEN_LENGTH, KeyRing, ReturningVisitor, Ticket
+from ...protocol.ticket import TOKENS, KeyRing, ReturningVisitor, Ticket
 from ..http.answers import Header
 from ..http.bounded_table import BoundedTable
 from ..http.cookies import read_cookie, set_cookie
@@ -247,7 +247,7 @@ def _digest(name: bytes) -> str:
 
 
 def _text(field: bytes) -> str:
-    return field[: MAX_TOKEN_LENGTH + 1].decode("latin-1").strip()
+    return field[: TOKENS.token_length + 1].decode("latin-1").strip()
 
 
 def proves_something(request: Request) -> bool:

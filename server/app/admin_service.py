@@ -15,7 +15,7 @@ from twisted.python.threadpool import ThreadPool
 
 from ..accounts.proofs import shows_one_of
 from ..accounts.stored import OpenedAccounts, StoredAccounts, open_accounts
-from ..admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES, AdminHandler
+from ..admin.adapter import BODIES, LIMITS, AdminHandler
 from ..control.server import ControlTerms, Rooms, Server
 from ..http.clock import Reactor, in_pool
 from ..http.factory import HttpFactory
@@ -50,7 +50,7 @@ class AdminConnections:
         opened: OpenListener,
     ) -> None:
         bodies = LargeBodies(
-            SMALL_BODY_BYTES, LARGE_BODIES, lambda fields: shows_one_of(fields, proofs())
+            BODIES.small_bytes, BODIES.large_bodies, lambda fields: shows_one_of(fields, proofs())
         )
         proxies = TrustedProxies(config.trusted_proxies, config.proxy_header)
         self._factory = HttpFactory(

@@ -28,9 +28,6 @@ from ..store.usage import add_usage
 from .events import ask
 from .vitals import Vitals
 
-#: Seconds between two samples.
-SAMPLE_S = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class HistoryTuning:
@@ -56,10 +53,16 @@ class HistoryTuning:
     chart_fresh_most_s: float = 60.0
     chart_fresh_share: float = 1 / 4
     charts_kept: int = 16
+    #: Seconds between two samples.
+    sample_s: float = 5.0
+
+    @property
+    def moments(self) -> int:
+        """How many samples are in memory."""
+        return round(self.recent_s / self.sample_s) + 1
 
 
 _TUNING = HistoryTuning()
-_MOMENTS = round(_TUNING.recent_s / SAMPLE_S) + 1
 log = Logger()
 
 
@@ -152,7 +155,7 @@ class Recent:
     def reaches(self, since_s: float, until_s: float) -> bool:
         """Whether memory has all samples of this period."""
         newest_s = self._moments[-1][0] if self._moments else until_s
-        return self.whole and since_s >= newest_s - self._kept_s - SAMPLE_S
+        return self.whole and since_s >= newest_s - self._kept_s - _TUNING.sample_s
 
     def binned(
         self, series: Sequence[str], since_s: float, until_s: float, points: int, least_s: float
@@ -231,21 +234,21 @@ class History:
         self._popularity = popularity
         self._arrivals = arrivals
         self._kept_s = kept_s
-        self._timer = Repeat(reactor, SAMPLE_S, self._sample)
+        self._timer = Repeat(reactor, _TUNING.sample_s, self._sample)
         self._sampler = Sampler(vitals)
         self._taken = 0
         self._drawn: BoundedTable[tuple[int, int], tuple[float, Series]] = BoundedTable(
             _TUNING.charts_kept
         )
         self._thin = random.Random(0)
-        self.recent = Recent(_TUNING.recent_s, _MOMENTS)
+        self.recent = Recent(_TUNING.recent_s, _TUNING.moments)
 
     def start(self) -> None:
         """Begin to sample, and read the last hour of an earlier run."""
         self._timer.start()
         self._sample()
         until_s = self._now()
-        since_s, most = until_s - _TUNING.recent_s, _MOMENTS * len(RECORDED)
+        since_s, most = until_s - _TUNING.recent_s, _TUNING.moments * len(RECORDED)
 
         def ill(_fault: Failure) -> None:
             # The store logs the fault; charts begin with this run.
@@ -278,7 +281,7 @@ class History:
 
     async def read(self, since_s: float, until_s: float, points: int) -> Series:
         """All series on about `points` steps; only those in memory if the database fails."""
-        axis, found = self.recent.binned(RECORDED, since_s, until_s, points, SAMPLE_S)
+        axis, found = self.recent.binned(RECORDED, since_s, until_s, points, _TUNING.sample_s)
         if not self.recent.reaches(since_s, until_s):
             try:
                 axis, found = await self._store.read(
@@ -305,7 +308,7 @@ class History:
         """Arrivals for small files at random times: the server records only their number."""
         now = self._now()
         # One step per sample: a wider step that is partly sampled would count too much.
-        past = await self.read(since_s, now, max(1, round((now - since_s) / SAMPLE_S)))
+        past = await self.read(since_s, now, max(1, round((now - since_s) / _TUNING.sample_s)))
         rates = [rate for rate in past.series.get("admitted_small", ()) if rate is not None]
         span_s = len(rates) * (now - since_s) / max(1, len(past.t))
         sampled = sum(rates) / len(rates) * span_s if rates else 0.0
@@ -313,7 +316,7 @@ class History:
         count = min(
             _TUNING.preview_small_files, round(sampled + self._sampler.grown("admitted_small"))
         )
-        span_s = max(span_s, SAMPLE_S)
+        span_s = max(span_s, _TUNING.sample_s)
         size = max(1, self._vitals.gate.settings.small_below_bytes // 2)
         moments = sorted(self._thin.uniform(now - span_s, now) for _ in range(count))
         return [ArrivalRecord(at, f"small-{i}", "small", size) for i, at in enumerate(moments)]

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-#: The paper of the light page, as `base.css` has it.
-LIGHT_PAPER = "#fbfaf6"
-#: That of the dark page.
-DARK_PAPER = "#10161c"
-#: Least contrast of text (WCAG 2.2, 1.4.3, level AA).
-LEAST_CONTRAST = 4.5
-#: Steps between a colour and black or white among which the first legible one is taken.
-_STEPS = 50
+
+class PageColours(NamedTuple):
+    """What colours of an operator are judged against."""
+
+    #: The paper of the light page, as `base.css` has it.
+    light_paper: str = "#fbfaf6"
+    #: That of the dark page.
+    dark_paper: str = "#10161c"
+    #: Least contrast of text (WCAG 2.2, 1.4.3, level AA).
+    least_contrast: float = 4.5
+    #: Steps between a colour and black or white among which the first legible one is taken.
+    steps: int = 50
+
+
+JUDGED_BY = PageColours()
 
 
 def colour_of(text: str) -> str:
@@ -33,8 +41,8 @@ def contrast(one: str, other: str) -> float:
 def legible(colour: str, paper: str) -> str:
     """The colour itself, or the first mix with black or white that is legible on the paper."""
     towards = ink_on(paper)
-    mixes = (_mixed(colour, towards, step / _STEPS) for step in range(_STEPS + 1))
-    return next(mix for mix in mixes if contrast(mix, paper) >= LEAST_CONTRAST)
+    mixes = (_mixed(colour, towards, step / JUDGED_BY.steps) for step in range(JUDGED_BY.steps + 1))
+    return next(mix for mix in mixes if contrast(mix, paper) >= JUDGED_BY.least_contrast)
 
 
 def ink_on(ground: str) -> str:
@@ -44,7 +52,9 @@ def ink_on(ground: str) -> str:
 
 def style_of(colour: str) -> str:
     """A style sheet after `base.css` that gives links, buttons and bars this colour."""
-    light, dark = (_tokens(legible(colour, p), p) for p in (LIGHT_PAPER, DARK_PAPER))
+    light, dark = (
+        _tokens(legible(colour, p), p) for p in (JUDGED_BY.light_paper, JUDGED_BY.dark_paper)
+    )
     return f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .server import Server
 
 #: Steps of the report's charts and sums.
-_POINTS = 240
+POINTS = 240
 #: A kept report is shown for this time.
 _FRESH_S = 30.0
 
@@ -125,12 +125,12 @@ async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
         server.store, lambda c: read_period(c, since_s, until_s, wanted, _network_of, levels)
     )
     end_s = max(since_s + 1.0, min(until_s, server.now()))
-    history = await server.history.read(since_s, end_s, _POINTS)
+    history = await server.history.read(since_s, end_s, POINTS)
     first = history.first_value
-    if first > _POINTS * 7 / 8:
+    if first > POINTS * 7 / 8:
         # The charts of a young server would be a few dots at their right edge.
         begun_s = 2 * history.t[first - 1] - history.t[first]
-        history = await server.history.read(begun_s, end_s, _POINTS)
+        history = await server.history.read(begun_s, end_s, POINTS)
     known = {name: Peak(*peak) for name, peak in peaks.items() if peak[1] > 0}
     errors = [one for one in history.series["end_median_error"] if one is not None]
     report = Report(

@@ -23,11 +23,8 @@ from ..http.clock import Clock
 from ..http.request import Request
 from .found_again import FoundConnection, KeptBody, kept_body
 from .movers import (
-    LEASE_FIELD,
-    MOVER_FIELD,
+    FIELDS,
     MOVERS,
-    RANGE_FIELD,
-    RANGE_TAG_FIELD,
     range_of,
     read_mover,
 )
@@ -37,7 +34,6 @@ from .moves import MovedOn, Moves
 _OF_THE_MOVER = frozenset({b"accept-ranges", b"content-length", b"content-range", b"last-modified"})
 
 #: A name with one of these would not be one line in a field.
-_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 class MoverAdmission:
@@ -88,9 +84,9 @@ class MoverAdmission:
     def mover_of(self, request: Request, rep: Representation) -> MovedOn | None:
         """The mover that passed this request on, if it can send what is asked for."""
         several = b"," in request.headers.get(b"range", b"")
-        if several or not request.by_proxy or _CONTROL.search(rep.path):
+        if several or not request.by_proxy or re.search(rb"[\x00-\x1f\x7f]", rep.path):
             return None
-        return read_mover(request.header(MOVER_FIELD))
+        return read_mover(request.header(FIELDS.mover))
 
 
 class MoverStart:
@@ -138,9 +134,9 @@ class MoverStart:
         place = admission.place_of(self._rep)
         orders = MOVERS[self._where.mover](self._rep, self._where, admission.rate_bytes_s(), place)
         fields = [field for field in plan.headers if field[0].lower() not in _OF_THE_MOVER]
-        orders += [(RANGE_FIELD, range_of(plan)), (LEASE_FIELD, body.lease.encode("ascii"))]
+        orders += [(FIELDS.range, range_of(plan)), (FIELDS.lease, body.lease.encode("ascii"))]
         tag = admission.tag_of(self._rep)
         if tag:
-            orders.append((RANGE_TAG_FIELD, tag.encode("latin-1")))
+            orders.append((FIELDS.range_tag, tag.encode("latin-1")))
         request.respond(200, (*fields, *headers, *orders), b"")
         return body

@@ -1,6 +1,6 @@
 """What each mover says with a request, and what it is told to send a file.
 
-The snippet of a mover writes `MOVER_FIELD` over what its client sent:
+The snippet of a mover writes `FIELDS.mover` over what its client sent:
 `NAME PROTOCOL CLIENT-ADDRESS CLIENT-PORT OWN-ADDRESS OWN-PORT ROOT`. The last words may be missing.
 A socket without its own end is found by its client's end. ROOT is needed by X-Sendfile alone.
 """
@@ -8,6 +8,7 @@ A socket without its own end is found by its client's end. ROOT is needed by X-S
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from ..files.transfer import BodyPlan, FileKey, Representation
@@ -15,14 +16,21 @@ from ..http.answers import Header
 from .inet_diag import read_socket_name
 from .moves import MovedOn
 
-MOVER_FIELD = b"tidegate-mover"
-LEASE_FIELD = b"Tidegate-Lease"
-#: The range that was admitted, as a request has it; empty for the whole file. A mover with entity
-#: tags of its own asks its files for this one instead of the client's `Range` and `If-Range`.
-RANGE_FIELD = b"Tidegate-Range"
-#: The tag by which an origin knows the content of that range. It answers with the whole file if it
-#: has another one by now, or a client would join parts of two.
-RANGE_TAG_FIELD = b"Tidegate-Range-Tag"
+
+class MoverFields(NamedTuple):
+    """The fields between a gate and a mover."""
+
+    mover: bytes = b"tidegate-mover"
+    lease: bytes = b"Tidegate-Lease"
+    #: The range that was admitted, as a request has it; empty for the whole file. A mover with
+    #: entity tags of its own asks its files for this one instead of `Range` and `If-Range`.
+    range: bytes = b"Tidegate-Range"
+    #: The tag by which an origin knows the content of that range. It answers with the whole file
+    #: if it has another one by now, or a client would join parts of two.
+    range_tag: bytes = b"Tidegate-Range-Tag"
+
+
+FIELDS = MoverFields()
 #: Under this path nginx has the release for its own use (`internal`).
 INTERNAL_PATH = "/-/moved"
 #: In these versions of HTTP a connection carries one answer at a time.
@@ -72,7 +80,7 @@ FETCHING = frozenset({"nginx"})
 
 
 def range_of(plan: BodyPlan) -> bytes:
-    """The value of `RANGE_FIELD`."""
+    """The value of `FIELDS.range`."""
     if plan.status != 206:
         return b""
     begin, end = plan.ranges[0]

@@ -20,7 +20,7 @@ from ..http.request import ListenerBounds, Request
 from .found_again import MovesJournal, request_of
 from .handover import MoverAdmission
 from .inet_diag import InetDiag
-from .movers import MOVER_FIELD, read_mover
+from .movers import FIELDS, read_mover
 from .moves import Moves
 from .origin import HeadRequests, OriginStore
 from .origin_files import OriginFiles, OriginTerms
@@ -152,7 +152,7 @@ class GateRoom:
         """
         for report in read_posted(request.body):
             self.moves.receive(report)
-        where = read_mover(request.header(MOVER_FIELD))
+        where = read_mover(request.header(FIELDS.mover))
         name = where.socket if where is not None else None
         told = {
             **asdict(self.moves.counts),

@@ -16,10 +16,8 @@ from .settings import ROUTE, report_place
 
 #: What movers are configured with: for each a `server` part, which a site includes, a `complete`
 #: configuration around it, one for a gate that is away, and parts that stand apart.
-_PARTS = Path(__file__).with_name("configurations")
 _LIGHTTPD_LUA = "/etc/lighttpd/tidegate.lua"
 #: A name between these is a blank. One that is alone in its line is filled with lines.
-_BLANK = re.compile(r"(?m)^( *)__([a-z]+)__\n|__([a-z]+)__")
 
 #: Whether downloads go on without a queue while the gate is away, or get a page.
 IfAbsent = Literal["open", "closed"]
@@ -85,11 +83,11 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
             return values[value]
         return re.sub(r"(?m)^(?=.*\S)", indent, values[lines])
 
-    return _BLANK.sub(fill, text)
+    return re.sub(r"(?m)^( *)__([a-z]+)__\n|__([a-z]+)__", fill, text)
 
 
 def _part(mover: str, part: str) -> str:
-    return (_PARTS / f"{mover}.{part}").read_text("utf-8")
+    return Path(__file__).with_name("configurations").joinpath(f"{mover}.{part}").read_text("utf-8")
 
 
 def _logger(report: str) -> str:
@@ -191,7 +189,7 @@ class _Configured:
     posts: bool = False
 
 
-_CONFIGURED: Mapping[str, _Configured] = {
+CONFIGURED: Mapping[str, _Configured] = {
     "apache": _Configured(_apache, "CustomLog, with /usr/bin/logger,", sends_alone=False),
     "caddy": _Configured(_caddy, "the log of the site, which is opened after the gate starts,"),
     "envoy": _Configured(
@@ -211,12 +209,11 @@ _CONFIGURED: Mapping[str, _Configured] = {
     ),
     "nginx": _Configured(_nginx, "access_log", "http"),
 }
-MOVER_NAMES = tuple(_CONFIGURED)
 
 
 def reports_of(mover: str, place: str) -> str:
     """What must hold for the ends of this mover to reach a gate that receives them at `place`."""
-    known = _CONFIGURED[mover]
+    known = CONFIGURED[mover]
     if known.posts:
         return f"{known.reports} must post to {ROUTE} of the gate"
     return f"{known.reports} must name the gate's report address, {place}"
@@ -226,14 +223,14 @@ def files_of(mover: str, *, of_origin: bool) -> str:
     """What must hold for this mover to have the files."""
     if of_origin:
         return "it must reach the origin, which must accept what the gate signs with"
-    if _CONFIGURED[mover].has_files:
+    if CONFIGURED[mover].has_files:
         return "its root must be the folder of the gate, and its user must be able to read it"
     return "the server that --files names must run, and have the folder of the gate"
 
 
 def snippet(mover: str, of: SnippetTerms, part: str = "") -> str:
     """What this mover is configured with; or a `part` that stands apart. Raises ProtocolError."""
-    known = _CONFIGURED[mover]
+    known = CONFIGURED[mover]
     if part and part != known.apart:
         raise ProtocolError(f"{mover} has no part {part}: leave --part out")
     if not part and not known.has_files and not of.files:

@@ -26,7 +26,7 @@ from ...protocol.packet import PacketFlag
 from ...protocol.session_report import ReceiverReport
 from .receivers import Receivers
 from .repair import (
-    RECENT_S,
+    TUNING,
     EndedBlocks,
     NackAggregator,
     Repair,
@@ -360,7 +360,7 @@ class Carousel:
     def _predict_last(self, now: float) -> bool:
         """Request repair for the last blocks by the losses that receivers reported."""
         self._has_predicted = True
-        recent = set(self._ended.since(now - RECENT_S))
+        recent = set(self._ended.since(now - TUNING.recent_s))
         for block in range(self._layout.blocks - 1, -1, -1):
             if block not in recent and block in self._wants.repairs:
                 break

@@ -26,11 +26,11 @@ class RepairTuning(NamedTuple):
     sure: float = 0.9
     #: Bounds the loss in predictions.
     most_loss: float = 0.5
+    #: Reports about blocks sent within this time may be on their way.
+    recent_s: float = 0.1
 
 
 TUNING = RepairTuning()
-#: Reports about blocks sent within this time may be on their way.
-RECENT_S = 0.1
 
 
 def wants_source(count: int, k: int) -> bool:
@@ -237,7 +237,7 @@ def at_least(k: int, loss: float) -> int:
 
 
 class EndedBlocks:
-    """The blocks whose source was sent within `RECENT_S`."""
+    """The blocks whose source was sent within `TUNING.recent_s`."""
 
     def __init__(self, blocks: int) -> None:
         self._count = blocks
@@ -250,7 +250,7 @@ class EndedBlocks:
         Returns whether the pass ends within `TUNING.ending_s`: it then gets predicted repair.
         """
         self._blocks.append((block, now))
-        while self._blocks[0][1] < now - RECENT_S:
+        while self._blocks[0][1] < now - TUNING.recent_s:
             self._blocks.popleft()
         before, self._before = self._before, now
         return before is not None and (self._count - 1 - block) * (now - before) < TUNING.ending_s

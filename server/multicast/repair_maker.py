@@ -19,11 +19,8 @@ from twisted.logger import Logger
 from ..http.clock import Reactor
 from .repair_process import (
     ANSWER,
+    MEMORY,
     ORDER,
-    SLOT_BYTES,
-    SLOTS,
-    SOURCE_BYTES,
-    SYMBOL_BYTES,
 )
 
 Done = Callable[[list[bytes] | None], None]
@@ -56,8 +53,8 @@ class RepairMaker(ProcessProtocol):
         ]
         try:
             with tempfile.TemporaryFile(dir=_memory_folder()) as file:
-                file.truncate(SLOTS * SLOT_BYTES)
-                self._memory = mmap.mmap(file.fileno(), SLOTS * SLOT_BYTES)
+                file.truncate(MEMORY.slots * MEMORY.slot_bytes)
+                self._memory = mmap.mmap(file.fileno(), MEMORY.slots * MEMORY.slot_bytes)
                 fds = {0: "w", 1: "r", 2: 2, _MEMORY_FD: file.fileno()}
                 self._process = self._reactor.spawnProcess(
                     self, words[0], words, environment, childFDs=fds
@@ -78,11 +75,11 @@ class RepairMaker(ProcessProtocol):
         """See `Maker`."""
         if scheme != "raptorq" or not self._free or self._memory is None:
             return False
-        if len(source) > SOURCE_BYTES or count * symbol_bytes > SYMBOL_BYTES:
+        if len(source) > MEMORY.source_bytes or count * symbol_bytes > MEMORY.symbol_bytes:
             return False
         slot = self._free.pop()
         self._jobs[slot] = (symbol_bytes, done)
-        at = slot * SLOT_BYTES
+        at = slot * MEMORY.slot_bytes
         self._memory[at : at + len(source)] = source
         self._process.write(ORDER.pack(slot, k, symbol_bytes, count))
         return True
@@ -91,7 +88,7 @@ class RepairMaker(ProcessProtocol):
 
     def connectionMade(self) -> None:
         """Twisted: the process runs."""
-        self._free = list(range(SLOTS))
+        self._free = list(range(MEMORY.slots))
 
     def outReceived(self, data: bytes) -> None:
         """Twisted: the process sent answers, or parts of them."""
@@ -100,7 +97,7 @@ class RepairMaker(ProcessProtocol):
             slot, made = ANSWER.unpack_from(self._answers)
             self._answers = self._answers[ANSWER.size :]
             size, done = self._jobs.pop(slot)
-            at = slot * SLOT_BYTES + SOURCE_BYTES
+            at = slot * MEMORY.slot_bytes + MEMORY.source_bytes
             symbols = self._memory[at : at + made * size]
             self._free.append(slot)
             done([symbols[i : i + size] for i in range(0, len(symbols), size)] or None)

@@ -2,7 +2,7 @@
 
 usage: python -m tidegate.server.multicast.repair_process MEMORY_FD
 
-The shared memory has `SLOTS` slots of `SLOT_BYTES`: a block, then its repair symbols. Orders are
+The shared memory has slots, as `MEMORY` says: a block, then its repair symbols. Orders are
 read from standard input and answers written to standard output, in order and of fixed size. The
 process ends with its input.
 """
@@ -13,16 +13,24 @@ import mmap
 import signal
 import struct
 import sys
+from typing import NamedTuple
 
 from ...protocol.fec_raptorq import RaptorQEncoder
 
-#: The largest block (`protocol.fec.MAX_BLOCK_BYTES`).
-SOURCE_BYTES = 1 << 20
-#: Two blocks of repair; a sender makes more itself.
-SYMBOL_BYTES = 2 << 20
-SLOT_BYTES = SOURCE_BYTES + SYMBOL_BYTES
-#: Orders in flight: the process works on one while the next ones arrive.
-SLOTS = 4
+
+class RepairMemory(NamedTuple):
+    """What the common memory of the sender and this process has."""
+
+    #: The largest block (`protocol.fec.MAX_BLOCK_BYTES`).
+    source_bytes: int = 1 << 20
+    #: Two blocks of repair; a sender makes more itself.
+    symbol_bytes: int = 2 << 20
+    slot_bytes: int = source_bytes + symbol_bytes
+    #: Orders in flight: the process works on one while the next ones arrive.
+    slots: int = 4
+
+
+MEMORY = RepairMemory()
 #: Slot, K, symbol size, number of symbols.
 ORDER = struct.Struct(">BHHI")
 #: Slot, number of symbols made (0: it failed).
@@ -34,11 +42,11 @@ def serve(memory: mmap.mmap) -> None:
     orders, answers = sys.stdin.buffer, sys.stdout.buffer
     while len(order := orders.read(ORDER.size)) == ORDER.size:
         slot, k, size, count = ORDER.unpack(order)
-        at = slot * SLOT_BYTES
+        at = slot * MEMORY.slot_bytes
         try:
             encoder = RaptorQEncoder(memory[at : at + k * size], k, size)
             symbols = b"".join(encoder.repair(0, count))
-            at += SOURCE_BYTES
+            at += MEMORY.source_bytes
             memory[at : at + len(symbols)] = symbols
             made = len(symbols) // size
         except Exception:  # noqa: BLE001 - the sender then makes them itself, and sees why
@@ -51,7 +59,7 @@ def main() -> None:
     """Map the shared memory, and serve."""
     # Ctrl-C reaches the whole process group, but the server ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with mmap.mmap(int(sys.argv[1]), SLOTS * SLOT_BYTES) as memory:
+    with mmap.mmap(int(sys.argv[1]), MEMORY.slots * MEMORY.slot_bytes) as memory:
         serve(memory)
 
 

@@ -26,8 +26,6 @@ from .settings import MulticastSettings
 from .symbols import Maker
 from .udp import GroupSender, find_interface, interface_mtu, is_wireless
 
-_FIELD = HEADER_NAME.lower().encode()
-
 
 class SessionTuning(NamedTuple):
     """When a session begins, and for how long it is remembered."""
@@ -107,7 +105,7 @@ class Sessions:
 
     def capability_of(self, request: Request) -> Capability | None:
         """The capability of a client that can be in a session of this server; else None."""
-        value = request.headers.get(_FIELD)
+        value = request.headers.get(HEADER_NAME.lower().encode())
         if value is None or self.closed:
             return None
         try:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 #: All hosts accept a datagram of this size (RFC 791). Smaller symbols would be mostly headers.
 LEAST_MTU = 576
-_SECONDS: dict[str, Any] = {"unit": "s"}
 
 
 class MulticastSettings(BaseModel):
@@ -37,7 +36,7 @@ class MulticastSettings(BaseModel):
         gt=0,
         le=300,
         description="The window for these requests, and the longest hold of a client.",
-        json_schema_extra=_SECONDS,
+        json_schema_extra={"unit": "s"},
     )
     hold_share: float = Field(
         0.02,

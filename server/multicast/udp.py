@@ -43,8 +43,6 @@ class Kernel(enum.IntEnum):
 
 
 _NETWORK = Path("/sys/class/net")
-#: A datagram beyond the MTU is an error. In fragments, the loss of one would lose all.
-_PMTUDISC_DO = struct.pack("@i", 2)
 _NO_OFFLOAD = frozenset({errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
 _LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 
@@ -146,18 +144,21 @@ class GroupSender:
             waiting = int(rate_bytes_s * TUNING.waiting_s * TUNING.kernel_bytes / 2)
             waiting = min(TUNING.most_send_buffer, max(TUNING.least_send_buffer, waiting))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, waiting)
+            # IP_PMTUDISC_DO: a datagram beyond the MTU is an error. In fragments, the loss of one
+            # would lose all.
+            whole = struct.pack("@i", 2)
             if interface.is_ipv6:
                 index = struct.pack("@I", interface.index)
                 self._set(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
                 self._set(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, struct.pack("@i", ttl))
-                self._set(socket.IPPROTO_IPV6, Kernel.IPV6_MTU_DISCOVER, _PMTUDISC_DO)
+                self._set(socket.IPPROTO_IPV6, Kernel.IPV6_MTU_DISCOVER, whole)
                 self._socket.bind((interface.address, 0, 0, interface.index))
                 self._socket.connect((group, port, 0, interface.index))
             else:
                 address = socket.inet_aton(interface.address)
                 self._set(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, address)
                 self._set(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, struct.pack("@B", ttl))
-                self._set(socket.IPPROTO_IP, Kernel.IP_MTU_DISCOVER, _PMTUDISC_DO)
+                self._set(socket.IPPROTO_IP, Kernel.IP_MTU_DISCOVER, whole)
                 self._socket.bind((interface.address, 0))
                 self._socket.connect((group, port))
         except OSError as error:

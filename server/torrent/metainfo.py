@@ -32,8 +32,6 @@ from ..http.clock import Threads, Waiters, in_pool
 _log = Logger()
 #: Bounds the torrents in the state folder. The least recently used one goes first.
 _MOST_KEPT = 2048
-#: FILE KEY-SHA1-SHA256.info, see `MetainfoStore._made`.
-_FILE_NAME = re.compile(r"([0-9a-f.]+)-([0-9a-f]{40})-([0-9a-f]{64})\.info")
 
 
 class CannotMake(Exception):
@@ -122,7 +120,8 @@ class MetainfoStore:
         """Find the torrents of earlier processes. Files that cannot be read are skipped."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for path in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns):
-            match = _FILE_NAME.fullmatch(path.name)
+            # FILE KEY-SHA1-SHA256.info, see `_made`.
+            match = re.fullmatch(r"([0-9a-f.]+)-([0-9a-f]{40})-([0-9a-f]{64})\.info", path.name)
             if match is None:
                 continue
             try:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.admin_browser import AdminVisit
 from tests.running import make_release, serving, wait_for
-from tidegate.server.admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES
+from tidegate.server.admin.adapter import BODIES, LIMITS
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +38,7 @@ def test_large_bodies_are_for_those_who_logged_in_and_few_at_once(tmp_path: Path
         visit = AdminVisit(server)
         port = int(visit.url.rpartition(":")[2])
         large = f"Content-Length: {LIMITS.max_body_bytes}"
-        chunk = b"%x\r\n" % SMALL_BODY_BYTES + b"a" * SMALL_BODY_BYTES + b"\r\n"
+        chunk = b"%x\r\n" % BODIES.small_bytes + b"a" * BODIES.small_bytes + b"\r\n"
         forged = "Cookie: tidegate-admin=" + visit.web.cookies["tidegate-admin"][::-1]
         for fields in ((), (forged,), ("Authorization: Bearer tg-none",)):
             # Before the body comes; where its length is not told, when it has become too large.
@@ -46,17 +46,17 @@ def test_large_bodies_are_for_those_who_logged_in_and_few_at_once(tmp_path: Path
             chunked = ("Transfer-Encoding: chunked", *fields)
             assert status(send(sockets, port, 2 * chunk, *chunked)) == b"413"
         own = "Cookie: tidegate-admin=" + visit.web.cookies["tidegate-admin"]
-        held = [send(sockets, port, b"a" * 9, large, own) for _ in range(LARGE_BODIES)]
+        held = [send(sockets, port, b"a" * 9, large, own) for _ in range(BODIES.large_bodies)]
         # A small form goes through beside them.
         assert visit.get("/account").status_code == 200
         assert status(send(sockets, port, b"", large, own)) == b"503"
         for sock in held:
             sock.close()
-        whole = f"Content-Length: {2 * SMALL_BODY_BYTES}"
+        whole = f"Content-Length: {2 * BODIES.small_bytes}"
         wait_for(
-            lambda: status(send(sockets, port, 2 * SMALL_BODY_BYTES * b"a", whole, own)) == b"403"
+            lambda: status(send(sockets, port, 2 * BODIES.small_bytes * b"a", whole, own)) == b"403"
         )
-        assert status(send(sockets, port, 2 * SMALL_BODY_BYTES * b"a", whole, own)) == b"403"
+        assert status(send(sockets, port, 2 * BODIES.small_bytes * b"a", whole, own)) == b"403"
 
 
 def test_after_a_start_strangers_are_told_from_logins_before_anybody_opened_a_page(
@@ -75,8 +75,8 @@ def test_after_a_start_strangers_are_told_from_logins_before_anybody_opened_a_pa
         wait_for(lambda: "Admin " in "".join(server.lines))
         admin = next(line for line in server.lines if "Admin " in line)
         port = int(admin.strip().rstrip("/").rpartition(":")[2])
-        size = 2 * SMALL_BODY_BYTES
+        size = 2 * BODIES.small_bytes
         whole = f"Content-Length: {size}"
-        for _ in range(LARGE_BODIES + 1):
+        for _ in range(BODIES.large_bodies + 1):
             assert status(send(sockets, port, b"", whole)) == b"413"
         assert status(send(sockets, port, size * b"a", whole, own)) == b"403"

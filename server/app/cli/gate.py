@@ -11,7 +11,7 @@ import click
 from ....protocol.errors import ProtocolError
 from ....protocol.units import parse_duration
 from ...gate.settings import NO_FILES, origin_url
-from ...gate.snippets import MOVER_NAMES, IfAbsent, SnippetTerms
+from ...gate.snippets import CONFIGURED, IfAbsent, SnippetTerms
 from ...gate.snippets import snippet as snippet_of
 from ..config import Flag
 from .serve import FLAGS, fail, flags_of, load_or_fail, option, serve
@@ -94,7 +94,7 @@ gate.add_command(_run)
 
 
 @gate.command()
-@click.argument("mover", type=click.Choice(MOVER_NAMES))
+@click.argument("mover", type=click.Choice(tuple(CONFIGURED)))
 @click.option("--root", type=click.Path(path_type=Path), help="The folder of the release.")
 @click.option("--files", default="", help="HOST:PORT of the server that has the files.")
 @click.option("--gate", "address", help="Where the gate listens: unix:PATH or HOST:PORT.")
