@@ -21,17 +21,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from bench.attacks.simulated import SHARE
+from bench.attacks.simulated import SHARE, Attacker
 from bench.shared import namespaces
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
 from bench.shared.subject import NothingMeasured, Suppressed, require
+from tidegate.loadtest.workloads import File, Visitor, Workload
+from tidegate.server.http.proxies import prefixes_of
 
 Manner = Literal["ghost", "idle", "half", "real", "small", "short"]
 
@@ -46,6 +48,11 @@ class LiveNetwork:
     host: str = "192.0.2.1"
     host6: str = "fd5a::1"
     line_mbit: float = 24.0
+
+    @property
+    def line_bytes_s(self) -> float:
+        """What it carries of files. A frame of 1 514 bytes has 1 448 bytes of them."""
+        return self.line_mbit * 0.98 * 1448 / 1514 / 8 * 1e6
 
 
 NETWORK = LiveNetwork()
@@ -88,30 +95,15 @@ _REFUSED = Suppressed("the attacker's requests", OSError, asyncio.IncompleteRead
 _SILENT = Suppressed("ghosts that were told nothing", TimeoutError)
 
 
-@dataclass(frozen=True, slots=True)
-class LiveAttacker:
-    """An attacker: `addresses` of them with `names` each.
-
-    It opens `per_s` connections a second up to `most`. `address` returns its n-th address.
-    """
-
-    title: str
-    address: Callable[[int], str]
-    addresses: int
-    names: int
-    per_s: float
-    most: int
-
-
 ATTACKERS = {
     attacker.title: attacker
     for attacker in (
         # The bound: honest people, as many as a network of new clients has shares.
-        LiveAttacker(SHARE.title, lambda n: f"10.{220 + n}.2.1", SHARE.names, 1, 20.0, 100),
-        LiveAttacker("one IPv4", lambda n: DAY.one_address, 1, 1000, 20.0, 100),
-        LiveAttacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 1, 60.0, 300),
-        LiveAttacker("ten addresses", lambda n: f"10.{210 + n}.1.1", 10, 1000, 60.0, 300),
-        LiveAttacker("a botnet", lambda n: f"10.{n}.3.1", 200, 1000, 100.0, 400),
+        replace(SHARE, per_s=20.0),
+        Attacker("one IPv4", lambda n: DAY.one_address, 1_000, 20.0, 100),
+        Attacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 60.0, 300),
+        Attacker("ten addresses", lambda n: f"10.{210 + n % 10}.1.1", 10_000, 60.0, 300),
+        Attacker("a botnet", lambda n: f"10.{n % 200}.3.1", 200_000, 100.0, 400),
     )
 }
 
@@ -145,6 +137,21 @@ def require_landed(title: str, manner: Manner, strikes: Strikes) -> None:
         strikes.read_bytes >= least,
         f"{title}, {manner}: {strikes.read_bytes} bytes were read, fewer than {least}.",
     )
+
+
+def virtual_day() -> Workload:
+    """The same people in virtual time. The attacker is there before them."""
+    people = (
+        Visitor(
+            f"p{number}",
+            DAY.ahead_s + number * DAY.every_s,
+            NETWORK.line_mbit / 8 * 1e6,
+            (File(f"file{number % 4}.bin", DAY.file_bytes),),
+            network=prefixes_of(f"10.{20 + number}.4.1"),
+        )
+        for number in range(DAY.people)
+    )
+    return Workload("live", 1, tuple(people), NETWORK.line_bytes_s, small_below_bytes=256_000)
 
 
 # -- in the clients' namespace --------------------------------------------------------------------
@@ -208,12 +215,12 @@ async def _people(count: int, behind_one: bool) -> list[float]:
     return await asyncio.gather(*map(person, range(count)))
 
 
-async def _strike(attacker: LiveAttacker, number: int, manner: Manner, strikes: Strikes) -> None:
+async def _strike(attacker: Attacker, number: int, manner: Manner, strikes: Strikes) -> None:
     """One connection of the attacker, until it ends."""
-    name = number // attacker.addresses % attacker.names
-    source = attacker.address(number % attacker.addresses)
-    # Each address requests all four files in turn.
-    file = (number // attacker.addresses + number % attacker.addresses) % 4
+    name = number % attacker.names
+    source = attacker.address(name)
+    # Each address requests all four files.
+    file = number // 3 % 4
     downloads = manner == "real" or manner in _FETCHED_BYTES
     path = f"{manner}{file}.bin" if manner in _FETCHED_BYTES else f"big{file}.iso"
     head = f"GET /{path} HTTP/1.1\r\nHost: x\r\nTidegate-Client: a{name}\r\n"
@@ -242,7 +249,7 @@ async def _strike(attacker: LiveAttacker, number: int, manner: Manner, strikes: 
         writer.transport.abort()
 
 
-async def _attack(attacker: LiveAttacker, manner: Manner) -> Strikes:
+async def _attack(attacker: Attacker, manner: Manner) -> Strikes:
     """Open connections until SIGTERM. Returns what became of them."""
     tasks: set[asyncio.Task[None]] = set()
     strikes, over = Strikes(), asyncio.Event()
@@ -307,8 +314,7 @@ def _serving(policy: str) -> Iterator[None]:
         command += ["--state", f"{folder}/state", "--policy", policy]
         for host in (NETWORK.host, f"[{NETWORK.host6}]"):
             command += ["--listen", f"{host}:{NETWORK.port}"]
-        # A frame of 1 514 bytes has 1 448 bytes of the file.
-        command += ["--bandwidth", f"{NETWORK.line_mbit * 0.98 * 1448 / 1514:.2f}Mbit"]
+        command += ["--bandwidth", f"{NETWORK.line_bytes_s * 8e-6:.2f}Mbit"]
         with Path(folder, "log").open("wb") as log:
             process = subprocess.Popen(
                 inside(NETWORK.server, *command),

@@ -160,11 +160,14 @@ _SHARES = PolicySettings().network_shares
 SHARE = Attacker(
     f"{_SHARES} people who always download", lambda n: f"10.{n}.0.1", _SHARES, 5.0, 100, known=True
 )
+TEN_ADDRESSES = Attacker(
+    "ten addresses", lambda n: f"10.{n % 10}.0.1", 10 * TUNING.names, 20.0, 300
+)
 ATTACKERS = (
     Attacker("one IPv4", lambda n: "203.0.113.7", TUNING.names, 5.0, 100),
     Attacker("one /64", lambda n: "2001:db8:bad::1", TUNING.names, 5.0, 100),
     Attacker("one /48", _ipv6, TUNING.blocks, 20.0, 300),
-    Attacker("ten addresses", lambda n: f"10.{n % 10}.0.1", 10 * TUNING.names, 20.0, 300),
+    TEN_ADDRESSES,
     Attacker(
         "a botnet of 1 000",
         lambda n: f"10.{n % 250}.{n // 250 % 4}.1",
@@ -203,6 +206,9 @@ class Attacked(Engine):
         self._fastest = max(visitor.rate_bytes_s for visitor in workload.visitors)
         self._clock = SimClient(-1, workload.visitors[0])
         self._at(0.0, self._strike, self._clock)
+        #: The attacker: the server looks at its downloads before the first visitor comes.
+        self._present = 1
+        self._to_come = len(workload.visitors)
 
     def _strike(self, clock: SimClient) -> None:
         if self.tally.events > self._most_events:
@@ -257,6 +263,8 @@ class Attacked(Engine):
     def _leave(self, client: SimClient, *, gave_up: bool) -> None:
         if client.number >= 0:
             super()._leave(client, gave_up=gave_up)
+            self._to_come -= 1
+            self._present -= self._to_come == 0
             return
         client.gone = True
         if self._conduct.keeps_names:
