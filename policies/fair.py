@@ -186,6 +186,7 @@ class FairPolicy(Policy):
             key = handicap.counted(left, lease.started_bytes) / lease.weight
             if lease.mark == math.inf:
                 lease.mark = self._enter(lease.client, left, speed)
+            lease.yields = handicap.behind_bytes > 0.0
             if handicap.has_guard(lease.started_bytes) and lease.mark < math.inf:
                 client, together = lease.client, max(speed, self._running.speed_of(lease.client))
                 if together <= FAIR.nearly * virtual.most_bytes_s(client):

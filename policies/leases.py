@@ -54,6 +54,7 @@ class Lease:
         "ticket",
         "untouched",
         "weight",
+        "yields",
     )
 
     def __init__(self, number: int, job: Job, now: float, ticket: int | None, large: bool) -> None:
@@ -102,6 +103,8 @@ class Lease:
         #: Rank among the running (Fair): lower goes first; and what its client was taken to take
         #: when that was found.
         self.key = self.speed_bytes_s = 0.0
+        #: Its network had more than its share: others that run go first (`policies.preemption`).
+        self.yields = False
         self.paused = False
         #: It only got its first bytes: its turn is still to come (`policies.first_bytes`).
         self.opened = False

@@ -96,12 +96,17 @@ class Preemption:
         self._running.changed = False
         runs: dict[int, Lease] = {}
         behind: dict[int, Lease] = {}
+        #: Lines on which a client may be faster than it was seen to be.
+        perhaps_full: set[str] = set()
         for lease, before, after in self._running.first_ones(1.0 + PREEMPTION.beyond):
             runs[lease.id] = lease
             lease.stood_back_bytes = 0
             # The one that fills the line is behind, but never the first that takes something.
-            if before > 0.0 and after >= 1.0 and lease.connections:
+            fills = before > 0.0 and after >= 1.0 and lease.connections
+            if fills or (lease.yields and lease.line in perhaps_full):
                 behind[lease.id] = lease
+            if lease.connections and (lease.cap_is_floor or lease.cap_bytes_s == math.inf):
+                perhaps_full.add(lease.line)
         for lease in self._probes:
             if lease not in self._turns:
                 behind.pop(lease.id, None)

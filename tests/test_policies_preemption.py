@@ -6,6 +6,7 @@ import math
 from random import Random
 from typing import cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,6 +74,23 @@ def test_a_client_that_is_seen_to_be_fast_needs_no_second_look() -> None:
     lease = Lease(1, Job("fast", "/f", 10**9, 10**9), 0.0, None, True)
     capacity.measured(lease, 4e6, None)
     assert capacity.speed(lease) == 5e6
+
+
+@pytest.mark.parametrize("is_floor", [False, True])
+def test_a_network_beyond_its_part_takes_nothing_from_a_client_that_may_be_faster(
+    is_floor: bool,
+) -> None:
+    """A newcomer seems as slow as its share beside the attacker, who then filled the line."""
+    capacity, pool = Capacity(), LeasePool()
+    capacity.observe(1e6, link_busy=True, more_wanted=True, line_bytes_s=1e6)
+    order = InOrder(capacity, pool)
+    first, other, last = (
+        pool.open(Job("c", f"/{number}", 10**6, 10**6, rate_bytes_s=1e5), 0.0, None, True)
+        for number in range(3)
+    )
+    first.cap_is_floor, last.yields = is_floor, True
+    order.choose((first, other, last), 0.1)
+    assert pool.background.keys() == ({last.id} if is_floor else set())
 
 
 @given(st.lists(st.floats(1_000.0, 80_000.0), min_size=1, max_size=40), st.data())
