@@ -21,25 +21,25 @@ from .network_shares import REMEMBERED, enclosing
 class CrowdDebtTuning:
     """A mean is the mean download of all networks. `docs/decisions/policies.md`: "One account"."""
 
-    #: The part of the line that many networks earn together. With 0.35 ten addresses cost a fifth
-    #: more.
-    part: float = 0.3
-    #: The part of one network alone, which its own shares bound too. With 0.5 a crowd of 500 behind
-    #: one address is 14 % later than with this.
-    part_alone: float = 0.6
+    #: The part of the line that many networks earn together. With 0.3 ten addresses cost a crowd
+    #: of 40 two thirds of a session, with this a half.
+    part: float = 0.25
+    #: The part of one network alone, which its own shares bound too. With 0.55 a crowd of 500
+    #: behind one address is 13 % later than with this.
+    part_alone: float = 0.65
     #: Downloads of a network that do not count: one visitor's.
     free: float = 1.0
     #: The same for a /16 or a /32, which has many owners. Not sensitive: an attacker has more.
     free_wide: float = 8.0
-    #: A network's downloads count half after this time. With 60 s 200 networks cost six times as
-    #: much, with 1 200 s the same.
+    #: A network's downloads count half after this time. With 60 s 200 networks cost half as much
+    #: again.
     half_life_s: float = 300.0
-    #: Crowds may be this many means ahead together before they have a debt. With none a crowd of
-    #: 500 behind one address is 4 % later than with this.
-    burst_means: float = 8.0
-    #: No debt is larger than this many means: more than the largest file. With 16 ten addresses
-    #: cost +147 instead of +90 %, and visitors with a file of 25 means were never done.
-    most_means: float = 64.0
+    #: Crowds may be this many median downloads ahead together before they have a debt. With none
+    #: a crowd of 500 behind one address is 5 % later than with this.
+    burst_medians: float = 8.0
+    #: No debt is larger than this many means. With 16 ten addresses cost twice as much; with 64
+    #: crowds of five networks wait behind the largest files too, and lose twice as much.
+    most_means: float = 32.0
 
 
 CROWD_DEBT = CrowdDebtTuning()
@@ -98,11 +98,11 @@ class CrowdDebt:
         self._sums_at_s = self._now
         record.charged_bytes += charged
 
-    def earn(self, sent_bytes: float, mean_bytes: float, now: float) -> None:
+    def earn(self, sent_bytes: float, median_bytes: float, now: float) -> None:
         """This much left the server since the last call."""
         self._now = now
         part = CROWD_DEBT.part + (CROWD_DEBT.part_alone - CROWD_DEBT.part) * self.concentration
-        least = -CROWD_DEBT.burst_means * mean_bytes
+        least = -CROWD_DEBT.burst_medians * median_bytes
         self._debt_bytes = max(least, self._debt_bytes - part * sent_bytes)
 
     @property

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.policies import network_shares
-from tidegate.policies.network_order import ORDER, MeanDownload, NetworkOrder
+from tidegate.policies.network_order import ORDER, DownloadSizes, NetworkOrder
 from tidegate.policies.network_shares import WIDE_SHARES, NetworkShares, enclosing
 
 PATHS = [
@@ -72,13 +72,15 @@ def test_only_so_many_networks_are_remembered_and_the_least_excess_goes_first(
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 10**9)), min_size=1))
 def test_in_the_mean_download_each_network_counts_once(asked: list[tuple[str, int]]) -> None:
-    mean = MeanDownload()
+    found = DownloadSizes()
     of: dict[str, list[int]] = {}
     for network, size in asked:
-        mean.note(network, size)
+        found.note(network, size)
         of.setdefault(network, []).append(size)
     each = [sum(sizes) / len(sizes) for sizes in of.values()]
-    assert mean.size_bytes == pytest.approx(sum(each) / len(each), rel=1e-6)
+    found.look()
+    assert found.mean_bytes == pytest.approx(sum(each) / len(each), rel=1e-6)
+    assert found.median_bytes in [pytest.approx(one) for one in each]
 
 
 def crowd() -> NetworkOrder:
@@ -137,6 +139,16 @@ def test_many_short_downloads_of_one_network_do_not_move_the_mean() -> None:
         order.note("10.200.0.0/24", "", 1)
         order.took("10.200.0.0/24", 10_000)
     assert order.handicap("10.200.0.0/24").least_bytes > 1_100_000
+
+
+def test_requests_for_a_huge_file_do_not_move_what_a_network_may_take_at_once() -> None:
+    """One network that asked for 2 GB raised the burst of all to 180 downloads of 8 MB."""
+    order = crowd()
+    for _ in range(100):
+        order.note("10.200.0.0/24", "", 2_000_000_000)
+    order.earn(0.0, 10, 1.0)
+    order.took("10.1.0.0/24", 12_000_000)
+    assert order.handicap("10.1.0.0/24").least_bytes >= 4_000_000
 
 
 def test_what_was_taken_while_nobody_else_came_is_forgotten_some_day() -> None:

@@ -15,10 +15,12 @@ from functools import lru_cache, partial
 from typing import Any
 from unittest.mock import patch
 
+from bench.attacks import live
 from bench.attacks.simulated import (
     ATTACKERS,
     CONDUCTS,
     SHARE,
+    TEN_ADDRESSES,
     Attacked,
     Attacker,
     Conduct,
@@ -152,6 +154,13 @@ CELLS: Mapping[str, LawCell] = {
     "unknown line": LawCell(_day, (700, 701), {"tells_bandwidth": False}),
     "100 behind one address": LawCell(partial(one_address, people=100, shape=_SHORT), (700,)),
     "short downloads of one network": LawCell(_PEOPLE, (1,), attack=_SHORT_FILES),
+    "the same of ten": LawCell(_PEOPLE, (1,), attack=_SHORT_FILES, attacker=TEN_ADDRESSES),
+    "the live day, a /48 with 0.9 MB and 2 GB": LawCell(
+        lambda _: live.virtual_day(),
+        (1,),
+        attack=Conduct(sizes=(900_000, 2_000_000_000), keeps_names=True),
+        attacker=live.ATTACKERS["one /48"],
+    ),
     "idle readers of one network": LawCell(_PEOPLE, (1,), attack=CONDUCTS["idle"]),
     "16 that always download": LawCell(_PEOPLE, (1,), attack=CONDUCTS["real"], attacker=SHARE),
     "body counters": LawCell(_body_counters, (700,), counts_body=True),

@@ -32,11 +32,12 @@ from bench.shared.ending import end_cleanly
 from bench.shared.subject import require
 from tidegate.policies import capacity, fair, preemption
 from tidegate.policies.backfill import Backfill
+from tidegate.policies.crowd_debt import CrowdDebt
 from tidegate.policies.estimate.shorter_load import ShorterLoad
 from tidegate.policies.fair import FairPolicy
 from tidegate.policies.first_bytes import FirstBytes
-from tidegate.policies.leases import LeasePool
-from tidegate.policies.network_order import NetworkOrder
+from tidegate.policies.leases import Lease, LeasePool
+from tidegate.policies.network_order import DownloadSizes, NetworkOrder
 from tidegate.policies.preemption import Preemption
 from tidegate.policies.virtual_sharing import VirtualSharing
 
@@ -94,6 +95,11 @@ LAWS: Mapping[str, Sequence[Patch]] = {
     "shorter load": ((ShorterLoad, "wait_s", _wait_alone),),
     "first bytes": ((FirstBytes, "wants", _always(None)),),
     "network order": ((NetworkOrder, "_least_bytes", _always(0.0)),),
+    "one account of networks that return": ((CrowdDebt, "behind_bytes", _always(0.0)),),
+    "networks in debt stay behind": ((Lease, "yields", property(_always(False), _always(None))),),
+    "a burst by the median": (
+        (DownloadSizes, "median_bytes", property(lambda sizes: sizes.mean_bytes, _always(None))),
+    ),
     "network shares in the virtual link": ((VirtualSharing, "add", _add_without_network),),
     "demand boost": ((capacity, "_boosted", _always(1.0)),),
     "a held-back client may be faster": (
