@@ -58,10 +58,6 @@ class SimulatedAttack:
     one_address: str = "198.51.100.1"
     #: The end of a day. Visitors who are not done count with the time until then.
     longest_s: float = 1800.0
-    #: The names of one address (`clients_per_address`).
-    names: int = 1000
-    #: The /64s of a /48.
-    blocks: int = 65_536
 
 
 TUNING = SimulatedAttack()
@@ -105,11 +101,6 @@ class Attacker:
         address = self.address(number % self.names)
         key = client_key(block_of(address), f"a{number % self.names}")
         return key, () if self.known else prefixes_of(address)
-
-
-def _ipv6(number: int) -> str:
-    """The n-th of the 65 536 /64s of one /48."""
-    return f"2001:db8:bad:{number % 65_536:x}::1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,21 +151,13 @@ _SHARES = PolicySettings().network_shares
 SHARE = Attacker(
     f"{_SHARES} people who always download", lambda n: f"10.{n}.0.1", _SHARES, 5.0, 100, known=True
 )
-TEN_ADDRESSES = Attacker(
-    "ten addresses", lambda n: f"10.{n % 10}.0.1", 10 * TUNING.names, 20.0, 300
-)
+TEN_ADDRESSES = Attacker("ten addresses", lambda n: f"10.{n % 10}.0.1", 10_000, 20.0, 300)
 ATTACKERS = (
-    Attacker("one IPv4", lambda n: "203.0.113.7", TUNING.names, 5.0, 100),
-    Attacker("one /64", lambda n: "2001:db8:bad::1", TUNING.names, 5.0, 100),
-    Attacker("one /48", _ipv6, TUNING.blocks, 20.0, 300),
+    Attacker("one IPv4", lambda n: "203.0.113.7", 1_000, 5.0, 100),
+    Attacker("one /64", lambda n: "2001:db8:bad::1", 1_000, 5.0, 100),
+    Attacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 20.0, 300),
     TEN_ADDRESSES,
-    Attacker(
-        "a botnet of 1 000",
-        lambda n: f"10.{n % 250}.{n // 250 % 4}.1",
-        1000 * TUNING.names,
-        50.0,
-        1000,
-    ),
+    Attacker("a botnet of 1 000", lambda n: f"10.{n % 250}.{n // 250 % 4}.1", 10**6, 50.0, 1000),
 )
 
 
