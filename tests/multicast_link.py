@@ -73,6 +73,16 @@ def open_packet(key: bytes, datagram: bytes | memoryview) -> tuple[PacketHeader,
     return PacketHeader(PacketType(kind & 15), *fields), payload
 
 
+class HeapSpace:
+    """Plain memory, never reused."""
+
+    def take(self, size: int) -> memoryview:
+        return memoryview(bytearray(size))
+
+    def give_back(self, memory: memoryview) -> None:
+        del memory
+
+
 def make_offer(data: bytes, fec: FecParameters, member: str = "m0", **more) -> Offer:
     size = fec.symbol_bytes * fec.block_symbols
     hashes = tuple(hashlib.sha256(data[i : i + size]).digest() for i in range(0, len(data), size))
@@ -271,7 +281,7 @@ def simulate(
                 output[offset : offset + len(piece)] = piece
 
             peer.receiver = MulticastReceiver(
-                mine, mine.hashes, write, random.Random(seed * 1000 + who), now
+                mine, mine.hashes, write, random.Random(seed * 1000 + who), now, HeapSpace()
             )
             poll(who)
         elif what == "poll":

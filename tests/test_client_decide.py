@@ -55,7 +55,6 @@ from tidegate.client.fetch.events import (
     UnsizedAnswerLost,
     WholeAnswerBegan,
     WholeAnswerEnded,
-    WrongBytes,
 )
 from tidegate.client.fetch.options import Options
 from tidegate.client.fetch.state import (
@@ -304,12 +303,6 @@ class Downloads(RuleBasedStateMachine):
     def gives_a_wrong_piece(self, data: st.DataObject, culprit: bool) -> None:
         number = data.draw(st.integers(0, len(self.state.mirrors) - 1))
         self.handle(PiecesWrong(((0, 0, 7),), (number,) if culprit else ()))
-
-    @precondition(lambda self: not self.over and self.state.segments)
-    @rule(data=st.data())
-    def lies(self, data: st.DataObject) -> None:
-        number = data.draw(st.integers(0, len(self.state.mirrors) - 1))
-        self.handle(WrongBytes(number, "it gives wrong bytes"))
 
     @precondition(lambda self: not self.over and self.state.segments and self.state.segments.done)
     @rule(wrong=st.booleans(), drained=st.booleans())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.multicast_link import KEY, MARKS, PacketHeader, make_offer, pack_header, seal
+from tests.multicast_link import KEY, MARKS, HeapSpace, PacketHeader, make_offer, pack_header, seal
 from tidegate.client.multicast.receiver import MulticastReceiver
 from tidegate.protocol.fec import FecParameters, scheme_for
 from tidegate.protocol.marks import MarkSigner
@@ -33,7 +33,8 @@ class Desk:
         self.output = bytearray(len(DATA))
         self.sequence = 0
         self.receiver = MulticastReceiver(
-            self.offer, self.offer.hashes, self.write, random.Random(1), 0.0, have, **more
+            *(self.offer, self.offer.hashes, self.write, random.Random(1), 0.0, HeapSpace(), have),
+            **more,
         )
 
     def write(self, offset: int, data: memoryview) -> None:

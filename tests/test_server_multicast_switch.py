@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 
 from tests.fakes import FakeConnection
-from tests.multicast_link import open_packet
+from tests.multicast_link import HeapSpace, open_packet
 from tidegate.client.multicast.receiver import MulticastReceiver
 from tidegate.protocol.fec import BlockLayout, available_schemes
 from tidegate.protocol.packet import PAYLOAD_OFFSET, PacketType
@@ -278,7 +278,9 @@ def test_two_gather_after_a_brief_hold_and_the_third_completes_the_cohort(brief:
 
 def test_a_cohort_that_never_stands_is_called_off_and_warms_nothing(brief: House) -> None:
     offer = decode_offer_after(brief, 0.5)
-    receiver = MulticastReceiver(offer, offer.hashes, lambda at, data: None, random.Random(1), 0.0)
+    receiver = MulticastReceiver(
+        offer, offer.hashes, lambda at, data: None, random.Random(1), 0.0, HeapSpace()
+    )
     brief.clock.advance(15.0)
     brief.run(0.1)
     receiver.take_all([memoryview(one) for one in FakeSender.sent], 15.0)
@@ -360,7 +362,7 @@ def test_symbols_fill_the_mtu_of_the_interface(house: House, mtu: int) -> None:
 def test_an_mtu_that_shrinks_closes_the_session_and_the_next_one_fits(house: House) -> None:
     offers = house.three()
     receiver = MulticastReceiver(
-        offers[0], offers[0].hashes, lambda at, data: None, random.Random(1), 0.0
+        offers[0], offers[0].hashes, lambda at, data: None, random.Random(1), 0.0, HeapSpace()
     )
     for offer in offers:
         house.post(offer.report_url, encode_report(ReceiverReport(offer.member, "joined")))

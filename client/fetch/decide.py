@@ -44,7 +44,6 @@ from .events import (
     ValidatorsKnown,
     WholeAnswerBegan,
     WholeAnswerEnded,
-    WrongBytes,
 )
 from .state import Depth, DownloadPhase, MirrorState, State
 
@@ -83,8 +82,6 @@ def _decide(state: State, event: Event, now: float) -> list[Action]:
             return sampling.sample_received(state, event.lane, event.start, event.data)
         case SamplePassed():
             return sampling.sample_passed(state, event.lane, event.position, event.data)
-        case WrongBytes():
-            return faults.convict(state, state.mirrors[event.mirror], event.text)
         case UnsizedAnswerLost():
             return faults.unsized_answer_lost(state, event.lane)
         case PiecesWrong():

@@ -205,13 +205,6 @@ class PiecesWrong(NamedTuple):
     culprits: tuple[int, ...]
 
 
-class WrongBytes(NamedTuple):
-    """The mirror gave wrong bytes."""
-
-    mirror: int
-    text: str
-
-
 class BytesComplete(NamedTuple):
     """Every byte is here. `digest` is the name of the one that is wrong, None: all is right.
     `drained`: the reader has everything; `working`: mirrors that are sending something."""
@@ -296,7 +289,6 @@ Event = (
     | FileTooLarge
     | UnsizedAnswerLost
     | PiecesWrong
-    | WrongBytes
     | BytesComplete
     | ReplacementStarted
     | SessionJoined

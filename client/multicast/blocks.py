@@ -52,16 +52,6 @@ class ReceiverCounters:
         return told
 
 
-class HeapSpace:
-    """Plain memory, never reused."""
-
-    def take(self, size: int) -> memoryview:
-        return memoryview(bytearray(size))
-
-    def give_back(self, memory: memoryview) -> None:
-        del memory
-
-
 class BlockCollector:
     """The blocks of one object.
 
@@ -76,14 +66,14 @@ class BlockCollector:
         hashes: Sequence[bytes],
         write: Write,
         have: Callable[[int], bool],
-        space: Space | None,
+        space: Space,
     ) -> None:
         self.layout = layout
         self.counters = ReceiverCounters()
         self._scheme = scheme
         self._hashes = hashes
         self._write = write
-        self._space: Space = space or HeapSpace()
+        self._space = space
         self._have = have
         self._memory: dict[int, memoryview] = {}
         self._open: dict[int, BlockDecoder] = {}

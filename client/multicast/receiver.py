@@ -87,8 +87,8 @@ class MulticastReceiver(BlockCollector):
         write: Write,
         rng: random.Random,
         now: float,
+        space: Space,
         have: Callable[[int], bool] = lambda block: False,
-        space: Space | None = None,
         limit_bytes_s: float = float("inf"),
     ) -> None:
         super().__init__(offer.layout(), scheme_for(offer.fec), hashes, write, have, space)

@@ -137,8 +137,8 @@ class Reception:
             self._write,
             random.Random(),
             self._network.now(),
-            self._have,
             self._space,
+            self._have,
             self._limit_bytes_s,
         )
 
