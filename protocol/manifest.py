@@ -48,11 +48,10 @@ class FileDigests:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A URL of a file, its priority (1 first), and its country code if known."""
+    """A URL of a file, and its priority (1 first)."""
 
     url: str
     priority: int = 1
-    location: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +128,7 @@ def encode_json(manifest: FileManifest) -> bytes:
         "sha256": manifest.sha256.hex() if manifest.sha256 is not None else None,
         "piece_length_bytes": manifest.piece_length_bytes,
         "pieces_sha256": [piece.hex() for piece in manifest.pieces],
-        "sources": [
-            {"url": s.url, "priority": s.priority, "location": s.location} for s in manifest.sources
-        ],
+        "sources": [{"url": s.url, "priority": s.priority} for s in manifest.sources],
     }
     return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
 
@@ -164,8 +161,7 @@ def encode_metalink(files: Sequence[FileManifest], *, origin: str | None = None)
             out += [f"      <hash>{piece.hex()}</hash>\n" for piece in file.pieces]
             out.append("    </pieces>\n")
         for source in sorted(file.sources, key=lambda s: s.priority):
-            where = f" location={quoteattr(source.location)}" if source.location else ""
-            out.append(f'    <url priority="{source.priority}"{where}>{_text(source.url)}</url>\n')
+            out.append(f'    <url priority="{source.priority}">{_text(source.url)}</url>\n')
         out.append("  </file>\n")
     out.append("</metalink>\n")
     return "".join(out).encode("utf-8")
@@ -296,7 +292,6 @@ def _metalink_file(element: Element) -> MetalinkFile:
             Source(
                 (url.text or "").strip(),
                 999_999 if priority is None else _number(priority, "priority"),
-                url.get("location"),
             )
         )
     sources.sort(key=lambda source: source.priority)

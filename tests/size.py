@@ -31,7 +31,7 @@ BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_850, 160),
     "protocol": Size(4_900, 80),
     "server": Size(46_300, 522),
-    "client": Size(15_440, 61),
+    "client": Size(15_400, 61),
     "loadtest": Size(7_340, 61),
     "bench": Size(5_560, 106),
 }

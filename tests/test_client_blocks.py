@@ -21,7 +21,6 @@ SIZE = 24 << 20
 STRATEGIES: dict[str, Callable[[int], SegmentMap]] = {
     "adaptive": lambda size: AdaptiveBlocks([(0, size)], first_bytes=64),
     "aligned": lambda size: AdaptiveBlocks([(0, size)], first_bytes=64, align=100),
-    "fixed": lambda size: AdaptiveBlocks([(0, size)], fixed_bytes=50),
     "dynamic": lambda size: DynamicBlocks([(0, size)], 7),
     "history": lambda size: HistoryBlocks([(0, size)], {0: 5.0, 1: 1.0, 2: 0.0}),
     "single": lambda size: SingleBlocks([(0, size)]),

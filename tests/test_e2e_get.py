@@ -63,8 +63,6 @@ def events(text: str) -> list[dict[str, object]]:
         (Behaviour(DATA), ["--checksum", "sha256:12"], 2),
         (Behaviour(DATA), ["--limit-rate", "fast"], 2),
         (Behaviour(DATA), ["--no-such-option"], 2),
-        # It asked for blocks of no bytes, without an end.
-        (Behaviour(DATA), ["--block-size", "0"], 2),
         (Behaviour(DATA), ["--limit-rate", "0MB/s"], 2),
         (Behaviour(DATA), ["--timeout", "0s"], 2),
         (Behaviour(DATA), ["-H", "nonsense"], 2),

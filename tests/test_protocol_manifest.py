@@ -37,10 +37,7 @@ def manifests(draw: st.DrawFn) -> FileManifest:
     size = draw(st.integers(0, 10_000_000))
     length = piece_length_for(size)
     pieces = tuple(draw(st.binary(min_size=32, max_size=32)) for _ in range(-(-size // length)))
-    sources = [
-        Source(f"http://m{i}/{i}?a&b=<c>", i + 1, draw(st.sampled_from([None, "de"])))
-        for i in range(draw(st.integers(0, 3)))
-    ]
+    sources = [Source(f"http://m{i}/{i}?a&b=<c>", i + 1) for i in range(draw(st.integers(0, 3)))]
     digests = FileDigests(size, draw(st.binary(min_size=32, max_size=32)), length, pieces)
     return FileManifest.of(draw(NAMES), digests, sources)
 
@@ -112,7 +109,6 @@ def test_a_metalink_of_another_hand_is_read() -> None:
     assert (file.name, file.size_bytes, file.pieces) == ("dir/a.iso", 300000, ())
     assert file.digest == ("sha256", ZERO)
     assert [s.url for s in file.sources] == ["http://first/", "http://late/"]
-    assert file.sources[0].location == "fr"
 
 
 def test_the_strongest_digest_of_a_metalink_counts() -> None:

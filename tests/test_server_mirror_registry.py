@@ -18,8 +18,8 @@ SECRETS = {"one": "s1", "two": "s2"}
 def registry() -> Registry:
     made = Registry(
         {
-            "one": Admitted("one", "https://one.test/pub", "s1", 2, "de"),
-            "two": Admitted("two", "https://two.test/", "s2", 1),
+            "one": Admitted("one", "https://one.test/pub", "s1"),
+            "two": Admitted("two", "https://two.test/", "s2"),
         }
     )
     made.publish({"main": 7})
@@ -30,13 +30,14 @@ def said(name: str, version: int = 7, at: float = 100.0, **more: object) -> Mirr
     return MirrorReport(name, "main", version, at, **more)  # type: ignore[arg-type]
 
 
-def test_current_mirrors_are_listed_best_first_and_free_ones_before() -> None:
+def test_current_mirrors_are_listed_with_free_ones_before() -> None:
     known = registry()
-    known.add_report(said("one"), 100)
-    known.add_report(said("two", free=False), 100)
+    known.add_report(said("one", free=False), 100)
+    known.add_report(said("two", free=True), 100)
     urls = [source.url for source in known.sources("main", 101)]
     assert urls == ["https://two.test/", "https://one.test/pub/"]
     known.add_report(said("one", at=110, free=True), 110)
+    known.add_report(said("two", at=110), 110)
     assert known.sources("main", 111)[0].url == "https://one.test/pub/"
     assert [s.url for s in known.sources("main", 111, only_free=True)] == ["https://one.test/pub/"]
 

@@ -80,7 +80,6 @@ Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt
 @click.option(
     "--connections", type=click.IntRange(1, 16), help="Connections to each mirror  [default: 1]."
 )
-@click.option("--block-size", type=_Unit("size"), help="Fixed size of blocks.")
 @click.option(
     "--strategy",
     type=click.Choice(["adaptive", "dynamic", "history", "single"]),

@@ -31,7 +31,6 @@ def options_from(given: Mapping[str, Any]) -> Options:
         checksum=given["checksum"],
         strategy=given["strategy"],
         connections=given["connections"],
-        block_bytes=given["block_size"],
         limit_bytes_s=given["limit_rate"],
         headers=given["headers"],
         pass_token=given["pass_token"],

@@ -129,17 +129,13 @@ def make_segment_map(
 ) -> SegmentMap:
     """A segment map for what `writer` misses; `rates` by mirror, None for strangers."""
     missing = writer.missing()
-    left = sum(end - start for start, end in missing)
     match options.strategy:
         case "history":
             seen = [rate for rate in rates.values() if rate]
             usual = sum(seen) / len(seen) if seen else 1.0
             return HistoryBlocks(missing, {n: rate or usual for n, rate in rates.items()})
         case "dynamic":
-            count = options.blocks
-            if options.block_bytes:
-                count = max(1, -(-left // options.block_bytes))
-            return DynamicBlocks(missing, count)
+            return DynamicBlocks(missing, options.blocks)
         case "single":
             return SingleBlocks(missing)
     piece = writer.pieces.length if writer.pieces is not None else 1
@@ -147,7 +143,6 @@ def make_segment_map(
         missing,
         align=piece if piece <= TUNING.most_align_bytes else 1,
         first_bytes=max(TUNING.first_bytes, piece if piece <= TUNING.most_first_bytes else 0),
-        fixed_bytes=options.block_bytes,
     )
 
 

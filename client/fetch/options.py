@@ -23,8 +23,8 @@ class Options:
 
     `checksum` is the file's expected digest: "sha256:HEX", or (algorithm, raw digest).
     `connections` to each mirror: None means one.
-    `block_bytes` fixes the block size, `blocks` is the B of the dynamic strategy. `max_wait_s` 0
-    means: never wait in a queue. `client_id` and `data_folder` are found in the user's data folder
+    `blocks` is the B of the dynamic strategy. `max_wait_s` 0 means: never wait in a queue.
+    `client_id` and `data_folder` are found in the user's data folder
     when None. `window_bytes` bounds what is held for in-order output. `peers`: exchange pieces
     with other clients of the file; they are sent at most `upload_bytes_s`. `ca_file` holds
     certificates (PEM) that are trusted beside those of the system; `insecure` trusts any. A mirror
@@ -35,7 +35,6 @@ class Options:
     checksum: str | tuple[str, bytes] | None = None
     strategy: Strategy = "adaptive"
     connections: int | None = None
-    block_bytes: int | None = None
     blocks: int = 40
     limit_bytes_s: float | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -79,7 +78,6 @@ class Options:
 
     def _positive(self) -> dict[str, float | None]:
         return {
-            "the size of blocks": self.block_bytes,
             "the number of blocks": self.blocks,
             "the number of connections": self.connections,
             "the limit of the rate": self.limit_bytes_s,

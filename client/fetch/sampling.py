@@ -62,7 +62,7 @@ def first_request(state: State, lane: int) -> tuple[Span | None, Span | None]:
     if mirror.serves is Serves.LAST_RESORT:
         return None, None
     step = TUNING.first_range_bytes if state.options.strategy == "adaptive" else TUNING.probe_bytes
-    span = _first_range(lane, count, state.options.block_bytes or step)
+    span = _first_range(lane, count, step)
     if count < TUNING.least_voters:
         return None, span
     # These can tell which of them has another copy, so a sample comes before anything else.

@@ -133,7 +133,7 @@ class AdaptiveBlocks(SegmentMap):
       front of the line already, so it costs more than the end all together would bring.
 
     `align` rounds long blocks to piece boundaries. `first_bytes` is the block for a lane about
-    which nothing is known. `fixed_bytes` overrides the size rule (a user's --block-size).
+    which nothing is known.
     """
 
     stretch_s = 0.5
@@ -162,12 +162,10 @@ class AdaptiveBlocks(SegmentMap):
         *,
         align: int = 1,
         first_bytes: int = 64 << 10,
-        fixed_bytes: int | None = None,
     ) -> None:
         super().__init__(missing)
         self._align = max(1, align)
         self._first = first_bytes
-        self._fixed = fixed_bytes
 
     def ask(self, lane: int, now: float) -> Segment | None:
         own = self.lanes[lane]
@@ -187,7 +185,7 @@ class AdaptiveBlocks(SegmentMap):
             return None
         start = span[0]
         end = min(span[1], start + size)
-        if self._fixed is None and self._align > 1 and end - start >= self._align:
+        if self._align > 1 and end - start >= self._align:
             end -= end % self._align
         if span[1] - end < self.least_bytes:
             end = span[1]
@@ -230,12 +228,10 @@ class AdaptiveBlocks(SegmentMap):
         return size if own.most_bytes is None else min(size, max(own.most_bytes, self.least_bytes))
 
     def _wish(self, own: Lane, now: float) -> int:
-        if self._alone(own) and self._fixed is None:
+        if self._alone(own):
             return self.wanted.total
         rate = own.rate(now)
-        if self._fixed is not None:
-            size = self._fixed
-        elif rate is None:
+        if rate is None:
             # A mirror whose copy can be checked is not given much more before it was.
             size = self._first if self._align > 1 else self._first << len(own.blocks)
             if own.single and own.meter.total_bytes:

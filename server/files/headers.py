@@ -86,7 +86,7 @@ class RepresentationHeaders:
 
     def sources_of(self, url_path: str) -> list[Source]:
         """Where else the file under this URL path can be had: configured mirrors first."""
-        found = [Source(m.url + url_path[1:], m.priority, m.location) for m in self.mirrors]
+        found = [Source(m.url + url_path[1:], m.priority) for m in self.mirrors]
         more = self._elsewhere(url_path)
         if not more:
             return found
@@ -118,13 +118,5 @@ class RepresentationHeaders:
             kind = "application/x-bittorrent"
             links.append(format_link(rep.url_path + ".torrent", rel="describedby", type=kind))
         for mirror in self.sources_of(rep.url_path):
-            more = {"geo": mirror.location} if mirror.location else {}
-            links.append(
-                format_link(
-                    mirror.url,
-                    rel="duplicate",
-                    pri=str(mirror.priority),
-                    **more,
-                )
-            )
+            links.append(format_link(mirror.url, rel="duplicate", pri=str(mirror.priority)))
         return ", ".join(links)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,7 +21,9 @@ def read_admitted(publish: Path) -> dict[str, Admitted]:
     """The admitted mirrors of a publish directory, by name. Raises RepositoryProblem."""
     try:
         rows = json.loads(_path(publish).read_bytes())
-        return {row["name"]: Admitted(**row) for row in rows}
+        names = [one.name for one in fields(Admitted)]
+        # Rows of before 0.2 have more.
+        return {row["name"]: Admitted(**{n: row[n] for n in names if n in row}) for row in rows}
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, KeyError) as fault:
@@ -32,8 +34,6 @@ def admit(
     publish: Path,
     name: str,
     url: str,
-    priority: int = 10,
-    location: str | None = None,
     relay_url: str | None = None,
 ) -> str:
     """Add or change a mirror. Returns the secret with which it signs its reports.
@@ -45,7 +45,7 @@ def admit(
             raise RepositoryProblem(f"{one!r} is not the http(s) URL of a mirror.")
     known = read_admitted(publish)
     secret = known[name].secret if name in known else secrets.token_urlsafe(32)
-    known[name] = Admitted(name, url.rstrip("/") + "/", secret, priority, location, relay_url)
+    known[name] = Admitted(name, url.rstrip("/") + "/", secret, relay_url)
     _save(publish, known)
     return secret
 

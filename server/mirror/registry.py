@@ -28,15 +28,13 @@ Condition = Literal["current", "behind", "troubled", "silent"]
 class Admitted:
     """An admitted mirror.
 
-    `url` is the base URL of the tree. `priority` (1 first) and `location` (a country code) are
-    Metalink's. `relay_url` is the base URL of update files, laid out as in the publish directory.
+    `url` is the base URL of the tree, `relay_url` that of update files, laid out as in the publish
+    directory.
     """
 
     name: str
     url: str
     secret: str = field(repr=False)
-    priority: int = 10
-    location: str | None = None
     relay_url: str | None = None
 
 
@@ -138,12 +136,8 @@ class Registry:
             mirror = self._admitted[standing.name]
             url = mirror.relay_url if relays else mirror.url
             if url is not None:
-                busy = 0 if standing.free else 1
-                ranked.append((busy, mirror.priority, url.rstrip("/") + "/", mirror.location or ""))
-        return [
-            Source(url, priority, location or None)
-            for priority, (_, _, url, location) in enumerate(sorted(ranked), start=1)
-        ]
+                ranked.append((not standing.free, url.rstrip("/") + "/"))
+        return [Source(url, at) for at, (_, url) in enumerate(sorted(ranked), start=1)]
 
 
 class MirrorDirectory:
@@ -185,4 +179,4 @@ class MirrorDirectory:
         found = self._registry.sources(
             self._channel, self._now(), only_free=only_free, relays=relays
         )
-        return [Source(s.url + rest, s.priority, s.location) for s in found]
+        return [Source(s.url + rest, s.priority) for s in found]

@@ -195,16 +195,12 @@ def publish(
 @_publish_dir
 @click.argument("name")
 @click.argument("url", required=False)
-@click.option("--priority", default=10, show_default=True, help="1 is offered first.")
-@click.option("--location", help="Country code, for Metalink.")
 @click.option("--relay-url", help="Where it serves the folder of its `follow --relay`.")
 @click.option("--remove", is_flag=True, help="Take the mirror off the list instead.")
 def admit(
     publish_dir: Path,
     name: str,
     url: str | None,
-    priority: int,
-    location: str | None,
     relay_url: str | None,
     remove: bool,
 ) -> None:
@@ -220,11 +216,7 @@ def admit(
         raise click.UsageError("Give the URL under which the mirror serves the tree.")
     else:
         address = url
-        click.echo(
-            _sentence_of(
-                lambda: admitted.admit(publish_dir, name, address, priority, location, relay_url)
-            )
-        )
+        click.echo(_sentence_of(lambda: admitted.admit(publish_dir, name, address, relay_url)))
 
 
 class _Bar:
