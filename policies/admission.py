@@ -426,6 +426,8 @@ class AdmissionPolicy:
             if extra > 0 and not (table.state[row] == READY and self._forsaken(row, now)):
                 if extra * settings.early_penalty_s <= settings.early_penalty_max_s:
                     table.promise_s[row] += settings.early_penalty_s
+                    if table.state[row] == READY:
+                        queue.keep_until(row, table.promise_s[row] + settings.ticket_ttl_s)
                 return self.advice.slowly(self._wait_on(row, now), extra)
         if table.state[row] == WAITING:
             self._ready.promote(now, PROMOTIONS_PER_OFFER)

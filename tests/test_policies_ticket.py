@@ -143,6 +143,20 @@ def test_rapid_polling_starts_nothing_early_is_counted_and_moves_the_return() ->
     admit(policy, job("rude"), 115.0)
 
 
+def test_a_ready_ticket_lasts_until_the_return_that_an_early_visit_moved() -> None:
+    policy = make(ticket_ttl_s=10.0, early_polls_free=0, early_penalty_s=15.0)
+    admit(policy, job("a"), 0.0)
+    number = wait(policy, job("b"), 0.0).ticket
+    policy.advance(0.0)
+    row = policy.ticket(number or 0)
+    assert row is not None
+    assert row.state is TicketState.READY
+    told = wait(policy, job("b"), 0.5, number)
+    back_s = 0.5 + told.retry_after_s + 0.9 * policy.settings.ticket_ttl_s
+    policy.advance(back_s)
+    assert not isinstance(policy.offer(job("b"), back_s, number), Refuse)
+
+
 def test_a_visit_or_two_before_time_is_forgiven_when_a_slot_is_free() -> None:
     policy = make(come_back_s=100.0)
     running = admit(policy, job("a"), 0.0)
