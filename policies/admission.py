@@ -1156,10 +1156,13 @@ class AdmissionPolicy:
             return False
         table = self.queue.table
         self.laws.ticket_stands_alone(row)
+        until_s = self._ready.told_before_until_s(row)
         if table.state[row] == READY:
             self.queue.set_key(row, -math.inf)
         else:
             self._ready.make_ready(row, now, first=True)
+        if now < until_s:
+            self.queue.keep_until(row, until_s)
         # It was told a later return; it need not wait for that any more.
         table.promise_s[row] = min(table.promise_s[row], now)
         return True

@@ -124,15 +124,19 @@ class ReadyList:
     def _may_return(self, row: int, now: float) -> bool:
         """Whether a server before this one may have told its client a later return.
 
-        Then it stays. A client that lost its download (or wants a small file) was told none: its
-        key is before all others.
+        Then it stays. One that lost its download (or wants a small file) was told none.
         """
+        until_s = self.told_before_until_s(row)
+        if now < until_s:
+            self._queue.keep_until(row, until_s)
+        return now < until_s
+
+    def told_before_until_s(self, row: int) -> float:
+        """Until when this ticket stays, as far as a server before this one told its return."""
         table = self._queue.table
-        until_s = self._state.told_before_until_s + self._settings.ticket_ttl_s
-        if table.raw[row] or table.key[row] == -math.inf or now >= until_s:
-            return False
-        self._queue.keep_until(row, until_s)
-        return True
+        if table.raw[row] or table.key[row] == -math.inf:
+            return -math.inf
+        return self._state.told_before_until_s + self._settings.ticket_ttl_s
 
     def presented(self, row: int) -> None:
         """This ticket starts: a ready one of an absent client was claimed."""

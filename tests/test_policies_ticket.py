@@ -245,6 +245,20 @@ def test_an_operator_moves_a_ticket_to_the_head() -> None:
     assert policy.advance(2.0).call == (tickets[1],)
 
 
+def test_a_promoted_ticket_lasts_as_long_as_an_earlier_server_may_have_told_its_return() -> None:
+    old = make()
+    admit(old, job("a"), 0.0)
+    number = wait(old, job("b"), 0.0).ticket or 0
+    old.advance(0.0)
+    row = old.ticket(number)
+    assert row is not None
+    policy = make(ticket_ttl_s=10.0)
+    policy.restore([row], 0.0, number + 1)
+    assert policy.promote(number, 5.0)
+    assert policy.advance(20.0).expired == ()
+    assert not isinstance(policy.offer(job("b"), 21.0, number), Refuse)
+
+
 def test_the_journal_gives_each_change_once_and_restores_every_place() -> None:
     policy = make(ready_list=1)
     assert policy.changes() == []
