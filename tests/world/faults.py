@@ -29,7 +29,7 @@ def _start_again(world: World) -> None:
 def _kill(world: World, fault: FaultPlan) -> None:
     life = world.life
     if life is not None and life.alive:
-        life.kill()
+        world.kill_server()
         world.cause("server is killed")
         world.schedule.after(0.2 + fault.for_s / 4, _start_again, world)
 
@@ -200,7 +200,7 @@ def _pass(world: World, fault: FaultPlan) -> None:
     client = _a_client(world, fault)
     if client is None:
         return
-    body = {"kind": "gold", "expires_s": world.schedule.wall() + 1e6, "max_uses": 3}
+    body = {"kind": "gold", "expires_s": world.schedule.wall() + 1e6, "max_uses": 100}
 
     def issued(found: Any) -> None:
         one = found["passes"][0]

@@ -73,6 +73,9 @@ class Oracle:
     def logged(self, level: str, text: str) -> None:
         """The server has logged a warning or worse."""
 
+    def dies(self) -> None:
+        """The server is killed now."""
+
     def tick(self) -> None:
         """A second has passed."""
 
@@ -115,9 +118,14 @@ class NoFaultIsLogged(Oracle):
         "was cut or overwritten",
         "answers without a commit",
     )
+    #: A stop waits for the last writes for this time, or until two have failed.
+    _CLOSE_S = 15.0
 
     def logged(self, level: str, text: str) -> None:
         if level != "warn" and not any(one in text for one in self._EXPECTED):
+            self.broken(text)
+        full_s = self.world.database_full_until_s
+        if "did not take the last" in text and full_s < self.world.schedule.now - self._CLOSE_S:
             self.broken(text)
 
 
@@ -226,6 +234,21 @@ class TicketsSurvive(Oracle):
         self._lives = 1
         #: The life whose last changes were not written, as the server said.
         self._unwritten = 0
+        #: What the server that was killed knew, if it had nothing more to write.
+        self._known: list[int] = []
+
+    def dies(self) -> None:
+        self._known = []
+        life, gate = self.world.life, self.world.gate
+        if gate is None or life is None:
+            return
+        store = life.service.store
+        if store.state.ok and not store.state.pending and store._flying is None:
+            leases = gate.leases
+            ending = [one for one in gate.downloads.values() if one.ending and one.deliveries]
+            used = {leases.driver.ticket_of(one.lease) for one in ending}
+            rows = leases.live_tickets()
+            self._known = [row.number for row in rows if row.number not in used]
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         number = self.world.number_of(client, fields)
@@ -247,7 +270,12 @@ class TicketsSurvive(Oracle):
         if gate is None or world.lives == self._lives:
             return
         self._lives = world.lives
+        known, self._known = self._known, []
         stopped_s = world.stopped_s
+        if world.journal_lost_s < stopped_s:
+            for number in known:
+                if gate.policy.ticket(number) is None:
+                    self.broken(f"ticket {number} was on record, and is gone after a restart")
         away_s = world.database_full_until_s + self._AGAIN_S
         if world.was_killed:
             away_s = max(away_s, world.database_slow_until_s + self._AGAIN_S)
@@ -256,7 +284,7 @@ class TicketsSurvive(Oracle):
         if self._unwritten == world.lives - 1:
             return
         for client, (number, told_s, until_s) in self._told.items():
-            if client.starts_lost:
+            if client.starts_lost or told_s <= world.journal_lost_s:
                 continue
             if told_s < stopped_s and until_s > now and gate.policy.ticket(number) is None:
                 self.broken(f"ticket {number} of {client} was told at {told_s:.3f} s and is gone")
@@ -332,15 +360,27 @@ class TheDatabaseIsTriedAgain(Oracle):
     sentence = "kept in memory and tried again, and by tokens"
 
     #: The longest pause between two tries, and what a write takes.
-    _AGAIN_S = 25.0
+    _PAUSE_S, _WRITE_S = 15.0, 2.0
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        #: Since when it is ill, and has something to write.
+        self._ill_s = self._owes_s = math.inf
 
     def tick(self) -> None:
         world = self.world
         if world.life is None or not world.running:
             return
-        state = world.life.service.store.state
-        away_s = max(world.database_full_until_s, world.database_slow_until_s, world.started_s)
-        if not state.ok and world.schedule.now > away_s + self._AGAIN_S:
+        state, now = world.life.service.store.state, world.schedule.now
+        if state.ok:
+            self._ill_s = self._owes_s = math.inf
+            return
+        self._owes_s = min(self._owes_s, now) if state.pending else math.inf
+        self._ill_s = min(self._ill_s, now)
+        since_s = max(world.database_full_until_s, world.database_slow_until_s, world.started_s)
+        # Each pause is as long as all before it together, and half a second.
+        pause_s = min(self._PAUSE_S, max(0.0, since_s - self._ill_s) + 1.5)
+        if now > max(since_s, self._owes_s) + pause_s + self._WRITE_S:
             self.broken(f"{state.pending} changes wait since the database works: {state.reason}")
 
 

@@ -50,26 +50,50 @@ FAULTS: Mapping[str, int] = {
     "pass": 3,
     "look": 9,
 }
-#: The part of the worlds that have visitors.
+#: The part of the worlds that have a theme, and of those that have visitors.
+_THEMED = 0.6
 _VISITED = 0.15
 _MOST_VISITS = 30
-#: Kinds that hit one mechanism together. A world that draws from all kinds rarely has both.
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """What hits one mechanism together: a world that draws from all rarely has it."""
+
+    #: Kinds of faults.
+    kinds: tuple[str, ...]
+    triggers: tuple[str, ...] = TRIGGERS
+    #: What its clients are and do wrong; nothing: as in other worlds.
+    programs: tuple[str, ...] = ()
+    deeds: tuple[str, ...] = ()
+
+
+#: Programs that keep a ticket: one that its server has lost comes back with them.
+_KEEPERS = ("tidegate", "browser", "browser without script")
 THEMES = (
-    ("kill",),
-    ("kill", "lose answer", "cut"),
-    ("kill", "database full"),
-    ("restart", "database slow"),
-    ("wall", "kill"),
-    ("wall", "restart"),
-    ("lose journal",),
-    ("lose answer", "cut"),
-    ("policy", "settings", "doors"),
-    ("replace", "touch", "overwrite"),
-    ("touch", "cut", "lose answer"),
-    ("stall", "line"),
-    ("database full", "look"),
-    ("pass", "block"),
-    ("look",),
+    Theme(("kill",)),
+    Theme(("kill", "database slow"), ("503",)),
+    Theme(("kill", "database slow"), ("last bytes", "done"), ("tidegate",), ("ask again",)),
+    Theme(("kill", "cut"), ("last bytes", "cut")),
+    Theme(("kill", "lose answer", "cut")),
+    Theme(("kill", "database full")),
+    Theme(("restart", "database slow")),
+    Theme(("restart", "database full"), ("", "503")),
+    Theme(("wall", "kill")),
+    Theme(("wall", "restart")),
+    Theme(("lose journal",), ("", "503"), _KEEPERS),
+    Theme(("lose journal", "kill"), ("", "503"), _KEEPERS),
+    Theme(("lose answer", "cut")),
+    Theme(("lose answer",), ("503", "asked"), _KEEPERS),
+    Theme(("policy", "settings", "doors")),
+    Theme(("replace", "touch", "overwrite")),
+    Theme(("touch", "cut", "lose answer")),
+    Theme(("stall",), ("", "200")),
+    Theme(("stall", "line")),
+    Theme(("database full", "look")),
+    Theme(("pass", "block")),
+    Theme(("look",)),
+    Theme((), programs=("browser",), deeds=("ask twice", "watch")),
 )
 
 
@@ -152,11 +176,16 @@ def draw_plan(seed: int) -> WorldPlan:
     }
     files = _sizes(rng, line_bytes_s)
     span_s = rng.choice([5.0, 20.0, 60.0])
-    programs = rng.sample(sorted(MANNERS.keys() - {"get"}), rng.randint(2, 6))
+    theme = rng.choice(THEMES) if rng.random() < _THEMED else None
+    programs = rng.sample(sorted(MANNERS.keys() - {"get"}), rng.randint(1, 6))
     # Its clock costs as much as ten other clients.
     engines = rng.choice([0, 0, 0, 0, 1, 2])
     deeds = rng.sample(MISDEEDS, rng.randint(0, 3))
     rude = rng.choice([0.0, 0.1, 0.4]) if deeds else 0.0
+    if theme is not None and theme.programs:
+        programs, engines = list(theme.programs), 0
+    if theme is not None and theme.deeds:
+        deeds, rude = list(theme.deeds), 0.5
     small_too = rng.choice([0.0, 0.1, 0.3])
     clients = []
     big = [name for name in files if name != "/SMALL.txt"]
@@ -180,16 +209,17 @@ def draw_plan(seed: int) -> WorldPlan:
                 back_s=rng.choice([5.0, 40.0, math.inf]),
             )
         )
-    kinds = list(rng.choice(THEMES))
-    if rng.random() < 0.5:
-        kinds = rng.sample(sorted(FAULTS), rng.choice([0, 0, 1, 2, 4, 9]))
+    if theme is not None:
+        kinds, triggers = list(theme.kinds), theme.triggers
+    else:
+        kinds, triggers = rng.sample(sorted(FAULTS), rng.choice([0, 0, 1, 2, 4, 9])), TRIGGERS
     faults = [
         FaultPlan(
             kind,
-            rng.uniform(2.0, span_s + 40.0),
+            rng.uniform(1.0, span_s + 20.0),
             rng.random(),
             rng.choice([0.5, 4.0, 20.0]),
-            rng.choice(TRIGGERS),
+            rng.choice(triggers),
         )
         for kind in kinds
         for _ in range(rng.randint(1, FAULTS[kind]))

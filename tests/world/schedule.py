@@ -198,7 +198,8 @@ class VirtualReactor:
         """Stop the process for this time."""
         self._runs_from_s = max(self._runs_from_s, self._schedule.now + seconds)
         if seconds > _STOPPED_S:
-            self._schedule.after(seconds, self._slept, seconds)
+            # Its clock has stood still once it goes on.
+            self._schedule.after(seconds - 1e-6, self._slept, seconds)
 
     def _slept(self, seconds: float) -> None:
         self._stopped_s += seconds

@@ -35,7 +35,7 @@ for seed in map(int, sys.argv[1:]):
 """
 
 
-@pytest.mark.parametrize("seed", [100, 127])
+@pytest.mark.parametrize("seed", [281, 26])
 def test_the_same_seed_has_the_same_history(seed: int) -> None:
     one, other = (run_plan(draw_plan(seed), story=True) for _ in range(2))
     assert one.history == other.history
@@ -46,11 +46,8 @@ def test_the_same_seed_has_the_same_history(seed: int) -> None:
 
 @pytest.mark.timeout(400)
 def test_neither_hashes_nor_earlier_worlds_change_a_history() -> None:
-    """160 has a download of four parts; in 141 the operator looks at the metrics.
-
-    In 3 and 419 Fair walked over a set of clients.
-    """
-    seeds = ["160", "141", "160", "130", "3", "419"]
+    """348 has a download of four parts, under Fair; in 453 the operator looks at the metrics."""
+    seeds = ["348", "453", "348", "130", "26", "419"]
 
     def digests(hash_seed: str, seeds: list[str]) -> list[str]:
         command = [PYTHON, "-c", DIGESTS, *seeds]

@@ -340,6 +340,13 @@ class World:
         self.started_s = self.schedule.now
         self.cause(f"server starts (life {self.lives})")
 
+    def kill_server(self) -> None:
+        """End it at once, as SIGKILL does."""
+        if self.life is not None and self.life.alive:
+            for oracle in self.oracles:
+                oracle.dies()
+            self.life.kill()
+
     def _pool(self, most: int, name: str) -> VirtualPool:
         pool = VirtualPool(self.schedule, self.rng, self._latency, most, name)
         assert self.life is not None
