@@ -19,26 +19,21 @@ from .network_shares import REMEMBERED, enclosing
 
 @dataclass(frozen=True, slots=True)
 class CrowdDebtTuning:
-    """A mean is the mean download of all networks. `docs/decisions/policies.md`: "One account"."""
+    """What other values cost: docs/decisions/policies.md, "One account of networks that return"."""
 
-    #: The part of the line that many networks earn together. With 0.3 ten addresses cost a crowd
-    #: of 40 two thirds of a session, with this a half.
+    #: The part of the line that many networks earn together.
     part: float = 0.25
-    #: The part of one network alone, which its own shares bound too. With 0.55 a crowd of 500
-    #: behind one address is 13 % later than with this.
+    #: The part of one network alone, which its own shares bound too.
     part_alone: float = 0.65
     #: Downloads of a network that do not count: one visitor's.
     free: float = 1.0
     #: The same for a /16 or a /32, which has many owners. Not sensitive: an attacker has more.
     free_wide: float = 8.0
-    #: A network's downloads count half after this time. With 60 s 200 networks cost half as much
-    #: again.
+    #: A network's downloads count half after this time.
     half_life_s: float = 300.0
-    #: Crowds may be this many median downloads ahead together before they have a debt. With none
-    #: a crowd of 500 behind one address is 5 % later than with this.
+    #: Crowds may be this many median downloads ahead together before they have a debt.
     burst_medians: float = 8.0
-    #: No debt is larger than this many means. With 16 ten addresses cost twice as much; with 64
-    #: crowds of five networks wait behind the largest files too, and lose twice as much.
+    #: No debt is larger than this many mean downloads.
     most_means: float = 32.0
 
 
@@ -60,16 +55,11 @@ class CrowdDebt:
     __slots__ = ("_charged", "_debt_bytes", "_now", "_records", "_squares", "_sums_at_s")
 
     def __init__(self) -> None:
-        self._debt_bytes = 0.0
-        self._now = 0.0
+        self._debt_bytes = self._now = 0.0
         #: The prefix without a download for longest is first.
         self._records: OrderedDict[str, _Record] = OrderedDict()
         #: The sum of what networks were charged, the sum of its squares, and their time.
         self._charged, self._squares, self._sums_at_s = 0.0, 0.0, 0.0
-
-    def __len__(self) -> int:
-        """How many prefixes are remembered."""
-        return len(self._records)
 
     def note(self, network: str) -> None:
         """A stranger of this network wants a download."""
@@ -87,8 +77,7 @@ class CrowdDebt:
         charged = self._part(network) * count
         if charged <= 0.0:
             return
-        most = CROWD_DEBT.most_means * mean_bytes
-        self._debt_bytes = min(most, self._debt_bytes + charged)
+        self._debt_bytes = min(CROWD_DEBT.most_means * mean_bytes, self._debt_bytes + charged)
         record = self._decayed(enclosing(network)[-1])
         assert record is not None
         left = 0.5 ** ((self._now - self._sums_at_s) / CROWD_DEBT.half_life_s)

@@ -8,8 +8,6 @@ from short downloads any more: each counts as `least_means` mean downloads, or a
 excess where that is less. Its long downloads count as what they are, so a crowd behind one address
 loses little. All networks have a debt together (`policies.crowd_debt`), which is added to any
 download.
-
-What each constant brings is measured in docs/decisions/policies.md ("Networks beyond their share").
 """
 
 from __future__ import annotations
@@ -25,21 +23,18 @@ from .network_shares import NetworkShares, enclosing
 
 @dataclass(frozen=True, slots=True)
 class NetworkOrderTuning:
-    """A mean is the mean download of all networks."""
+    """What other values cost: docs/decisions/policies.md, "Networks beyond their share"."""
 
-    #: Shares of a network before its short downloads count as longer. With 12 one IPv4 costs two
-    #: and a half times as much as with 4.
+    #: Shares of a network before its short downloads count as longer.
     shares: float = 4.0
-    #: And this many median downloads before that. With 4 a company of 20 behind one address is
-    #: 28 % later than 20 others beside it; with 12 a /48 costs 0.8 of a calm session, not 0.5.
+    #: And this many median downloads before that.
     burst_medians: float = 8.0
-    #: Downloads of a network beyond its share count as this many means at least. With 1 half of
-    #: the crowd is still longer; with 1.5 500 people behind one address are 6 % later, not 3 %.
+    #: Downloads of a network beyond its share count as this many mean ones at least.
     least_means: float = 1.25
-    #: No excess is larger than this many means: a network that had the line for itself all night is
-    #: within its share again soon after others have come.
+    #: No excess is larger than this many mean downloads: a network that had the line for itself all
+    #: night is within its share again soon after others have come.
     most_excess_means: float = 16.0
-    #: Networks of which the mean is remembered. Not sensitive: a mean over any crowd will do.
+    #: Networks that count in mean and median. Not sensitive: those of any crowd will do.
     remembered: int = 1_000
 
 
@@ -137,7 +132,5 @@ class NetworkOrder:
     def _least_bytes(self, network: str) -> float:
         """What each of them counts as at least; 0 within the network's share."""
         excess = self._shares.excess_bytes(enclosing(network))
-        if excess <= 0.0:
-            return 0.0
         burst = ORDER.burst_medians * self._sizes.median_bytes / self._ahead
         return min(ORDER.least_means * self._sizes.mean_bytes, max(0.0, excess - burst))

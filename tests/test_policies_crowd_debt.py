@@ -100,9 +100,15 @@ def test_the_networks_of_a_wide_one_count_together() -> None:
 
 
 def test_only_so_many_networks_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has two prefixes. The one without a download for longest is a first visitor again."""
     monkeypatch.setattr(crowd_debt, "REMEMBERED", 100)
     debt = CrowdDebt()
-    for number in range(10_000):
-        debt.note(f"10.{number % 250}.{number // 250}.0/24")
-        debt.took(f"10.{number % 250}.{number // 250}.0/24", 10_000, MEAN)
-        assert len(debt) <= 100
+    for _ in range(4):
+        debt.note(NETWORKS[0])
+    debt.took(NETWORKS[0], 10**9, MEAN)
+    for number in range(49):
+        debt.note(f"172.{number}.0.0/24")
+    behind_bytes = [debt.behind_bytes(NETWORKS[0])]
+    debt.note("172.49.0.0/24")
+    behind_bytes.append(debt.behind_bytes(NETWORKS[0]))
+    assert behind_bytes == [pytest.approx(0.75 * CROWD_DEBT.most_means * MEAN), 0.0]
