@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
+from tests.fakes import representation
 from tidegate.policies.contract import Estimate, Wait
 from tidegate.protocol import problems
 from tidegate.protocol.errors import BadToken
@@ -23,6 +24,7 @@ from tidegate.protocol.manifest import Source
 from tidegate.protocol.ticket import KeyRing, Ticket
 from tidegate.server.admission.client_keys import find_pass, find_remaining, find_ticket
 from tidegate.server.admission.client_programs import DEFAULT_TOOLS, ToolRule, ToolTable
+from tidegate.server.admission.identify import wanted_bytes
 from tidegate.server.admission.number_allocator import BLOCK, Numbers
 from tidegate.server.admission.responses import (
     Notice,
@@ -39,6 +41,7 @@ from tidegate.server.app.config import CannotStart
 from tidegate.server.app.keys import OVERLAP_S, KeyKeeper, load_keys
 from tidegate.server.files.pages import Pages, Pattern, blank
 from tidegate.server.files.paths import COMPANIONS
+from tidegate.server.files.transfer import BodyPlan
 from tidegate.server.http.denylist import BlockList
 from tidegate.server.http.phrases import ENGLISH, LANGUAGES, Phrases, phrases_for
 
@@ -57,6 +60,15 @@ def test_finding_tokens_never_crashes(field: bytes, query: bytes) -> None:
         find_pass({name: field}, b"tidegate-pass=" + query)
         remaining = find_remaining({name: field}, 1000)
         assert remaining is None or 0 <= remaining <= 1000
+
+
+def test_a_client_that_says_it_wants_less_than_it_asks_for_wants_what_it_asks_for() -> None:
+    """Else 1 000 files of 300 kB with `Tidegate-Remaining: 1` were charged as 1 000 bytes."""
+    rep = representation("/f", 1000)
+    half = BodyPlan(206, (), ((0, 500),), 500)
+    for stated, wanted in ((1, 500), (700, 700), (5000, 1000)):
+        fields = {b"tidegate-remaining": b"%d" % stated}
+        assert wanted_bytes(fields, rep, half) == wanted
 
 
 # -- keys --------------------------------------------------------------------------------------

@@ -112,7 +112,6 @@ class Conduct:
     - `patience_s`: how long it waits for a first byte.
     - `rude`: it polls every second.
     - `keeps_names`: it fetches one file after the other under each name.
-    - `claims`: the share of a file that it says it lacks.
     - `start_s`, `on_s`, `off_s`: it starts then, and is active for `on_s` of every `on_s + off_s`.
     """
 
@@ -121,7 +120,6 @@ class Conduct:
     patience_s: float = math.inf
     rude: bool = False
     keeps_names: bool = False
-    claims: float = 1.0
     start_s: float = 0.0
     on_s: float = math.inf
     off_s: float = 0.0
@@ -225,10 +223,6 @@ class Attacked(Engine):
             network=network,
         )
         self._next_file(SimClient(-1 - number, visitor))
-
-    def _lacks_bytes(self, client: SimClient) -> int:
-        size_bytes = super()._lacks_bytes(client)
-        return size_bytes if client.number >= 0 else max(1, int(self._conduct.claims * size_bytes))
 
     def _answer(self, client: SimClient) -> None:
         self.attacker_requests += client.number < 0

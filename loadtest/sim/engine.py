@@ -267,10 +267,6 @@ class Engine:
             return File("all", client.visitor.total_bytes)
         return client.visitor.files[client.file_number]
 
-    def _lacks_bytes(self, client: SimClient) -> int:
-        """What it says that it lacks of its file."""
-        return self._file_of(client).size_bytes
-
     def _answer(self, client: SimClient) -> None:
         """The request has reached the server."""
         if client.gone:
@@ -329,7 +325,7 @@ class Engine:
             client.visitor.key,
             file.name,
             file.size_bytes,
-            self._lacks_bytes(client),
+            file.size_bytes,
             present=present,
             network=client.visitor.network,
         )

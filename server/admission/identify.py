@@ -187,12 +187,13 @@ class Identifier:
 def wanted_bytes(headers: Mapping[bytes, bytes], rep: Representation, plan: BodyPlan) -> int:
     """How much of the file a new download wants in all.
 
-    What the client says counts; else a range that reaches to the end is a resume of an earlier
-    download; else the whole file (a tool that fetches pieces will ask for the others).
+    What the client says counts, but no less than it asks for here: less would be charged to its
+    network. Else a range that reaches to the end is a resume of an earlier download; else the whole
+    file (a tool that fetches pieces will ask for the others).
     """
     stated = find_remaining(headers, rep.size_bytes)
     if stated is not None:
-        return stated
+        return min(rep.size_bytes, max(stated, plan.body_bytes))
     if len(plan.ranges) == 1 and plan.ranges[0][1] == rep.size_bytes:
         return plan.body_bytes if plan.status == 206 else rep.size_bytes
     return rep.size_bytes

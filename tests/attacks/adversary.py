@@ -126,7 +126,6 @@ class Attack(Vector):
         "patience_s": (0.45, 2.0, 10.0, 60.0, _ENDLESS),
         "rude": (False, True),
         "keeps_names": (False, True),
-        "claims": (0.001, 0.1, 1.0),
         "start_s": (0.0, 5.0, 15.0, 30.0),
         "on_s": (1.0, 5.0, 20.0, _ENDLESS),
         "off_s": (0.0, 2.0, 10.0, 30.0),
@@ -142,7 +141,6 @@ class Attack(Vector):
     patience_s: float
     rude: bool
     keeps_names: bool
-    claims: float
     start_s: float
     on_s: float
     off_s: float
