@@ -209,8 +209,8 @@ class DigestService:
                 self._cache.keep(key, known)
         return known
 
-    def if_cheap(self, file: OpenFile) -> tuple[FileDigests, bytes] | None:
-        """The same of a file whose digest is not known, and its content, which was read for that.
+    def if_cheap(self, file: OpenFile) -> FileDigests | None:
+        """The same of a file whose digest is not known.
 
         None where a thread costs less, a disk would have to be waited for, or the file changed.
         """
@@ -220,11 +220,10 @@ class DigestService:
             data = file.read_whole()
         except OSError:
             return None
-        if data is None:
-            return None
-        digests = digest_piece(data)
-        self._learn(file.rep.key, digests)
-        return digests, data
+        digests = None if data is None else digest_piece(data)
+        if digests is not None:
+            self._learn(file.rep.key, digests)
+        return digests
 
     def behind_others(self, work: Callable[[Callable[[], bool]], T]) -> defer.Deferred[T]:
         """Run `work` on a thread that takes only the time that serving leaves.

@@ -93,23 +93,17 @@ class RepresentationHeaders:
         last = max((mirror.priority for mirror in found), default=0)
         return [*found, *(replace(one, priority=one.priority + last) for one in more)]
 
-    def digests(self, request: Request, file: OpenFile) -> tuple[FileDigests | None, bytes | None]:
-        """What is known of the digest; computed now when it is wanted or cheap.
-
-        With the file's content, where that was read just now and the file was the same after it.
-        """
-        known = self._catalog.known(file.rep.key)
+    def digests(self, request: Request, file: OpenFile) -> FileDigests | None:
+        """What is known of the digest; computed now when it is wanted or cheap."""
+        known = self._catalog.known(file.rep.key) or self._catalog.if_cheap(file)
         if known is not None:
-            return known, None
-        found = self._catalog.if_cheap(file)
-        if found is not None:
-            return found
+            return known
         want = request.headers.get(b"want-repr-digest")
         if want is not None and parse_want_digest(want.decode("latin-1")).get("sha-256", 0) > 0:
             known = self._catalog.at_once(file)
         if known is None:
             self._catalog.ask(file)
-        return known, None
+        return known
 
     def _links(self, rep: Representation) -> str:
         links = [f"<{rep.url_path}.meta4>{_OF_METALINK}"]

@@ -281,7 +281,7 @@ class Site:
         """
         headers, now = request.headers, self._wall()
         mtime_s = min(int(rep.mtime_s // 1), int(now))
-        digests, _ = self.fields.digests(request, file)
+        digests = self.fields.digests(request, file)
         fields = self.fields.fields(rep, mtime_s, digests, headers.get(b"want-repr-digest"))
         may_be_known = chosen is None and rep is file.rep
         if chosen is not None:

@@ -17,7 +17,6 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
@@ -30,8 +29,6 @@ from .transfer import FileKey, Representation
 _MOST_LINKS = 40
 #: `openat2` (Linux 5.6), which Python does not offer; the same on every architecture.
 _OPENAT2 = 437
-#: RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH (linux/openat2.h).
-_RESOLVE = 0x02 | 0x04 | 0x08
 #: What an open says of a name that is not there, not ours to open, or no file. Whatever else it
 #: says is a fault of the machine, its disk or a file server behind it, and passes.
 _NOT_THERE = frozenset(
@@ -43,6 +40,9 @@ _NOT_THERE = frozenset(
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _AGAIN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FILE = _AGAIN | os.O_NOFOLLOW
+#: `struct open_how` (linux/openat2.h): flags, mode, and RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS
+#: and RESOLVE_BENEATH.
+_HOW = struct.pack("QQQ", _AGAIN, 0, 0x02 | 0x04 | 0x08)
 
 
 class NotHere(Exception):
@@ -380,15 +380,14 @@ class Tree:
             return None
         if status.st_size > most_bytes or not stat.S_ISREG(status.st_mode):
             return None
-        fd = open_beneath(self._root_fd, path, _AGAIN)
+        fd = open_beneath(self._root_fd, path)
         if fd is None:
             return None
         try:
-            room = self._room_for(status.st_size)
+            key, room = key_of(status), self._room_for(status.st_size)
             # Compared after it was read: then it was this file, unchanged.
             there = read_at_hand(fd, 0, room) if room else 0
-            key = key_of(os.fstat(fd))
-            if there < len(room) or key != key_of(status):
+            if there < len(room) or key != key_of(os.fstat(fd)):
                 return None
             return self._described(path, url_path, fd, key), bytes(room)
         except OSError:
@@ -423,7 +422,7 @@ class Tree:
         The kernel sees to it that there is none. `by_name` is the status by the root's name: where
         another root stands there now, it is that of another file. Raises OSError.
         """
-        fd = open_beneath(self._root_fd, path, _AGAIN)
+        fd = open_beneath(self._root_fd, path)
         if fd is None:
             return None
         status = os.fstat(fd)
@@ -564,17 +563,10 @@ _syscall.argtypes = (
 )
 
 
-@lru_cache(maxsize=8)
-def _how(flags: int) -> bytes:
-    """`struct open_how`: flags, mode, resolve."""
-    return struct.pack("QQQ", flags, 0, _RESOLVE)
-
-
-def open_beneath(folder_fd: int, path: bytes, flags: int) -> int | None:
+def open_beneath(folder_fd: int, path: bytes) -> int | None:
     """A descriptor of what lies under a relative path, if no part of the path is a link.
 
     None where there is nothing, something else is wrong, or the kernel has no such call.
     """
-    how = _how(flags)
-    fd: int = _syscall(_OPENAT2, folder_fd, path, how, len(how))
+    fd: int = _syscall(_OPENAT2, folder_fd, path, _HOW, len(_HOW))
     return fd if fd >= 0 else None
