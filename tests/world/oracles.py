@@ -214,7 +214,10 @@ class TicketsKeepTheirNumbers(Oracle):
         if number is None:
             return
         known = self._number.setdefault(client, number)
-        if known != number:
+        if number < known and self.world.journal_lost_s > 0.0:
+            # An older journal has an older place of the same client.
+            self._number[client] = number
+        elif known != number:
             self.broken(f"{client} had ticket {known}, and now {number}")
 
 
@@ -903,8 +906,11 @@ class UsedTicketsStayUsed(Oracle):
                 self.broken(f"{client} starts with ticket {number}, used by {name}")
 
     def ended(self, client: SimulatedClient) -> None:
-        if client.state == "done" and client in self._starts:
-            self._used[self._starts[client]] = client.name, self.world.schedule.now
+        world, now = self.world, self.world.schedule.now
+        # The last bytes wait for a slow database no longer than any answer.
+        ill_s = max(world.database_slow_until_s, world.database_full_until_s)
+        if client.state == "done" and client in self._starts and now > ill_s + 1.0:
+            self._used[self._starts[client]] = client.name, now
 
 
 class CalledIsKept(Oracle):
