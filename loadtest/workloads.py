@@ -34,7 +34,9 @@ class Visitor:
 
     `rate_bytes_s` is the speed of its line. `patience_s` is how long it waits for the first byte
     of a file before it leaves for good. A `rude` visitor asks again every second, whatever it is
-    told. `network` holds the prefixes around its address, as a policy is told them.
+    told. One that `polls` comes back as it is told, as a browser does, where others wait in their
+    request; one that `counts_body` leaves unless bytes of the body come, as curl may.
+    `network` holds the prefixes around its address, as a policy is told them.
     """
 
     key: str
@@ -44,6 +46,8 @@ class Visitor:
     patience_s: float = math.inf
     rude: bool = False
     network: tuple[str, ...] = ()
+    polls: bool = False
+    counts_body: bool = False
 
     @property
     def total_bytes(self) -> int:

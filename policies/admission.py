@@ -73,9 +73,13 @@ EARLY_POLL_GUARD_S = 5.0
 _MOST_DUE = 200
 #: A client that polls leaves a slot to earlier tickets that are due within this part of the time
 #: for which a download holds a slot. Otherwise the order would be that of visits.
-_KEPT_PART = 0.05
+_KEPT_PART = 0.1
 #: It leaves the slot for no longer than this, seconds.
 _MOST_KEPT_S = 5.0
+#: A client that would come back may wait in its request if its turn is as near as this, seconds.
+_NEAR_S = 5.0
+#: And for so long: all programs bear it, pacman no more than 10 s.
+_HELD_S = 8.0
 #: As time passes, the queue is laid out anew after this time, seconds.
 _FRESH_S = 0.5
 #: As a client asks, it is laid out anew if it was not for this time, seconds.
@@ -89,6 +93,8 @@ PROMOTIONS_PER_OFFER = 2
 YIELD_S = 0.02
 #: A client without a ticket counts as waiting for this many times its Retry-After.
 INTEREST_FACTOR = 1.5
+#: A rush makes a wait no more unsure than this, as a part of it.
+_MOST_UNSURE = 1.2
 #: No wait longer than this many times `retry_max_s` is ever told.
 LONGEST = 20.0
 
@@ -459,7 +465,9 @@ class AdmissionPolicy:
             return False
         entry = (table.key[row], table.number[row])
         free -= self._here_before(entry, now, free)
-        kept_s = DUE_S if table.present[row] else self._kept_for_due_s()
+        kept_s = DUE_S
+        if not table.present[row]:
+            kept_s = max(DUE_S, _kept_for_due_s(self.estimator.held_by_next_s))
         return free > 0 and not self._are_due_before(entry, now, free, kept_s)
 
     def _here_before(self, entry: tuple[float, int], now: float, most: int) -> int:
@@ -475,9 +483,11 @@ class AdmissionPolicy:
         )
         return sum(1 for _ in islice(at_once, most))
 
-    def _kept_for_due_s(self) -> float:
-        """How long a client that polls leaves a slot to those before it who are due."""
-        return min(_MOST_KEPT_S, max(DUE_S, _KEPT_PART * self.estimator.held_by_next_s))
+    def others_are_due(
+        self, entry: tuple[float, int], now: float, count: int, takes_s: float
+    ) -> bool:
+        """See `AdmissionView.others_are_due`."""
+        return self._are_due_before(entry, now, count, _kept_for_due_s(takes_s))
 
     def _nobody_comes(self, row: int, now: float) -> bool:
         """Whether a slot stood idle, as all whose turn it was are away, until this one asked."""
@@ -898,7 +908,7 @@ class AdmissionPolicy:
         come take all the slots anyway.
         """
         queue, table, ttl_s = self.queue, self.queue.table, self.settings.ticket_ttl_s
-        low_s, high_s = now + ttl_s - DUE_S, now + ttl_s + soon_s
+        low_s, high_s = now + ttl_s - min(soon_s, DUE_S), now + ttl_s + soon_s
         if count > min(_MOST_DUE, queue.count_running_out(low_s, high_s)):
             return False
         for row in islice(queue.running_out(low_s, high_s), _MOST_DUE):
@@ -957,9 +967,11 @@ class AdmissionPolicy:
             lambda size: self.estimator.service_s(size) / slots,
         )
 
-    def _state(self, wait_s: float, away_s: float = 0.0, *, small: bool = False) -> Estimate:
+    def _state(self, told: Forecast, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         longest_s = LONGEST * self.settings.retry_max_s
-        stated = self.estimator.state(wait_s, away_s, small=small)
+        # By how much it is longer if a rush goes on: it may go on for longer than that.
+        unsure = min(_MOST_UNSURE, told.wait_s / max(told.soonest_s, 0.25) - 1.0)
+        stated = self.estimator.state(told.wait_s, away_s, unsure, small=small)
         # The bound is never below what is expected.
         if stated.p90_s <= longest_s:
             return stated
@@ -975,7 +987,7 @@ class AdmissionPolicy:
         look_s = min(slot_s, told.soonest_s)
         retry = advice.retry_s(look_s, new and self.estimator.no_shows.doubtful)
         away = self._away_s(row, slot_s, retry)
-        stated = self._state(told.wait_s, away, small=small)
+        stated = self._state(told, away, small=small)
         if table.raw[row] == 0.0:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
@@ -991,7 +1003,10 @@ class AdmissionPolicy:
             queue.keep_until(row, table.promise_s[row] + self.settings.ticket_ttl_s)
         if not small:
             self.policy.waits(row, now)
-        return self._answer(row, retry, self._with_end(row, stated, now))
+        answer = self._answer(row, retry, self._with_end(row, stated, now))
+        if table.present[row] or told.wait_s > _NEAR_S:
+            return answer
+        return replace(answer, hold_s=_HELD_S)
 
     def _with_end(self, row: int, stated: Estimate, now: float) -> Estimate:
         """The estimate of a start with that of the end; the first one is remembered."""
@@ -1049,7 +1064,7 @@ class AdmissionPolicy:
         small = self._room.is_small(row)
         promised_s = self.queue.table.promise_s[row] - now
         away = self._away_s(row, self._slot_s(row, told, small), promised_s)
-        return self._with_end(row, self._state(told.wait_s, away, small=small), now)
+        return self._with_end(row, self._state(told, away, small=small), now)
 
     def done(self, lease: int, now: float) -> Estimate | None:
         """See `PolicyView.done`."""
@@ -1255,7 +1270,7 @@ class AdmissionPolicy:
         pool, tally, queue = self.pool, self._tally, self.queue
         ends = self.estimator.ends.judged
         told = len(queue) and not self.state.closed
-        next_wait = self._state(self._next_forecast(now).wait_s) if told else None
+        next_wait = self._state(self._next_forecast(now)) if told else None
         return Snapshot(
             policy=self.name,
             mode=self.policy.name,
@@ -1287,3 +1302,8 @@ class AdmissionPolicy:
             link_bound=self.policy.link_bound,
             slotless=len(pool.slotless),
         )
+
+
+def _kept_for_due_s(takes_s: float) -> float:
+    """How long a client that polls, whose download takes so long, leaves its turn to others."""
+    return min(_MOST_KEPT_S, _KEPT_PART * takes_s)

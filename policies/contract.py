@@ -98,7 +98,8 @@ class Wait:
 
     `place` counts from 1 (next to start). `ready` means the ticket may start as soon as a slot
     is free. `estimate` is None where the policy makes no promise (FCFS, Reserve). A client that
-    asks again and again is answered only after `answer_after_s` seconds.
+    asks again and again is answered only after `answer_after_s` seconds. One that would come back
+    may wait in its request for up to `hold_s` instead: its turn is near.
     """
 
     retry_after_s: float
@@ -107,6 +108,7 @@ class Wait:
     ready: bool = False
     estimate: Estimate | None = None
     answer_after_s: float = 0.0
+    hold_s: float = 0.0
 
 
 class Reason(enum.StrEnum):

@@ -15,8 +15,8 @@ Downloads of networks beyond their shares (`policies.network_order`) count as lo
 no guard meanwhile.
 
 A newcomer runs for a moment first (a probe), which shows its speed and gives it its first bytes.
-Other clients wait until the link has use for them, with the same guard, and then run to their end
-(`policies.backfill`).
+Other clients wait until the link has use for them, with the same guard (`policies.overdue`), and
+then run to their end.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .backfill import Backfill
 from .contract import Forecast, Ranked
 from .estimate.shorter_load import ShorterLoad
 from .estimate.told_places import ToldPlaces
-from .first_bytes import FirstBytes
+from .first_bytes import FirstBytes, place_of
 from .hooks import AdmissionView, Policy
+from .keep_alive import most_paused
 from .leases import Lease
 from .network_order import NO_HANDICAP, Handicap
+from .overdue import Overdue
 from .preemption import Preemption
 from .queue.tickets import WAITING
 from .running import FilledLine, Running
@@ -75,8 +76,6 @@ class FairTuning:
     poll_part: float = 0.75
     #: A wait is long from here on.
     long_s: float = 20.0
-    #: A poller's turn comes no sooner than after this part of its forecast.
-    turn_at_least: float = 0.85
     #: Clients in the virtual sharing at once bound its memory. Those beyond wait for room in it.
     most_virtual: int = 50_000
 
@@ -109,7 +108,7 @@ class FairPolicy(Policy):
         self._shorter = ShorterLoad()
         self._places = ToldPlaces(self._queue.table)
         self._virtual = VirtualSharing()
-        self._backfill = Backfill(admission, self._preemption, self._slack_s)
+        self._overdue = Overdue(admission, self._slack_s)
         self._take_over()
 
     def _take_over(self) -> None:
@@ -122,7 +121,8 @@ class FairPolicy(Policy):
                 lease.opened = lease.opened and lease.paused
                 if lease.opened:
                     self._first_bytes.started(lease)
-                self._running.add(lease)
+                else:
+                    self._running.add(lease)
                 self._preemption.add(lease)
         for number, row in table.rows.items():
             table.mark[row], table.place[row] = math.inf, 0
@@ -228,18 +228,17 @@ class FairPolicy(Policy):
         clients = dict.fromkeys(lease.client for lease in leases if lease.mark < math.inf)
         self._virtual.set_speeds({one: self._running.speed_of(one) for one in clients})
         self._set_keys(leases)
+        self._set_keys(self._first_bytes.leases())
         self._running.reorder()
 
     # -- who fills the link ------------------------------------------------------------------------
 
     def may_start(self, row: int, now: float) -> bool:
-        """Whether the link has use for this download, or a poller may start ahead of its turn."""
+        """Whether the link has use for this download, or it may have its first bytes."""
         self._opening = 0
         if self.admission.large_room(now) <= 0:
             return False
         if self._in_turn(row, now):
-            return True
-        if self._backfill.may_start_ahead(row, now) and self._starts_soon(row, now):
             return True
         if self._known and self._first_bytes.may_start(row, now):
             self._opening = self._queue.table.number[row]
@@ -250,17 +249,12 @@ class FairPolicy(Policy):
         slots = self.admission.large_room(now)
         if not self._known:
             return slots, math.inf
-        if slots <= 0 or self._preemption.count or self._capacity.lines:
+        if slots <= 0 or self._preemption.count or self._first_bytes or self._capacity.lines:
             return 0, 0.0
         filled = self._running.filled("")
         if filled.is_full:
             return 0, 0.0
         return slots, self._capacity.demand_bytes_s - filled.before(math.inf)
-
-    def _starts_soon(self, row: int, now: float) -> bool:
-        """Whether it would start sooner than it could be told to come back."""
-        told = self.forecast(row, now)
-        return told is not None and told.wait_s <= self._backfill.soon_s
 
     def opens(self, row: int) -> bool:
         """It was called for its first bytes only."""
@@ -268,26 +262,35 @@ class FairPolicy(Policy):
 
     def has_place(self, now: float) -> bool:
         """Slots there are enough; what a returning client may lack is a place."""
-        return not self._known or self._preemption.count < self._backfill.most_paused()
+        return not self._known or self._preemption.count < most_paused(self._capacity.rate_bytes_s)
 
     def _in_turn(self, row: int, now: float) -> bool:
         """Whether its line has use for this one beside those that come first."""
         if not self._known:
             return True
         table, line = self._queue.table, self._queue.line_of(row)
-        filled = self._running.filled(line)
         urgent = FAIR.urgent if self._slack_s(row, now) <= 0.0 else 0.0
         key = self._queue.present_key(row) + urgent
+        entry = (table.key[row] + urgent, table.number[row])
+        room = self._room_for(key, entry, line)
+        if room <= 0.0 or table.present[row] or room == math.inf:
+            return room > 0.0
+        takes_s = table.remaining[row] / self._speed_of(row)
+        return not self.admission.others_are_due(entry, now, math.ceil(room), takes_s)
+
+    def _room_for(self, key: float, entry: tuple[float, int], line: str) -> float:
+        """For how many clients a line has use after those before this one, run or wait here."""
+        filled = self._running.filled(line)
         if key >= filled.filled_at:
-            return False
+            return 0.0
         order = self._running.in_order()
         if order and order[0].key > key:
-            return True
+            return math.inf
         # Those before it that wait here have been called, or will be at once.
-        entry = (table.key[row] + urgent, table.number[row])
         here = bisect_left(self._queue.here_on(line), entry)
-        taken = here * self._capacity.typical_client_bytes_s
-        return taken + filled.before(key) < self._capacity.demand_of(line)
+        here += self._first_bytes.before(entry, line)
+        room_bytes_s = self._capacity.demand_of(line) - filled.before(key)
+        return room_bytes_s / self._capacity.typical_client_bytes_s - here
 
     def call(self, now: float) -> tuple[tuple[int, ...], bool]:
         """Clients that wait here and rank before what the link is busy with, or are due."""
@@ -299,7 +302,7 @@ class FairPolicy(Policy):
 
     def _call_late(self, now: float) -> tuple[int, ...]:
         """The shortest without slack, if the link has use for it before all that have slack."""
-        number = self._backfill.late(now) if self._known else None
+        number = self._overdue.first(now) if self._known else None
         if number is None or not self._in_turn(self._queue.table.rows[number], now):
             return ()
         return (number,)
@@ -336,26 +339,32 @@ class FairPolicy(Policy):
                 continue
             present_key = self._queue.present_key(row)
             if present_key < filled.filled_at:
-                return (key, number) if filled.before(present_key) < demand else None
+                opened = self._first_bytes.before((key, number), line)
+                taken = opened * self._capacity.typical_client_bytes_s
+                return (key, number) if taken + filled.before(present_key) < demand else None
             overrated.append(row)
         return None
 
     def preempt(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Which leases stop and which go on, by rank until the link is full."""
         self._virtual_now(now)
-        if not (self._known or self._preemption.count):
+        if not (self._known or self._preemption.count or self._first_bytes):
             self.admission.pool.set_background({})
             return (), ()
         if self._running.stale:
             self._look() if self._known else self._running.reorder()
-        pause, resume = self._preemption.choose(now)
-        for number in self._first_bytes.leases():
-            lease = self.admission.pool.leases[number]
-            if not lease.paused:
-                # Its turn: the speed of its client is not known yet.
-                self._first_bytes.over(lease)
-                self._preemption.probe(lease, now)
-        return pause, resume
+        self._begin_after_first_bytes(now)
+        return self._preemption.choose(now)
+
+    def _begin_after_first_bytes(self, now: float) -> None:
+        """The turn of those has come that only had first bytes and have room now."""
+        for lease in self._first_bytes.leases():
+            if self._known and self._room_for(lease.key, place_of(lease), lease.line) <= 0.0:
+                return
+            self._first_bytes.over(lease)
+            self._running.add(lease)
+            # The speed of its client is not known yet.
+            self._preemption.probe(lease, now)
 
     def wake_s(self, now: float) -> float | None:
         """When a probe is over, or first bytes are due.
@@ -376,7 +385,7 @@ class FairPolicy(Policy):
         soonest_s = min(soonest_s, wait_s)
         if soonest_s > FAIR.long_s:
             soonest_s *= FAIR.poll_part
-        return Forecast(wait_s, FAIR.turn_at_least * wait_s, soonest_s)
+        return Forecast(wait_s, wait_s, soonest_s)
 
     def place(self, row: int) -> int | None:
         """The order of told starts: the order of turn changes with each shorter newcomer."""
@@ -387,25 +396,33 @@ class FairPolicy(Policy):
         if not self._known:
             return None
         before = self._running.left_before(math.inf) + self._queue.line.total_bytes
-        return Forecast((before + self._queue.ready_bytes()) / self._capacity.rate_bytes_s)
+        before += self._first_bytes.bytes_before((math.inf, 0))
+        return Forecast((before + self._queue.ready_bytes()) / self._capacity.large_bytes_s)
 
     def _until_turn_s(self, row: int, now: float) -> tuple[float, float]:
-        """Bytes before this one at the speed of the link, stretched by those that overtake.
+        """When the line has room for it after those before it, stretched by those that overtake.
 
         And the same if only those come that have come for far longer.
         """
-        before, wanted = self._bytes_before(row), self._queue.table.remaining[row]
-        return self._shorter.wait_s(before, wanted, self._capacity.rate_bytes_s, now)
+        queue, line_bytes_s = self._queue, self._capacity.large_bytes_s
+        line, key = queue.line_of(row), queue.present_key(row)
+        room_s = self._running.room_in_s(line, key, line_bytes_s)
+        before = self._waiting_before(row) + int(room_s * line_bytes_s)
+        return self._shorter.wait_s(before, queue.table.remaining[row], line_bytes_s, now)
 
     def _bytes_before(self, row: int) -> int:
         """What all that come before this waiting download still want."""
+        key = self._queue.present_key(row)
+        return int(self._running.left_before(key)) + self._waiting_before(row)
+
+    def _waiting_before(self, row: int) -> int:
+        """The same of those that wait."""
         queue, table = self._queue, self._queue.table
-        key, number = table.key[row], table.number[row]
-        before = int(self._running.left_before(queue.present_key(row)))
-        before += queue.ready_bytes_before(row)
+        before = queue.ready_bytes_before(row)
+        before += self._first_bytes.bytes_before((table.key[row], table.number[row]))
         if table.state[row] == WAITING:
             shows = 1.0 - self.admission.estimator.no_show_fraction
-            before += int(shows * queue.line.bytes_before(key, number))
+            before += int(shows * queue.line.bytes_before(table.key[row], table.number[row]))
         return before
 
     def ticket_end_s(self, row: int, start_s: float, now: float) -> float:
@@ -420,11 +437,15 @@ class FairPolicy(Policy):
         """The same for a download that has begun."""
         if not self._known:
             return super().lease_end_s(lease, now)
-        end_s = self._end_s(int(self._running.left_before(lease.key)), lease.remaining_bytes, now)
+        before = int(self._running.left_before(lease.key))
+        if lease.opened:
+            before += int(self._queue.line.bytes_before(*place_of(lease)))
+            before += self._first_bytes.bytes_before(place_of(lease))
+        end_s = self._end_s(before, lease.remaining_bytes, now)
         return max(end_s, lease.remaining_bytes / self._capacity.speed(lease))
 
     def _end_s(self, before_bytes: int, wanted_bytes: int, now: float) -> float:
-        through, line_bytes_s = before_bytes + wanted_bytes, self._capacity.rate_bytes_s
+        through, line_bytes_s = before_bytes + wanted_bytes, self._capacity.large_bytes_s
         return self._shorter.wait_s(through, wanted_bytes, line_bytes_s, now)[0]
 
     # -- what has happened -------------------------------------------------------------------------
@@ -437,7 +458,7 @@ class FairPolicy(Policy):
         if not table.polls[row]:
             self._shorter.note(table.remaining[row], now)
         self._places.told(row)
-        self._backfill.waits(row, now)
+        self._overdue.waits(row, now)
 
     def wants_body(self, row: int, now: float) -> None:
         """Its turn may come too late for it."""
@@ -460,21 +481,19 @@ class FairPolicy(Policy):
         handicap = self.admission.handicap(lease.network)
         if row is not None:
             self._places.over(row)
-            filled = self._running.filled(lease.line).filled_at if self._known else math.inf
-            in_turn = handicap.counted(lease.rank_bytes) / lease.weight <= filled
-            self._backfill.starts(row, opens or in_turn, now)
         self._virtual_now(now)
         if self._known:
             lease.speed_bytes_s = self._capacity.speed(lease)
             self._set_keys((lease,))
-        # The order is not asked for before the line is known; thousands may run until then.
-        self._running.add(lease)
+        if opens:
+            self._first_bytes.started(lease)
+        else:
+            # The order is not asked for before the line is known; thousands may run until then.
+            self._running.add(lease)
         if row is None or self._queue.table.raw[row] == 0.0:
             # Clients that were told a time were noted as they came.
             self._shorter.note(lease.rank_bytes, now)
-        if opens:
-            self._first_bytes.started(lease)
-        elif handicap.least_bytes <= lease.rank_bytes:
+        if not opens and handicap.least_bytes <= lease.rank_bytes:
             # Of those that began at once it is heard a moment later.
             self._preemption.probe(lease, lease.started_s)
         self._preemption.add(lease)
@@ -486,9 +505,11 @@ class FairPolicy(Policy):
 
     def ends(self, lease: Lease, now: float, done: bool) -> None:
         """A lease is over: its virtual share runs on if it was finished."""
-        self._running.remove(lease)
+        if lease.opened:
+            self._first_bytes.over(lease)
+        else:
+            self._running.remove(lease)
         self._preemption.remove(lease)
-        self._first_bytes.over(lease)
         if lease.mark < math.inf:
             self._virtual_now(now)
             self._virtual.end(lease.client, done)

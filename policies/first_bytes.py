@@ -3,7 +3,7 @@
 A program that waits inside its request lives on header lines, unless it enforces a minimum rate of
 the body (curl --speed-limit, dnf, librepo). After a while such a download starts although its turn
 has not come. It is paused at once, and kept alive like any paused one (`policies.keep_alive`). It
-takes no place out of turn and is not probed until its turn, which is its first run.
+keeps its place among those that wait. Its turn is its first run.
 """
 
 from __future__ import annotations
@@ -47,15 +47,23 @@ class FirstBytes:
         self._due: deque[tuple[float, int, float]] = deque()
         self._known: set[int] = set()
         #: The network of each lease.
-        self._leases: dict[int, str] = {}
+        self._leases: dict[Lease, str] = {}
         self._by_network: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._leases)
 
-    def leases(self) -> tuple[int, ...]:
-        """The numbers of the leases that have only their first bytes."""
-        return tuple(self._leases)
+    def leases(self) -> list[Lease]:
+        """Those that have only their first bytes, in the order of their turns."""
+        return sorted(self._leases, key=place_of) if self._leases else []
+
+    def before(self, entry: tuple[float, int], line: str) -> int:
+        """How many of this line have their turn before such a ticket."""
+        return sum(place_of(lease) < entry and lease.line == line for lease in self._leases)
+
+    def bytes_before(self, entry: tuple[float, int]) -> int:
+        """What those want that have their turn before such a ticket."""
+        return sum(lease.remaining_bytes for lease in self._leases if place_of(lease) < entry)
 
     def wants(self, ticket: int, now: float) -> None:
         """The client of this ticket waits here, and counts bytes of the body."""
@@ -109,13 +117,19 @@ class FirstBytes:
     def started(self, lease: Lease) -> None:
         """A lease has begun with its first bytes only."""
         lease.opened = True
-        network = self._leases[lease.id] = self._network(lease.client)
+        lease.stood_back_bytes = lease.rank_bytes
+        network = self._leases[lease] = self._network(lease.client)
         self._by_network[network] += 1
 
     def over(self, lease: Lease) -> None:
         """The turn of a lease has come, or it has ended."""
         lease.opened = False
-        network = self._leases.pop(lease.id, None)
+        network = self._leases.pop(lease, None)
         if network is not None:
             self._by_network[network] -= 1
             self._by_network += Counter()
+
+
+def place_of(lease: Lease) -> tuple[float, int]:
+    """Where its ticket stands still."""
+    return lease.key, lease.ticket or 0

@@ -48,6 +48,12 @@ class AdmissionView(Protocol):
         """Whether a slot is free for this ticket of a large job beside those before it."""
         ...
 
+    def others_are_due(
+        self, entry: tuple[float, int], now: float, count: int, takes_s: float
+    ) -> bool:
+        """Whether `count` absent tickets before this one are due within a part of its download."""
+        ...
+
     def call_in_turn(self, now: float) -> tuple[tuple[int, ...], bool]:
         """What `Policy.call` answers by default: those whose turn has come."""
         ...

@@ -65,6 +65,7 @@ class Preemption:
 
     def add(self, lease: Lease) -> None:
         """A lease has begun, perhaps under another policy."""
+        self._running.changed = True
         if not lease.paused:
             self._unpaused[lease.id] = lease
         elif not lease.opened:

@@ -12,6 +12,13 @@ from .capacity import Capacity
 from .leases import Lease
 
 _entry = attrgetter("key", "id")
+
+
+def _own_s(lease: Lease) -> float:
+    """How long the rest takes at the speed of its client."""
+    return lease.remaining_bytes / lease.speed_bytes_s
+
+
 #: A line counts as filled by this part of its demand, as sums of speeds are rounded.
 ENOUGH = 1.0 - 1e-9
 
@@ -67,6 +74,7 @@ class Running:
         "_lines",
         "_looked_at",
         "_order",
+        "_room_in_s",
         "changed",
         "stale",
     )
@@ -88,6 +96,8 @@ class Running:
         self._filled: dict[str, FilledLine] | None = None
         #: Keys in order, and bytes left of all with lower ones.
         self._lefts: tuple[Sequence[float], Sequence[float]] | None = None
+        #: By line, and by how many come before.
+        self._room_in_s: dict[tuple[str, int], float] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -139,12 +149,14 @@ class Running:
         self._lines = {lease.line for lease in self._order}
         self.stale, self.changed = False, True
         self._filled = self._lefts = None
+        self._room_in_s.clear()
 
     def touch(self, lease: Lease) -> None:
         """A lease has come, gone, or got or lost its connections or its line."""
         self._lines.add(lease.line)
         self.changed = True
         self._filled = self._lefts = None
+        self._room_in_s.clear()
 
     # -- only while not stale ----------------------------------------------------------------------
 
@@ -192,3 +204,24 @@ class Running:
             self._lefts = [lease.key for lease in self._order], [*accumulate(lefts, initial=0)]
         keys, sums = self._lefts
         return sums[bisect_left(keys, key)]
+
+    def room_in_s(self, line: str, key: float, line_bytes_s: float) -> float:
+        """When enough of those with lower keys are done that their line has room for one more.
+
+        The others no longer fill it then. It carries `line_bytes_s`.
+        """
+        count = bisect_left(self._order, (key, 0), key=_entry)
+        known = self._room_in_s.get((line, count))
+        if known is not None:
+            return known
+        before = [one for one in self._order[:count] if one.line == line and one.connections]
+        taken = sum([lease.speed_bytes_s for lease in before])
+        most, room_s, done_bytes = ENOUGH * self._capacity.demand_of(line), 0.0, 0
+        for lease in sorted(before, key=_own_s):
+            if taken < most:
+                break
+            taken -= lease.speed_bytes_s
+            done_bytes += lease.remaining_bytes
+            room_s = max(_own_s(lease), done_bytes / line_bytes_s)
+        self._room_in_s[line, count] = room_s
+        return room_s

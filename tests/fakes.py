@@ -306,6 +306,8 @@ class House:
     ) -> Asked:
         """Ask for a file; keyword fields are header fields with `_` for `-`."""
         headers: dict[bytes, bytes] = {b"host": b"localhost", b"user-agent": agent.encode()}
+        if agent.startswith("tidegate/"):
+            headers[b"tidegate-wait"] = b"ticket"
         if token is not None:
             headers[b"tidegate-ticket"] = token.encode()
         for name, value in fields.items():

@@ -32,7 +32,7 @@ def test_a_ticket_is_shown_at_every_later_attempt() -> None:
     one = visit()
     assert one.headers() == [("Tidegate-Wait", "ticket")]
     one.answered(0.0, RetryAfter(10, ticket="abc", place=3))
-    assert one.headers() == [("Tidegate-Wait", "ticket"), ("Tidegate-Ticket", "abc")]
+    assert one.headers() == [("Tidegate-Wait", "turn"), ("Tidegate-Ticket", "abc")]
     assert one.place == 3
     assert one.waits
     one.answered(12.0, Granted("lease", 4))

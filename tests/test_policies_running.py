@@ -88,6 +88,16 @@ def test_order_and_sums_are_those_of_a_sorted_list(steps: list[tuple[str, int, i
             if key < filled.filled_at:
                 taken = sum(one.speed_bytes_s for one in on if one.key <= key)
                 assert filled.before(key) == taken
+            before = [one for one in on if one.key < key]
+            room_s = running.room_in_s(line, key, 20.0)
+            left = [one for one in before if one.remaining_bytes > room_s * one.speed_bytes_s]
+            assert sum(one.speed_bytes_s for one in left) < 20.0
+            done = sum(one.remaining_bytes for one in before if one not in left)
+            if room_s:
+                assert sum(one.speed_bytes_s for one in before) >= 20.0
+                # The last that ends, or all that ended at the speed of the line.
+                ends = {one.remaining_bytes / one.speed_bytes_s for one in before}
+                assert room_s in ends or room_s <= done / 20.0
 
 
 def test_all_are_looked_at_in_turn() -> None:

@@ -1050,6 +1050,78 @@ def test_a_page_that_watches_hears_of_its_turn_at_once_and_finds_its_slot(policy
     assert later.started
 
 
+def near_its_turn(agent: str = BROWSER["agent"], **fields: str) -> tuple[House, Asked, Asked]:
+    """A download that is done in a second, and one that has its page and asks again."""
+    house = House("fair", slots=1, slots_max=1, bandwidth_bytes_s=1_000_000.0)
+    first = house.ask("192.0.2.1", size_bytes=5_000_000)
+    page = house.ask("192.0.2.2", agent=agent, size_bytes=3_000_000, **fields)
+    assert page.connection.status == 503
+    for _ in range(4 * int(page.connection.fields["retry-after"])):
+        first.transfer.send(240_000)
+        house.wait(0.25)
+    back = {"agent": agent, "size_bytes": 3_000_000, "token": page.token, **fields}
+    return house, first, house.ask("192.0.2.2", **back)
+
+
+ACCEPTS = {"accept": BROWSER["accept"]}
+
+
+def test_a_browser_that_comes_back_waits_in_its_request_while_its_turn_is_near() -> None:
+    """It had begun ahead of its turn, and stood still behind those that were called first."""
+    house, first, browser = near_its_turn(**ACCEPTS)
+    assert browser.connection.status == 0
+    assert not browser.started
+    later = house.ask("192.0.2.3", agent=CURL, size_bytes=3_000_000)
+    first.transfer.finish()
+    house.clock.advance(0.1)
+    assert browser.started
+    assert not later.started
+
+
+def test_a_browser_whose_turn_does_not_come_gets_its_page_after_eight_seconds() -> None:
+    house, first, browser = near_its_turn(**ACCEPTS)
+    house.wait(7)
+    assert browser.connection.status == 0
+    house.wait(1.5)
+    assert browser.connection.status == 503
+    assert browser.connection.fields["tidegate-place"] == "1"
+    assert int(browser.connection.fields["retry-after"]) >= 1
+    assert len(house.gate.parked) == 0
+    # It is away now, and has its place when it comes back.
+    first.transfer.finish()
+    house.wait(3)
+    assert house.ask("192.0.2.2", size_bytes=3_000_000, token=browser.token, **BROWSER).started
+
+
+def test_a_browser_that_leaves_while_its_turn_is_near_keeps_its_place() -> None:
+    house, first, browser = near_its_turn(**ACCEPTS)
+    browser.leave()
+    first.transfer.finish()
+    house.wait(0.5)
+    assert len(house.gate.parked) == 0
+    assert leases(house) == 0
+    assert house.ask("192.0.2.2", size_bytes=3_000_000, **BROWSER).started
+
+
+def test_who_reads_answers_is_held_near_its_turn_only_if_it_says_so() -> None:
+    assert near_its_turn("own/1", tidegate_wait="ticket")[2].connection.status == 503
+    house, first, back = near_its_turn("own/1", tidegate_wait="turn")
+    assert back.connection.status == 0
+    first.transfer.finish()
+    house.clock.advance(0.1)
+    assert back.started
+
+
+def test_nobody_is_held_near_a_turn_while_the_doors_are_closed() -> None:
+    house, _, browser = near_its_turn(**ACCEPTS)
+    browser.leave()
+    token = house.ask("192.0.2.5", size_bytes=2_000_000, **BROWSER).token
+    house.gate.close_doors(True)
+    house.wait(3)
+    back = house.ask("192.0.2.5", size_bytes=2_000_000, token=token, **BROWSER)
+    assert back.connection.status == 503
+
+
 def test_a_page_may_watch_for_as_long_as_every_proxy_bears_silence() -> None:
     house = House()
     house.gate.close_doors(True)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
-from unittest.mock import patch
 
 from bench.attacks import live
 from bench.attacks.simulated import (
@@ -43,7 +41,6 @@ from tidegate.loadtest.workloads import (
     make_workload,
     release_artefacts,
 )
-from tidegate.policies.fair import FairPolicy
 
 #: A run that has not ended then leaves some clients waiting for ever, seconds of virtual time.
 _LONGEST_S = 20_000.0
@@ -87,18 +84,6 @@ class LawCell:
     #: What an attacker does beside the population.
     attack: Conduct | None = None
     attacker: Attacker = _ONE_NETWORK
-    #: Each client leaves unless bytes of its file come.
-    counts_body: bool = False
-
-
-_waits = FairPolicy.waits
-
-
-def _waits_for_body(fair: FairPolicy, row: int, now: float) -> None:
-    """Each client counts bytes of the body, as curl with a speed limit."""
-    _waits(fair, row, now)
-    if fair.admission.queue.table.present[row]:
-        fair.wants_body(row, now)
 
 
 def _crowd(
@@ -135,8 +120,19 @@ def _day(seed: int) -> Workload:
 
 def _body_counters(seed: int) -> Workload:
     day = _crowd("body", 200, 20.0, lambda rng: rng.uniform(3.0, 30.0) * MB, seed)
-    impatient = (replace(one, patience_s=_BODY_PATIENCE_S) for one in day.visitors)
+    more = {"patience_s": _BODY_PATIENCE_S, "counts_body": True}
+    impatient = (replace(one, **more) for one in day.visitors)
     return replace(day, visitors=tuple(impatient))
+
+
+def _browsers_and_curls(seed: int) -> Workload:
+    """120 clients for one file of 8 MB: every other a browser, the rest like curl."""
+    crowd = _crowd("one file", 120, 60.0, lambda _: 8.0 * MB, seed)
+    visitors = (
+        replace(one, polls=number % 2 == 0, counts_body=number % 2 == 1)
+        for number, one in enumerate(crowd.visitors)
+    )
+    return replace(crowd, visitors=tuple(visitors))
 
 
 _PEOPLE = partial(one_address, people=0, shape=_SHORTER)
@@ -163,7 +159,8 @@ CELLS: Mapping[str, LawCell] = {
     ),
     "idle readers of one network": LawCell(_PEOPLE, (1,), attack=CONDUCTS["idle"]),
     "16 that always download": LawCell(_PEOPLE, (1,), attack=CONDUCTS["real"], attacker=SHARE),
-    "body counters": LawCell(_body_counters, (700,), counts_body=True),
+    "browsers and curls, one file": LawCell(_browsers_and_curls, (700,), {"bandwidth": 0.2}),
+    "body counters": LawCell(_body_counters, (700,)),
 }
 
 
@@ -211,8 +208,7 @@ def _one(name: str, seed: int) -> CellFigures:
         told = measure(workload, conditions, engine.tally)
         ends = told["end_within_p90"], told["end_median_error"]
         return CellFigures(float(waits.mean()), math.nan, told["eta_within_p90"], math.nan, *ends)
-    with patch.object(FairPolicy, "waits", _waits_for_body) if cell.counts_body else nullcontext():
-        tally = Engine(workload, policy, conditions, seed).run()
+    tally = Engine(workload, policy, conditions, seed).run()
     times = session_times(tally, len(workload.visitors))
     told = measure(workload, conditions, tally)
     gave_up = columns(tally.downloads, DOWNLOAD_FIELDS)["gave_up"]

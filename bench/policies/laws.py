@@ -30,8 +30,7 @@ from bench.policies.cells import CELLS, CellFigures
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from bench.shared.subject import require
-from tidegate.policies import capacity, fair, preemption
-from tidegate.policies.backfill import Backfill
+from tidegate.policies import admission, capacity, fair, preemption
 from tidegate.policies.crowd_debt import CrowdDebt
 from tidegate.policies.estimate.shorter_load import ShorterLoad
 from tidegate.policies.fair import FairPolicy
@@ -39,6 +38,7 @@ from tidegate.policies.first_bytes import FirstBytes
 from tidegate.policies.leases import Lease, LeasePool
 from tidegate.policies.network_order import DownloadSizes, NetworkOrder
 from tidegate.policies.preemption import Preemption
+from tidegate.policies.running import Running
 from tidegate.policies.virtual_sharing import VirtualSharing
 
 _PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
@@ -72,6 +72,10 @@ def _wait_alone(
     return before / line, before / line
 
 
+def _until_all_are_done(running: Running, _: str, key: float, line: float) -> float:
+    return running.left_before(key) / line
+
+
 #: What replaces what, for each law.
 LAWS: Mapping[str, Sequence[Patch]] = {
     "the guard: slack to virtual processor sharing": (
@@ -90,7 +94,9 @@ LAWS: Mapping[str, Sequence[Patch]] = {
     "a first run (probe)": ((Preemption, "probe", _always(None)),),
     "the guard of those who wait": ((FairPolicy, "_slack_s", _always(math.inf)),),
     "unseen clients count as slow": ((fair, "FAIR", replace(fair.FAIR, unseen_part=1.0)),),
-    "pollers start ahead": ((Backfill, "may_start_ahead", _always(False)),),
+    "pollers wait for a turn that is near": ((admission, "_NEAR_S", -1.0),),
+    "pollers leave their turn to those due": ((admission, "_KEPT_PART", 0.0),),
+    "a start as the line has room": ((Running, "room_in_s", _until_all_are_done),),
     "pollers look early": ((fair, "FAIR", replace(fair.FAIR, poll_part=1.0)),),
     "shorter load": ((ShorterLoad, "wait_s", _wait_alone),),
     "first bytes": ((FirstBytes, "wants", _always(None)),),

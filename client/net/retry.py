@@ -172,11 +172,10 @@ class RetryState:
         """Request fields for the next attempt (the ticket too, where one is held)."""
         if not self.manners.tickets:
             return []
-        # Said with every request: this client comes back by itself.
-        fields = [("Tidegate-Wait", "ticket")]
-        if self.ticket is not None:
-            fields.append(("Tidegate-Ticket", self.ticket))
-        return fields
+        # This client comes back by itself. Once it has its place, it waits for a turn that is near.
+        if self.ticket is None:
+            return [("Tidegate-Wait", "ticket")]
+        return [("Tidegate-Wait", "turn"), ("Tidegate-Ticket", self.ticket)]
 
     def remaining(self, count: int) -> list[tuple[str, str]]:
         """Request fields that say how many bytes are wanted in all.

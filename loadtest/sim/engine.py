@@ -283,7 +283,7 @@ class Engine:
         self._offer(
             client,
             None if shown is None else int(shown),
-            present=self.conditions.hold and not client.visitor.rude,
+            present=self.conditions.hold and not (client.visitor.rude or client.visitor.polls),
         )
         self._settle()
 
@@ -317,7 +317,9 @@ class Engine:
         self._earned_s = self.now
         return share_bytes_s
 
-    def _offer(self, client: SimClient, ticket: int | None, *, present: bool) -> None:
+    def _offer(
+        self, client: SimClient, ticket: int | None, *, present: bool, may_hold: bool = True
+    ) -> None:
         visit, now = client.visit, self.now
         assert visit is not None
         file = self._file_of(client)
@@ -328,6 +330,7 @@ class Engine:
             file.size_bytes,
             present=present,
             network=client.visitor.network,
+            counts_body=client.visitor.counts_body,
         )
         decision = self._driver.offer(job, now, ticket)
         if isinstance(decision, Admit):
@@ -343,6 +346,11 @@ class Engine:
             if present and decision.ticket is not None:
                 self._hold(client, decision.ticket)
                 return
+            if decision.hold_s > 0.0 and ticket is not None and may_hold:
+                self._driver.present(ticket, now)
+                self._hold(client, ticket)
+                self._at_file(now + decision.hold_s, self._held_for_long, client)
+                return
             if present:
                 # No call wakes it: the server looks for it.
                 self._at_file(now + min(_LOOK_S, decision.retry_after_s), self._answer, client)
@@ -356,6 +364,17 @@ class Engine:
             self._at_file(now + self._reaches_s(client), self._answer, client)
         elif isinstance(action, GiveUp):
             self._leave(client, gave_up=True)
+
+    def _held_for_long(self, client: SimClient) -> None:
+        """A client that comes back has waited in its request for as long as it may."""
+        ticket = client.held
+        if client.gone or ticket is None:
+            return
+        self._let_go(client)
+        if ticket not in self._held:
+            self._driver.absent(ticket, self.now)
+        self._offer(client, ticket, present=False, may_hold=False)
+        self._settle()
 
     def _admit(self, client: SimClient) -> None:
         """Its body begins as soon as its connection stands."""

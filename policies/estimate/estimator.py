@@ -327,13 +327,18 @@ class Estimator:
         """How many of the scheduled turns come within this time."""
         return bisect_left(self._turns, seconds)
 
-    def state(self, raw_s: float, away_s: float = 0.0, *, small: bool = False) -> Estimate:
-        """The calibrated estimate for a scheduled wait, or for a promised return."""
+    def state(
+        self, raw_s: float, away_s: float = 0.0, unsure: float = 0.0, *, small: bool = False
+    ) -> Estimate:
+        """The calibrated estimate for a scheduled wait, or for a promised return.
+
+        `unsure` is its standard deviation at least, as a part of the wait.
+        """
         base = max(away_s or raw_s, 0.25)
         ratios = self._small if small else self._large
         calibrator, bounds = ratios.of(away_s > 0.0)
         told_s = base * calibrator.centre(base)
-        unsure = 0.0 if small else self._unsure(raw_s)
+        unsure = 0.0 if small else max(unsure, self._unsure(raw_s))
         return Estimate(told_s, told_s * bounds.beyond(told_s, unsure))
 
     def _unsure(self, raw_s: float) -> float:

@@ -38,7 +38,7 @@ from ..http.answers import Header
 from ..http.cookies import read_cookie
 from ..http.request import Request
 from ..store.records import ArrivalRecord
-from .client_keys import TICKET_FIELD, keys_of_program, visitor_cookie
+from .client_keys import TICKET_FIELD, WAIT_FIELD, keys_of_program, visitor_cookie
 from .client_programs import ToolRule, for_this_try, program_name
 from .credentials import write_proof
 from .downloads import Delivery, LeasedDownload
@@ -62,6 +62,8 @@ _SENTENCES = {
 #: How one more connection of a running download is held, for programs that come back and for those
 #: that are unknown. Every program bears this much silence.
 _BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
+#: How a client that would come back is held while its turn is near, for `Wait.hold_s`.
+_TO_ITS_TURN = ToolRule(agent=".", manner="come-back", drip_lines=0)
 _QUEUED = frozenset({TicketState.WAITING, TicketState.READY})
 _FORBIDDEN = frozenset({Reason.TICKET_EXPIRED, Reason.TICKET_USED, Reason.TICKET_FOREIGN})
 
@@ -334,7 +336,7 @@ class Gate:
             parts.evidence.waits(now)
             if job.present:
                 self._park(visit, visit.rule, decision, _waits_for(decision))
-            else:
+            elif not self._held_to_its_turn(visit, decision):
                 self._ask_back(visit, decision)
         elif decision.reason is Reason.TOO_MANY_CONNECTIONS and visit.browser:
             self._ask_back(visit, self._behind_its_own(visit, decision))
@@ -343,6 +345,25 @@ class Gate:
             self._park(visit, rule, _until_one_ends(decision), ParkedFor.CONNECTION)
         else:
             self._refuse(visit, decision)
+
+    def _held_to_its_turn(self, visit: AdmissionRequest, wait: Wait) -> bool:
+        """Whether a client that would come back waits here, as its turn is near."""
+        job = visit.job
+        if wait.hold_s <= 0.0 or wait.ticket is None or self.closed:
+            return False
+        # A newcomer is answered at once: a browser shows its page meanwhile.
+        if visit.proof.ticket is None:
+            return False
+        if not (visit.may_hold or visit.request.headers.get(WAIT_FIELD) == b"turn"):
+            return False
+        if not self.parked.has_room(job.client, job.network):
+            return False
+        visit.job = replace(job, present=True)
+        self._driver.present(wait.ticket, self.now(), job.line)
+        rule = _TO_ITS_TURN.model_copy(update={"silent_s": wait.hold_s})
+        self._park(visit, rule, wait, ParkedFor.PLACE)
+        self.leases.settle()
+        return True
 
     def _behind_its_own(self, visit: AdmissionRequest, refusal: Refuse) -> Wait:
         """A browser opens a running download once too often: it is next after its own."""
@@ -486,10 +507,24 @@ class Gate:
             visit.tell()
         elif request.committed:
             visit.request.abort()
+        elif request.rule.manner == "come-back" and not self.draining:
+            self._send_back(visit, wait)
         elif request.waits_for is ParkedFor.CONNECTION and not self.draining:
             self._refuse(visit, Refuse(Reason.TOO_MANY_CONNECTIONS, wait.retry_after_s))
         else:
             self._ask_back(visit, wait)
+
+    def _send_back(self, visit: AdmissionRequest, wait: Wait) -> None:
+        """Its turn, which was near, has not come while it waited here: it is told anew."""
+        visit.job = replace(visit.job, present=False)
+        decision = self._driver.offer(visit.job, self.now(), wait.ticket)
+        self.leases.settle()
+        if isinstance(decision, Admit):
+            self._start(visit, decision)
+        elif isinstance(decision, Wait):
+            self._ask_back(visit, decision)
+        else:
+            self._refuse(visit, decision)
 
     def release(self) -> list[tuple[AdmissionRequest, str | None]]:
         """Let go of all parked requests without an answer, each with its token.

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from tidegate.loadtest.sim.metrics import measure
+from bench.policies.cells import CELLS
+from tidegate.loadtest.sim.metrics import measure, session_times
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload
 from tidegate.policies.contract import Admit, Job, Wait
@@ -188,31 +189,58 @@ def test_polling_clients_of_a_narrow_link_are_told_what_comes(rate_bytes_s: floa
     assert figures["end_median_error"] < 0.45
 
 
-def starts_of(sizes: list[int], apart_s: float, *, present: bool = False) -> list[bool]:
-    """Whether each starts as it asks, on a full line that sixteen with 0.25 MB/s each fill."""
-    settings = PolicySettings(slots=4, reserve_small=1, bandwidth_bytes_s=LINK)
+def polled(seed: int) -> dict[str, float]:
+    """200 clients for one file that come back as they are told; about six fill the line."""
+    rng = random.Random(seed)
+    visitors = tuple(
+        Visitor(f"c{number}", at_s, rng.uniform(0.4, 1.6) * MB, (File("file", 20 * MB),))
+        for number, at_s in enumerate(sorted(rng.uniform(0.0, 300.0) for _ in range(200)))
+    )
+    workload = Workload("polled", seed, visitors, 6.0 * MB, 20_000)
+    scenario = Scenario("fair", 30, 2, bandwidth_bytes_s=6.0 * MB, hold=False, tick_s=0.25)
+    return measure(workload, scenario.conditions(workload), scenario.simulate(workload))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_who_comes_back_as_told_has_its_turn_before_those_who_come_later(seed: int) -> None:
+    """Any client that asked as the line had use went first: told 14 s, it started after 117."""
+    figures = polled(seed)
+    assert figures["eta_within_p90"] >= 0.85
+    assert figures["eta_median_error"] <= 0.25
+    assert figures["end_within_p90"] >= 0.85
+    assert figures["end_median_error"] <= 0.2
+
+
+def test_browsers_and_programs_like_curl_have_their_turns_in_one_order() -> None:
+    """First bytes made curls go before all browsers, who had the file after three times as long."""
+    crowd = CELLS["browsers and curls, one file"].workload(1)
+    scenario = Scenario("fair", 30, 6, bandwidth_bytes_s=5.0 * MB, tick_s=0.25)
+    tally = scenario.simulate(crowd)
+    times = session_times(tally, len(crowd.visitors))
+    browsers, curls = statistics.mean(times[::2]), statistics.mean(times[1::2])
+    assert 0.8 <= browsers / curls <= 1.25
+    figures = measure(crowd, scenario.conditions(crowd), tally)
+    assert figures["eta_within_p90"] >= 0.85
+    assert figures["end_within_p90"] >= 0.85
+    assert figures["end_median_error"] <= 0.15
+
+
+def test_who_would_come_back_waits_in_its_request_while_its_turn_is_near() -> None:
+    """Sixteen with 0.25 MB/s each fill the line; the first of them is done in a second."""
+    settings = PolicySettings(slots=40, reserve_small=1, bandwidth_bytes_s=LINK)
     policy = make_policy("fair", settings, random.Random(1))
     policy.observe(LINK, True, 0.0, LINK)
-    for number in range(16):
-        policy.offer(Job(f"first{number}", "/f", MB, MB), 0.0)
-    now, started = 10.0, []
-    for number, size in enumerate(sizes):
-        policy.advance(now)
-        job = Job(f"c{number}", "/f", size, size, present=present)
-        started.append(isinstance(policy.offer(job, now), Admit))
-        now += apart_s
-    return started
-
-
-def test_who_polls_is_not_sent_away_for_a_wait_shorter_than_can_be_told() -> None:
-    """Sent away for half a second it was back after three, to a line that had been idle."""
-    assert all(starts_of([50 * MB] * 5, 0.01))
-    # One that waits in its request loses nothing by half a second.
-    assert not all(starts_of([50 * MB] * 5, 0.01, present=True))
-
-
-def test_those_that_poll_take_no_more_of_the_line_ahead_than_is_spent_on_measuring() -> None:
-    started = starts_of([50 * MB] * 1_000, 0.01)
-    # In ten seconds: a tenth of what fills the line at any time, and two seconds of that ahead.
-    assert 5 <= sum(started) <= (10.0 + 2.0) / 0.5 * 1.6
-    assert sum(started[:20]) <= 16
+    first = [policy.offer(Job(f"first{number}", "/f", MB, MB), 0.0) for number in range(16)]
+    for number, begun in enumerate(first):
+        assert isinstance(begun, Admit)
+        policy.progress(begun.lease, 1.0, MB // 4 if number == 0 else MB, CLIENT)
+    policy.observe(LINK, True, 1.0, LINK)
+    policy.advance(1.0)
+    here = policy.offer(Job("here", "/f", MB, MB, present=True), 1.0)
+    others = [policy.offer(Job(f"c{number}", "/f", 2 * MB, 2 * MB), 1.0) for number in range(100)]
+    assert isinstance(here, Wait)
+    assert here.hold_s == 0.0
+    holds_s = [other.hold_s for other in others if isinstance(other, Wait)]
+    assert len(holds_s) == 100
+    assert holds_s[0] > 0.0
+    assert holds_s[-1] == 0.0
