@@ -970,7 +970,8 @@ class AdmissionPolicy:
     def _state(self, told: Forecast, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         longest_s = LONGEST * self.settings.retry_max_s
         # By how much it is longer if a rush goes on: it may go on for longer than that.
-        unsure = min(_MOST_UNSURE, told.wait_s / max(told.soonest_s, 0.25) - 1.0)
+        soonest_s = max(0.25, min(told.soonest_s, told.wait_s))
+        unsure = min(_MOST_UNSURE, max(0.0, told.wait_s / soonest_s - 1.0))
         stated = self.estimator.state(told.wait_s, away_s, unsure, small=small)
         # The bound is never below what is expected.
         if stated.p90_s <= longest_s:

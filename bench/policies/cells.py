@@ -120,9 +120,10 @@ def _day(seed: int) -> Workload:
 
 def _body_counters(seed: int) -> Workload:
     day = _crowd("body", 200, 20.0, lambda rng: rng.uniform(3.0, 30.0) * MB, seed)
-    more = {"patience_s": _BODY_PATIENCE_S, "counts_body": True}
-    impatient = (replace(one, **more) for one in day.visitors)
-    return replace(day, visitors=tuple(impatient))
+    impatient = tuple(
+        replace(one, patience_s=_BODY_PATIENCE_S, counts_body=True) for one in day.visitors
+    )
+    return replace(day, visitors=impatient)
 
 
 def _browsers_and_curls(seed: int) -> Workload:

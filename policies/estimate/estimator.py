@@ -96,8 +96,6 @@ class Estimator:
         self._waited_s = _FIRST_WAITED_S
         self._turns = array("d")
         self._step_s = 0.0
-        #: How much the downloads ahead differ in time, and how much in pace: 1 and 0 are alike.
-        self._unlike, self._uneven = 1.0, 0.0
         #: How long waiting tickets will hold a slot in the mean, by the last schedule.
         self.held_by_next_s = 0.0
         self._laid_s = -math.inf
@@ -275,21 +273,17 @@ class Estimator:
         carries = sum(lease.remaining_bytes for lease in leases) - 0.5 * slots * first_mean
         carries = min(0.0, carries)
         turns = array("d")
-        likely = work_s = squares = 0.0
+        likely = 0.0
         for size, there in first:
             turn = max(frees[0], carries / near_bytes_s)
             turns.append(turn)
             likely += there
             comes = there * math.exp(-leaving * turn)
             takes_s = (overhead + size * pace) * comes
-            work_s += takes_s
-            squares += takes_s * takes_s
             heapq.heapreplace(frees, turn + takes_s)
             carries += size * comes
         turns.append(max(frees[0], carries / near_bytes_s))
         self._turns = turns
-        self._unlike = len(first) * squares / (work_s * work_s) if work_s > 0.0 else 1.0
-        self._uneven = self._paces.unevenness
         mean = first_mean if mean_bytes is None else mean_bytes
         comes = self.stays(turns[-1]) * (likely / (len(turns) - 1) if likely else 1.0)
         self.held_by_next_s = overhead + mean * pace
@@ -338,22 +332,7 @@ class Estimator:
         ratios = self._small if small else self._large
         calibrator, bounds = ratios.of(away_s > 0.0)
         told_s = base * calibrator.centre(base)
-        unsure = 0.0 if small else max(unsure, self._unsure(raw_s))
         return Estimate(told_s, told_s * bounds.beyond(told_s, unsure))
-
-    def _unsure(self, raw_s: float) -> float:
-        """The standard deviation of a schedule, as a part of the wait.
-
-        The sizes of the downloads ahead are known, their paces are not. Few and unlike downloads
-        average out less. The mean pace is itself a mean of few.
-        """
-        if not self._turns:
-            return 0.0
-        before = bisect_left(self._turns, raw_s)
-        if before == len(self._turns) and self._step_s > 0.0:
-            before += int((raw_s - self._turns[-1]) / self._step_s)
-        of_those = self._unlike / max(1, before)
-        return math.sqrt(self._uneven * (of_those + 1.0 / max(1, len(self._paces))))
 
     def slot_s(self, raw_s: float, *, small: bool = False) -> float:
         """When a slot is likely to be there for a client that waits elsewhere."""

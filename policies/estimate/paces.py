@@ -17,10 +17,6 @@ from collections.abc import Iterable
 _LEAST = 100
 #: Running downloads that it takes to see a change of the line.
 _TOLD_BY = 4
-#: The first guess of their unevenness.
-_UNEVEN = 0.25
-#: Downloads that the guess counts as.
-_GUESSED = 4
 
 
 class Paces:
@@ -65,17 +61,3 @@ class Paces:
     def mean(self) -> float:
         """The mean of at least one."""
         return math.fsum(self._paces.values()) / len(self._paces)
-
-    @property
-    def unevenness(self) -> float:
-        """Variance ÷ mean squared; a guess while few were seen."""
-        seen = len(self._paces)
-        mean = self.mean if seen else 0.0
-        if mean <= 0.0:
-            # No download, or only those that took no longer than a start does.
-            return _UNEVEN
-        squares = math.fsum(pace * pace for pace in self._paces.values()) / (mean * mean) - seen
-        return (max(0.0, squares) + _GUESSED * _UNEVEN) / (seen + _GUESSED)
-
-    def __len__(self) -> int:
-        return len(self._paces)
