@@ -134,14 +134,14 @@ def test_a_poll_is_given_its_token_back_and_one_of_the_newest_key_after_a_change
     house.gate.close_doors(True)
     token = house.ask("192.0.2.2").token
 
-    def poll(**fields: str) -> str:
+    def poll(ranges: tuple[int, int] | None = None, **fields: str) -> str:
         house.wait(30)
-        asked = house.ask("192.0.2.2", token=token, **fields)
+        asked = house.ask("192.0.2.2", token=token, ranges=ranges, **fields)
         assert asked.connection.status == 503
         return asked.token
 
     assert poll() == token
-    less = poll(tidegate_remaining="5")
+    less = poll((0, 5), tidegate_remaining="5")
     read = house.keys.read_ticket(less, "192.0.2.2", "/big.iso", house.clock.seconds())
     assert read.remaining_bytes == 5
     keys = [Key("k2", b"fedcba9876543210"), Key("k1", b"0123456789abcdef")]
@@ -781,7 +781,7 @@ def test_a_poll_is_told_the_token_that_it_shows_although_two_clocks_differ_each_
         assert poll.connection.status == 503
         assert poll.token == token
     # What it says of the wish has changed: it is another one.
-    again = house.ask("192.0.2.2", token=token, tidegate_remaining="1000")
+    again = house.ask("192.0.2.2", token=token, ranges=(0, 9), tidegate_remaining="1000")
     assert again.token != token
 
 
