@@ -421,9 +421,9 @@ class Laws(RuleBasedStateMachine):
                 left = self.policy.ticket(ticket)
                 assert left is not None
                 network = NETWORKS[owner]
-                job = Job(
-                    owner, file, SIZES[file], left.remaining_bytes, present=True, network=network
-                )
+                line = self.policy.queue.line_of(self.policy.queue.table.rows[ticket])
+                size, wants = SIZES[file], left.remaining_bytes
+                job = Job(owner, file, size, wants, present=True, network=network, line=line)
                 answer = self.policy.offer(job, self.now, ticket)
                 if isinstance(answer, Wait):
                     # One of its network, called just before, has what slots the network wasted.
