@@ -61,7 +61,6 @@ def test_reports_of_strangers_change_nothing(house: House) -> None:
         house.post(offer.report_url, encode_report(report))
         house.run(0.02)
     assert session.transmitter.rate_bytes_s >= rate
-    assert session.counters.losses == {}
     assert session.counters.reports == 0
 
 
