@@ -216,6 +216,10 @@ def test_a_client_that_takes_the_ticket_of_parked_ones_takes_them_along() -> Non
     assert [one.started for one in held] == [True, True, False]
     held[0].transfer.finish()
     house.clock.advance(0)
+    # The file is delivered: nobody joins that, and its lease lasts while a body is on its way.
+    assert not held[2].started
+    held[1].transfer.finish()
+    house.clock.advance(0.1)
     assert held[2].started
 
 
