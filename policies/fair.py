@@ -228,7 +228,7 @@ class FairPolicy(Policy):
         clients = dict.fromkeys(lease.client for lease in leases if lease.mark < math.inf)
         self._virtual.set_speeds({one: self._running.speed_of(one) for one in clients})
         self._set_keys(leases)
-        self._set_keys(self._first_bytes.leases())
+        self._set_keys(self._first_bytes.some(FAIR.most_at_once))
         self._running.reorder()
 
     # -- who fills the link ------------------------------------------------------------------------

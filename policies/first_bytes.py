@@ -8,8 +8,10 @@ keeps its place among those that wait. Its turn is its first run.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from dataclasses import dataclass
+from itertools import accumulate, islice
 
 from .hooks import AdmissionView
 from .keep_alive import most_with_first_bytes
@@ -34,12 +36,18 @@ FIRST_BYTES = FirstBytesTuning()
 
 
 class FirstBytes:
-    """Tickets whose clients need first bytes, and leases that have only those.
+    """Tickets whose clients need first bytes, and leases that have only those (`Lease.opened`)."""
 
-    Such a lease has `Lease.opened` set.
-    """
-
-    __slots__ = ("_admission", "_by_network", "_due", "_known", "_leases")
+    __slots__ = (
+        "_admission",
+        "_by_network",
+        "_due",
+        "_known",
+        "_leases",
+        "_left",
+        "_next",
+        "_order",
+    )
 
     def __init__(self, admission: AdmissionView) -> None:
         self._admission = admission
@@ -48,6 +56,11 @@ class FirstBytes:
         self._known: set[int] = set()
         #: The network of each lease.
         self._leases: dict[Lease, str] = {}
+        #: They by their turns, and what all before each want; None after a change.
+        self._order: list[Lease] | None = None
+        self._left: list[int] = []
+        #: Which one `some` begins with.
+        self._next = 0
         self._by_network: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -55,15 +68,27 @@ class FirstBytes:
 
     def leases(self) -> list[Lease]:
         """Those that have only their first bytes, in the order of their turns."""
-        return sorted(self._leases, key=place_of) if self._leases else []
+        if self._order is None:
+            self._order = sorted(self._leases, key=place_of)
+            self._left = [*accumulate((one.remaining_bytes for one in self._order), initial=0)]
+        return self._order
+
+    def some(self, most: int) -> list[Lease]:
+        """The next ones whose keys are to be set anew, in turn."""
+        self._order = None
+        start = self._next if self._next < len(self) else 0
+        self._next = start + most
+        return list(islice(self._leases, start, start + most))
 
     def before(self, entry: tuple[float, int], line: str) -> int:
         """How many of this line have their turn before such a ticket."""
-        return sum(place_of(lease) < entry and lease.line == line for lease in self._leases)
+        order = self.leases()
+        return sum(one.line == line for one in order[: bisect_left(order, entry, key=place_of)])
 
     def bytes_before(self, entry: tuple[float, int]) -> int:
         """What those want that have their turn before such a ticket."""
-        return sum(lease.remaining_bytes for lease in self._leases if place_of(lease) < entry)
+        order = self.leases()
+        return self._left[bisect_left(order, entry, key=place_of)]
 
     def wants(self, ticket: int, now: float) -> None:
         """The client of this ticket waits here, and counts bytes of the body."""
@@ -118,12 +143,14 @@ class FirstBytes:
         """A lease has begun with its first bytes only."""
         lease.opened = True
         lease.stood_back_bytes = lease.rank_bytes
+        self._order = None
         network = self._leases[lease] = self._network(lease.client)
         self._by_network[network] += 1
 
     def over(self, lease: Lease) -> None:
         """The turn of a lease has come, or it has ended."""
         lease.opened = False
+        self._order = None
         network = self._leases.pop(lease, None)
         if network is not None:
             self._by_network[network] -= 1

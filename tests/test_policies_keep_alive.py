@@ -315,3 +315,39 @@ def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
     # The one that was paused for so long has a turn.
     assert not seen.paused
     assert preemption.next_s(60.0) == 60.0 + PREEMPTION.turn_s
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from(["", "b"]), st.integers(1, 9)), max_size=40
+    ),
+    st.lists(st.integers(0, 39)),
+    st.integers(1, 7),
+)
+def test_those_with_first_bytes_stand_where_a_sorted_list_has_them(
+    begun: list[tuple[int, str, int]], over: list[int], most: int
+) -> None:
+    waiting = _Waiting([""] * len(begun), 1e6, 4096)
+    leases = []
+    for number, (key, line, left) in enumerate(begun, 1):
+        lease = Lease(number, Job(str(number), "f", left, left, line=line), 0.0, number, True)
+        lease.key = float(key)
+        waiting.first_bytes.started(lease)
+        leases.append(lease)
+    for number in over:
+        if number < len(leases) and leases[number].opened:
+            waiting.first_bytes.over(leases[number])
+    opened = [one for one in leases if one.opened]
+    looked: list[Lease] = []
+    for _ in range(-(-len(opened) // most)):
+        looked += waiting.first_bytes.some(most)
+    assert looked == opened
+    for lease in opened:
+        lease.key = 9.0 - lease.key
+    waiting.first_bytes.some(most)
+    opened.sort(key=lambda one: (one.key, one.id))
+    assert waiting.first_bytes.leases() == opened
+    for entry in ((4.0, 3), (9.0, 20), (math.inf, 0)):
+        before = [one for one in opened if (one.key, one.id) < entry]
+        assert waiting.first_bytes.bytes_before(entry) == sum(one.size_bytes for one in before)
+        assert waiting.first_bytes.before(entry, "b") == sum(one.line == "b" for one in before)
