@@ -111,16 +111,26 @@ def click(driver: Any, css: str) -> None:
     element = driver.find_element(By.CSS_SELECTOR, css)
     element.click()
 
-    def gone() -> bool:
+    def is_there() -> bool:
         try:
             element.is_enabled()
         except StaleElementReferenceException:
-            return True
+            return bool(driver.execute_script("return document.readyState") == "complete")
         except WebDriverException:  # between two pages
             return False
         return False
 
-    wait_for(gone, 30)
+    wait_for(is_there, 30)
+
+
+def text_of_frame(driver: Any, frame: Any) -> str:
+    """What a frame shows, and nothing while it loads."""
+    driver.switch_to.frame(frame)
+    try:
+        shown = driver.execute_script("return document.body && document.body.innerText")
+    finally:
+        driver.switch_to.default_content()
+    return shown or ""
 
 
 def type_in(driver: Any, ident: str, text: str) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pyotp
 import pytest
 import requests
-from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 
 from tests.admin_browser import (
@@ -21,6 +20,7 @@ from tests.admin_browser import (
     complaints,
     log_in,
     show,
+    text_of_frame,
     type_in,
     violations,
 )
@@ -203,21 +203,11 @@ def test_release_pages_act(driver: Any, visit: AdminVisit) -> None:
     driver.get(visit.url + "/waiting")
     type_in(driver, "f-title", "Release night <3")
     for frame in driver.find_elements(By.CSS_SELECTOR, "iframe.preview"):
-        driver.switch_to.frame(frame)
-
-        def shows_title() -> bool:
-            try:
-                return "Release night <3" in driver.find_element(By.TAG_NAME, "body").text
-            except StaleElementReferenceException:  # The frame loads anew.
-                return False
-
-        wait_for(shows_title)
-        driver.switch_to.default_content()
+        wait_for(lambda frame=frame: "Release night <3" in text_of_frame(driver, frame))
     click(driver, PRIMARY)
     assert visit.get("/api/v1/waiting-page").json()["title"] == "Release night <3"
-    driver.switch_to.frame(driver.find_element(By.CSS_SELECTOR, "iframe.preview"))
-    assert "Release night <3" in driver.find_element(By.TAG_NAME, "body").text
-    driver.switch_to.default_content()
+    frame = driver.find_element(By.CSS_SELECTOR, "iframe.preview")
+    assert "Release night <3" in text_of_frame(driver, frame)
 
     fields = {"kind": "gold", "path": "*", "max_uses": "1", "expires_s": "2040-01-01T00:00"}
     sheet = visit.form("/passes", "/passes", count="3", **fields)
