@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,7 +148,8 @@ def test_impatient_programs_wait_behind_a_proxy(tmp_path: Path) -> None:
     clients.lay_out(make_folder(tmp_path / "release"), ["pip"])
     make_release(tmp_path / "release", big_iso=60_000_000)
     slot = ("--policy", "ticket", "--slots", "1", "--reserve-small", "0", "--bandwidth", "400kB/s")
-    words = (*slot, "--trusted-proxy", "127.0.0.1")
+    log = tmp_path / "requests"
+    words = (*slot, "--trusted-proxy", "127.0.0.1", "--access-log", str(log))
     idle = {"TIDEGATE_LEASE_IDLE_S": "1"}
     with (
         serving(tmp_path / "release", tmp_path / "state", *words, **idle) as server,
@@ -173,7 +173,8 @@ def test_impatient_programs_wait_behind_a_proxy(tmp_path: Path) -> None:
                         [PYTHON, "-c", fetch],
                     )
                 ]
-            time.sleep(12)
+            # Each is sent on once, before its patience ends, and waits again.
+            wait_for(lambda: log.read_text().count('" 302 ') == 2 * len(RECIPE_OF))
             running = {proxy: [one.poll() for one in both] for proxy, both in started.items()}
             assert running == {proxy: [None, None] for proxy in started}
         said = {
