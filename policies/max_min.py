@@ -253,15 +253,6 @@ class SharedLink:
             self.start(flow)
             flow.since_s = since_s
 
-    def shorten(self, flow: Flow, by_bytes: float) -> None:
-        """So much of a transfer, running or not, is wanted no more; it loses no place by that."""
-        running, since_s = flow.running, flow.since_s
-        self.stop(flow)
-        flow._remaining = max(0.0, flow._remaining - by_bytes)
-        if running:
-            self.start(flow)
-            flow.since_s = since_s
-
     def _put_capped(self, flow: Flow) -> None:
         self._stamps += 1
         flow._stamp = stamp = self._stamps

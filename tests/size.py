@@ -32,7 +32,7 @@ BUDGETS: Mapping[str, Size] = {
     "protocol": Size(4_900, 80),
     "server": Size(46_300, 522),
     "client": Size(15_400, 61),
-    "loadtest": Size(7_340, 61),
+    "loadtest": Size(7_180, 61),
     "bench": Size(5_560, 106),
 }
 
@@ -59,8 +59,7 @@ FEATURES: Mapping[str, str] = {
     "gate": "server/gate/ server/app/cli/gate.py bench/gate.py",
     "other benches": "bench/",
     "store": "server/store/",
-    "torrents and peers": "server/torrent/ client/peers/ client/fetch/peer_join.py bench/peers.py "
-    "loadtest/sim/swarm.py",
+    "torrents and peers": "server/torrent/ client/peers/ client/fetch/peer_join.py bench/peers.py",
     "accounts": "server/accounts/",
     "OIDC logins": "server/accounts/oidc server/admin/oidc_login.py",
     "RaptorQ": "protocol/fec_raptorq.py server/multicast/repair_maker.py "

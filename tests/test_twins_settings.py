@@ -235,7 +235,6 @@ def test_a_preview_plays_what_the_simulator_does(
         come_back="eta",
         hold=None,
         rude=0.0,
-        peers=0.0,
         manners="polite",
         measure_bandwidth=True,
         rtt=None,

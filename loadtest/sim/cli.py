@@ -95,14 +95,6 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
                 help="Fraction of the clients that ask again every second.",
             ),
             click.option(
-                "--peers",
-                type=click.FloatRange(0.0, 1.0),
-                default=0.0,
-                show_default=True,
-                help="Fraction of the clients that exchange pieces, each giving a tenth of its "
-                "line.",
-            ),
-            click.option(
                 "--rtt",
                 metavar="TIME[,TIME…]",
                 help="Round-trip time to the clients, 20ms or for several kinds 10ms,100ms: then "
@@ -256,7 +248,6 @@ def _scenario(
     come_back: str,
     hold: bool | None,
     rude: float,
-    peers: float,
     rtt: str | None,
     router_queue: str | None,
     manners: str,
@@ -272,7 +263,6 @@ def _scenario(
         hold=hold,
         come_back_s=read_come_back(come_back),
         rude=rude,
-        peers=peers,
         network=read_network(rtt, router_queue),
         manners=manners,
         tells_bandwidth=not measure_bandwidth,

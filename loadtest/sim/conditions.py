@@ -29,9 +29,8 @@ class Conditions:
     and caps itself, with `ceiling_bytes_s` configured or not. `limit_s`: give up on a run that has
     not ended by then (a policy that starves a client). `answer_bytes`: what an answer without a
     file takes of the link; who asks often takes some of it from those who download. `line`: from
-    such a time on, in seconds, the link carries such a part of its bandwidth. `peers`: such a part
-    of the clients exchange pieces (`loadtest.sim.swarm`). `network`: the path to the clients; None:
-    it takes no time.
+    such a time on, in seconds, the link carries such a part of its bandwidth. `network`: the path
+    to the clients; None: it takes no time.
     """
 
     bandwidth_bytes_s: float
@@ -53,7 +52,6 @@ class Conditions:
     answer_bytes: int = 0
     limit_s: float = 10_000_000.0
     line: tuple[tuple[float, float], ...] = ()
-    peers: float = 0.0
     network: NetworkPath | None = None
 
     def line_bytes_s(self, now: float) -> float:

@@ -36,7 +36,6 @@ from .conditions import Conditions, Starved
 from .network import CongestionWindow
 from .outcome import RunRecord, SimClient, promised
 from .sight import Sight
-from .swarm import PeerCrowds
 
 #: As live: who waits inside its request without a ticket is looked for so often, seconds.
 _LOOK_S = 2.0
@@ -80,10 +79,6 @@ class Engine:
         self._sight = Sight(self._link, conditions)
         #: Of the leases that a trial of the line holds back.
         self._tried: frozenset[int] = frozenset()
-        self._swarm: PeerCrowds | None = None
-        if conditions.peers:
-            seed_text = f"peers/{workload.seed}/{seed}"
-            self._swarm = PeerCrowds(conditions.peers, seed_text, self._left_bytes, self._took)
         self._late = Random(f"ticks/{workload.seed}/{seed}")
         self._network = conditions.network
 
@@ -171,8 +166,6 @@ class Engine:
             flow = client.flow
             if flow is not None and lease not in paused and now >= client.admitted_s + accept_s:
                 flows[lease] = flow
-        if self._swarm is not None:
-            self._swarm.move(now, self._origin_bytes)
         if self.conditions.reader_bytes:
             self._read_on(flows)
         goodput = sight.tick(now, flows)
@@ -192,38 +185,6 @@ class Engine:
                 self._at(now + after_s, partial(self._handed_over, client.flow), client)
         self._driver.observe(goodput, sight.busy, now, sight.found_bytes_s)
         self._settle()
-
-    # --- pieces from others ------------------------------------------------------------------
-
-    def _left_bytes(self, client: SimClient) -> float:
-        """What the client lacks of its file."""
-        if client.flow is not None:
-            return self._link.remaining(client.flow)
-        return self._file_of(client).size_bytes - client.peer_bytes
-
-    def _origin_bytes(self, client: SimClient) -> float:
-        """What it has of it from the server."""
-        return self._file_of(client).size_bytes - client.peer_bytes - self._left_bytes(client)
-
-    def _took(self, client: SimClient, gain: float) -> None:
-        """Others gave it so much; with the last of it, the download is over."""
-        client.peer_bytes += gain
-        if math.isnan(client.first_byte_s):
-            client.first_byte_s = self.now
-        if client.flow is not None:
-            # The link ends it at once if nothing is left.
-            self._link.shorten(client.flow, gain)
-        elif self._left_bytes(client) < 1.0:
-            self._done_without_us(client)
-
-    def _done_without_us(self, client: SimClient) -> None:
-        """It wants no place in the queue any more."""
-        ticket = client.held
-        if ticket is not None:
-            self._let_go(client)
-            if ticket not in self._held:
-                self._driver.absent(ticket, self.now)
-        self._end_file(client)
 
     # --- a client's way --------------------------------------------------------------------
 
@@ -245,11 +206,7 @@ class Engine:
         client.asked_s = self.now
         client.admitted_s = client.first_byte_s = math.nan
         client.promise = None
-        client.peer_bytes = 0.0
         client.visit.begin(self.now)
-        if self._swarm is not None:
-            file = self._file_of(client)
-            self._swarm.join(client, file.name, file.size_bytes)
         self._at_file(self.now + self._reaches_s(client), self._answer, client)
         if math.isfinite(visitor.patience_s):
             number = client.file_number
@@ -385,7 +342,7 @@ class Engine:
         visit.answered(now, Granted())
         client.held = None
         client.admitted_s = now
-        left = max(1.0, self._file_of(client).size_bytes - client.peer_bytes)
+        left = max(1.0, self._file_of(client).size_bytes)
         client.flow = Flow(client.visitor.rate_bytes_s, left, client)
         if self._network is not None:
             rtt_s = self._network.rtt_of(client.number)
@@ -539,8 +496,6 @@ class Engine:
         client.lease = None
 
     def _end_file(self, client: SimClient) -> None:
-        if self._swarm is not None:
-            self._swarm.leave(client, self._file_of(client).name)
         self._record(client, gave_up=False)
         if self._chronicle is not None:
             self._chronicle.ended(self.now, client.number)
@@ -568,8 +523,6 @@ class Engine:
 
     def _leave(self, client: SimClient, *, gave_up: bool) -> None:
         if gave_up:
-            if self._swarm is not None:
-                self._swarm.leave(client, self._file_of(client).name)
             self._record(client, gave_up=True)
         client.gone = True
         self._present -= 1

@@ -56,7 +56,6 @@ class SimClient:
         "held",
         "lease",
         "number",
-        "peer_bytes",
         "promise",
         "read_left",
         "read_s",
@@ -85,7 +84,6 @@ class SimClient:
         #: Of the connection that its file comes by, where there is a network.
         self.window: CongestionWindow | None = None
         #: Of its file, from others who fetch it.
-        self.peer_bytes = 0.0
         self.gone = False
         #: What lies in its kernel and its program has not read, as of the last look.
         self.unread = 0.0

@@ -46,7 +46,7 @@ class Scenario:
     `hold`: clients wait inside their request; None: as is best for the policy (`HELD`).
     `tells_bandwidth`: whether the policy is configured with the link's capacity or must find it.
     `paced`: whether the server caps itself below what its line carries (the paper's does not).
-    `line`, `peers`, `network`: see `Conditions`.
+    `line`, `network`: see `Conditions`.
     """
 
     policy: str
@@ -62,7 +62,6 @@ class Scenario:
     tells_bandwidth: bool = True
     paced: bool = True
     line: tuple[tuple[float, float], ...] = ()
-    peers: float = 0.0
     network: NetworkPath | None = None
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
@@ -109,7 +108,6 @@ class Scenario:
             ceiling_bytes_s=self.capacity(workload) if self.tells_bandwidth else None,
             manners=MANNERS[self.manners],
             line=self.line,
-            peers=self.peers,
             network=self.network,
         )
 
