@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from tests.models.explorer import Fault, Step
@@ -245,6 +246,7 @@ def _tick(state: Cluster) -> Cluster:
     return state._replace(left=max(0, state.left - 1), machines=tuple(machines))
 
 
+@cache
 def _older(machine: Machine) -> Machine:
     # One that makes nobody sure any more is old, however old.
     answers = tuple(

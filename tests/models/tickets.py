@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple
 
 from tests.models.explorer import Fault, Step
@@ -145,7 +146,7 @@ class Tickets:
         if len(tickets) < self.most:
             yield from self._issue(state, free=free)
         for at, ticket in enumerate(tickets):
-            for action, changed in self._of_one(ticket, free=free):
+            for action, changed in _of_one(ticket, free, self.patient):
                 yield action, at, _with(state, at, changed)
         if free:
             for at, ticket in enumerate(tickets):
@@ -171,39 +172,6 @@ class Tickets:
         if free:
             starts = Ticket(Life.STARTED, spent=True, token=True)
             yield "issue", at, state._replace(tickets=(*state.tickets, starts))
-
-    def _of_one(self, ticket: Ticket, *, free: bool) -> Iterator[tuple[str, Ticket]]:
-        memory = ticket.memory
-        if memory is Life.QUEUED:
-            if ticket.here:
-                yield "leave", ticket._replace(here=False)
-            else:
-                yield "return", ticket
-                yield "wait here", ticket._replace(here=True)
-                if free:
-                    yield "return", started(ticket)
-                yield "end", _over(ticket)
-        elif memory is Life.STARTED:
-            yield "lose start", ticket._replace(memory=Life.LOST)
-            yield "break off", ticket._replace(memory=Life.BROKEN, spent=False)
-            yield "last bytes", ticket._replace(memory=Life.ENDING, spent=False)
-        elif memory is Life.LOST:
-            yield "return", ticket._replace(memory=Life.STARTED)
-            back = ticket._replace(memory=Life.QUEUED, spent=True)
-            yield "idle out", _over(ticket) if ticket.spent else back
-        elif memory is Life.BROKEN:
-            yield "return", ticket._replace(memory=Life.STARTED, spent=True)
-            yield "idle out", _over(ticket)
-        elif memory is Life.ENDING:
-            yield "break off", ticket._replace(memory=Life.BROKEN)
-            if not self.patient:
-                yield "last bytes leave", _over(ticket, uses=1)
-        elif memory is Life.OVER:
-            yield "replay", ticket
-        elif ticket.token or ticket.journal:
-            yield "restore", ticket._replace(memory=Life.QUEUED)
-            if free:
-                yield "restore", started(ticket)
 
     def _lead(self, state: Queue, *, stale: bool = False) -> Queue:
         taken = []
@@ -238,6 +206,46 @@ class Tickets:
         yield "stale commit", -1, Queue(tuple(map(written, tickets)))
 
 
+# Few tickets differ, and each is met in thousands of states: what is known of one is kept.
+@cache
+def _of_one(ticket: Ticket, free: bool, patient: bool) -> tuple[tuple[str, Ticket], ...]:
+    return tuple(_happens(ticket, free, patient))
+
+
+def _happens(ticket: Ticket, free: bool, patient: bool) -> Iterator[tuple[str, Ticket]]:
+    memory = ticket.memory
+    if memory is Life.QUEUED:
+        if ticket.here:
+            yield "leave", ticket._replace(here=False)
+        else:
+            yield "return", ticket
+            yield "wait here", ticket._replace(here=True)
+            if free:
+                yield "return", started(ticket)
+            yield "end", _over(ticket)
+    elif memory is Life.STARTED:
+        yield "lose start", ticket._replace(memory=Life.LOST)
+        yield "break off", ticket._replace(memory=Life.BROKEN, spent=False)
+        yield "last bytes", ticket._replace(memory=Life.ENDING, spent=False)
+    elif memory is Life.LOST:
+        yield "return", ticket._replace(memory=Life.STARTED)
+        back = ticket._replace(memory=Life.QUEUED, spent=True)
+        yield "idle out", _over(ticket) if ticket.spent else back
+    elif memory is Life.BROKEN:
+        yield "return", ticket._replace(memory=Life.STARTED, spent=True)
+        yield "idle out", _over(ticket)
+    elif memory is Life.ENDING:
+        yield "break off", ticket._replace(memory=Life.BROKEN)
+        if not patient:
+            yield "last bytes leave", _over(ticket, uses=1)
+    elif memory is Life.OVER:
+        yield "replay", ticket
+    elif ticket.token or ticket.journal:
+        yield "restore", ticket._replace(memory=Life.QUEUED)
+        if free:
+            yield "restore", started(ticket)
+
+
 def in_order(state: Queue) -> list[int]:
     """The tickets that wait or are ready in the order of their turn."""
     queued = [at for at, one in enumerate(state.tickets) if one.memory is Life.QUEUED]
@@ -259,21 +267,20 @@ def _over(ticket: Ticket, uses: int = 0) -> Ticket:
     )
 
 
+@cache
 def _committed(ticket: Ticket) -> Ticket:
-    if not ticket.memory:
-        return ticket
-    ticket = ticket._replace(journal=ROWS[ticket.memory], told=False)
+    ticket = _written(ticket)
     return _over(ticket, uses=1) if ticket.memory is Life.ENDING else ticket
 
 
 def _landed(state: Queue) -> Queue:
     """Committed, but nobody has heard so."""
-    return state._replace(
-        tickets=tuple(
-            one._replace(journal=ROWS[one.memory], told=False) if one.memory else one
-            for one in state.tickets
-        )
-    )
+    return state._replace(tickets=tuple(map(_written, state.tickets)))
+
+
+@cache
+def _written(ticket: Ticket) -> Ticket:
+    return ticket._replace(journal=ROWS[ticket.memory], told=False) if ticket.memory else ticket
 
 
 def _refused(ticket: Ticket) -> Ticket:
@@ -299,13 +306,22 @@ def canonical(state: Queue, action: str) -> Queue:
     """
     kept = []
     for one in state.tickets:
-        if one.journal:
-            if one.memory is Life.OVER and one.journal is Life.OVER and not one.stale:
-                one = CLOSED._replace(uses=one.uses)
-            # The journal proves it.
-            kept.append(one._replace(first=False, token=False))
-        elif one.memory or one.token or one.stale:
-            kept.append(one._replace(first=False) if one.first else one)
+        seen = _seen(one)
+        if seen is not None:
+            kept.append(seen)
         elif one.told:
             raise Fault(f"{action}: a place is lost: nothing proves one that its client was told")
     return Queue(tuple(sorted(kept)), state.stale)
+
+
+@cache
+def _seen(ticket: Ticket) -> Ticket | None:
+    """What counts of a ticket; nothing of one that nobody has heard of."""
+    if ticket.journal:
+        if ticket.memory is Life.OVER and ticket.journal is Life.OVER and not ticket.stale:
+            ticket = CLOSED._replace(uses=ticket.uses)
+        # The journal proves it.
+        return ticket._replace(first=False, token=False)
+    if ticket.memory or ticket.token or ticket.stale:
+        return ticket._replace(first=False)
+    return None
