@@ -1,6 +1,6 @@
 """What each tuned constant is worth: half and double it, and see what moves.
 
-    python -m bench.sensitivity [--field TEXT] [--seeds N] [--above 0.01]
+    python -m bench.sensitivity [--field TEXT] [--cell TEXT] [--seeds N] [--above 0.01]
 
 An argument names a frozen dataclass of constants as `module:NAME`, by default the finder of the
 line. Each number in it is halved and doubled, the crowds of the lab are simulated on a line that
@@ -63,14 +63,16 @@ def session_s(workload: Workload, told: float | None, steps: Steps, seed: int) -
     return float(measure(workload, conditions, tally)["mean_session_s"])
 
 
-def cells(seeds: int) -> dict[str, float]:
+def cells(seeds: int, only: str) -> dict[str, float]:
     """Mean session times, by the name of the cell."""
     found: dict[str, float] = {}
     for trace, rate, told, steps in CELLS:
-        crowds = [scaled(TRACES[trace](seed), rate / RATE_MBIT) for seed in range(1, seeds + 1)]
         name = f"{trace} {rate:g}"
         name += "" if told is None else f", bound {told:g}"
         name += "".join(f", {part:g} from {since_s:g} s" for since_s, part in steps)
+        if only not in name:
+            continue
+        crowds = [scaled(TRACES[trace](seed), rate / RATE_MBIT) for seed in range(1, seeds + 1)]
         found[name] = fmean(
             session_s(crowd, told, steps, number) for number, crowd in enumerate(crowds)
         )
@@ -102,19 +104,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("table", nargs="?", default=FINDER)
     parser.add_argument("--field", default="", help="only fields whose name contains this")
+    parser.add_argument("--cell", default="", help="only cells whose name contains this")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--above", type=float, default=0.01)
     given = parser.parse_args()
     module_name, _, name = given.table.partition(":")
     module = importlib.import_module(module_name)
     table = getattr(module, name)
-    before = cells(given.seeds)
+    before = cells(given.seeds, given.cell)
     sys.stdout.write(markdown.head("field", "value", "mean change (cells beyond)") + "\n")
     try:
         for field, value, varied in variants(table, given.field):
             setattr(module, name, varied)
             try:
-                text = moved(before, cells(given.seeds), given.above)
+                text = moved(before, cells(given.seeds, given.cell), given.above)
             except ArithmeticError as error:
                 text = f"fails: {type(error).__name__}"
             sys.stdout.write(markdown.row(field, f"{value:g}", text) + "\n")

@@ -79,7 +79,7 @@ SMALLEST = {
     "bench.peers --clients 3 --mib 4": "of that without peers",
     "bench.policies.lab --policy fair --trace mixed --told right --part 0.05": "| mixed | fair",
     "bench.policies.laws --law background --cell flash": "| background |",
-    "bench.sensitivity --field most_fall --seeds 1": "| most_fall | 4 |",
+    "bench.sensitivity --field most_fall --cell slow --seeds 1": "| most_fall | 4 |",
     "bench.multicast.lab --mib 0.25 --receivers 2 --loss 5 --rounds 1 --tools ours,tcp": "5 % |",
 }
 #: What other tests run to its end, and where.
