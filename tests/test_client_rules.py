@@ -8,12 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.client.fetch.actions import Action, Disconnect
+from tidegate.client.fetch import connections
+from tidegate.client.fetch.actions import Action, Connect, Disconnect, Fail
 from tidegate.client.fetch.decide import decide
-from tidegate.client.fetch.events import ConnectionSilent, StatusReceived
+from tidegate.client.fetch.events import (
+    AnswerReceived,
+    ConnectionSilent,
+    Findings,
+    RetryDue,
+    StatusReceived,
+)
+from tidegate.client.fetch.faults import outvoted, revive
 from tidegate.client.fetch.options import Options
-from tidegate.client.fetch.state import SampleVote, State
-from tidegate.client.net.retry import Granted
+from tidegate.client.fetch.state import MirrorPause, MirrorState, SampleVote, Serves, State
+from tidegate.client.net.answers import Body
+from tidegate.client.net.errors import AccessRefused, DownloadFailed, NetworkProblem, WaitedTooLong
+from tidegate.client.net.retry import FailureReason, Granted, Refused
 from tidegate.client.net.urls import parse
 
 
@@ -124,3 +134,79 @@ def test_bytes_that_queue_on_a_narrow_line_are_waited_for() -> None:
         event = ConnectionSilent(lane, silent_s, 0.01, False)
         lost[rate_bytes_s] = lane in disconnected(decide(state, event, 10.0))
     assert lost == {8e3: False, 8e6: True}
+
+
+@pytest.mark.parametrize(("rtt_s", "is_lost"), [(0.1, True), (0.5, False)])
+def test_two_round_trips_are_added_to_a_mirrors_patience(rtt_s: float, is_lost: bool) -> None:
+    state = state_of(2)
+    lane = state.mirrors[1].lanes[0]
+    event = ConnectionSilent(lane, state.options.stall_s + 0.6, rtt_s, False)
+    assert (lane in disconnected(decide(state, event, 10.0))) == is_lost
+
+
+@pytest.mark.parametrize(("mirrors", "timeout_s"), [(1, 30.0), (2, 10.0)])
+def test_beside_others_a_mirror_has_ten_seconds_to_connect(mirrors: int, timeout_s: float) -> None:
+    state = state_of(mirrors)
+    assert connections.connect_timeout_s(state, state.mirrors[0]) == timeout_s
+
+
+def test_only_the_pause_that_counts_ends_a_wait() -> None:
+    state = state_of(1)
+    mirror = state.mirrors[0]
+    mirror.state, mirror.pause = MirrorState.WAITING, MirrorPause(20.0, "busy")
+    assert decide(state, RetryDue(0, 10.0), 10.0) == []
+    assert mirror.state is MirrorState.WAITING
+    assert decide(state, RetryDue(0, 20.0), 20.0) == [Connect(mirror.lanes[0])]
+
+
+# -- mirrors that fail --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        ((FailureReason.NOT_FOUND, FailureReason.REFUSED), AccessRefused),
+        ((FailureReason.REFUSED, FailureReason.NOT_FOUND), AccessRefused),
+        ((FailureReason.NETWORK, FailureReason.NOT_FOUND), NetworkProblem),
+        ((FailureReason.NETWORK, FailureReason.WAITED_TOO_LONG), WaitedTooLong),
+    ],
+)
+def test_of_several_reasons_the_user_hears_the_one_that_can_be_helped(
+    reasons: tuple[FailureReason, ...], told: type[DownloadFailed]
+) -> None:
+    state = state_of(len(reasons))
+    found: list[Action] = []
+    for mirror, reason in zip(state.mirrors, reasons, strict=True):
+        answer = Refused(reason, "no")
+        found = decide(state, StatusReceived(mirror.lanes[0], answer, 0.0), 0.0)
+    assert [type(one.problem) for one in found if isinstance(one, Fail)] == [told]
+
+
+@pytest.mark.parametrize(("told", "is_outvoted"), [(1, False), (2, True)])
+def test_one_mirror_beyond_the_end_outvotes_nobody(told: int, is_outvoted: bool) -> None:
+    state = state_of(3)
+    for mirror in state.mirrors[1 : 1 + told]:
+        mirror.beyond, mirror.size_bytes = True, 100
+    assert outvoted(state, state.mirrors[0], 200) == is_outvoted
+
+
+# -- which mirrors are asked --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size_bytes", "asked"), [((1 << 20) - 1, 1), (1 << 20, 16)])
+def test_an_answer_adds_mirrors_to_a_large_file_up_to_sixteen(size_bytes: int, asked: int) -> None:
+    state = state_of(1)
+    named = tuple(parse(f"https://n{number}.example/f") for number in range(20))
+    body = Body(0, size_bytes, size_bytes, True, '"tag"', Granted())
+    event = AnswerReceived(state.mirrors[0].lanes[0], None, body, 0.0, findings=Findings(named))
+    found = decide(state, event, 0.0)
+    assert len(state.mirrors) == asked
+    assert sum(isinstance(action, Connect) for action in found) == asked - 1
+
+
+def test_the_fastest_of_the_mirrors_without_ranges_is_called_back() -> None:
+    state = state_of(3)
+    for mirror, received_bytes in zip(state.mirrors, (100, 300, 200), strict=True):
+        mirror.serves = Serves.WHOLE
+        mirror.counts.received_bytes, mirror.counts.busy_s = received_bytes, 1.0
+    assert revive(state) == [Connect(state.mirrors[1].lanes[0])]
