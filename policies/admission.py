@@ -576,11 +576,11 @@ class AdmissionPolicy:
 
     def _gives_way(self, job: Job, now: float) -> bool:
         """Without tickets: whether a full crowd would take a slot that others have asked for."""
-        network = job.stranger_network
-        if not self.laws.holds_newcomer(network, now):
-            return False
+        network, is_held = job.stranger_network, self.laws.holds_newcomer
         since_s = now - INTEREST_FACTOR * self.policy.retry_s()
-        return any(other != network and at_s > since_s for other, at_s in self._sent_away)
+        others = (other for other, at_s in self._sent_away if other != network and at_s > since_s)
+        # No client would start if those to whom it gives way gave way, too.
+        return is_held(network, now) and not all(is_held(other, now) for other in others)
 
     def _send_away(self, job: Job, now: float) -> Wait:
         network = job.stranger_network

@@ -190,6 +190,21 @@ def test_without_tickets_a_full_crowd_gives_way_to_who_has_asked(name: str) -> N
     assert isinstance(policy.offer(job(21, crowd=True), 100.0), Admit)
 
 
+@pytest.mark.parametrize("name", ["reserve", "fcfs"])
+def test_without_tickets_networks_that_owe_do_not_wait_for_each_other(name: str) -> None:
+    """Two networks whose first starts got lost: each gave way to the other for ever."""
+    policy = server(name, slots=1, lease_idle_s=4)
+    for number, now in ((0, 0.0), (1, 4.0)):
+        started = policy.offer(job(number, crowd=False), now)
+        assert isinstance(started, Admit)
+        if not number:
+            assert isinstance(policy.offer(job(1, crowd=False), now), Wait)
+        policy.detach(started.lease, now, SIZE)
+        policy.advance(now + 4.0)
+    assert not policy.leases()
+    assert isinstance(policy.offer(job(0, crowd=False), 8.0), Admit)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_places_told_before_a_restart_grow_by_the_downloads_that_broke_off_at_most(
     seed: int,
