@@ -125,6 +125,9 @@ class FakeTransfer:
     def flying_bytes(self) -> int:
         return self.flying
 
+    def missing_bytes(self) -> int:
+        return self.flying
+
     def shut_s(self) -> float:
         return self.shut
 

@@ -325,3 +325,43 @@ def test_nothing_is_signed_or_journalled_while_nobody_waits() -> None:
     assert house.journal.rows == {}
     # The slot is free at once.
     assert house.ask("192.0.2.2").started
+
+
+def test_last_bytes_that_got_lost_are_sent_again_without_a_slot() -> None:
+    """Once its socket had taken all, its ticket was used: 403, and a wait from the end."""
+    house = House()
+    first = house.ask("192.0.2.1")
+    token = house.ask("192.0.2.2").token
+    first.transfer.end(True)
+    house.wait(0.0)
+    second = house.ask("192.0.2.2", token=token)
+    second.transfer.send(BIG)
+    second.transfer.flying = 1000
+    second.transfer.end(True)
+    third = house.ask("192.0.2.3")
+    assert third.started
+    # Its connection breaks with its last bytes on their way.
+    again = house.ask("192.0.2.2", token=token, ranges=(BIG - 600, BIG))
+    assert again.transfer.total_bytes == 600
+    assert set(house.gate.downloads) == {view.lease for view in house.gate.policy.leases()}
+    assert len(house.gate.downloads) == 1
+    again.transfer.end(False)
+    # No more than was missing, and nothing else.
+    assert house.ask("192.0.2.2", token=token, ranges=(BIG - 600, BIG)).connection.status == 403
+    assert house.ask("192.0.2.2", token=token).connection.status == 403
+    assert house.ask("192.0.2.2", token=token, ranges=(BIG - 400, BIG)).started
+
+
+def test_last_bytes_that_arrived_are_not_sent_again() -> None:
+    house = House()
+    asked = house.ask("192.0.2.1")
+    token = house.ask("192.0.2.2").token
+    asked.transfer.end(True)
+    second = house.ask("192.0.2.2", token=token)
+    second.transfer.flying = 1000
+    second.transfer.end(True)
+    second.transfer.flying = 0
+    assert house.ask("192.0.2.2", token=token, ranges=(BIG - 600, BIG)).connection.status == 403
+    second.transfer.flying = 1000
+    house.wait(house.settings.lease_idle_s)
+    assert house.ask("192.0.2.2", token=token, ranges=(BIG - 600, BIG)).connection.status == 403

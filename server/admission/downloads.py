@@ -46,6 +46,8 @@ class DownloadTuning:
     #: More is allowed by how late this process was lately, up to this, seconds. A client that finds
     #: its socket empty cannot catch up.
     most_late_s: float = 0.25
+    #: How many of its last bodies a download asks for bytes that got lost.
+    parted: int = 8
 
 
 DOWNLOADS = DownloadTuning()
@@ -136,6 +138,9 @@ class Delivery:
                 download.coverage.add(start, stop)
         download.ended_bytes += transfer.delivered_bytes()
         download.flowed_bytes += max(0, transfer.delivered_bytes() - self.seen_bytes)
+        if (complete and transfer.flying_bytes()) or download.sent_again_bytes:
+            download.parted.append(transfer)
+            del download.parted[: -DOWNLOADS.parted]
         download.leave(self)
         self._ended(self)
 
@@ -208,6 +213,10 @@ class LeasedDownload:
     planned_bytes: int = 0
     #: Whether the journal has it as used up, although its last bytes may be here yet.
     ending: bool = False
+    #: Bodies that were handed over whole, the last of which had not arrived by then.
+    parted: list[Transfer] = field(default_factory=list)
+    #: What was sent again of these once all was delivered.
+    sent_again_bytes: int = 0
 
     def __post_init__(
         self, admit: Admit, job: Job, rep: Representation | None, small_below_bytes: int
@@ -324,6 +333,10 @@ class LeasedDownload:
     def has_lost(self) -> bool:
         """Whether bytes were lost on the way on any connection, and have not arrived again."""
         return any(d.transfer is not None and d.transfer.has_lost() for d in self.deliveries)
+
+    def missing_bytes(self) -> int:
+        """What was handed over whole, never arrived, and was not sent again."""
+        return sum(one.missing_bytes() for one in self.parted) - self.sent_again_bytes
 
     def complete(self) -> bool:
         """Whether everything wanted was delivered."""
@@ -451,6 +464,7 @@ class LeasedDownload:
             if delivery.transfer is not None:
                 delivery.transfer.abort(reason)
         self.deliveries.clear()
+        self.parted.clear()
         self.planned_bytes = 0
 
 

@@ -276,6 +276,10 @@ class Gate:
             for parked in self.parked.with_ticket(visit.proof.ticket.number):
                 if isinstance(parked.visit, StatusRequest):
                     self.left(parked, True)
+        missing = self.leases.with_missing(visit.job, rep, plan)
+        if missing is not None:
+            self._send(visit, Admit(missing.lease, joined=True), missing)
+            return
         self._decided(visit, self._decide(visit, visit.proof.ticket))
 
     def watch(

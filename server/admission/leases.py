@@ -21,6 +21,7 @@ from ...policies.driver import PolicyDriver
 from ...policies.registry import make_policy
 from ...policies.settings import PolicySettings
 from ..files.request_queue import network_of
+from ..files.transfer import BodyPlan, Representation
 from ..http.clock import DelayedCall, cancel
 from .downloads import DOWNLOADS, Delivery, LeasedDownload, Rounds
 from .gateparts import GateParts
@@ -44,6 +45,8 @@ class LeaseTuning:
     at_once: int = 25
     #: What remains at the next tick of how late this process was.
     less_late: float = 0.9
+    #: Downloads of which last bytes may be missing are remembered up to this number.
+    most_parted: int = 2_000
 
 
 LEASES = LeaseTuning()
@@ -87,6 +90,9 @@ class LeaseManager:
         self.can_admit_single_write = self.driver.can_admit_single_write
         self._parked = parked
         self._check = check
+        #: Downloads that are over and of which last bytes may be missing, and until when they
+        #: are sent again.
+        self._parted: dict[tuple[str, str], tuple[LeasedDownload, float]] = {}
         #: Downloads with a connection less than at the last settling.
         self._ended: dict[tuple[str, str], None] = {}
         self._settling = False
@@ -210,6 +216,7 @@ class LeaseManager:
         complete = running and download.became_complete()
         parts.popularity.count(download.file, 0, complete, delivery.delivered_bytes)
         if not running:
+            delivery.transfer = None
             return
         # Asking the kernel for each of its other connections would cost the more, the more it has.
         left = download.left_when_seen()
@@ -223,6 +230,7 @@ class LeaseManager:
         done = download.complete()
         if done:
             self._drop(download.lease)
+            self._part(download, now)
             parts.passes.end(download.client, download.file)
         self.driver.end(download.lease, now, left, done=done)
         if download.ending and not done:
@@ -236,6 +244,38 @@ class LeaseManager:
         else:
             # Nothing follows from it that would not have time until the next tick.
             self._record()
+
+    def _part(self, download: LeasedDownload, now: float) -> None:
+        """All is delivered, as far as its kernel took it: a connection may still lose the last."""
+        key = download.client, download.file
+        self._forget(key)
+        if download.parted:
+            self._parted[key] = download, now + self.settings.lease_idle_s
+            if len(self._parted) > LEASES.most_parted:
+                self._forget(next(iter(self._parted)))
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        parted = self._parted.pop(key, None)
+        if parted is not None:
+            # They know it as well: no work for the garbage collector.
+            parted[0].parted.clear()
+
+    def with_missing(self, job: Job, rep: Representation, plan: BodyPlan) -> LeasedDownload | None:
+        """The download that is over, if all that is asked for are bytes of it that got lost.
+
+        They are sent again without a slot. There are no more than its socket held.
+        """
+        download, until_s = self._parted.get((job.client, job.file), (None, 0.0))
+        if download is None or self.now() >= until_s or download.etag != rep.etag:
+            return None
+        if len(download.deliveries) >= self.settings.connections_per_lease:
+            return None
+        count = sum(stop - start for start, stop in plan.ranges)
+        if count > download.missing_bytes() or self.find(job.client, job.file) is not None:
+            return None
+        download.sent_again_bytes += count
+        download.paused = download.share.background = False
+        return download
 
     def _drop(self, lease: int) -> LeasedDownload | None:
         download = self.downloads.pop(lease, None)
@@ -352,6 +392,10 @@ class LeaseManager:
         self.driver.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
         self._seat(now)
         self._pass_time()
+        for key, (download, until_s) in list(islice(self._parted.items(), LEASES.at_once)):
+            gone = not download.deliveries and download.missing_bytes() <= 0
+            if gone or now >= until_s:
+                self._forget(key)
         self._check()
 
     def _measure(self, due_s: float, pause_s: float) -> None:

@@ -245,6 +245,10 @@ class RemoteTransfer:
         """Nodes do not tell."""
         return False
 
+    def missing_bytes(self) -> int:
+        """Nodes do not tell."""
+        return 0
+
     def limit_unsent(self, most_bytes: int) -> None:
         """See `Transfer`: a node keeps its sockets by itself."""
 

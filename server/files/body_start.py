@@ -45,6 +45,8 @@ class WholeTransfer:
         """Not worth counting."""
         return 0
 
+    missing_bytes = flying_bytes
+
     def shut_s(self) -> float:
         """Not worth asking."""
         return 0.0

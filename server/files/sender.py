@@ -215,7 +215,17 @@ class BodySender:
         queued = self._queued_bytes()
         if not self._over:
             return min(self.sent_bytes, queued)
-        # A body that came after it on this connection lies behind it in the queue.
+        return self._left_of(queued)
+
+    def missing_bytes(self) -> int:
+        """See `Transfer`."""
+        if self._delivered_bytes is not None:
+            return self.total_bytes - self._delivered_bytes
+        connection = self._request.connection
+        return self._left_of(self._queued_bytes() if connection.alive else connection.lost_bytes)
+
+    def _left_of(self, queued: int) -> int:
+        """What of a body that is over lies in its connection's queue; later ones lie behind it."""
         later = self._request.connection.bodies_bytes - self._end_bytes
         return max(0, min(self._left_bytes, queued - later))
 

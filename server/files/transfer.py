@@ -97,6 +97,13 @@ class Transfer(Protocol):
         """
         ...
 
+    def missing_bytes(self) -> int:
+        """How many bytes of a body that is over its peer has not acknowledged.
+
+        What was under way as its connection broke counts for ever. 0 where that cannot be known.
+        """
+        ...
+
     def shut_s(self) -> float:
         """For how long bytes have waited because the peer's window was shut, seconds in all.
 

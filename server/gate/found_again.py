@@ -150,7 +150,7 @@ class FoundConnection:
         self.is_tls = False
         self.socket: Any = None
         self.monitor: Any = None
-        self.bodies_bytes = 0
+        self.bodies_bytes = self.lost_bytes = 0
         self.line = ""
         self.elsewhere = False
         self.alive = True

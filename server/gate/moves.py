@@ -112,6 +112,8 @@ class MovedBody:
         """What counts as sent is acknowledged."""
         return 0
 
+    missing_bytes = flying_bytes
+
     def shut_s(self) -> float:
         """Unknown."""
         return 0.0

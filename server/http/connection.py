@@ -92,6 +92,7 @@ class HttpConnection:
         "idle",
         "is_tls",
         "loop",
+        "lost_bytes",
         "monitor",
         "peer_address",
         "refusal",
@@ -135,6 +136,8 @@ class HttpConnection:
         self._monitor_due_s = 0.0
         #: How much of bodies that had the socket to themselves was handed to it.
         self.bodies_bytes = 0
+        #: What its peer had not acknowledged of all that was sent, once it is over.
+        self.lost_bytes = 0
         #: Who the client is, where a proxy says it before the first byte; `_preface` gathers that.
         self.forwarded: Preface | None = None
         self._preface: bytes | None = (
@@ -342,6 +345,8 @@ class HttpConnection:
         """
         if not self.alive:
             return
+        if self.bodies_bytes:
+            self.lost_bytes = queued_bytes(self.socket)
         self.alive = False
         self.idle = False
         parts = orderly and self.factory.answers.take_over(self.socket)

@@ -40,6 +40,7 @@ class RequestConnection(Protocol):
     socket: Any
     monitor: Any
     bodies_bytes: int
+    lost_bytes: int
 
     @property
     def forwarded(self) -> Preface | None:
