@@ -169,6 +169,7 @@ class EngineTransport:
             if self._body_left:
                 count = min(self._body_left, len(data))
                 self._body_left -= count
+                self._network.client.world.client_took(self._network.client, count)
                 data = data[count:]
                 continue
             self._head += data

@@ -41,6 +41,8 @@ def _restart(world: World, fault: FaultPlan) -> None:
 
         def stopped() -> None:
             world.cause("server has stopped")
+            for oracle in world.oracles:
+                oracle.stopped()
             world.schedule.after(0.2, _start_again, world)
 
         life.stop(stopped)

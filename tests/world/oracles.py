@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tidegate.server.store.journal import read_journal
+
 from .programs import HttpExchange, SimulatedClient
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ class Oracle:
 
     def dies(self) -> None:
         """The server is killed now."""
+
+    def stopped(self) -> None:
+        """The server has stopped, as it was asked to."""
 
     def tick(self) -> None:
         """A second has passed."""
@@ -247,11 +252,11 @@ class TicketsSurvive(Oracle):
             return
         store = life.service.store
         if store.state.ok and not store.state.pending and store._flying is None:
-            leases = gate.leases
-            ending = [one for one in gate.downloads.values() if one.ending and one.deliveries]
-            used = {leases.driver.ticket_of(one.lease) for one in ending}
-            rows = leases.live_tickets()
-            self._known = [row.number for row in rows if row.number not in used]
+            self._known = _on_record(gate)
+
+    def stopped(self) -> None:
+        life = self.world.life
+        self._known = [] if life is None else _on_record(life.service.gate)
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         number = self.world.number_of(client, fields)
@@ -275,7 +280,7 @@ class TicketsSurvive(Oracle):
         self._lives = world.lives
         known, self._known = self._known, []
         stopped_s = world.stopped_s
-        if world.journal_lost_s < stopped_s:
+        if world.journal_lost_s < stopped_s and self._unwritten < world.lives - 1:
             for number in known:
                 if gate.policy.ticket(number) is None:
                     self.broken(f"ticket {number} was on record, and is gone after a restart")
@@ -291,6 +296,60 @@ class TicketsSurvive(Oracle):
                 continue
             if told_s < stopped_s and until_s > now and gate.policy.ticket(number) is None:
                 self.broken(f"ticket {number} of {client} was told at {told_s:.3f} s and is gone")
+
+
+class TheJournalAgrees(Oracle):
+    """A journal with nothing left to write has the tickets that its server has, and no others."""
+
+    document = "docs/operations.md"
+    sentence = "kept: a ticket is in the journal before its client gets it"
+
+    #: Reading it costs as much as 20 ms of a world.
+    _EACH_S = 10
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._ticks = 0
+
+    def dies(self) -> None:
+        self._look()
+
+    def tick(self) -> None:
+        self._ticks += 1
+        if self._ticks % self._EACH_S == 0:
+            self._look()
+
+    def _look(self) -> None:
+        life, gate = self.world.life, self.world.gate
+        if life is None or gate is None:
+            return
+        store = life.service.store
+        if not store.state.ok or store.state.pending or store._flying is not None:
+            return
+        with store._database.engine.connect() as connection:
+            kept = {row.number for row in read_journal(connection).live}
+        here = {row.number for row in gate.leases.live_tickets()}
+        ending = here - set(_on_record(gate))
+        if here - kept - ending:
+            self.broken(f"tickets {sorted(here - kept - ending)} are not in the journal")
+        if kept - here:
+            self.broken(f"tickets {sorted(kept - here)} are over, and live in the journal")
+
+
+class NoTicketIsOfTheFuture(Oracle):
+    """Whatever the wall clock did: a ticket was issued before now."""
+
+    document = "docs/operations.md"
+    sentence = "kept, none expires"
+
+    def tick(self) -> None:
+        gate = self.world.gate
+        if gate is None:
+            return
+        for row in gate.policy.tickets():
+            if row.issued_s > gate.now():
+                self.broken(f"ticket {row.number} was issued in the future")
+                return
 
 
 class TicketsLast(Oracle):
@@ -330,6 +389,40 @@ class TicketsLast(Oracle):
 
     def ended(self, client: SimulatedClient) -> None:
         self._began.pop(client, None)
+
+
+class LastBytesComeAgain(Oracle):
+    """A client that asks for bytes of its download again, soon after it had others, gets them."""
+
+    document = "docs/operations.md"
+    sentence = "and they are sent again without a slot"
+
+    #: What ends a download, or forgets it.
+    _ENDS = ("cancel", "withdraw", "block", "pass", "policy", "settings", "replace", "overwrite")
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        #: When a client had bytes of its file last, the life of its server, and how many in all.
+        self._took: dict[SimulatedClient, tuple[float, int, int]] = {}
+
+    def took(self, client: SimulatedClient, count: int) -> None:
+        had = self._took.get(client, (0.0, 0, 0))[2]
+        self._took[client] = self.world.schedule.now, self.world.lives, had + count
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        took_s, life, had = self._took.get(client, (-math.inf, 0, 0))
+        world = self.world
+        if had < 0.5 * world.plan.files[client.file]:
+            # One that has had nearly nothing keeps its slot for less.
+            return
+        if status != 403 or life != world.lives or any(map(world.has_fault, self._ENDS)):
+            return
+        if client.over or client.plan.misdeed not in ("", "watch", "drop"):
+            return
+        # What it had last was on its way for a while: the server may have sent it before that.
+        way_s = 2.0 + 10 * world.plan.latency_s
+        if world.schedule.now < took_s - way_s + world.plan.settings["admission.lease_idle_s"]:
+            self.broken(f"{client} asks for more of its file, and is refused")
 
 
 class TheLostComeFirst(Oracle):
@@ -936,6 +1029,13 @@ class CalledIsKept(Oracle):
             self.broken(f"{client} was called at {called_s:.3f} s, came, and is to wait")
 
 
+def _on_record(gate: Gate) -> list[int]:
+    """Live tickets of which the journal does not say already that they are used."""
+    ending = [one for one in gate.downloads.values() if one.ending and one.deliveries]
+    used = {gate.leases.driver.ticket_of(one.lease) for one in ending}
+    return [row.number for row in gate.leases.live_tickets() if row.number not in used]
+
+
 def all_oracles(world: World) -> list[Oracle]:
     """One of each."""
     return [one(world) for one in ORACLES]
@@ -949,7 +1049,10 @@ ORACLES: tuple[type[Oracle], ...] = (
     NumbersBelongToOne,
     TicketsKeepTheirNumbers,
     TicketsSurvive,
+    TheJournalAgrees,
+    NoTicketIsOfTheFuture,
     TicketsLast,
+    LastBytesComeAgain,
     TheLostComeFirst,
     TheDatabaseIsTriedAgain,
     OperatorsAreAnswered,

@@ -73,7 +73,8 @@ _KEEPERS = ("tidegate", "browser", "browser without script")
 THEMES = (
     Theme(("kill",)),
     Theme(("kill", "database slow"), ("503",)),
-    Theme(("kill", "database slow"), ("last bytes", "done"), ("tidegate",), ("ask again",)),
+    Theme(("kill",), ("503",)),
+    Theme(("kill",), ("last bytes", "done"), ("tidegate",), ("ask again",)),
     Theme(("kill", "cut"), ("last bytes", "cut")),
     Theme(("kill", "lose answer", "cut")),
     Theme(("kill", "database full")),
@@ -85,6 +86,7 @@ THEMES = (
     Theme(("lose journal", "kill"), ("", "503"), _KEEPERS),
     Theme(("lose answer", "cut")),
     Theme(("lose answer",), ("503", "asked"), _KEEPERS),
+    Theme(("cut",), ("asked", "503"), _KEEPERS),
     Theme(("policy", "settings", "doors")),
     Theme(("replace", "touch", "overwrite")),
     Theme(("touch", "cut", "lose answer")),
