@@ -1,4 +1,4 @@
-"""Where the charts' past comes from: memory for the last hour, the store beyond, never a fault."""
+"""The charts' past comes from the store, and an ill store is no fault of a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, fail
 
-from tests.admin_site import Site, make_site, stop
+from tests.admin_site import Site, make_site, operator, stop
 from tidegate.server.control.history import RECORDED, Series
 
 DAY_S = 86_400.0
@@ -41,20 +41,18 @@ def drawn(site: Site, span_s: float) -> Series:
     return site.run(site.server.history.drawn(span_s, site.server.now(), 240))
 
 
-def test_the_last_hour_asks_no_database_once_it_is_whole(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chart_shows_what_was_sampled(site: Site) -> None:
     for number in range(3):
         site.download(f"203.0.113.{number}")
     site.wait(60.0)
-    store = Counted(site, monkeypatch)
+    site.settle()
     found = drawn(site, 3600.0)
-    assert store.reads == 0
+    assert len(found.t) == 240
     assert max(value or 0.0 for value in found.series["waiting"]) > 0
     assert set(found.series) == set(RECORDED)
 
 
-def test_older_times_come_from_the_store_and_are_kept_as_long_as_their_steps_bear(
+def test_drawn_charts_are_kept_as_long_as_their_steps_bear(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Counted(site, monkeypatch)
@@ -67,28 +65,15 @@ def test_older_times_come_from_the_store_and_are_kept_as_long_as_their_steps_bea
     assert store.reads == 2
 
 
-def test_a_period_that_memory_no_longer_has_comes_from_the_store(
+def test_an_ill_database_leaves_the_charts_empty(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.wait(30.0)
-    site.settle()
-    store, now = Counted(site, monkeypatch), site.server.now()
-    site.run(site.server.history.read(now - 30, now, 10))
-    assert store.reads == 0
-    site.run(site.server.history.read(now - 2 * DAY_S, now - DAY_S, 10))
-    assert store.reads == 1
-
-
-def test_an_ill_database_leaves_what_memory_has(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(3):
-        site.download(f"203.0.113.{number}")
     site.wait(1000.0)
     Counted(site, monkeypatch).ill = True
     found = drawn(site, DAY_S)
-    assert max(value or 0.0 for value in found.series["waiting"]) > 0
-    assert len(found.t) == 240
+    assert found.t == ()
+    assert set(found.series) == set(RECORDED)
+    assert "People in line" in operator(site).text("/")
 
 
 def test_a_preview_right_after_the_first_download_knows_of_it(site: Site) -> None:

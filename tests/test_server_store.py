@@ -843,14 +843,11 @@ def test_history_thins_to_minutes_and_hours(database: Database) -> None:
         history.thin(connection, start + 7200)
         raw = connection.scalars(select(HISTORY.c.at_s).where(HISTORY.c.resolution_s == 0)).all()
         assert min(raw) >= start + 3600
-        since = start - 86400
-        minutes = history.read_samples(
-            connection, ["waiting"], history.MINUTE, since, start + 7200, 1000
-        )
-        assert [sample.at_s for sample in minutes] == [start + 60 * n for n in range(119, -1, -1)]
-        assert {(sample.mean, sample.peak) for sample in minutes} == {(25.0, 50.0)}
-        hours = history.read_samples(connection, ["waiting"], history.HOUR, 0, 30 * 86400, 1000)
-        assert [sample.mean for sample in hours] == [25.0, 25.0]
+        rows = select(HISTORY.c.at_s, HISTORY.c.mean, HISTORY.c.peak).order_by(HISTORY.c.at_s)
+        minutes = connection.execute(rows.where(HISTORY.c.resolution_s == history.MINUTE)).all()
+        assert minutes == [(start + 60 * n, 25.0, 50.0) for n in range(120)]
+        hours = connection.execute(rows.where(HISTORY.c.resolution_s == history.HOUR)).all()
+        assert [mean for _, mean, _ in hours] == [25.0, 25.0]
         history.thin(connection, start + 400 * 86400)
         assert connection.scalars(select(HISTORY)).all() == []
 

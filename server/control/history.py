@@ -1,4 +1,4 @@
-"""Recorded series: samples every few seconds, the last hour in memory, the rest in the store.
+"""Recorded series: samples every few seconds, kept in the store.
 
 Charts draw them, `GET /history.csv` exports them, and previews replay the recorded arrivals.
 """
@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from ..admission.popularity import Popularity
 from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock, Repeat
-from ..store.history import RAW, read_binned, read_samples, thin, write_samples
+from ..store.history import read_binned, thin, write_samples
 from ..store.journal import forget_tickets
 from ..store.queries import forget, read_arrivals, write_arrivals
 from ..store.records import ArrivalRecord, SampleRecord
@@ -33,8 +31,6 @@ from .vitals import Vitals
 class HistoryTuning:
     """What the history keeps, and how it spreads its work."""
 
-    #: Samples of this time are in memory.
-    recent_s: float = 3600.0
     #: Samples between two thinnings of the stored ones.
     thin_every: int = 12
     #: A client that asks for the same file within this time is the same arrival.
@@ -55,11 +51,8 @@ class HistoryTuning:
     charts_kept: int = 16
     #: Seconds between two samples.
     sample_s: float = 5.0
-
-    @property
-    def moments(self) -> int:
-        """How many samples are in memory."""
-        return round(self.recent_s / self.sample_s) + 1
+    #: A page waits for this time at most for a database that hangs. An hour is read in 0.07 s.
+    read_s: float = 3.0
 
 
 _TUNING = HistoryTuning()
@@ -125,62 +118,6 @@ class Sampler:
         return int(max(0, self._vitals.figures()[total] - self._last[1][total]))
 
 
-class Recent:
-    """Samples of the last `kept_s` seconds, `most` at most. Pure."""
-
-    def __init__(self, kept_s: float, most: int) -> None:
-        self._kept_s = kept_s
-        self._moments: deque[tuple[float, Mapping[str, float]]] = deque(maxlen=most)
-        self.whole = False
-
-    def add(self, at_s: float, values: Mapping[str, float]) -> None:
-        """One sample of every series."""
-        self._moments.append((at_s, values))
-        while self._moments[0][0] < at_s - self._kept_s:
-            self._moments.popleft()
-
-    def complete(self, earlier: Iterable[SampleRecord]) -> None:
-        """Add the samples of an earlier run, which makes the hour `whole`."""
-        own_s = self._moments[0][0] if self._moments else float("inf")
-        before: dict[float, dict[str, float]] = {}
-        for sample in earlier:
-            if sample.at_s < own_s:
-                before.setdefault(sample.at_s, {})[sample.series] = sample.mean
-        for at_s in sorted(before, reverse=True):
-            if len(self._moments) == self._moments.maxlen:
-                break
-            self._moments.appendleft((at_s, before[at_s]))
-        self.whole = True
-
-    def reaches(self, since_s: float, until_s: float) -> bool:
-        """Whether memory has all samples of this period."""
-        newest_s = self._moments[-1][0] if self._moments else until_s
-        return self.whole and since_s >= newest_s - self._kept_s - _TUNING.sample_s
-
-    def binned(
-        self, series: Sequence[str], since_s: float, until_s: float, points: int, least_s: float
-    ) -> tuple[list[float], dict[str, list[float | None]]]:
-        """Means on one axis of about `points` equal steps of at least `least_s` seconds.
-
-        A step without a value is None.
-        """
-        width_s = max((until_s - since_s) / points, least_s)
-        steps = max(1, round((until_s - since_s) / width_s))
-        axis = [since_s + (step + 0.5) * width_s for step in range(steps)]
-        bins: list[list[Mapping[str, float]]] = [[] for _ in range(steps)]
-        for at_s, values in self._moments:
-            # The same rounding as in the database.
-            step = math.floor((at_s - since_s) / width_s)
-            if 0 <= step < steps and at_s < until_s:
-                bins[step].append(values)
-        return axis, {name: [_mean(one, name) for one in bins] for name in series}
-
-
-def _mean(moments: Sequence[Mapping[str, float]], name: str) -> float | None:
-    known = [values[name] for values in moments if name in values]
-    return sum(known) / len(known) if known else None
-
-
 class Arrivals:
     """First requests for large files, until they are written."""
 
@@ -228,6 +165,7 @@ class History:
         arrivals: Arrivals,
         kept_s: float,
     ) -> None:
+        self._reactor: Any = reactor
         self._now = now
         self._store = store
         self._vitals = vitals
@@ -241,22 +179,11 @@ class History:
             _TUNING.charts_kept
         )
         self._thin = random.Random(0)
-        self.recent = Recent(_TUNING.recent_s, _TUNING.moments)
 
     def start(self) -> None:
-        """Begin to sample, and read the last hour of an earlier run."""
+        """Begin to sample."""
         self._timer.start()
         self._sample()
-        until_s = self._now()
-        since_s, most = until_s - _TUNING.recent_s, _TUNING.moments * len(RECORDED)
-
-        def ill(_fault: Failure) -> None:
-            # The store logs the fault; charts begin with this run.
-            self.recent.complete(())
-
-        self._store.read(
-            lambda connection: read_samples(connection, RECORDED, RAW, since_s, until_s, most)
-        ).addCallbacks(self.recent.complete, ill)
 
     def stop(self) -> None:
         """Stop sampling, and write the last counts."""
@@ -280,15 +207,14 @@ class History:
         return found
 
     async def read(self, since_s: float, until_s: float, points: int) -> Series:
-        """All series on about `points` steps; only those in memory if the database fails."""
-        axis, found = self.recent.binned(RECORDED, since_s, until_s, points, _TUNING.sample_s)
-        if not self.recent.reaches(since_s, until_s):
-            try:
-                axis, found = await self._store.read(
-                    lambda connection: read_binned(connection, RECORDED, since_s, until_s, points)
-                )
-            except Exception as fault:  # noqa: BLE001 - any fault of a database
-                log.warn("The history cannot be read: {fault}", fault=str(fault))
+        """All series on about `points` steps; empty if the database fails."""
+        try:
+            axis, found = await self._store.read(
+                lambda connection: read_binned(connection, RECORDED, since_s, until_s, points)
+            ).addTimeout(_TUNING.read_s, self._reactor)
+        except Exception as fault:  # noqa: BLE001 - any fault of a database
+            log.warn("The history cannot be read: {fault}", fault=str(fault))
+            return Series((), dict.fromkeys(RECORDED, ()))
         return Series(tuple(axis), {name: tuple(values) for name, values in found.items()})
 
     def program_of(self, client: str, file: str) -> str:
@@ -331,7 +257,6 @@ class History:
     def _sample(self) -> None:
         now = self._now()
         values = self._sampler.look(now)
-        self.recent.add(now, values)
         samples = [SampleRecord(now, series, value, value) for series, value in values.items()]
         self._store.note(lambda connection: write_samples(connection, samples))
         arrivals = self._arrivals.take()

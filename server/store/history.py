@@ -68,29 +68,6 @@ def _condense(connection: Connection, fine: int, coarse: int, now: float) -> Non
     )
 
 
-def read_samples(
-    connection: Connection,
-    series: Sequence[str],
-    resolution_s: int,
-    since_s: float,
-    until_s: float,
-    most: int,
-) -> list[SampleRecord]:
-    """The newest `most` samples of one resolution in [`since_s`, `until_s`), newest first."""
-    query = (
-        select(HISTORY.c.at_s, HISTORY.c.series, HISTORY.c.mean, HISTORY.c.peak)
-        .where(
-            HISTORY.c.resolution_s == resolution_s,
-            HISTORY.c.series.in_(list(series)),
-            HISTORY.c.at_s >= since_s,
-            HISTORY.c.at_s < until_s,
-        )
-        .order_by(HISTORY.c.at_s.desc())
-        .limit(most)
-    )
-    return [SampleRecord(*row) for row in connection.execute(query)]
-
-
 def read_binned(
     connection: Connection, series: Sequence[str], since_s: float, until_s: float, points: int
 ) -> tuple[list[float], dict[str, list[float | None]]]:
@@ -100,7 +77,9 @@ def read_binned(
     week costs no more than an hour.
     """
     wished_s = (until_s - since_s) / points
-    finest = next((r for r, kept_s in KEPT_S.items() if until_s - since_s <= kept_s), HOUR)
+    # A span of an hour may be longer by a rounding of its ends.
+    span_s = round(until_s - since_s)
+    finest = next((r for r, kept_s in KEPT_S.items() if span_s <= kept_s), HOUR)
     coarsest = max((r for r in KEPT_S if finest <= r <= 2 * wished_s), default=finest)
     width_s = max(wished_s, float(coarsest) or 5.0)
     steps = max(1, round((until_s - since_s) / width_s))
