@@ -264,8 +264,8 @@ def test_a_client_that_hears_nothing_takes_the_file_by_unicast(
 _DEAF = """
 import sys
 sys.argv[0] = "tidegate"
-import tidegate.client.multicast.batch as batch
-batch.BatchReader.read = lambda self: []
+import tidegate.client.multicast.socket as socket
+socket.GroupSocket.read = lambda self: []
 import tidegate
 tidegate.main()
 """

@@ -6,7 +6,6 @@ import errno
 import json
 import random
 import select
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from twisted.internet.task import Clock
 
 from bench.shared.ports import free_port
 from tests.installed import PYTHON
-from tidegate.client.multicast.batch import BatchReader
 from tidegate.client.multicast.socket import GroupSocket
 from tidegate.client.net.errors import LocalProblem
 from tidegate.protocol.errors import ProtocolError
@@ -124,27 +122,6 @@ def test_without_an_interface_the_one_towards_the_sender_is_taken() -> None:
 def test_a_group_that_cannot_be_joined_is_a_sentence() -> None:
     with pytest.raises(LocalProblem, match=r"cannot join the multicast group 239\.255\.77\.77"):
         GroupSocket(offer(free_port()), "203.0.113.9")
-
-
-def test_reads_are_single_where_recvmmsg_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    left.setblocking(False)
-    reader = BatchReader(left.fileno(), left.recv_into)
-    right.send(b"one")
-    right.send(b"two")
-    assert [bytes(one) for one in reader.read()] == [b"one", b"two"]
-    assert reader.read() == []
-    monkeypatch.setattr(reader, "_call", lambda *words: -1)
-    monkeypatch.setattr("ctypes.get_errno", lambda: errno.ENOSYS)
-    right.send(b"three")
-    right.send(b"four")
-    assert [bytes(one) for one in reader.read()] == [b"three"]
-    assert [bytes(one) for one in reader.read()] == [b"four"]
-    assert reader.read() == []
-    left.close()
-    right.close()
-    with pytest.raises(OSError, match="Bad file"):
-        BatchReader(left.fileno(), left.recv_into).read()
 
 
 def test_the_mtu_of_the_interface_is_read_before_anything_is_sent() -> None:

@@ -16,7 +16,6 @@ import struct
 
 from ...protocol.session import Offer
 from ..net.errors import LocalProblem
-from .batch import BatchReader
 
 _TIMESPEC = struct.Struct("@ll")
 
@@ -66,10 +65,19 @@ class GroupSocket:
             ) from error
         with contextlib.suppress(OSError):
             self._socket.setsockopt(Linux.SOL_UDP, Linux.UDP_GRO, 1)
-        self.read = BatchReader(self._socket.fileno(), self._socket.recv_into).read
+        # A read with GRO gives 64 KiB at most.
+        self._slots = [memoryview(bytearray(1 << 16)) for _ in range(32)]
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    def read(self) -> list[memoryview]:
+        """The datagrams that are there, valid until the next call. Raises OSError."""
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            for slot in self._slots:
+                found.append(slot[: self._socket.recv_into(slot)])
+        return found
 
     def close(self) -> None:
         """Leaves the group; harmless when closed."""
