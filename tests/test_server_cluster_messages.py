@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.error import ConnectError
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 
+from tidegate.server.app.meeting import Meeting, MeetingEndpoint, write_meeting
 from tidegate.server.cluster import messages as cluster
+from tidegate.server.cluster.link import LinkFactory, Peer
 from tidegate.server.cluster.messages import (
     BadFrame,
     BodyState,
@@ -148,3 +153,22 @@ def test_an_older_peer_leaves_fields_out() -> None:
 def test_a_frame_that_is_none_is_refused_in_one_sentence(frame: bytes) -> None:
     with pytest.raises(BadFrame, match=r"\.$"):
         decode_from_node(frame)
+
+
+def test_a_leader_of_another_version_is_left_alone_until_another_one_leads(tmp_path: Path) -> None:
+    # A leader whose terms had other fields was connected to ten times a second.
+    reactor = MemoryReactorClock()
+    endpoint = MeetingEndpoint(reactor, tmp_path, tmp_path / "socket", lambda: 0.0)
+    ignored = Peer(lambda link: None, lambda link, messages: None, lambda link: None)
+    links = LinkFactory(reactor, decode_from_leader, ignored, unread=endpoint.leave_leader)
+    write_meeting(tmp_path, Meeting(1, "", 0, ()))
+    link = links.buildProtocol(None)
+    link.makeConnection(StringTransport())
+    link.stringReceived(msgspec.msgpack.encode([["terms", 1, True, b"", None, True, True]]))
+    assert link.transport.disconnecting
+    refused: list[Any] = []
+    endpoint.connect(links).addErrback(lambda failure: refused.append(failure.type))
+    assert (refused, reactor.unixClients) == ([ConnectError], [])
+    write_meeting(tmp_path, Meeting(2, "", 0, ()))
+    endpoint.connect(links)
+    assert len(reactor.unixClients) == 1

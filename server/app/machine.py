@@ -279,7 +279,9 @@ class Machine:
             relay = RemoteAdmission(self._reactor, hello, home)
             relay.begin()
             self._follower = relay
-            links = LinkFactory(self._reactor, decode_from_leader, relay.peer)
+            links = LinkFactory(
+                self._reactor, decode_from_leader, relay.peer, unread=endpoint.leave_leader
+            )
             self._relay = keep_connected(self._reactor, endpoint, links)
             self._relay.startService()
             if self._opened_admin is not None:

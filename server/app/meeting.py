@@ -67,6 +67,8 @@ class MeetingEndpoint:
         self._meeting: Meeting | None = None
         self._socket = socket
         self._wall = wall
+        #: The leader of this epoch runs another version of the program.
+        self._foreign_epoch = 0
 
     @property
     def epoch(self) -> int:
@@ -74,9 +76,13 @@ class MeetingEndpoint:
         found = self._read()
         return found.epoch if found is not None else 0
 
+    def leave_leader(self) -> None:
+        """Connect to the next leader only: messages of the present one cannot be read."""
+        self._foreign_epoch = self.epoch
+
     def connect(self, factory: Any) -> Any:
         found = self._read()
-        if found is None:
+        if found is None or found.epoch == self._foreign_epoch:
             return fail(ConnectError("nobody leads as yet"))  # type: ignore[no-untyped-call]
         if not found.host:
             near: Any = UNIXClientEndpoint

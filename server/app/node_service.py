@@ -64,11 +64,11 @@ class NodeService:
         self.pacer = Pacer(reactor, config.bandwidth, fleet.common_line())
         near: Any = UNIXClientEndpoint
         place: Any = near(reactor, str(fleet.socket))
-        machine, epoch = "", lambda: 0
+        machine, epoch, unread = "", lambda: 0, lambda: None
         if config.cluster is not None:
             machine = machine_name(config.state)
             place = MeetingEndpoint(reactor, config.state, fleet.socket, time.time)
-            name, epoch = f"{machine}/{name}", lambda: place.epoch
+            name, epoch, unread = f"{machine}/{name}", lambda: place.epoch, place.leave_leader
         answers = UnarrivedAnswers()
         self.admission = RemoteAdmission(
             reactor,
@@ -114,7 +114,7 @@ class NodeService:
             processes=len(fleet.names),
             per_address=fleet.common_counts(),
         )
-        links = LinkFactory(reactor, decode_from_leader, self.admission.peer)
+        links = LinkFactory(reactor, decode_from_leader, self.admission.peer, unread=unread)
         link = keep_connected(reactor, place, links)
         self._parts = InOrder(
             [

@@ -64,11 +64,13 @@ class Link(Int32StringReceiver, Generic[Received]):
         decode: Callable[[bytes], list[Received]],
         peer: Peer[Received],
         silent: SilentConnections | None = None,
+        unread: Callable[[], None] = lambda: None,
     ) -> None:
         self._reactor = reactor
         self._decode = decode
         self._peer = peer
         self._silent = silent
+        self._unread = unread
         self._out: list[FromNode | FromLeader] = []
         self._flush_soon: Any = None
         self.open = False
@@ -110,7 +112,12 @@ class Link(Int32StringReceiver, Generic[Received]):
         try:
             messages = self._decode(string)
         except BadFrame as fault:
-            _log.error("A connection of the cluster is cut: {fault}", fault=fault)
+            _log.error(
+                "A connection of the cluster is cut: {fault} If its other end runs another version "
+                "of Tidegate, upgrade that machine.",
+                fault=fault,
+            )
+            self._unread()
             self.drop()
             return
         if self._silent is not None:
@@ -131,7 +138,10 @@ class Link(Int32StringReceiver, Generic[Received]):
 
 
 class LinkFactory(protocol.Factory, Generic[Received]):
-    """Builds links that report to `peer`, later ones to another; at a `door` strangers may come."""
+    """Builds links that report to `peer`, later ones to another; at a `door` strangers may come.
+
+    `unread` is called when a frame of the other side cannot be read.
+    """
 
     noisy = False
 
@@ -142,14 +152,16 @@ class LinkFactory(protocol.Factory, Generic[Received]):
         peer: Peer[Received],
         *,
         door: bool = False,
+        unread: Callable[[], None] = lambda: None,
     ) -> None:
         self._reactor = reactor
         self._decode = decode
+        self._unread = unread
         self.peer = peer
         self._silent = SilentConnections(reactor) if door else None
 
     def buildProtocol(self, addr: Any) -> Link[Received]:
-        return Link(self._reactor, self._decode, self.peer, self._silent)
+        return Link(self._reactor, self._decode, self.peer, self._silent, self._unread)
 
 
 def keep_connected(reactor: Reactor, endpoint: Any, links: LinkFactory[Any]) -> ClientService:
