@@ -136,8 +136,8 @@ class PolicySettings(BaseModel):
         36,
         ge=1,
         le=1_000_000,
-        description="Downloads that may run at once, the reserved ones included. With fair "
-        "and adaptive the link decides, up to slots_max.",
+        description="How many downloads may run at once, the reserved ones included. Under fair "
+        "the line decides instead, up to `slots_max`.",
         json_schema_extra=_about("slots"),
     )
     reserve_small: int = Field(
@@ -151,8 +151,7 @@ class PolicySettings(BaseModel):
         4096,
         ge=1,
         le=1_000_000,
-        description="The most downloads at once (running or paused) when the policy adapts the "
-        "number of slots to the link.",
+        description="Where the line decides, no more than this many downloads run or are paused.",
         json_schema_extra=_about("slots"),
     )
     small_below_bytes: int = Field(
@@ -200,44 +199,44 @@ class PolicySettings(BaseModel):
         15.0,
         gt=0.0,
         le=86_400.0,
-        description="Come-back time when every slot is busy and no ticket is given.",
+        description="Clients that get no ticket are told to come back after this.",
         json_schema_extra=_about("s"),
     )
     come_back_s: float | None = Field(
         None,
         gt=0.0,
         le=86_400.0,
-        description="Fixed come-back time for large downloads; empty: the estimated time of "
-        "their turn (Reserve, which has no turns, then uses busy_retry_s).",
+        description="Clients that wait for a large file are told to come back after this. None: at "
+        "the time of their turn (reserve, which has no turns, then uses `busy_retry_s`).",
         json_schema_extra=_about("s"),
     )
     retry_min_s: float = Field(
         2.0,
         gt=0.0,
         le=3_600.0,
-        description="Shortest estimated come-back time.",
+        description="No client is asked to come back sooner than this.",
         json_schema_extra=_about("s"),
     )
     retry_max_s: float = Field(
         300.0,
         gt=0.0,
         le=86_400.0,
-        description="Longest estimated come-back time; a longer wait is told in several visits.",
+        description="A longer wait is told in several visits.",
         json_schema_extra=_about("s"),
     )
     retry_jitter: float = Field(
         0.05,
         ge=0.0,
         le=1.0,
-        description="Come-back times are lengthened at random by up to this part of themselves, "
-        "so that clients told together do not return together.",
+        description="Come-back times are lengthened at random by up to this part, so that clients "
+        "do not return together.",
         json_schema_extra=_about("fraction"),
     )
     ready_list: int | None = Field(
         None,
         ge=1,
         le=1_000_000,
-        description="Tickets that may start as soon as a slot is free; empty: as many as there "
+        description="This many tickets may start as soon as a slot is free. None: as many as there "
         "are slots for large downloads, and those whose turn comes within `retry_min_s`. Grown by "
         "1 / (1 - no-shows).",
         json_schema_extra=_about("tickets"),
@@ -247,57 +246,57 @@ class PolicySettings(BaseModel):
         gt=0.0,
         le=3_600.0,
         description="While slots stay free although tickets wait, the ready list grows by a "
-        "quarter each time this long has passed; it shrinks back as the slots fill.",
+        "quarter each time this has passed. It shrinks back as the slots fill.",
         json_schema_extra=_about("s"),
     )
     ticket_ttl_s: float = Field(
         45.0,
         gt=0.0,
         le=86_400.0,
-        description="How long a ready ticket stays good, counted from the promised return.",
+        description="A client whose turn has come keeps it for this long after the told time.",
         json_schema_extra=_about("s"),
     )
     tickets_per_client: int = Field(
         32,
         ge=1,
         le=100_000,
-        description="Waiting tickets that one client may hold, one a file.",
+        description="One client may wait for this many files at once.",
         json_schema_extra=_about("tickets"),
     )
     tickets_max: int = Field(
         2_000_000,
         ge=1,
         le=100_000_000,
-        description="Waiting tickets in all; beyond, clients are asked to come back without one.",
+        description="Waiting tickets in all. Further clients have no place, and come back.",
         json_schema_extra=_about("tickets"),
     )
     early_polls_free: int = Field(
         2,
         ge=0,
         le=1_000,
-        description="Visits before the promised return that are forgiven for each ticket.",
+        description="This many visits of a ticket before the told time have no effect.",
         json_schema_extra=_about("count"),
     )
     early_tolerance_s: float = Field(
         1.0,
         ge=0.0,
         le=60.0,
-        description="A visit this much before the promised return still counts as on time.",
+        description="A visit this much before the told time counts as on time.",
         json_schema_extra=_about("s"),
     )
     early_penalty_s: float = Field(
         1.0,
         ge=0.0,
         le=3_600.0,
-        description="Each further early visit moves the promised return, and later ones of the "
-        "same ticket, by this.",
+        description="Each further early visit moves the told time, and later ones of the same "
+        "ticket, by this.",
         json_schema_extra=_about("s"),
     )
     early_penalty_max_s: float = Field(
         15.0,
         ge=0.0,
         le=86_400.0,
-        description="All early visits together move one promised return by no more than this.",
+        description="Early visits move one told time by no more than this.",
         json_schema_extra=_about("s"),
     )
     early_answer_s: float = Field(
@@ -312,15 +311,16 @@ class PolicySettings(BaseModel):
     class_weights: dict[str, Annotated[float, Field(ge=0.01, le=1_000.0)]] = Field(
         default={"silver": 2.0, "gold": 4.0},
         max_length=64,
-        description="Priority classes: a class with weight 4 enters the queue at a quarter of "
-        "its length.",
+        description="Priority classes: a pass of a class with weight 4 enters the queue at a "
+        "quarter of its length.",
         json_schema_extra=_about("ratio"),
     )
     bandwidth_bytes_s: float | None = Field(
         None,
         gt=0.0,
         le=1e12,
-        description="What the line carries at most; what it really carries is found.",
+        description="What the line carries at most, such as 40Mbit. None: the server finds it by "
+        "measuring.",
         json_schema_extra=_about("bytes/s"),
     )
 
