@@ -7,10 +7,11 @@ name. The server shows this table there.
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
+
+import msgspec
 
 BASE = "/-/problems/"
 MEDIA_TYPE = "application/problem+json"
@@ -130,8 +131,7 @@ def type_of(code: str) -> str:
     return BASE + code
 
 
-#: `json.dumps` makes an encoder for each document.
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = msgspec.json.Encoder().encode
 
 
 def document(status: int, code: str, detail: str, **members: Any) -> bytes:
@@ -143,7 +143,7 @@ def document(status: int, code: str, detail: str, **members: Any) -> bytes:
         "detail": detail,
         **members,
     }
-    return _encode(found).encode("ascii") + b"\n"
+    return _encode(found) + b"\n"
 
 
 def _phrase(status: int) -> str:

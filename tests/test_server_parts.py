@@ -18,7 +18,6 @@ from twisted.logger import capturedLogs, formatEvent
 
 from tests.fakes import representation
 from tidegate.policies.contract import Estimate, Wait
-from tidegate.protocol import problems
 from tidegate.protocol.errors import BadToken
 from tidegate.protocol.manifest import Source
 from tidegate.protocol.ticket import KeyRing, Ticket
@@ -31,9 +30,6 @@ from tidegate.server.admission.responses import (
     RetryResponder,
     Wording,
     Words,
-    document_of,
-    sentence,
-    tenths_up,
 )
 from tidegate.server.admission.rules import NOTHING, Rule, RuleBook, Verdict
 from tidegate.server.app.cli.serve import make_sample
@@ -263,34 +259,6 @@ def test_the_page_says_when_it_starts_at_the_latest() -> None:
     )
     assert "about 5\N{NO-BREAK SPACE}min" in page
     assert "very likely within 7\N{NO-BREAK SPACE}min" in page, "6 min 40 s are not within 6"
-
-
-@given(
-    st.integers(1, 1 << 40),
-    st.floats(0.0, 1e7),
-    st.floats(0.0, 1e7),
-    st.floats(0.0, 1e7),
-    st.booleans(),
-    st.booleans(),
-)
-def test_a_filled_document_is_the_one_that_would_be_written(
-    place: int, again_s: float, expected_s: float, p90_s: float, ready: bool, closed: bool
-) -> None:
-    done = Estimate(expected_s + 7.0, p90_s + 9.0)
-    wait = Wait(again_s, 1, place, ready, Estimate(expected_s, p90_s, done))
-    notice = Notice("/a%20b.iso", 5, wait, "t2.k1.AAAA-_.BBBB", closed=closed)
-    members = {
-        "place": place,
-        "expected_wait_s": round(expected_s, 1),
-        "p90_wait_s": tenths_up(p90_s),
-        "expected_done_s": round(done.expected_s, 1),
-        "p90_done_s": tenths_up(done.p90_s),
-        "retry_after_s": notice.retry_after_s,
-        "ticket": notice.token,
-        "queue_status": notice.status,
-    }
-    code = "closed" if closed else "waiting"
-    assert document_of(notice) == problems.document(503, code, sentence(notice), **members)
 
 
 def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:

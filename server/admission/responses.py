@@ -511,26 +511,12 @@ def tenths_up(bound_s: float) -> float:
 def document_of(notice: Notice) -> bytes:
     """The problem document of a waiting answer (PROTOCOL.md, "Waiting")."""
     wait = notice.wait
-    estimate, opens = wait.estimate, notice.opens_s is not None or notice.entry
+    estimate = wait.estimate
     done = estimate.done if estimate else None
-    placed = notice.token and wait.place is not None and not (notice.closed or opens)
-    if placed and estimate is not None and done is not None:
-        text = _WAITING % {
-            "detail": sentence(notice),
-            "place": wait.place,
-            "expected": round(estimate.expected_s, 1),
-            "p90": tenths_up(estimate.p90_s),
-            "done": round(done.expected_s, 1),
-            "done_p90": tenths_up(done.p90_s),
-            "again": notice.retry_after_s,
-            "ticket": notice.token,
-            "status": notice.status,
-        }
-        return text.encode("ascii")
     members = {
         "place": wait.place,
-        "expected_wait_s": round(wait.estimate.expected_s, 1) if wait.estimate else None,
-        "p90_wait_s": tenths_up(wait.estimate.p90_s) if wait.estimate else None,
+        "expected_wait_s": round(estimate.expected_s, 1) if estimate else None,
+        "p90_wait_s": tenths_up(estimate.p90_s) if estimate else None,
         "expected_done_s": round(done.expected_s, 1) if done else None,
         "p90_done_s": tenths_up(done.p90_s) if done else None,
         "retry_after_s": notice.retry_after_s,
@@ -543,30 +529,6 @@ def document_of(notice: Notice) -> bytes:
     return problems.document(
         503, "closed" if notice.closed else "waiting", sentence(notice), **present
     )
-
-
-def _waiting_form() -> str:
-    """The document of nearly all who wait, with blanks for what differs from poll to poll.
-
-    Nothing that fills them has to be escaped in JSON.
-    """
-    whole = problems.document(
-        503,
-        "waiting",
-        "%(detail)s",
-        place="%(place)d",
-        expected_wait_s="%(expected)r",
-        p90_wait_s="%(p90)r",
-        expected_done_s="%(done)r",
-        p90_done_s="%(done_p90)r",
-        retry_after_s="%(again)d",
-        ticket="%(ticket)s",
-        queue_status="%(status)s",
-    )
-    return re.sub(r'"(%\(\w+\)[dr])"', r"\1", whole.decode("ascii"))
-
-
-_WAITING = _waiting_form()
 
 
 def _state(notice: Notice) -> str:
