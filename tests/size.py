@@ -62,8 +62,7 @@ FEATURES: Mapping[str, str] = {
     "torrents and peers": "server/torrent/ client/peers/ client/fetch/peer_join.py bench/peers.py",
     "accounts": "server/accounts/",
     "OIDC logins": "server/accounts/oidc server/admin/oidc_login.py",
-    "RaptorQ": "protocol/fec_raptorq.py server/multicast/repair_maker.py "
-    "server/multicast/repair_process.py server/multicast/fec_choice.py",
+    "RaptorQ": "protocol/fec_raptorq.py server/multicast/fec_choice.py",
     "settings and process": "server/ protocol/",
 }
 

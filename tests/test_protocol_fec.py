@@ -108,7 +108,7 @@ def test_repair_symbols_do_not_depend_on_how_they_are_asked_for():
 
 def test_layout_cuts_every_byte_once():
     layout = BlockLayout(10_000_001, 1424, block_symbols_for(1424))
-    assert layout.block_symbols == 736
+    assert layout.block_symbols == 368
     assert sum(layout.length(b) for b in range(layout.blocks)) == 10_000_001
     assert layout.k(layout.blocks - 1) * 1424 >= layout.length(layout.blocks - 1)
     assert BlockLayout(0, 1424, 736).blocks == 0

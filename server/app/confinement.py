@@ -123,7 +123,7 @@ def needs_of(config: ServerConfig, *, several: bool, asks: bool = False) -> Need
     log_socket = config.access_log is not None and (
         config.access_log in ("journal", "syslog") or config.access_log.startswith("syslog:/")
     )
-    helped = config.admin != "off" or config.multicast.enabled or config.torrent.enabled
+    helped = config.admin != "off" or config.torrent.enabled
     return Needs(
         listens=frozenset(listens),
         connects=connects,
@@ -154,13 +154,6 @@ def writable(config: ServerConfig) -> list[Writable]:
         for place in (*config.listen, *([config.gate.report] if config.gate.enabled else []))
         if place.startswith("unix:")
     ]
-    # Another process computes parity over a file in memory.
-    found.append(
-        Writable(
-            Path("/dev/shm"),
-            _Right.WRITE_FILE | _Right.MAKE_REGULAR | _Right.REMOVE_FILE | _Right.TRUNCATE,
-        )
-    )
     found.append(Writable(Path("/dev/null"), _Right.WRITE_FILE))
     return found
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ...protocol.fec import BlockLayout, Scheme
 from ...protocol.packet import PacketFlag
@@ -41,8 +41,7 @@ class Carousel:
     """The schedule of one session for one object.
 
     `now` must not run backwards. After each call, call `next_step` until it returns None, and again
-    at `wake_at`. `ready(block, first, count)` returns how many of those repair symbols exist; it
-    may start making the others.
+    at `wake_at`.
     """
 
     def __init__(
@@ -51,12 +50,10 @@ class Carousel:
         scheme: Scheme,
         settings: CarouselSettings,
         now: float,
-        ready: Callable[[int, int, int], int] = lambda block, first, count: count,
     ) -> None:
         self._layout = layout
         self._scheme = scheme
         self._settings = settings
-        self._ready = ready
         #: Read-only for others: they join, report and are sent away by the carousel.
         self.receivers = Receivers(settings, now)
         self.phase = Phase.GATHER
@@ -223,7 +220,6 @@ class Carousel:
                 self._sent_symbols += len(run.symbols)
                 return run
             if self._wants:
-                # A fallback: `SymbolSource.made` reports symbols when they are ready.
                 self.wake_at = now + 0.01
                 return None
             self._end_pass(now)
@@ -291,7 +287,7 @@ class Carousel:
                 if block in other.repairs:
                     other.repairs[block].add_sent(repair, symbols, self._sequence, k)
                 return Run(self.pass_number, block, k, symbols, until=until)
-            # Its symbols are being made, or there are none.
+            # There are none, or it has had enough.
             wants.drop_first(again=repair.goal > repair.sent and self._may_go_on(wants))
         return None
 
@@ -328,26 +324,13 @@ class Carousel:
             self._out = max(self._out, block + 1)
         if stop == end and self._ended.add(block, now) and block < self._layout.blocks - 1:
             self._predict(block, sure=True)
-        if first == 0:
-            self._prepare(block, k)
         return Run(self.pass_number, block, k, range(first, stop), until=end)
-
-    def _prepare(self, block: int, k: int) -> None:
-        """Start making the repair symbols that this block will probably need."""
-        loss = self.receivers.worst_loss()
-        if self._predicts and (at_least(k, loss) or block >= self._layout.blocks - 2):
-            count = surely_enough(k, loss, self.receivers.on_time)
-            if count:
-                self._ready(block, k, count)
 
     def _repair_symbols(self, block: int, repair: Repair, limit: int) -> Sequence[int]:
         if not self._scheme.counts:
             return repair.named_next(limit, self._sequence)
         k = self._layout.k(block)
         start, ring = self._parity_end(k), k + self._scheme.max_repair(k)
-        first, count = repair.next_fresh(k, start, ring)
-        if first >= k and count:
-            limit = min(limit, self._ready(block, first, count))
         return repair.fresh(limit, k, start, ring, self._sequence)
 
     def _parity_end(self, k: int) -> int:

@@ -19,7 +19,7 @@ from ..http.proxies import prefixes_of
 from .carousel import Carousel
 from .rate import RateControl
 from .schedule_steps import CarouselSettings, Phase
-from .symbols import Maker, ObjectChanged, SymbolSource
+from .symbols import ObjectChanged, SymbolSource
 from .transmitter import Framer, Sender, Transmitter
 
 
@@ -113,7 +113,6 @@ class LiveSession:
         ended: Callable[[LiveSession, str], None],
         *,
         charge: Callable[[int], None] = lambda size: None,
-        maker: Maker | None = None,
         complete: Callable[[LiveSession], None] = lambda session: None,
     ) -> None:
         self.id = session_id
@@ -134,8 +133,8 @@ class LiveSession:
         self._repaired: dict[str, tuple[float, int]] = {}
         self.layout = content.layout
         scheme = scheme_for(fec)
-        source = SymbolSource(self.layout, scheme, self._pread, maker)
-        self.carousel = Carousel(self.layout, scheme, settings, reactor.seconds(), source.ready)
+        source = SymbolSource(self.layout, scheme, self._pread)
+        self.carousel = Carousel(self.layout, scheme, settings, reactor.seconds())
         self._ended = ended
         self._complete = complete
         self.transmitter = Transmitter(
@@ -150,7 +149,6 @@ class LiveSession:
             extra_overhead_bytes=20 if place.family == "6" else 0,
             charge=charge,
         )
-        source.made = self.transmitter.poke
 
     def start(self) -> None:
         """Start the transmitter. The carousel decides when pass 0 starts."""

@@ -116,21 +116,15 @@ class Repair:
             return math.ceil(expected + math.sqrt(expected))
         return math.ceil(expected) if self.rounds > 1 else round(expected)
 
-    def next_fresh(self, k: int, start: int, ring: int) -> tuple[int, int]:
-        """The next symbol in the ring of source and repair, and how many up to the ring's end."""
-        count = max(0, self.goal - self.sent)
-        if self.again is not None:
-            return self.again, min(count, k - self.again)
-        first = (self.cursor if self.cursor is not None else start) % ring
-        return first, min(count, ring - first)
-
     def fresh(self, limit: int, k: int, start: int, ring: int, sequence: int) -> Sequence[int]:
         """Take at most `limit` next symbols, which are sent from datagram `sequence` on.
 
         The ring of source and repair starts at `start`: the symbols sent longest ago come next.
         """
-        first, count = self.next_fresh(k, start, ring)
-        count = min(limit, count)
+        first, end = self.again, k
+        if first is None:
+            first, end = (self.cursor if self.cursor is not None else start) % ring, ring
+        count = min(limit, self.goal - self.sent, end - first)
         if count <= 0:
             return ()
         if self.again is not None:

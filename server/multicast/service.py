@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...protocol.fec import available_schemes
 from ..admission.gate import Gate
 from ..admission.rules import NOTHING, Verdict
 from ..files.site import Site
@@ -17,7 +16,6 @@ from ..http.clock import Reactor
 from ..http.request import Request
 from .blocks import BlockHashes
 from .demand import DemandDetector, DemandSettings
-from .repair_maker import RepairMaker
 from .routes import METHODS, PREFIX, MulticastRoutes
 from .schedule import ScheduleWatch
 from .sessions import Sessions
@@ -46,8 +44,6 @@ class MulticastSender:
                 settings.hold_share / settings.rate,
             )
         )
-        raptorq = settings.fec in ("auto", "raptorq") and "raptorq" in available_schemes()
-        self.maker = RepairMaker(reactor) if raptorq else None
         self.sessions = Sessions(
             reactor,
             settings,
@@ -56,7 +52,6 @@ class MulticastSender:
             lambda session, reason: hot.ended(
                 session.object_key, session.id, never_began=session.waiting
             ),
-            self.maker,
         )
 
     def hurry(self, request: Request) -> float | None:
@@ -77,7 +72,6 @@ class MulticastRoom:
         pool: Any,
     ) -> None:
         self._gate = gate
-        self._maker = sender.maker
         self.sessions = sender.sessions
         hot, hashes = sender.hot, BlockHashes(reactor, pool)
         self.switch = MulticastSwitch(
@@ -91,16 +85,12 @@ class MulticastRoom:
 
     def start(self) -> None:
         """Start watching the schedule."""
-        if self._maker is not None:
-            self._maker.start()
         self.schedule.start()
 
     def close(self) -> None:
         """End all sessions, and pass held requests on."""
         self.schedule.stop()
         self.switch.close()
-        if self._maker is not None:
-            self._maker.close()
 
     def _eligible(self, request: Request, rep: Representation) -> bool:
         """Whether the file is open to all clients: the gate decides on all other requests."""

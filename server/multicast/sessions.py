@@ -23,7 +23,6 @@ from .live import LiveSession, SentContent, SessionPlace
 from .rate import RateControl, shares
 from .schedule_steps import CarouselSettings
 from .settings import MulticastSettings
-from .symbols import Maker
 from .udp import GroupSender, find_interface, interface_mtu, is_wireless
 
 
@@ -56,7 +55,6 @@ class Sessions:
     """The sessions of one server.
 
     `charge(bytes)` is called for all bytes sent, `ended(session, reason)` at the end of a session.
-    `maker` makes repair symbols in another process; None: they are made here.
     """
 
     log = Logger()
@@ -68,7 +66,6 @@ class Sessions:
         rng: random.Random,
         charge: Callable[[int], None] = lambda size: None,
         ended: Callable[[LiveSession, str], None] = lambda session, reason: None,
-        maker: Maker | None = None,
     ) -> None:
         self._reactor = reactor
         self.settings = settings
@@ -85,7 +82,6 @@ class Sessions:
         self._lingering: OrderedDict[int, LiveSession] = OrderedDict()
         #: The codes that this server can send, best first.
         self.schemes = available_schemes()
-        self._maker = maker
         self._tell_end = ended
         self.closed = False
         self._look: Any = None
@@ -231,7 +227,6 @@ class Sessions:
             settings,
             self._ended,
             charge=self._sent,
-            maker=self._maker,
             complete=self._complete,
         )
         self._running[session.id] = session

@@ -1,15 +1,12 @@
 """The payloads of an object: reads blocks, makes and caches repair symbols. No socket, no clock.
 
-To make repair for a 1 MiB block takes 10 ms. If there is a `Maker` (another process), it makes it
-while the sender sends other symbols. All symbols are padded to the full size, because UDP
-segmentation offload needs equal sizes.
+All symbols are padded to the full size, because UDP segmentation offload needs equal sizes.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from ...protocol.fec import BlockLayout, Scheme
 from ..http.bounded_table import BoundedTable
@@ -21,74 +18,18 @@ class ObjectChanged(Exception):
     """The file changed during the session."""
 
 
-class Maker(Protocol):
-    """Makes repair symbols in another process."""
-
-    def make(
-        self,
-        scheme: str,
-        source: bytes,
-        k: int,
-        symbol_bytes: int,
-        count: int,
-        done: Callable[[list[bytes] | None], None],
-    ) -> bool:
-        """Start making repair symbols 0 to count-1. `done` is called later, with None on failure.
-
-        False: it is not possible now, and `done` will not be called.
-        """
-        ...
-
-
 class SymbolSource:
-    """The payloads of one object. `read(offset, length)` returns exactly `length` bytes.
+    """The payloads of one object. `read(offset, length)` returns exactly `length` bytes."""
 
-    `made` is called when symbols are ready that `ready` did not have.
-    """
-
-    def __init__(
-        self, layout: BlockLayout, scheme: Scheme, read: Read, maker: Maker | None = None
-    ) -> None:
+    def __init__(self, layout: BlockLayout, scheme: Scheme, read: Read) -> None:
         self._layout = layout
         self._scheme = scheme
         self._read = read
-        self._maker = maker
-        self.made: Callable[[], None] = lambda: None
         # Blocks of source in memory.
         self._blocks: BoundedTable[int, bytes] = BoundedTable(4)
         #: Repair symbols 0 to n-1 of recent blocks: one costs nearly as much as all of them.
         self._pools: OrderedDict[int, list[bytes]] = OrderedDict()
         self._pool_symbols = 0
-        self._making: set[int] = set()
-
-    def ready(self, block: int, first: int, count: int) -> int:
-        """How many of the repair symbols [first, first + count) can be sent now.
-
-        The others are being made. Raises `ObjectChanged`.
-        """
-        k, size = self._layout.k(block), self._layout.symbol_bytes
-        have = len(self._pools.get(block, ()))
-        wanted = first + count - k
-        # Smaller blocks are encoded here: it takes less time than an order to the process.
-        if have >= wanted or self._maker is None or first < k or k * size <= 64 << 10:
-            return count
-        if block not in self._making:
-            self._making.add(block)
-            source = self._block(block)
-
-            def done(symbols: list[bytes] | None) -> None:
-                self._making.discard(block)
-                if symbols is None:
-                    self._maker = None
-                else:
-                    self._keep(block, symbols)
-                self.made()
-
-            wanted = self._ahead(wanted, k)
-            if not self._maker.make(self._scheme.name, source, k, size, wanted, done):
-                self._making.discard(block)
-                return count
-        return max(0, have - (first - k))
 
     def payloads(
         self, block: int, symbols: Sequence[int], until: int = 0
@@ -119,13 +60,11 @@ class SymbolSource:
             self._pools.move_to_end(block)
             return pool
         k, size = self._layout.k(block), self._layout.symbol_bytes
-        wanted = self._ahead(max(wanted, soon), k)
+        wanted = max(wanted, soon)
+        wanted = min(wanted + wanted // 4 + 16, self._scheme.max_repair(k))
         made = list(self._scheme.encoder(self._block(block), k, size).repair(0, wanted))
         self._keep(block, made)
         return made
-
-    def _ahead(self, wanted: int, k: int) -> int:
-        return min(wanted + wanted // 4 + 16, self._scheme.max_repair(k))
 
     def _keep(self, block: int, made: list[bytes]) -> None:
         self._pool_symbols += len(made) - len(self._pools.get(block, ()))

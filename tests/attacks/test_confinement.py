@@ -25,6 +25,7 @@ from tests.running import make_release, serving, wait_for
 from tidegate.server.app.confinement import confine, database_ports, needs_of
 from tidegate.server.app.settings import ServerConfig
 from tidegate.server.app.system_calls import DENIED, JUDGED, PROCESSORS, close_system_calls
+from tidegate.server.multicast.settings import MulticastSettings
 
 pytestmark = pytest.mark.e2e
 
@@ -170,7 +171,12 @@ def test_a_server_connects_to_its_database_alone(
 ) -> None:
     expected = (None if ports is None else frozenset(ports), unix_socket)
     assert database_ports(url) == expected
-    config = ServerConfig(database=url, listen=("127.0.0.1:8080", "unix:/run/x"), admin="off")
+    config = ServerConfig(
+        database=url,
+        listen=("127.0.0.1:8080", "unix:/run/x"),
+        admin="off",
+        multicast=MulticastSettings(enabled=True),
+    )
     needs = needs_of(config, several=False)
     assert needs is not None
     assert (needs.connects, needs.unix_sockets) == expected
