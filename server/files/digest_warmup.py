@@ -24,11 +24,6 @@ from .transfer import FileKey
 from .tree import Folder, IsDirectory, NotHere, Overloaded, Tree
 
 _log = Logger()
-#: Names in one piece; fewer if they have this many bytes to hash.
-_AT_ONCE = 64
-_BYTES_AT_ONCE = 1 << 20
-#: The pause after a piece, as a multiple of the time it took.
-_REST = 1.0
 
 
 @dataclass(slots=True)
@@ -48,8 +43,9 @@ def _look(
     """The next piece of a folder. Raises OSError when the folder cannot be read."""
     began_s = time.monotonic()
     piece = _Piece()
-    room_bytes, names = _BYTES_AT_ONCE, iter(folder)
-    for _ in range(_AT_ONCE):
+    room_bytes, names = 1 << 20, iter(folder)
+    # 64 names in one piece; fewer if they have 1 MiB to hash.
+    for _ in range(64):
         found = next(names, None)
         if found is None:
             piece.last = True
@@ -167,7 +163,8 @@ class DigestWarmup:
             for name in piece.others:
                 await self._ask([*parts, name], waiting)
             last = piece.last
-            await pause(self._reactor, _REST * piece.took_s)
+            # Half of a thread's time.
+            await pause(self._reactor, piece.took_s)
 
     async def _ask(self, parts: list[bytes], waiting: list[list[bytes]]) -> None:
         """A long file, or a link to something in the tree."""

@@ -31,19 +31,14 @@ T = TypeVar("T")
 
 _log = Logger()
 _READ_BYTES = 1 << 20
-#: Files up to this size are hashed at once, on the reactor, when a client wants the digest.
-_AT_ONCE_BYTES = 256 * 1024
 #: Up to this size, hashing again is cheaper than asking the store.
 NOT_KEPT_BYTES = 128 * 1024
 #: Larger files never take the last thread: no client waits minutes for a small file's digest.
 _LONG_BYTES = 64 << 20
 #: Hashing so little costs less than handing it to a thread, and describing the file twice.
 TINY_BYTES = 16 * 1024
-_NICENESS = 10
 #: Digests that clients wait for.
 _MOST_ASKED = 256
-#: Digests that are remembered.
-_MOST_KNOWN = 100_000
 
 
 class DigestCache(Protocol):
@@ -117,7 +112,7 @@ def digest_piece(data: bytes) -> FileDigests:
 def _stand_behind_others() -> None:
     """Let this thread take only the time that serving leaves."""
     with contextlib.suppress(OSError):
-        behind = min(19, os.getpriority(os.PRIO_PROCESS, os.getpid()) + _NICENESS)
+        behind = min(19, os.getpriority(os.PRIO_PROCESS, os.getpid()) + 10)
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), behind)
 
 
@@ -199,7 +194,9 @@ class DigestService:
         """The digest now, for a file small enough to be hashed between two requests."""
         key = file.rep.key
         known = self._known.get(key)
-        if known is None and file.rep.size_bytes <= _AT_ONCE_BYTES:
+        # Files up to this size are hashed at once, on the reactor, when a client wants the
+        # digest.
+        if known is None and file.rep.size_bytes <= 256 * 1024:
             try:
                 known = digest_file(file)
             except (FileChanged, OSError):
@@ -313,7 +310,8 @@ class DigestService:
     def _learn(self, key: FileKey, digests: FileDigests) -> None:
         self.version += 1
         self._known[key] = digests
-        if len(self._known) > _MOST_KNOWN:
+        # Digests that are remembered.
+        if len(self._known) > 100_000:
             self._known.popitem(last=False)
         if self._learned is not None:
             self._learned(key, digests)

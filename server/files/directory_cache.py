@@ -12,10 +12,6 @@ from .tree import DirectoryEntry, Tree
 
 #: What was read (or rendered) is used again for this many times what it cost: 5 % at the most.
 REUSE_FACTOR = 20.0
-_MOST_ENTRIES_KEPT = 200_000
-_MOST_FOLDERS_KEPT = 256
-#: A directory that takes longer to read, in seconds, is not read again before its time.
-_DEAR_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,8 @@ class DirectoryCache:
         """
         path = b"/".join(parts)
         kept = self._kept.get(path)
-        if kept is None or kept.cost_s > _DEAR_S or kept.stamp == self._stamp(path):
+        # A directory that takes longer to read, in seconds, is not read again before its time.
+        if kept is None or kept.cost_s > 0.05 or kept.stamp == self._stamp(path):
             return True
         self._drop(path)
         return False
@@ -100,10 +97,7 @@ class DirectoryCache:
         stamp = self._stamp(path)
         entries, coming = self._read(parts)
         cost_s = self._clock.seconds() - now
-        if (
-            self._entries_kept + len(entries) > _MOST_ENTRIES_KEPT
-            or len(self._kept) >= _MOST_FOLDERS_KEPT
-        ):
+        if self._entries_kept + len(entries) > 200_000 or len(self._kept) >= 256:
             self.forget()
         elif path in self._kept:
             self._entries_kept -= len(self._kept[path].entries)

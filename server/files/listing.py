@@ -34,17 +34,10 @@ _SORTS = ("name", "size", "date")
 #: Names that go with others rather than being what a person came for.
 _COMPANIONS = (*COMPANIONS, "sha256sums", "sha512sums", "md5sums")
 ATOM = b"application/atom+xml"
-_FEED_ROWS = 50
-_LONGEST_SEARCH = 100
-#: Each is opened, which takes 10 to 50 µs.
-_DIGESTS_PER_LISTING = 32
 #: Searches may take this much time at once, seconds.
 _BURST_S = 2.0
-#: The Retry-After of a search beyond that, seconds.
-_AGAIN_S = 2
 #: pip checks the digest that an address carries behind `#` when the file is one it installs.
 _PIP_READS = (".whl", ".tar.gz", ".zip")
-_MOST_KEPT = 64
 #: Rows of one page; a directory with more has several.
 _ROWS = 1000
 #: Stands in kept pages for how the server was called; `.invalid` is no host's name (RFC 2606).
@@ -90,7 +83,7 @@ class ListingView:
         order = query.get("order", [""])[0]
         sort = sort if sort in _SORTS else "name"
         falling = order == "desc" if order in ("asc", "desc") else sort == "date"
-        text = query.get("q", [""])[0].strip()[:_LONGEST_SEARCH]
+        text = query.get("q", [""])[0].strip()[:100]
         return cls(sort, falling, number, text, language)
 
     def query(self, **changed: object) -> str:
@@ -173,7 +166,7 @@ class Listings:
             self._kept.clear()
         if kept is None or kept[0] <= now or changed:
             if look.text and not self._searches.may(now):
-                again = [(b"Retry-After", b"%d" % _AGAIN_S)]
+                again = [(b"Retry-After", b"2")]
                 request.refuse(503, "overloaded", "Many search here just now; ask again.", again)
                 return True
             try:
@@ -183,7 +176,7 @@ class Listings:
             cost_s = self._clock.seconds() - now
             if look.text:
                 self._searches.took(cost_s)
-            if len(self._kept) >= _MOST_KEPT:
+            if len(self._kept) >= 64:
                 self._kept.clear()
             kept = self._kept[key] = (now + cost_s * REUSE_FACTOR, kind, body)
         fields: list[Header] = [
@@ -229,7 +222,8 @@ class Listings:
         """
         files = (entry for entry in entries if not entry.is_directory)
         unknown = (entry for entry in files if self._catalog.known(entry.key) is None)
-        for entry in islice(unknown, _DIGESTS_PER_LISTING):
+        # No more: each is opened, which takes 10 to 50 µs.
+        for entry in islice(unknown, 32):
             with suppress(NotHere, IsDirectory, Overloaded):
                 self._catalog.ask(self._tree.open([*parts, entry.name]), hits=0)
 
@@ -261,7 +255,7 @@ class Listings:
         """The newest files (RFC 4287)."""
         files = [entry for entry in entries if not entry.is_directory]
         files.sort(key=lambda entry: entry.mtime_s, reverse=True)
-        rows = [self._described(parts, entry) for entry in files[:_FEED_ROWS]]
+        rows = [self._described(parts, entry) for entry in files[:50]]
         for row in rows:
             row["size"] = format_size(row["size_bytes"])
             row["name"] = xml_legal(row["name"])

@@ -40,10 +40,7 @@ from .transfer import Visibility, kept_from_all, kept_there
 from .tree import IsDirectory, NotHere, Tree
 
 _INDEX = b"index.meta4"
-_WAIT_S = 10.0
 _MOST_KEPT = 16
-#: What was made is used again for so long at the least.
-_LEAST_REUSE_S = 0.02
 #: Stands in kept bodies for how the server was called; `.invalid` is no host's name (RFC 2606).
 _SOME_ORIGIN = "http://this-server.invalid"
 
@@ -145,7 +142,8 @@ class GeneratedFiles:
             cost_s = self._reactor.seconds() - began_s
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            until_s = began_s + max(_LEAST_REUSE_S, cost_s * REUSE_FACTOR)
+            # What was made is used again for so long at the least.
+            until_s = began_s + max(0.02, cost_s * REUSE_FACTOR)
             kept = self._kept[key] = _KeptBody(until_s, changes, content_type, body)
             self._answer_kept(request, folder, key, kept)
 
@@ -336,5 +334,5 @@ def when_ready(
     ready.addCallback(done).addErrback(failed)
     if not request.finished and not ready.called:
         pending = "Digests are being computed; ask again in a few seconds."
-        clocks.append(reactor.callLater(_WAIT_S, late, pending))
+        clocks.append(reactor.callLater(10.0, late, pending))
         request.on_gone(stop_clock)

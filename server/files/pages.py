@@ -34,8 +34,6 @@ SECURITY_HEADERS = (
 
 #: What stands in a page that was rendered with open blanks; escaping leaves it alone.
 _BLANK = re.compile("\ue000([a-z_]+)\ue001")
-#: Pages with open blanks that are kept.
-_MOST_PATTERNS = 256
 
 
 def blank(name: str) -> str:
@@ -144,7 +142,8 @@ class Pages:
         pattern = self._patterns.get(key)
         if pattern is None:
             pattern = Pattern.of(self.environment.get_template(template).render(**fixed()))
-            if len(self._patterns) >= _MOST_PATTERNS:
+            # Pages with open blanks that are kept.
+            if len(self._patterns) >= 256:
                 self._patterns.clear()
             self._patterns[key] = pattern
         return pattern

@@ -19,7 +19,6 @@ COMPANIONS = (
     *(".sha256", ".sha512", ".sha1", ".md5", ".b2", ".sha256sum", ".sha512sum", ".md5sum"),
     *(".zsync", ".sbom", ".pem", ".crt"),
 )
-_MOST_COMPANIONS = 4
 
 
 def may_be_generated(name: bytes) -> bool:
@@ -32,7 +31,7 @@ def accompanied(url_path: str) -> Iterator[str]:
 
     No more than four: an address may be of any length.
     """
-    for _ in range(_MOST_COMPANIONS):
+    for _ in range(4):
         lowered = url_path.lower()
         if not lowered.endswith(COMPANIONS):
             return

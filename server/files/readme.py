@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 #: Names that count, best first, in lower case.
 READMES = (b"readme.md", b"readme.markdown", b"readme.txt", b"readme")
 MOST_README_BYTES = 64 * 1024
-#: Rendered texts that are kept: a page costs 30 ms for 64 KiB, and 1 s for the worst of texts.
-_KEPT = 16
 
 
-@lru_cache(maxsize=_KEPT)
+# Rendered texts that are kept: a page costs 30 ms for 64 KiB, and 1 s for the worst of texts.
+@lru_cache(maxsize=16)
 def render_readme(name: bytes, text: str) -> Markup:
     """HTML for a README of this name; whatever it says, it runs and embeds nothing."""
     if name.endswith((b".md", b".markdown")):

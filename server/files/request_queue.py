@@ -22,13 +22,8 @@ from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
 from ..http.factory import REQUEST_BYTES
 from ..http.proxies import prefixes_of
 
-#: Shares of a /16 or a /32: with fewer the neighbours of a greedy network would wait with it.
-_WIDE_SHARES = 2.0
 #: A request waits no longer than this, seconds. Programs that wait in silence for 30 s give up.
 LONGEST_S = 20.0
-#: A client is told to come back within this, seconds, however large its network's excess is: the
-#: others may be done by then.
-_LATEST_S = 300.0
 
 
 class _WaitingNetwork:
@@ -62,7 +57,9 @@ class RequestQueue:
         self.busy = False
         #: What requests may still be given before they wait, of all networks together.
         self.granted_bytes = 0.0
-        self.shares = NetworkShares(_WIDE_SHARES)
+        # Shares of a /16 or a /32: with fewer the neighbours of a greedy network would wait with
+        # it.
+        self.shares = NetworkShares(2.0)
         #: How fast a share grows; of the owner.
         self.share_bytes_s = math.inf
         self._networks: dict[str, _WaitingNetwork] = {}
@@ -174,7 +171,9 @@ class RequestQueue:
     def _until_share_s(self, address: str) -> float:
         """When the network of this address will be within its share again."""
         beyond = self.shares.excess_bytes(levels_of(address)) - BURST_BYTES
-        return min(_LATEST_S, max(1.0, beyond / self.share_bytes_s))
+        # A client is told to come back within this, seconds, however large its network's excess
+        # is: the others may be done by then.
+        return min(300.0, max(1.0, beyond / self.share_bytes_s))
 
     def _answer(self, address: str, network: _WaitingNetwork) -> None:
         key = next(iter(network.by_address[address]))

@@ -48,16 +48,6 @@ from .transfer import (
 )
 from .tree import IsDirectory, NotHere, Tree
 
-#: A content written this short a time ago may be written again within the same timestamp.
-_UNSETTLED_NS = 100_000_000
-_SMALL_FILES_BYTES = 32 << 20
-#: A whole file up to this may leave in one write: all that are small by default. A lease costs five
-#: times what sending does.
-_WHOLE_BYTES = 256 * 1024
-#: Answers with a part of a file that are kept: each takes 1 kB at most.
-_MOST_PARTS = 2048
-#: Answers about what is not there, by language.
-_MOST_NOT_FOUND = 64
 #: Paths that were asked for once are told by a 32-bit number in this many places, 256 KiB in all.
 _SEEN_PLACES = 1 << 16
 _LONG_TARGET_BYTES = 512
@@ -93,7 +83,7 @@ class Site:
         greet: Callable[[Request], Sequence[Header]] = lambda request: (),
         has_torrent: HasTorrent = no_torrents,
         disk: Disk | None = None,
-        small_files_bytes: int = _SMALL_FILES_BYTES,
+        small_files_bytes: int = 32 << 20,
         wall: Callable[[], float] = time.time,
         codings: Mapping[str, bytes] = CODINGS,
     ) -> None:
@@ -304,7 +294,9 @@ class Site:
             None if request is self._planned_anew else self._plan_anew,
         )
         is_whole = plan.status == 200
-        if plan.body_bytes > (_WHOLE_BYTES if is_whole else BRIEF_BYTES) or not (
+        # A whole file up to this may leave in one write: all that are small by default. A lease
+        # costs five times what sending does.
+        if plan.body_bytes > (256 * 1024 if is_whole else BRIEF_BYTES) or not (
             self.admission.admit_small(request, rep, plan.body_bytes)
         ):
             start.just_compared = just_compared
@@ -408,7 +400,8 @@ class Site:
         kind = prefers_html(accept), language if prefers_html(accept) else None
         ready = self._not_found.get(kind)
         if ready is None:
-            if len(self._not_found) >= _MOST_NOT_FOUND:
+            # Answers about what is not there, by language.
+            if len(self._not_found) >= 64:
                 self._not_found.clear()
             fields, body = problem_answer(*NOT_FOUND, accept, language)
             ready = self._not_found[kind] = ready_of(404, fields, body)
@@ -441,7 +434,8 @@ class Site:
         start, stop = ranges[0]
         if stop - start > BRIEF_BYTES:
             return None
-        if len(self._parts) >= _MOST_PARTS:
+        # Answers with a part of a file that are kept: each takes 1 kB at most.
+        if len(self._parts) >= 2048:
             self._parts.clear()
         length = stop - start
         span = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, rep.size_bytes)
@@ -452,7 +446,8 @@ class Site:
 
     def _is_settled(self, rep: Representation) -> bool:
         """Whether a write now would show: one within the same timestamp would not."""
-        settled_ns = int(self._wall() * 1e9) - _UNSETTLED_NS
+        # A content written this short a time ago may be written again within the same timestamp.
+        settled_ns = int(self._wall() * 1e9) - 100_000_000
         return max(rep.key.mtime_ns, rep.key.ctime_ns) <= settled_ns
 
     def signatures_of(self, url_path: str) -> list[str]:

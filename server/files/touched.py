@@ -19,13 +19,6 @@ from .digests import DigestService
 from .openfile import OpenFile
 from .transfer import Representation
 
-#: Paths that are remembered.
-_MOST_PATHS = 4_096
-#: Earlier contents of each.
-_MOST_FORMER = 8
-#: A file whose times are set again and again is read this often once more.
-_TRIES = 8
-
 
 class Touched:
     """Remembers what was served under a path, and compares it with what is there now."""
@@ -40,8 +33,10 @@ class Touched:
         self._served.move_to_end(rep.path)
         if all(one.key != rep.key for one in former):
             former.append(rep)
-            del former[:-_MOST_FORMER]
-        if len(self._served) > _MOST_PATHS:
+            # Earlier contents of each.
+            del former[:-8]
+        # Paths that are remembered.
+        if len(self._served) > 4_096:
             self._served.popitem(last=False)
 
     def named(self, headers: Mapping[bytes, bytes], rep: Representation) -> Representation | None:
@@ -66,7 +61,8 @@ class Touched:
 
         return self._catalog.want(file).addCallbacks(compare, lambda _: False)
 
-    def still(self, file: OpenFile, tries: int = _TRIES) -> defer.Deferred[bool]:
+    # A file whose times are set again and again is read this often once more.
+    def still(self, file: OpenFile, tries: int = 8) -> defer.Deferred[bool]:
         """Whether a changed file has its content still; if so it counts as unchanged again.
 
         A status that changes again while the content is read is looked at again.

@@ -26,9 +26,6 @@ from .openfile import OpenFile, TagOf, key_of, local_tag, read_at_hand
 from .paths import url_of
 from .transfer import FileKey, Representation
 
-_MOST_LINKS = 40
-#: `openat2` (Linux 5.6), which Python does not offer; the same on every architecture.
-_OPENAT2 = 437
 #: What an open says of a name that is not there, not ours to open, or no file. Whatever else it
 #: says is a fault of the machine, its disk or a file server behind it, and passes.
 _NOT_THERE = frozenset(
@@ -510,7 +507,7 @@ class Tree:
                 status = os.stat(name, dir_fd=stack[-1], follow_symlinks=False)
                 if stat.S_ISLNK(status.st_mode):
                     links += 1
-                    if links > _MOST_LINKS:
+                    if links > 40:
                         raise NotHere
                     target = os.readlink(name, dir_fd=stack[-1])
                     if target.startswith(b"/"):
@@ -568,5 +565,6 @@ def open_beneath(folder_fd: int, path: bytes) -> int | None:
 
     None where there is nothing, something else is wrong, or the kernel has no such call.
     """
-    fd: int = _syscall(_OPENAT2, folder_fd, path, _HOW, len(_HOW))
+    # `openat2` (Linux 5.6), which Python does not offer; the same on every architecture.
+    fd: int = _syscall(437, folder_fd, path, _HOW, len(_HOW))
     return fd if fd >= 0 else None

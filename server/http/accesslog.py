@@ -14,7 +14,6 @@ from .request import Request
 
 _LONGEST_TARGET = 2048
 _LONGEST_FIELD = 512
-_BATCH = 512
 
 
 class EntryWriter(Protocol):
@@ -76,7 +75,7 @@ class AccessLog:
 
     def _add(self, entry: AccessEntry) -> None:
         self._entries.append(entry)
-        if len(self._entries) >= _BATCH:
+        if len(self._entries) >= 512:
             self.flush()
 
     def flush(self) -> None:

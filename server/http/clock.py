@@ -14,8 +14,6 @@ from twisted.python.threadpool import ThreadPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: How long work in steps may keep others from the reactor.
-_TURN_S = 0.002
 
 
 class DelayedCall(Protocol):
@@ -158,7 +156,8 @@ class LoopTurns:
         done, began_s = [], self._clock.seconds()
         for one in steps:
             done.append(one)
-            if self._clock.seconds() - began_s > _TURN_S:
+            # How long work in steps may keep others from the reactor.
+            if self._clock.seconds() - began_s > 0.002:
                 await self.turn()
                 began_s = self._clock.seconds()
         return done

@@ -28,8 +28,6 @@ from .request import Request
 from .tls import AwaitedHello, TlsServer
 
 _NEVER = float("inf")
-#: A request follows its connection within this time, unless its client means to say nothing.
-_ON_THE_WAY_S = 1.0
 _BODILESS = frozenset({204, 304})
 #: What a socket raises that cannot do it now.
 BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -301,7 +299,9 @@ class HttpConnection:
     def just_came(self) -> bool:
         """Whether nothing was read yet and its first request may still be on its way."""
         latest = self.factory.now + self._first_wait_s
-        return self._parser is None and self.deadline > latest - _ON_THE_WAY_S
+        # A request follows its connection within this time, unless its client means to say
+        # nothing.
+        return self._parser is None and self.deadline > latest - 1.0
 
     def peer_closed(self) -> None:
         """The peer will send nothing more, but may still read an answer that is on its way."""

@@ -8,8 +8,6 @@ from itertools import islice
 
 from .answers import Header
 
-_MOST_OF_ONE_NAME = 8
-
 
 def host_name(name: str, *, secure: bool) -> str:
     """The name of a cookie for this host and the path `/`: over TLS browsers take it, with its
@@ -33,7 +31,7 @@ def read_cookies(headers: Mapping[bytes, bytes], name: bytes) -> Iterator[bytes]
     # Repeated Cookie fields arrive joined by a comma, which no cookie value of ours contains.
     pairs = (cookie.partition(b"=") for cookie in field.replace(b",", b";").split(b";"))
     values = (value.strip() for found, equals, value in pairs if equals and found.strip() == name)
-    yield from islice(values, _MOST_OF_ONE_NAME)
+    yield from islice(values, 8)
 
 
 def set_cookie(

@@ -26,12 +26,9 @@ from .unarrived import UnarrivedAnswers
 _log = Logger()
 _SWEEP_S = 1.0
 _SWEPT_AT_ONCE = 1000
-_PART_LOOK_S = 0.02
 #: What a request is charged before its answer leaves: about a header. An answer that needs the disk
 #: is charged once it leaves; without this all requests of a network would pass meanwhile.
 REQUEST_BYTES = 512
-#: How many networks are remembered for which there was no room.
-_LOOKED_MOST = 1000
 
 
 class CountedConnection(Protocol):
@@ -334,7 +331,8 @@ class HttpFactory:
         ]
         for one in given_up:
             one.lost()
-        if not given_up and len(self._no_room_for) < _LOOKED_MOST:
+        # How many networks are remembered for which there was no room.
+        if not given_up and len(self._no_room_for) < 1000:
             # Do not look again for this network before the next sweep.
             self._no_room_for.add(own)
 
@@ -406,7 +404,7 @@ class HttpFactory:
         """
         until = self.reactor.seconds() + most_s
         while any(one.parting for one in self.connections) and self.reactor.seconds() < until:
-            await pause(self.reactor, _PART_LOOK_S)
+            await pause(self.reactor, 0.02)
 
     def abort_all(self) -> None:
         """Cut every connection that is left in the middle of an answer."""

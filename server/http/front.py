@@ -33,32 +33,15 @@ if TYPE_CHECKING:
     from .tls import TlsServer
 
 _log = Logger()
-_EVENTS = 256
-_ACCEPTS = 64
 #: A trip through the reactor costs as much as several small answers: stay while there is work, but
 #: no longer than timers can wait.
 _STAY_S = 0.002
 _READ_BYTES = 8192
-#: A TLS record whole, so that none of it stays in the TLS layer unseen by epoll.
-_TLS_READ_BYTES = 16384
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 _BROKEN = select.EPOLLERR | select.EPOLLHUP
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_BREATH_S = 0.25
-#: How often that is said.
-_TELL_AGAIN_S = 60.0
 _BACKLOG = 4096
-#: The kernel asks a peer whether it is there when it was silent for this time, seconds. A client
-#: that waits for its turn may be silent for hours.
-_PROBE_AFTER_S = 30
-#: It asks again after this time, until the connection ends (`_bound_silence`).
-_PROBE_AGAIN_S = 10
-#: `TCP_RTO_MAX_MS` of Linux 6.15; `socket` has no name for it.
-_RTO_MAX_MS = 44
-#: The kernel sends lost bytes again after this time at the latest, milliseconds. Otherwise the time
-#: doubles with each loss, and a client before a full router is silent for 9 s, and then for 18 s.
-_LATEST_RETRY_MS = 4_000
 _END = b"\r\n\r\n"
 #: Tickets, passes and visitor cookies are named so: a request with one is judged by the admission.
 _OWN = b"tidegate-"
@@ -129,8 +112,8 @@ class Front:
         self._tell_from_s = 0.0
         self._factory = factory
         self._shortcuts = shortcuts
-        self._events = _EVENTS if shortcuts else 1
-        self._accepts = _ACCEPTS if shortcuts else 1
+        self._events = 256 if shortcuts else 1
+        self._accepts = 64 if shortcuts else 1
         self._stay_s = _STAY_S if shortcuts else 0.0
         self._epoll = select.epoll()
         self._connections: dict[int, HttpConnection] = {}
@@ -160,10 +143,17 @@ class Front:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER_S)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_AGAIN_S)
+            # The kernel asks a peer whether it is there when it was silent for this time,
+            # seconds. A client that waits for its turn may be silent for hours.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+            # It asks again after this time, until the connection ends (`_bound_silence`).
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
             with contextlib.suppress(OSError):  # an older kernel has no such option
-                sock.setsockopt(socket.IPPROTO_TCP, _RTO_MAX_MS, _LATEST_RETRY_MS)
+                # `TCP_RTO_MAX_MS` of Linux 6.15; `socket` has no name for it.
+                # The kernel sends lost bytes again after this time at the latest, milliseconds.
+                # Otherwise the time doubles with each loss, and a client before a full router is
+                # silent for 9 s, and then for 18 s.
+                sock.setsockopt(socket.IPPROTO_TCP, 44, 4_000)
             self._bound_silence(sock)
         sock.setblocking(False)
         sock.listen(_BACKLOG)
@@ -266,8 +256,8 @@ class Front:
         """No descriptor is left: who waits in the backlog waits on, instead of our spinning."""
         now_s = self._reactor.seconds()
         if now_s >= self._tell_from_s:
-            # It may go on for hours, four times a second.
-            self._tell_from_s = now_s + _TELL_AGAIN_S
+            # It may go on for hours, four times a second, and is said once a minute.
+            self._tell_from_s = now_s + 60.0
             _log.warn("cannot accept connections for a moment: {error}", error=error.strerror)
         fd = port.socket.fileno()
         self._epoll.modify(fd, 0)
@@ -276,7 +266,7 @@ class Front:
             if self._ports.get(fd) is port:
                 self._epoll.modify(fd, _IN)
 
-        self._reactor.callLater(_BREATH_S, again)
+        self._reactor.callLater(0.25, again)
 
     def adopt(self, sock: socket.socket, peer_address: str, tls: TlsServer | None = None) -> None:
         """A connection that was just accepted (here or by another process) is ours from now on."""
@@ -359,7 +349,8 @@ class Front:
     def _read(self, connection: HttpConnection) -> None:
         """Bytes have arrived, or so says epoll."""
         try:
-            data = connection.socket.recv(_TLS_READ_BYTES if connection.is_tls else _READ_BYTES)
+            # A TLS record whole, so that none of it stays in the TLS layer unseen by epoll.
+            data = connection.socket.recv(16384 if connection.is_tls else _READ_BYTES)
         except BLOCKED:
             return
         except OSError:

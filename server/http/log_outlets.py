@@ -24,18 +24,10 @@ from .log_format import Format
 from .proxies import prefixes_of
 
 _log = Logger()
-_WINDOW_S = 60.0
 #: A network (see `prefixes_of`) has as many lines as this number of its addresses.
 _NETWORK = 8
-#: Batches that may wait for a disk or a syslog that does not take them.
-_MOST_WAITING = 256
-_CLOSING_S = 5.0
-#: A syslog that takes nothing for so long loses the line.
-_PATIENCE_S = 2.0
 _JOURNAL = "/run/systemd/journal/socket"
 _SYSLOG = "/dev/log"
-#: RFC 5424: facility "daemon", severity "informational".
-_PRIORITY = 3 * 8 + 6
 
 
 class LogOutlet(Protocol):
@@ -138,7 +130,8 @@ class _Datagrams:
             found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
             family, _, _, _, self._to = found[0]
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
-        self._socket.settimeout(_PATIENCE_S)
+        # A syslog that takes nothing for so long loses the line.
+        self._socket.settimeout(2.0)
         with contextlib.suppress(OSError):
             self._socket.connect(self._to)
 
@@ -161,7 +154,8 @@ class _Datagrams:
 
 def _syslog_entry(line: str) -> bytes:
     """The form that every syslog daemon takes; it adds time and host itself (RFC 3164, 4.3)."""
-    return f"<{_PRIORITY}>tidegate[{os.getpid()}]: {line}".encode("ascii", "backslashreplace")
+    # RFC 5424: 8 times the facility "daemon" (3), and the severity "informational" (6).
+    return f"<30>tidegate[{os.getpid()}]: {line}".encode("ascii", "backslashreplace")
 
 
 def _journal_entry(line: str) -> bytes:
@@ -203,7 +197,7 @@ class LineWriter:
             )
 
     def _may_stay(self, entry: AccessEntry) -> bool:
-        if not self._window_s <= entry.ended_s < self._window_s + _WINDOW_S:
+        if not self._window_s <= entry.ended_s < self._window_s + 60.0:
             self._say_what_was_left_out()
             self._window_s = entry.ended_s
             self._lines.clear()
@@ -252,7 +246,8 @@ class BackgroundWriter:
 
     def __init__(self, writer: LineWriter) -> None:
         self._writer = writer
-        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(_MOST_WAITING)
+        # Batches that may wait for a disk or a syslog that does not take them.
+        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(256)
         self._thread: threading.Thread | None = None
         self._lost = 0
 
@@ -273,7 +268,7 @@ class BackgroundWriter:
         if self._thread is None:
             self._writer.close()
         elif self._put(self._writer.close) and self._put(None):
-            self._thread.join(_CLOSING_S)
+            self._thread.join(5.0)
 
     def _put(self, work: Callable[[], None] | None) -> bool:
         if self._thread is None:

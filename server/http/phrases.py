@@ -144,7 +144,6 @@ PROBLEMS_FOR_PEOPLE: Mapping[str, str] = {
     "too-many-connections": "problem_connections",
     "too-many-tickets": "problem_tickets",
 }
-_LIST_MOST = 200
 #: Around what has a direction of its own (Unicode UAX 9, 2.3).
 _ISOLATE = "\N{FIRST STRONG ISOLATE}"
 _END = "\N{POP DIRECTIONAL ISOLATE}"
@@ -229,7 +228,7 @@ def phrases_for(accept_language: bytes | None) -> Phrases:
     if not accept_language:
         return _phrases("en")
     # A browser's list is short; a long one is not worth remembering.
-    find = _best_language if len(accept_language) <= _LIST_MOST else _best_language.__wrapped__
+    find = _best_language if len(accept_language) <= 200 else _best_language.__wrapped__
     return _phrases(find(accept_language))
 
 

@@ -20,8 +20,6 @@ from ...protocol.errors import BadHeader
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 ProxyHeader = Literal["x-forwarded-for", "forwarded", "x-real-ip"]
-#: Proxies in a row that are looked through: more is a client's invention.
-_MOST_HOPS = 16
 
 #: PROXY protocol, version 2 (haproxy.org, proxy-protocol.txt, section 2.2).
 _SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
@@ -30,7 +28,6 @@ _TCP4 = 0x11
 _TCP6 = 0x21
 _TLV_SSL = 0x20
 _SSL_BY_TLS = 0x01
-_MOST_PREFACE_BYTES = 4096
 
 
 def parse_address(text: str) -> str | None:
@@ -84,7 +81,7 @@ def read_preface(data: bytes) -> Preface | None:
     if len(data) < _PREFACE_HEAD.size:
         return None
     _, command, family, length = _PREFACE_HEAD.unpack_from(data)
-    if command not in (0x20, 0x21) or length > _MOST_PREFACE_BYTES:
+    if command not in (0x20, 0x21) or length > 4096:
         raise BadHeader("The PROXY preface has an unknown command or is too long.")
     end = _PREFACE_HEAD.size + length
     if len(data) < end:
@@ -199,7 +196,8 @@ class TrustedProxies:
         if not self._active or not self.trusts(peer):
             return peer
         near, left = peer, headers.get(self._header, b"")
-        for _ in range(_MOST_HOPS):
+        # Proxies in a row that are looked through: more is a client's invention.
+        for _ in range(16):
             left, _, hop = left.rpartition(b",")
             if self._header == b"forwarded":
                 hop = _pair(hop, b"for") or b""

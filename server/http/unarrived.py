@@ -13,8 +13,6 @@ from .outbox import queued_bytes
 
 #: No more answers than this are watched: each costs a system call at every look.
 _MOST = 500
-#: A connection that is over is kept no longer than this for what has not arrived of it, seconds.
-_LINGER_S = 20.0
 
 
 class AnsweredConnection(Protocol):
@@ -100,7 +98,9 @@ class UnarrivedAnswers:
             flying = queued_bytes(sock)
             since_s = now if since is None else since
             self._parted[sock] = since_s
-            if not flying or not wanted or now >= since_s + _LINGER_S:
+            # A connection that is over is kept no longer than this for what has not arrived of
+            # it, seconds.
+            if not flying or not wanted or now >= since_s + 20.0:
                 del self._parted[sock]
                 sock.close()
             total += flying

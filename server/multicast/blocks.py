@@ -20,9 +20,6 @@ from ..files.transfer import FileKey
 from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 
-#: Files whose hashes are cached: 32 bytes for each MiB.
-_KEEP = 256
-
 
 def hash_blocks(
     file: OpenFile, layout: BlockLayout, first: int = 0, end: int | None = None
@@ -59,7 +56,8 @@ class BlockHashes:
         self._reactor = reactor
         self._pool = pool
         self._known: BoundedTable[tuple[FileKey, BlockLayout], tuple[bytes, ...]] = BoundedTable(
-            _KEEP
+            # Files whose hashes are cached: 32 bytes for each MiB.
+            256
         )
         self._running: dict[tuple[FileKey, BlockLayout], Waiters[tuple[bytes, ...]]] = {}
 

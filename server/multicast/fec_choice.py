@@ -14,8 +14,6 @@ from ...protocol.fec import BlockLayout, FecParameters
 
 #: XOR's k. For losses of 1 to 10 % its cost is within a tenth of a pass of the best size's.
 _XOR_GROUP = 16
-#: The loss that fixed parity covers: a quiet wired network with one weak receiver.
-_PRIOR_LOSS = 0.01
 
 
 def fixed_parity(loss: float, k: int) -> int:
@@ -42,5 +40,6 @@ def choose(
         group, parity = _XOR_GROUP, -(-k // _XOR_GROUP)
     elif scheme == "raptorq" and not return_channel:
         # RaptorQ decodes K + 2 symbols all but once in a million (RFC 6330, 1).
-        parity = fixed_parity(_PRIOR_LOSS, k) + 2
+        # The loss that fixed parity covers: a quiet wired network with one weak receiver.
+        parity = fixed_parity(0.01, k) + 2
     return FecParameters(scheme, layout.symbol_bytes, k, group, parity)
