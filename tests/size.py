@@ -30,8 +30,8 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_850, 160),
     "protocol": Size(4_900, 80),
-    "server": Size(46_380, 522),
-    "client": Size(15_400, 61),
+    "server": Size(45_850, 455),
+    "client": Size(15_320, 60),
     "loadtest": Size(7_180, 61),
     "bench": Size(5_560, 106),
 }
