@@ -148,11 +148,14 @@ class GateRoom:
     def answer(self, request: Request) -> None:
         """Tell how bodies have ended, and how this request came (`settings.ROUTE`).
 
-        A mover without datagrams posts its reports here. Another client knows no lease.
+        A mover without datagrams posts its reports here. What it passes on of a client has its
+        field: a client of Caddy knows the lease of its own download.
         """
-        for report in read_posted(request.body):
-            self.moves.receive(report)
-        where = read_mover(request.header(FIELDS.mover))
+        mover = request.header(FIELDS.mover)
+        if mover is None and request.by_proxy:
+            for report in read_posted(request.body):
+                self.moves.receive(report)
+        where = read_mover(mover)
         name = where.socket if where is not None else None
         told = {
             **asdict(self.moves.counts),
