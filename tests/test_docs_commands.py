@@ -490,7 +490,7 @@ def test_the_walk_from_nginx_to_a_queue_as_the_manual_has_it(tmp_path: Path) -> 
         "/var/lib/tidegate": str(tmp_path / "state"),
         "127.0.0.1:8090": f"127.0.0.1:{port}",
     }
-    outer = run(shown(document, "tidegate gate snippet nginx --part http"), tmp_path)
+    outer = run(shown(document, "tidegate gate snippet nginx --part http"), tmp_path, **places)
     inner = run(shown(document, "tidegate gate snippet nginx --root"), tmp_path, **places)
     whole = run(shown(document, "tidegate gate snippet nginx --complete"), tmp_path, **places)
     # What a site includes is what the whole configuration holds.

@@ -512,7 +512,7 @@ def test_the_tag_is_that_of_nginx() -> None:
         (["snippet", "other"], "is not one of 'apache', 'caddy', 'envoy', 'haproxy', 'lighttpd'"),
         (["snippet", "apache", "--root", "/a", "--gate", "h:80"], "give --if-absent closed"),
         (["snippet", "caddy", "--root", "/a", "--gate", "192.0.2.1:80"], "Caddy shows leases"),
-        (["snippet", "caddy", "--part", "http"], "caddy has no part http"),
+        (["snippet", "caddy", "--part", "http", "--gate", "h:80"], "caddy has no part http"),
         (["snippet", "lighttpd", "--root", "/a", "--gate", "h:80"], "give --if-absent closed"),
         (["snippet", "haproxy", "--root", "/a", "--gate", "h:80"], "give --files HOST:PORT"),
         (["snippet", "envoy", "--root", "/a", "--gate", "h:80"], "envoy has no files: give"),

@@ -453,9 +453,9 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
         if config.gate.origin:
             files = f"--if-absent closed --origin {config.gate.origin}"
             apart = f"--origin {config.gate.origin} --part http"
-        snippet = f"{_program()} gate snippet nginx"
-        lines.append(f"Next      {snippet} {apart}")
         gate = f"--gate {absolute_place(config.listen[0])}"
+        snippet = f"{_program()} gate snippet nginx"
+        lines.append(f"Next      {snippet} {apart} {gate}")
         if config.gate.report:
             gate += f" --report {absolute_place(config.gate.report)}"
         lines.append(f"          {snippet} {files} {gate}")

@@ -22,18 +22,11 @@ from ..http.answers import Header
 from ..http.clock import Clock
 from ..http.request import Request
 from .found_again import FoundConnection, KeptBody, kept_body
-from .movers import (
-    FIELDS,
-    MOVERS,
-    range_of,
-    read_mover,
-)
+from .movers import FIELDS, MOVERS, range_of, read_mover
 from .moves import MovedOn, Moves
 
 #: The mover makes these itself, of the file that it sends.
 _OF_THE_MOVER = frozenset({b"accept-ranges", b"content-length", b"content-range", b"last-modified"})
-
-#: A name with one of these would not be one line in a field.
 
 
 class MoverAdmission:
@@ -84,6 +77,7 @@ class MoverAdmission:
     def mover_of(self, request: Request, rep: Representation) -> MovedOn | None:
         """The mover that passed this request on, if it can send what is asked for."""
         several = b"," in request.headers.get(b"range", b"")
+        # A name with a control character would not be one line in a field.
         if several or not request.by_proxy or re.search(rb"[\x00-\x1f\x7f]", rep.path):
             return None
         return read_mover(request.header(FIELDS.mover))

@@ -14,11 +14,7 @@ from ...protocol.errors import ProtocolError
 from .movers import FETCHING, INTERNAL_PATH
 from .settings import ROUTE, report_place
 
-#: What movers are configured with: for each a `server` part, which a site includes, a `complete`
-#: configuration around it, one for a gate that is away, and parts that stand apart.
 _LIGHTTPD_LUA = "/etc/lighttpd/tidegate.lua"
-#: A name between these is a blank. One that is alone in its line is filled with lines.
-
 #: Whether downloads go on without a queue while the gate is away, or get a page.
 IfAbsent = Literal["open", "closed"]
 
@@ -77,6 +73,8 @@ def _check_place(name: str, place: str) -> None:
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
+    """Fill the blanks, names between `__`. One that is alone in its line is filled with lines."""
+
     def fill(blank: re.Match[str]) -> str:
         indent, lines, value = blank.groups()
         if lines is None:
@@ -87,6 +85,9 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def _part(mover: str, part: str) -> str:
+    """A mover has a `server` part, which a site includes, a `complete` configuration around it, one
+    for a gate that is away (`open`, `closed`), and parts that stand apart.
+    """
     return Path(__file__).with_name("configurations").joinpath(f"{mover}.{part}").read_text("utf-8")
 
 
@@ -119,7 +120,7 @@ def _nginx(of: SnippetTerms, report: str) -> dict[str, str]:
         }
         moved = _fill(_part("nginx", "origin"), origin)
         upstream = _fill(_part("nginx", "upstream"), {"originplace": place})
-    http = _fill(_part("nginx", "http"), {"upstream": upstream})
+    http = _fill(_part("nginx", "http"), {"gate": of.gate, "upstream": upstream})
     return {"gate": of.gate, "report": report, "http": http, "moved": moved, "upstream": upstream}
 
 

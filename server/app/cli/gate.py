@@ -136,13 +136,13 @@ def snippet(
     absent_connections: int,
 ) -> None:
     """Print what MOVER is configured with."""
-    if part != "http" and (address is None or (root is None and not files and not origin)):
+    if address is None or (part != "http" and root is None and not files and not origin):
         raise click.UsageError("Give --root DIR or --origin URL, and --gate ADDRESS.")
     if complete != (listen is not None):
         raise click.UsageError("--complete and --listen HOST:PORT belong together.")
     try:
         of = SnippetTerms(
-            *(address or "", root or Path("/"), report or "", listen),
+            *(address, root or Path("/"), report or "", listen),
             *(if_absent, absent_connections, files, origin_url(origin) if origin else ""),
         )
         click.echo(snippet_of(mover, of, part or ""), nl=False)
