@@ -7,7 +7,6 @@ process's network namespace.
 from __future__ import annotations
 
 import contextlib
-import enum
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from ..http.clock import Reactor
 from ..http.proxies import parse_address
 
 
-class _Diag(enum.IntEnum):
+class _Diag:
     """Numbers of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h."""
 
     NETLINK = 4
@@ -35,7 +34,7 @@ class _Diag(enum.IntEnum):
     DESTROYED = 1 << 0 | 1 << 2
 
 
-class _Place(enum.IntEnum):
+class _Place:
     """Places in `struct inet_diag_msg`, whose bytes are `END`, and in `struct tcp_info`."""
 
     STATE = 1
@@ -51,6 +50,8 @@ class _Place(enum.IntEnum):
 _MESSAGE = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ENDS = struct.Struct("!HH16s16s")
+_COUNT = struct.Struct("=I")
+_BYTES = struct.Struct("=Q")
 #: The mover has the socket open in these: TCP_ESTABLISHED, TCP_CLOSE_WAIT (net/tcp_states.h).
 _OPEN = frozenset({1, 8})
 
@@ -98,7 +99,7 @@ def question(name: SocketName, dump: int | None = None) -> bytes:
     ends = b"".join(
         socket.inet_pton(family, address).ljust(16, b"\0") for address in (name.mover, name.client)
     )
-    states: int = _Diag.ANY_STATE
+    states = _Diag.ANY_STATE
     if dump is not None:
         family, states = dump, sum(1 << state for state in _OPEN)
     # `struct inet_diag_req_v2`; no cookie is known.
@@ -141,12 +142,13 @@ def _read_state(data: bytes) -> SocketState | None:
     at = _MESSAGE.size
     if kind == _Diag.ERROR:
         return None
-    (queued,) = struct.unpack_from("=I", data, at + _Place.UNACKNOWLEDGED)
+    (queued,) = _COUNT.unpack_from(data, at + _Place.UNACKNOWLEDGED)
     at += _Place.END
-    while at + _ATTRIBUTE.size <= min(length, len(data)):
+    end = min(length, len(data)) - _ATTRIBUTE.size
+    while at <= end:
         size, name = _ATTRIBUTE.unpack_from(data, at)
         if name == _Diag.INFO and size >= _ATTRIBUTE.size + _Place.BYTES_ACKED + 8:
-            (acked,) = struct.unpack_from("=Q", data, at + _ATTRIBUTE.size + _Place.BYTES_ACKED)
+            (acked,) = _BYTES.unpack_from(data, at + _ATTRIBUTE.size + _Place.BYTES_ACKED)
             return SocketState(acked, queued)
         if size < _ATTRIBUTE.size:
             break

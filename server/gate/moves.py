@@ -218,7 +218,7 @@ class Moves:
         self, listener: TransferListener, total_bytes: int, target: str, lease: str = ""
     ) -> MovedBody:
         """A body that a mover will be told to send, or sends already on this `lease`."""
-        lease = lease or f"{self._rng.getrandbits(128):032x}"
+        lease = lease or self._rng.randbytes(16).hex()
         return MovedBody(self, listener, lease, total_bytes, target)
 
     def hand_over(
