@@ -1,10 +1,11 @@
-"""Measures what a decision of the gate costs without nginx, or a waiting client behind a real one.
+"""Measures what a decision of the gate costs without nginx, or clients cost behind a real one.
 
-usage: python -m bench.gate [--decisions 20000] [--connections 8] [--policy ticket] [--waiting N]
+usage: python -m bench.gate [--decisions 20000 | --waiting N | --beside N] [--policy ticket]
 
 Clients of a thousand networks ask over kept connections for a large file, as nginx passes them on.
 Each is admitted, and its end is reported at once by a datagram. With --waiting that many clients
-wait inside their requests instead, each from an address of its own.
+wait inside their requests instead, each from an address of its own. With --beside a client makes N
+downloads of 256 MiB, and N thousand of 10 kB, from nginx alone and from both.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.shared.ports import free_port
@@ -74,23 +75,17 @@ def _gate(folder: Path, policy: str, slots: int, size_bytes: int) -> Iterator[in
         yield gate.pid
 
 
-def measure(decisions: int, connections: int, policy: str) -> str:
+def measure(decisions: int, policy: str) -> str:
     """One line with the figures."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with _gate(folder, policy, 4000, _FILE_BYTES) as gate:
             _ask(folder, 255, 500)
             used_s, began_s = cpu_s(gate), time.monotonic()
-            askers = [
-                threading.Thread(target=_ask, args=(folder, one, decisions // connections))
-                for one in range(connections)
-            ]
-            for asker in askers:
-                asker.start()
-            for asker in askers:
-                asker.join()
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda one: _ask(folder, one, decisions // 8), range(8)))
             took_s, used_s = time.monotonic() - began_s, cpu_s(gate) - used_s
-    done = decisions // connections * connections
+    done = decisions // 8 * 8
     return (
         f"{policy}: {done} decisions in {took_s:.1f} s; {1e6 * used_s / done:.0f} µs of the gate's "
         f"CPU each, {done / max(used_s, 0.01):.0f} a second of one core"
@@ -98,8 +93,8 @@ def measure(decisions: int, connections: int, policy: str) -> str:
 
 
 @contextlib.contextmanager
-def _nginx(folder: Path) -> Iterator[tuple[list[int], int]]:
-    """A real nginx before the gate: its processes and its port."""
+def _nginx(folder: Path, more: str = "") -> Iterator[tuple[list[int], int]]:
+    """A real nginx before the gate, with `more` servers: its processes and its port."""
     port, log = free_port(), folder / "nginx.log"
     words = [sys.executable, "-m", "tidegate", "gate", "snippet", "nginx", "--complete"]
     words += ["--root", f"{folder}/release", "--gate", f"unix:{folder}/gate.sock"]
@@ -109,7 +104,7 @@ def _nginx(folder: Path) -> Iterator[tuple[list[int], int]]:
     text = text.replace("worker_processes auto", "worker_processes 1")
     text = text.replace("error_log stderr", "error_log stderr notice")
     (folder / "nginx").mkdir()
-    (folder / "nginx.conf").write_text(text)
+    (folder / "nginx.conf").write_text(text.rstrip().removesuffix("}") + more + "}")
     user = "user root; " if os.geteuid() == 0 else ""
     options = f"{user}daemon off; worker_rlimit_nofile 65536;"
     command = ("nginx", "-p", folder / "nginx", "-c", folder / "nginx.conf", "-g", options)
@@ -175,17 +170,40 @@ def measure_waiting(count: int, policy: str) -> str:
     )
 
 
+def measure_beside(count: int, policy: str) -> str:
+    """A line for each size, with what a download costs nginx alone and a gate with its nginx."""
+    alone, rounds, lines = free_port(), 5, []
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        folder = Path(scratch)
+        gate = stack.enter_context(_gate(folder, policy, 4000, 1 << 28))
+        (folder / "release" / "small.bin").write_bytes(bytes(10_000))
+        server = f'server {{ listen 127.0.0.1:{alone}; root "{folder}/release"; }}'
+        movers, port = stack.enter_context(_nginx(folder, server))
+        for name, times in (("big.iso", count // rounds), ("small.bin", 1000 * count // rounds)):
+            used = {alone: 0.0, port: 0.0}
+            for one in [*used] * rounds:
+                used[one] -= sum(map(cpu_s, [gate, *movers]))
+                # curl leaves the fragment out: it asks for the same over one connection.
+                url = f"http://127.0.0.1:{one}/{name}#[1-{times}]"
+                subprocess.run(["curl", "-sSf", "-o", os.devnull, url], check=True)
+                used[one] += sum(map(cpu_s, [gate, *movers]))
+            each = [1e6 * used_s / (times * rounds) for used_s in used.values()]
+            lines.append(f"{name}: {each[0]:.0f} µs by nginx alone, {each[1]:.0f} µs by both")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--decisions", type=int, default=20_000)
-    parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--policy", default="ticket")
-    parser.add_argument("--waiting", type=int, default=0)
+    parser.add_argument("--waiting", type=int)
+    parser.add_argument("--beside", type=int)
     given = parser.parse_args()
-    if given.waiting:
-        text = measure_waiting(given.waiting, given.policy)
-    else:
-        text = measure(given.decisions, given.connections, given.policy)
+    text = (
+        (given.beside and measure_beside(given.beside, given.policy))
+        or (given.waiting and measure_waiting(given.waiting, given.policy))
+        or measure(given.decisions, given.policy)
+    )
     sys.stdout.write(f"{text}\n")
 
 
