@@ -36,6 +36,18 @@ def test_a_whole_file_is_told_apart_from_a_part() -> None:
     assert (meaning.whole, meaning.size_bytes, meaning.validator) == (True, 7, None)
 
 
+@pytest.mark.parametrize(("second", "counts"), [("02", True), ("03", False)])
+def test_a_file_that_may_change_in_this_second_has_no_date_to_go_on_by(
+    second: str, counts: bool
+) -> None:
+    """RFC 9110, 8.8.2.2."""
+    modified, answered = (f"Thu, 01 Jan 1970 00:00:{one} GMT" for one in (second, "03"))
+    fields = Fields.of({"Content-Length": "7", "Last-Modified": modified, "Date": answered})
+    meaning = read(200, fields)
+    assert isinstance(meaning, Body)
+    assert meaning.validator == (modified if counts else None)
+
+
 @pytest.mark.parametrize(
     "value", ["bytes 5-4/10", "bytes 0-10/10", "bytes */10", "items 0-1/2", ""]
 )
@@ -61,7 +73,8 @@ def test_plain_refusals() -> None:
     assert missing.reason is FailureReason.NOT_FOUND
     assert isinstance(denied := read(403, none), Refused)
     assert denied.reason is FailureReason.REFUSED
-    assert isinstance(read(500, none), Failed)
+    for status in (408, 425, 500):
+        assert isinstance(read(status, none), Failed)
     assert isinstance(read(429, none), RetryAfter)
 
 
@@ -104,7 +117,10 @@ def test_no_answer_whatsoever_raises(status: int, fields: dict[str, str], body: 
 
 @pytest.mark.parametrize(
     ("header", "exact", "wait_s"),
-    [("3", 2.25, 2.25), ("3", 9, 3), ("3", "soon", 3), ("3", True, 3), (None, 2.5, None)],
+    [
+        *(("3", 2.25, 2.25), ("3", 9, 3), ("3", 1.9, 3)),
+        *(("3", "soon", 3), ("3", True, 3), (None, 2.5, None)),
+    ],
 )
 def test_the_exact_time_counts_where_it_agrees_with_the_header(
     header: str | None, exact: object, wait_s: float | None

@@ -117,6 +117,12 @@ def test_a_client_that_will_not_wait_says_so_at_once() -> None:
     assert action.reason is FailureReason.WAITED_TOO_LONG
 
 
+def test_waits_count_together_against_the_limit() -> None:
+    one = visit(RetryPolicy(max_wait_s=20, jitter=0))
+    assert isinstance(one.answered(0.0, RetryAfter(15)), WaitUntil)
+    assert isinstance(one.answered(15.0, RetryAfter(6)), GiveUp)
+
+
 def test_the_impolite_come_back_when_they_please() -> None:
     one = visit(RetryPolicy(obeys_retry_after=False, own_retry_s=15.0, jitter=0.0))
     assert one.answered(0.0, RetryAfter(60)) == WaitUntil(
