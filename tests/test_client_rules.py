@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.client.fetch import connections
+from tidegate.client.fetch import connections, sampling
 from tidegate.client.fetch.actions import Action, Connect, Disconnect, Fail
 from tidegate.client.fetch.decide import decide
 from tidegate.client.fetch.events import (
@@ -20,11 +20,19 @@ from tidegate.client.fetch.events import (
 )
 from tidegate.client.fetch.faults import outvoted, revive
 from tidegate.client.fetch.options import Options
-from tidegate.client.fetch.state import MirrorPause, MirrorState, SampleVote, Serves, State
+from tidegate.client.fetch.state import (
+    MirrorPause,
+    MirrorState,
+    Round,
+    SampleVote,
+    Serves,
+    State,
+)
 from tidegate.client.net.answers import Body
 from tidegate.client.net.errors import AccessRefused, DownloadFailed, NetworkProblem, WaitedTooLong
 from tidegate.client.net.retry import FailureReason, Granted, Refused
 from tidegate.client.net.urls import parse
+from tidegate.client.schedule.strategies import AdaptiveBlocks
 
 
 def state_of(mirrors: int, now: float = 0.0) -> State:
@@ -94,6 +102,46 @@ def test_where_nobody_else_answers_most_are_believed_and_else_the_first(
     answers: tuple[bytes, ...], among: list[int], differ: list[int]
 ) -> None:
     assert voted(*answers).differing_from_first(among) == differ
+
+
+def fetching(mirrors: int, size_bytes: int = 10_000_000) -> State:
+    """All mirrors have answered, and none has told a mark or a date."""
+    state = state_of(mirrors)
+    state.size_bytes, state.segments = size_bytes, AdaptiveBlocks([(0, size_bytes)])
+    for mirror in state.mirrors:
+        mirror.answered = True
+    return state
+
+
+@pytest.mark.parametrize(("mirrors", "left"), [(2, [0]), (3, [0, 1, 2])])
+def test_only_of_two_that_differ_the_second_is_left_out(mirrors: int, left: list[int]) -> None:
+    state = fetching(mirrors)
+    state.samples.rounds.append(Round(0, 1))
+    for mirror, data in zip(state.mirrors, (b"a", b"b", b"c"), strict=False):
+        sampling.sample_received(state, mirror.lanes[0], 0, data)
+    assert [mirror.number for mirror in state.alive] == left
+
+
+@pytest.mark.parametrize(
+    ("dates", "places"), [((None, None), 16), (("a", "a"), 0), (("a", "b"), 16), ((None, "a"), 16)]
+)
+def test_copies_are_compared_all_over_unless_they_bear_one_date(
+    dates: tuple[str | None, ...], places: int
+) -> None:
+    state = fetching(len(dates))
+    for mirror, date in zip(state.mirrors, dates, strict=True):
+        mirror.modified = date
+    sampling.tick(state)
+    assert state.samples.doubtful == places
+
+
+def test_a_whole_file_waits_half_a_second_for_samples() -> None:
+    state = fetching(2)
+    one = Round(0, 1)
+    one.votes.asked.add(1)
+    state.samples.rounds.append(one)
+    waits = [sampling.should_wait(state, frozenset({1}), now) for now in (10.0, 10.4, 10.6)]
+    assert waits == [True, True, False]
 
 
 # -- connections of a lease ---------------------------------------------------------------------

@@ -73,6 +73,17 @@ def test_pieces_are_checked_wherever_the_part_begins_and_however_it_comes(step: 
     assert got.fault is not None
 
 
+def test_a_line_that_stood_idle_is_no_faster_afterwards(clock: list[float]) -> None:
+    class Stalls(Blocks):
+        def read(self, length: int) -> bytes:
+            if len(self.asked) == 10:
+                clock[0] += 60.0
+            return super().read(length)
+
+    receive(Stalls(b"x" * 50_000), 50_000, 10_000.0)
+    assert clock[0] - 160.0 == pytest.approx(5.0, abs=0.3)
+
+
 def test_a_slow_client_takes_as_long_as_its_line_needs(clock: list[float]) -> None:
     receive(Blocks(b"x" * 50_000), 50_000, 10_000.0)
     assert clock[0] - 100.0 == pytest.approx(5.0, abs=0.2)

@@ -102,3 +102,9 @@ def test_a_refusal_is_counted_as_what_it_is() -> None:
     assert not one.note_answer(1.0, RetryAfter(None))
     counted = {name: tally.counters[name] for name in ("not_found", "refused", "tickets_expired")}
     assert counted == {"not_found": 1, "refused": 1, "tickets_expired": 1}
+
+
+def test_a_start_without_a_ticket_redeems_none() -> None:
+    tally, one = download()
+    one.note_start(1.0)
+    assert tally.counters["tickets_redeemed"] == 0

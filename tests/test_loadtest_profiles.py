@@ -15,8 +15,30 @@ LOADTEST = PACKAGE / "loadtest"
 PROFILES = sorted(path.stem for path in LOADTEST.glob("*.conf"))
 #: In a process of its own: Locust changes sockets and threads for all that run beside it.
 PROGRAM = """
-import json, sys
+import json, sys, time
+from itertools import islice
+from types import SimpleNamespace
 from locust.util.load_locustfile import load_locustfile
+from tidegate.loadtest.recorder import tally
+from tidegate.loadtest.replay import ArrivalFeed, moments
+from tidegate.loadtest.users import Downloader
+from tidegate.loadtest.workloads import Visitor, Workload
+crowd = Workload("two", 0, (Visitor("a", 0.0, 1.0, ()), Visitor("b", 3.0, 1.0, (), rude=True)), 1.0)
+feed, late = ArrivalFeed(), time.time()
+feed.hand([(0, late - 0.5), (0, late - 60.0)])
+given = {"workload": "exp2", "seed": 1, "rude_fraction": 0.0, "time_scale": 4.0, "thin": 100.0}
+feed.take(SimpleNamespace(**given)), feed.take(SimpleNamespace(**given))
+manners = []
+for reformed in (False, True):
+    user = SimpleNamespace(_options=SimpleNamespace(manner="tickets", reformed=reformed, **given))
+    for visitor in crowd.visitors:
+        found = Downloader.manners(user, visitor)
+        manners.append([found.obeys_retry_after, found.own_retry_s])
+print(json.dumps({
+    "moments": list(islice(moments(crowd, 100.0, again=True), 4)),
+    "late": tally().counters["late_arrivals"],
+    "manners": manners,
+}))
 for file in sys.argv[1:]:
     users, shapes = load_locustfile(file)
     print(json.dumps([sorted(users), [type(shape).__name__ for shape in shapes],
@@ -33,7 +55,9 @@ def setting(profile: str, name: str) -> str | None:
     return None
 
 
-def test_a_profile_has_one_shape_of_its_own_and_users() -> None:
+@pytest.fixture(scope="module")
+def told() -> list[str]:
+    """What the program says, a line each."""
     files = [str(LOADTEST.parent / (setting(profile, "locustfile") or "")) for profile in PROFILES]
     done = subprocess.run(
         [PYTHON, "-c", PROGRAM, *files],
@@ -42,7 +66,26 @@ def test_a_profile_has_one_shape_of_its_own_and_users() -> None:
         check=True,
         cwd=LOADTEST.parent,
     )
-    for profile, line in zip(PROFILES, done.stdout.splitlines(), strict=True):
+    return done.stdout.splitlines()
+
+
+def test_a_population_that_comes_again_comes_a_second_after_its_last(told: list[str]) -> None:
+    found = json.loads(told[0])["moments"]
+    assert found == [[0, 100.0], [1, 103.0], [0, 104.0], [1, 107.0]]
+
+
+def test_an_arrival_is_late_by_more_than_a_second(told: list[str]) -> None:
+    assert json.loads(told[0])["late"] == 1
+
+
+def test_the_rude_ask_every_second_unless_they_are_reformed(told: list[str]) -> None:
+    rude = [False, 0.25]
+    polite = [True, None]
+    assert json.loads(told[0])["manners"] == [polite, rude, polite, polite]
+
+
+def test_a_profile_has_one_shape_of_its_own_and_users(told: list[str]) -> None:
+    for profile, line in zip(PROFILES, told[1:], strict=True):
         users, shapes, again, twisted = json.loads(line)
         assert len(shapes) == 1, profile
         assert shapes != ["Replay"], profile

@@ -173,3 +173,12 @@ def test_a_trace_of_clients_with_several_files_asks_for_what_they_take() -> None
     assert [len(visitor.files) for visitor in again.visitors] == [
         len(visitor.files) for visitor in exp2(0).visitors
     ]
+
+
+@pytest.mark.parametrize(("last_s", "bandwidth_bytes_s"), [(10.0, 100.0), (120.0, 50.0)])
+def test_a_trace_asks_for_its_bytes_in_its_span_and_a_minute_at_least(
+    last_s: float, bandwidth_bytes_s: float
+) -> None:
+    visitors = tuple(Visitor(str(at), at, 1.0, (File("f", 3_000),)) for at in (0.0, last_s))
+    found = from_trace(to_trace(Workload("any", 0, visitors, 1.0)))
+    assert found.bandwidth_bytes_s == bandwidth_bytes_s
