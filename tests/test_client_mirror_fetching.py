@@ -241,21 +241,21 @@ def test_an_origin_that_is_gone_is_left_and_gone_on_with_later(tmp_path: Path, s
     assert brought(tmp_path, lambda h: answer(h, body=content), len(content), content)
 
 
-def test_an_origin_that_says_wait_is_not_gone(tmp_path: Path) -> None:
-    asked: list[str] = []
+def test_an_origin_that_says_wait_is_neither_gone_nor_slow(tmp_path: Path) -> None:
+    asked, content = [], b"content" * 100
 
     def queue(handler: BaseHTTPRequestHandler) -> None:
         asked.append(handler.path)
         if len(asked) == 1:
             answer(handler, 503, Retry_After="1")
         else:
-            answer(handler, body=b"content")
+            answer(handler, body=content)
 
-    digest = hashlib.sha256(b"content").hexdigest()
+    digest = hashlib.sha256(content).hexdigest()
     with server(queue) as url:
-        transport = HttpTransport(tmp_path / "data", gone_s=0.3)
-        transport.download(url + "file", tmp_path / "got", 7, digest)
-    assert (tmp_path / "got").read_bytes() == b"content"
+        transport = HttpTransport(tmp_path / "data", gone_s=0.3, pace_window_s=0.3)
+        transport.download(url + "file", tmp_path / "got", len(content), digest)
+    assert (tmp_path / "got").read_bytes() == content
 
 
 def test_a_slow_origin_has_a_name() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.client.net.errors import LocalProblem
+from tidegate.client.net.errors import LocalProblem, NoRoom
 from tidegate.client.storage.journal import Identity, Journal, boot_id, part_and_journal
 from tidegate.client.storage.output import FileOutput
 from tidegate.client.storage.piece_writer import Pieces, PieceWriter
@@ -134,7 +134,8 @@ def test_a_journal_remembers_what_arrived(tmp_path: Path) -> None:
         Journal(path)
     journal.close()
     with path.open("a") as file:
-        file.write("+ 700 8")
+        # Of a longer number.
+        file.write("= 7")
     again = Journal(path)
     assert again.identity is not None
     assert again.identity.validators == {"http://a/": '"x"'}
@@ -207,6 +208,22 @@ def left_behind(folder: Path, boot: str, digest: str | None) -> FileOutput:
     journal = json.dumps({**head, "boot": boot}) + "\n+ 0 500\n"
     (folder / "f.tidegate-part.journal").write_text(journal)
     return FileOutput(folder / "f")
+
+
+def test_a_part_file_that_lacks_bytes_of_its_journal_is_begun_anew(tmp_path: Path) -> None:
+    left = left_behind(tmp_path, boot_id(), "sha256:00")
+    os.truncate(tmp_path / "f.tidegate-part", 499)
+    assert left.resumable() is None
+    left.close(discard=True)
+
+
+def test_only_the_missing_bytes_need_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileStorage, "room_bytes", lambda self: 600)
+    left = left_behind(tmp_path, boot_id(), "sha256:00")
+    assert left.open(Identity(1000, digest="sha256:00")).have.total == 500
+    left.close(discard=True)
+    with pytest.raises(NoRoom, match="1000 bytes are needed and 600 are free"):
+        FileOutput(tmp_path / "f").open(Identity(1000))
 
 
 @pytest.mark.parametrize("digest", [None, "sha256:00"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from click.testing import CliRunner
 
 from tidegate.loadtest.sim import plan as plan_module
+from tidegate.loadtest.sim.bounds import alone_s
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.outcome import RunRecord
 from tidegate.loadtest.sim.plan import (
@@ -37,6 +39,8 @@ def test_hidden_files_are_not_offered(tmp_path: Path) -> None:
 
 
 def test_each_takes_a_large_file_and_a_small_one_beside_it() -> None:
+    last_counts = make_crowd([ISO, IMG, SUMS], 10, 60.0, [("*", 2.0), ("*.iso", 3.0)])
+    assert last_counts.large == ((ISO, 3.0), (IMG, 2.0))
     crowd = make_crowd([ISO, IMG, SUMS], 10, 60.0, [("*.iso", 3.0)])
     assert crowd.large == ((ISO, 3.0), (IMG, 1.0))
     assert crowd.small == (SUMS,)
@@ -95,6 +99,7 @@ def test_a_crowd_for_days_costs_no_more_than_one_for_minutes(
     workload, each = sample_crowd(crowd).workload, 1.0
     slow = feel(workload, each, "fair", 1_000_000.0)
     assert slow.mean_s > 30_000, "each takes an hour alone"
+    assert slow.lost_s == pytest.approx(slow.mean_s - fmean(alone_s(workload, 1_000_000.0)))
     assert played[0] < 2_000
     # Played at full length it feels the same.
     monkeypatch.setattr(plan_module, "TUNING", plan_module.TUNING._replace(played_s=2_000.0))
