@@ -10,27 +10,27 @@ from tests.installed import PYTHON
 PROGRAM = """
 import json, sys
 from tidegate.loadtest.hot_object import by_multicast, last_event
-told = last_event(sys.stdin.buffer.read())
-print(json.dumps([told, by_multicast(told)]))
+for output in json.load(sys.stdin):
+    told = last_event(output.encode())
+    print(json.dumps([told, by_multicast(told)]))
 """
+SOURCES = [{"url": "udp://239.1.2.3:5", "bytes": 900}, {"url": "http://h/f", "bytes": 100}]
+DONE = {"event": "done", "mirrors": SOURCES}
 
 
-def read(output: str) -> list[object]:
-    """In a process of its own: Locust changes sockets and threads for all that run beside it."""
+def test_whatever_a_receiver_says_is_put_in_words_and_bytes_by_multicast_are_told_apart() -> None:
+    """In one process of its own: Locust changes sockets and threads for all that run beside it."""
+    told = {
+        f'{{"event": "start"}}\n{json.dumps(DONE)}': [DONE, 900],
+        "": [{"text": "nothing"}, 0],
+        "Segmentation fault": [{"text": "Segmentation fault"}, 0],
+        '["no event"]': [{"text": '["no event"]'}, 0],
+    }
     done = subprocess.run(
-        [PYTHON, "-c", PROGRAM], input=output, capture_output=True, text=True, check=True
+        [PYTHON, "-c", PROGRAM],
+        input=json.dumps([*told]),
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    found: list[object] = json.loads(done.stdout)
-    return found
-
-
-def test_bytes_by_multicast_are_told_apart() -> None:
-    sources = [{"url": "udp://239.1.2.3:5", "bytes": 900}, {"url": "http://h/f", "bytes": 100}]
-    lines = ['{"event": "start"}', json.dumps({"event": "done", "mirrors": sources})]
-    assert read("\n".join(lines))[1] == 900
-
-
-def test_whatever_a_receiver_says_is_put_in_words() -> None:
-    assert read("") == [{"text": "nothing"}, 0]
-    assert read("Segmentation fault") == [{"text": "Segmentation fault"}, 0]
-    assert read('["no event"]') == [{"text": '["no event"]'}, 0]
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [*told.values()]
