@@ -42,7 +42,7 @@ class DownloadTuning:
     #: the line, acts only when that has left.
     unsent_s: float = 0.25
     #: And at least, bytes.
-    unsent_bytes: int = 32 * 1024
+    unsent_bytes: int = 16 * 1024
     #: More is allowed by how late this process was lately, up to this, seconds. A client that finds
     #: its socket empty cannot catch up.
     most_late_s: float = 0.25
