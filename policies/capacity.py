@@ -221,11 +221,9 @@ class Capacity:
         nothing of a client's speed but that it is not below. None: perhaps the line did.
         `reads_bytes_s`: what its program is known to read (`policies.reading`); 0: not known.
         """
-        unmeasured = rate_bytes_s <= 0.0 and lease.cap_bytes_s == math.inf
-        if unmeasured and held_back is None and not self.known:
-            # Its share of an unknown line would soon be taken for its speed.
-            return
-        idle = held_back is not True and rate_bytes_s < self._idle_bytes_s
+        # An unknown line may hold back whom it likes: in a burst some get nothing for a second.
+        limited = held_back is False or (held_back is None and self.known)
+        idle = limited and rate_bytes_s < self._idle_bytes_s
         if idle:
             # Else idle readers would be paused as if they were fast, in the places of others.
             lease.cap_bytes_s = max(CAPACITY.least_bytes_s, rate_bytes_s)

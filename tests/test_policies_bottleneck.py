@@ -438,6 +438,19 @@ def test_one_download_with_many_connections_does_not_hide_the_line(
     connections: int, newcomers: int
 ) -> None:
     """It took nearly all of an unknown line for minutes, and newcomers with little got crumbs."""
+def test_who_gets_next_to_nothing_of_an_unknown_line_is_not_taken_for_idle() -> None:
+    """In a burst all that had lost packets were believed slow, and ran at once, the longest too."""
+    capacity = Capacity()
+    capacity.configure(None)
+    capacity.observe(3.0 * MB, False, True, math.inf, 60)
+    lease = Lease(1, Job("c1", "f", 10**6, 10**6), 0.0, None, True)
+    capacity.measured(lease, 0.003 * MB, None)
+    assert capacity.speed(lease) == capacity.typical_client_bytes_s
+    capacity.observe(3.0 * MB, True, True, 3.0 * MB, 60)
+    capacity.measured(lease, 0.04 * MB, True)
+    assert capacity.speed(lease) >= capacity.typical_client_bytes_s
+
+
     line = 2.5 * MB
     world = World(steady(line), Bottleneck(), buffer=30_000.0)
     world.add(100 * MB, connections=connections)
