@@ -179,6 +179,8 @@ class _Probe:
     doubtful: bool = False
     #: The line seems to have fallen. A probe tests that as soon as the queue is gone.
     fell: bool = False
+    #: What had arrived when it began.
+    acked_bytes: int = 0
 
 
 class Bottleneck:
@@ -614,7 +616,8 @@ class Bottleneck:
         self._doubts = 0
         if news:
             # What stands before the line slows down all who begin; it can wait in the server.
-            self._probe = _Probe(now, 1.0, 0, FINDER.fall_drain_part, found=True, fell=fell)
+            acked, part = self._looks[-1].acked_total, FINDER.fall_drain_part
+            self._probe = _Probe(now, 1.0, 0, part, found=True, fell=fell, acked_bytes=acked)
 
     def _not_full(self, goodput_bytes_s: float, count: int, now: float) -> None:
         """Each client is limited by itself. A cap that held any was wrong."""
@@ -677,13 +680,20 @@ class Bottleneck:
         """Send less until nothing stands before the line: what is new would stand behind it."""
         lasted_s = now - probe.began_s
         least = 1.0 - 0.5 * (1.0 - part)
-        drained = lasted_s >= FINDER.short_s and self._rates(FINDER.short_s)[0] < least * self._line
-        drained = drained or flying_bytes <= (1.0 - FINDER.cap_part) * self._line
+        line_bytes_s = self._line
+        if probe.found and not probe.fell and lasted_s >= FINDER.window_s:
+            # While a queue stands, all that arrives is the line. It was found while the crowd grew.
+            arrived = self._looks[-1].acked_total - probe.acked_bytes
+            line_bytes_s = max(line_bytes_s, arrived / lasted_s)
+        drained = flying_bytes <= (1.0 - FINDER.cap_part) * line_bytes_s
+        if lasted_s >= FINDER.short_s:
+            drained = drained or self._rates(FINDER.short_s)[0] < least * line_bytes_s
         if not drained and lasted_s < FINDER.evidence_s:
-            if probe.found and lasted_s >= FINDER.window_s:
-                # While a queue stands, all that arrives is the line. The fall was seen half over.
+            if probe.fell and lasted_s >= FINDER.window_s:
+                # The fall was seen half over.
                 self._line = self._sure = min(self._line, self._rates(FINDER.window_s)[0])
             return
+        self._line = self._sure = line_bytes_s
         if probe.fell:
             # A line that only stood still for a moment is found again at once.
             self._probe = _Probe(now, 2.0, flying_bytes)

@@ -197,6 +197,21 @@ def test_a_crowd_that_loses_packets_together_shows_its_line_within_2_s(count: in
     assert world.found_at_s(line) <= 2.0
 
 
+def test_a_line_that_was_found_while_a_burst_grew_is_seen_as_its_queue_drains() -> None:
+    """It was taken for three quarters of itself until the next probe, and stood idle so far."""
+    line = 4 * MB
+    world = World(lambda now: line * min(1.0, 0.5 + 0.4 * now), Bottleneck(), lossy=0.9)
+    for _ in range(60):
+        world.add(0.4 * MB, 1.2 * MB)
+    while world.orders.line_bytes_s == math.inf and world.now < 3.0:
+        world.run(0.1)
+    assert 0.6 * line < world.orders.line_bytes_s < 0.9 * line
+    found_s, acked = world.now, world.acked
+    world.run(6.0)
+    assert world.found_at_s(line, within=0.08) <= found_s + 4.0
+    assert world.acked - acked >= 0.93 * line * 6.0
+
+
 @pytest.mark.parametrize("count", [6, 20])
 @pytest.mark.parametrize("lossy", [0.3, 1.0])
 def test_a_crowd_whose_own_networks_lose_packets_is_not_capped_for_long(
@@ -423,6 +438,19 @@ def test_a_first_look_at_an_unknown_line_tells_nothing_of_a_clients_speed() -> N
     assert capacity.speed(other) < 0.01 * MB
 
 
+def test_who_gets_next_to_nothing_of_an_unknown_line_is_not_taken_for_idle() -> None:
+    """In a burst all that had lost packets were believed slow, and ran at once, the longest too."""
+    capacity = Capacity()
+    capacity.configure(None)
+    capacity.observe(3.0 * MB, False, True, math.inf, 60)
+    lease = Lease(1, Job("c1", "f", 10**6, 10**6), 0.0, None, True)
+    capacity.measured(lease, 0.003 * MB, None)
+    assert capacity.speed(lease) == capacity.typical_client_bytes_s
+    capacity.observe(3.0 * MB, True, True, 3.0 * MB, 60)
+    capacity.measured(lease, 0.04 * MB, True)
+    assert capacity.speed(lease) >= capacity.typical_client_bytes_s
+
+
 def test_who_takes_less_than_the_line_has_is_limited_by_itself() -> None:
     world = World(steady(10 * MB), Bottleneck(), buffer=60_000.0)
     for number in range(12):
@@ -438,19 +466,6 @@ def test_one_download_with_many_connections_does_not_hide_the_line(
     connections: int, newcomers: int
 ) -> None:
     """It took nearly all of an unknown line for minutes, and newcomers with little got crumbs."""
-def test_who_gets_next_to_nothing_of_an_unknown_line_is_not_taken_for_idle() -> None:
-    """In a burst all that had lost packets were believed slow, and ran at once, the longest too."""
-    capacity = Capacity()
-    capacity.configure(None)
-    capacity.observe(3.0 * MB, False, True, math.inf, 60)
-    lease = Lease(1, Job("c1", "f", 10**6, 10**6), 0.0, None, True)
-    capacity.measured(lease, 0.003 * MB, None)
-    assert capacity.speed(lease) == capacity.typical_client_bytes_s
-    capacity.observe(3.0 * MB, True, True, 3.0 * MB, 60)
-    capacity.measured(lease, 0.04 * MB, True)
-    assert capacity.speed(lease) >= capacity.typical_client_bytes_s
-
-
     line = 2.5 * MB
     world = World(steady(line), Bottleneck(), buffer=30_000.0)
     world.add(100 * MB, connections=connections)
