@@ -18,9 +18,12 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from msgspec import Meta
 
 from .errors import ProtocolError
+from .packet import MAX_K
 
 #: Best first while there are no reports of losses.
 SCHEMES = ("raptorq", "xor", "none")
@@ -78,11 +81,11 @@ class FecParameters:
     each block in the first pass (0: repair on demand only).
     """
 
-    scheme: str
-    symbol_bytes: int
-    block_symbols: int
-    group: int = 0
-    parity: int = 0
+    scheme: Annotated[str, Meta(max_length=20)]
+    symbol_bytes: Annotated[int, Meta(ge=8, le=65_000)]
+    block_symbols: Annotated[int, Meta(ge=1, le=MAX_K)]
+    group: Annotated[int, Meta(ge=0, le=MAX_K)] = 0
+    parity: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
 
 
 @dataclass(frozen=True, slots=True)

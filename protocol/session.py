@@ -13,25 +13,17 @@ Laws:
 from __future__ import annotations
 
 import ipaddress
-import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from .errors import BadHeader, ProtocolError
 from .fec import MAX_BLOCK_BYTES, SCHEMES, BlockLayout, FecParameters
-from .packet import MAX_K
-from .strict_json import (
-    get_bytes,
-    get_int,
-    get_map,
-    get_number,
-    get_text,
-    load_object,
-    to_base64,
-)
+from .strict_json import PRINTABLE, read_json
 
 HEADER_NAME = "Tidegate-Multicast"
 OFFER_TYPE = "application/vnd.tidegate.multicast-offer+json"
@@ -40,6 +32,7 @@ HASH_BYTES = 32
 MARK_KEY_BYTES = 32
 #: An offer has the hashes of up to this many blocks; longer lists are fetched by URL.
 INLINE_HASHES = 256
+_Url = Annotated[str, Meta(max_length=2000, pattern=PRINTABLE)]
 _PARAMETER = re.compile(r'\s*([a-z]+)\s*=\s*("[^"]*"|[^;"\s]+)\s*(?:;|$)')
 
 
@@ -147,121 +140,84 @@ class Offer:
         return BlockLayout(self.size_bytes, self.fec.symbol_bytes, self.fec.block_symbols)
 
 
+class _Offer(msgspec.Struct):
+    """An offer as it is written in JSON. Bytes are base64; `hashes` are one after the other."""
+
+    v: int
+    session: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+    member: Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
+    key: Annotated[bytes, Meta(min_length=16, max_length=64)]
+    mark_key: Annotated[bytes, Meta(min_length=MARK_KEY_BYTES, max_length=MARK_KEY_BYTES)]
+    group: str
+    port: Annotated[int, Meta(ge=1, le=65_535)]
+    source: str
+    ttl: Annotated[int, Meta(ge=0, le=255)]
+    object: Annotated[int, Meta(ge=0, le=255)]
+    size_bytes: Annotated[int, Meta(ge=0, le=1 << 60)]
+    etag: Annotated[str, Meta(max_length=300, pattern=PRINTABLE)]
+    fec: FecParameters
+    rate_bytes_s: Annotated[float, Meta(ge=1, le=1e12)]
+    start_in_s: Annotated[float, Meta(ge=0, le=86_400)]
+    silence_s: Annotated[float, Meta(ge=0.1, le=600)]
+    report_url: _Url
+    report_window_s: Annotated[float, Meta(ge=0, le=600)]
+    report_every_s: Annotated[float, Meta(ge=0, le=600)]
+    ssm: bool = False
+    report_joined: bool = False
+    meanwhile: bool = False
+    sha256: bytes | UnsetType = UNSET
+    hashes: bytes | UnsetType = UNSET
+    hashes_url: _Url | UnsetType = UNSET
+    repair_url: _Url | UnsetType = UNSET
+
+
 def encode_offer(offer: Offer) -> bytes:
-    """The offer as compact JSON."""
-    document: dict[str, Any] = {
-        "v": VERSION,
-        "session": f"{offer.session:016x}",
-        "member": offer.member,
-        "key": to_base64(offer.key),
-        "mark_key": to_base64(offer.mark_key),
-        "group": offer.group,
-        "port": offer.port,
-        "source": offer.source,
-        "ssm": offer.ssm,
-        "ttl": offer.ttl,
-        "object": offer.object,
-        "size_bytes": offer.size_bytes,
-        "etag": offer.etag,
-        "fec": {
-            "scheme": offer.fec.scheme,
-            "symbol_bytes": offer.fec.symbol_bytes,
-            "block_symbols": offer.fec.block_symbols,
-            "group": offer.fec.group,
-            "parity": offer.fec.parity,
-        },
-        "rate_bytes_s": int(offer.rate_bytes_s),
-        "start_in_s": round(offer.start_in_s, 3),
-        "silence_s": round(offer.silence_s, 3),
-        "report_url": offer.report_url,
-        "report_window_s": round(offer.report_window_s, 4),
-        "report_every_s": round(offer.report_every_s, 3),
-        "report_joined": offer.report_joined,
-        "meanwhile": offer.meanwhile,
-    }
-    if offer.sha256 is not None:
-        document["sha256"] = to_base64(offer.sha256)
+    """The offer as compact JSON. Without an optional value there is no key."""
+    known = {name: getattr(offer, name) for name in _Offer.__struct_fields__ if name != "v"}
+    for name in ("start_in_s", "silence_s", "report_window_s", "report_every_s"):
+        known[name] = round(known[name], 4)
+    for name in ("sha256", "hashes", "hashes_url", "repair_url"):
+        known[name] = known[name] or UNSET
+    known["session"] = f"{offer.session:016x}"
+    known["rate_bytes_s"] = int(offer.rate_bytes_s)
     if offer.hashes:
-        document["hashes"] = to_base64(b"".join(offer.hashes))
-    if offer.repair_url:
-        document["repair_url"] = offer.repair_url
-    if offer.hashes_url:
-        document["hashes_url"] = offer.hashes_url
-    return json.dumps(document, separators=(",", ":")).encode()
+        known["hashes"] = b"".join(offer.hashes)
+    return msgspec.json.encode(_Offer(v=VERSION, **known))
 
 
 def decode_offer(body: bytes) -> Offer:
     """Read an offer. Raises `ProtocolError`, which names the first fault."""
-    document = load_object(body, "the multicast offer")
-    if document.get("v") != VERSION:
+    found = read_json(body, _Offer, "the multicast offer")
+    if found.v != VERSION:
         raise ProtocolError("the multicast offer has a version this client does not speak")
-    fec = get_map(document, "fec")
-    parameters = FecParameters(
-        get_text(fec, "scheme", 20),
-        get_int(fec, "symbol_bytes", 8, 65_000),
-        get_int(fec, "block_symbols", 1, MAX_K),
-        get_int(fec, "group", 0, MAX_K),
-        get_int(fec, "parity", 0, 1 << 16),
-    )
-    if parameters.symbol_bytes * parameters.block_symbols > MAX_BLOCK_BYTES:
+    if found.fec.symbol_bytes * found.fec.block_symbols > MAX_BLOCK_BYTES:
         raise ProtocolError("the multicast offer has blocks of more than 1 MiB")
-    size = get_int(document, "size_bytes", 0, 1 << 60)
-    packed = get_bytes(document, "hashes") if "hashes" in document else b""
-    hashes = tuple(packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES))
-    offer = Offer(
-        session=_session(document),
-        member=get_text(document, "member", 64),
-        key=get_bytes(document, "key"),
-        mark_key=get_bytes(document, "mark_key"),
-        group=_group(document),
-        port=get_int(document, "port", 1, 65_535),
-        source=_address(document, "source"),
-        size_bytes=size,
-        etag=get_text(document, "etag", 300),
-        fec=parameters,
-        rate_bytes_s=get_number(document, "rate_bytes_s", 1, 1e12),
-        start_in_s=get_number(document, "start_in_s", 0, 86_400),
-        report_url=get_text(document, "report_url", 2000),
-        object=get_int(document, "object", 0, 255),
-        ssm=document.get("ssm") is True,
-        ttl=get_int(document, "ttl", 0, 255),
-        sha256=get_bytes(document, "sha256") if "sha256" in document else None,
-        hashes=hashes,
-        hashes_url=get_text(document, "hashes_url", 2000) if "hashes_url" in document else "",
-        repair_url=get_text(document, "repair_url", 2000) if "repair_url" in document else "",
-        report_window_s=get_number(document, "report_window_s", 0, 600),
-        report_every_s=get_number(document, "report_every_s", 0, 600),
-        report_joined=document.get("report_joined") is True,
-        meanwhile=document.get("meanwhile") is True,
-        silence_s=get_number(document, "silence_s", 0.1, 600),
-    )
-    if not 16 <= len(offer.key) <= 64:
-        raise ProtocolError("the multicast offer's key has not 16 to 64 bytes")
-    if len(offer.mark_key) != MARK_KEY_BYTES:
-        raise ProtocolError(f"the multicast offer's mark_key has not {MARK_KEY_BYTES} bytes")
-    if hashes and (len(packed) % HASH_BYTES or len(hashes) != offer.layout().blocks):
+    fields = msgspec.structs.asdict(found).items()
+    known = {name: value for name, value in fields if name != "v" and value is not UNSET}
+    packed = known.pop("hashes", b"")
+    known |= {
+        "session": int(found.session, 16),
+        "group": _group(found.group),
+        "source": _address(found.source, "source"),
+        "hashes": tuple(packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES)),
+    }
+    offer = Offer(**known)
+    if offer.hashes and (len(packed) % HASH_BYTES or len(offer.hashes) != offer.layout().blocks):
         raise ProtocolError("the multicast offer has not one hash for each block")
-    if not hashes and not offer.hashes_url and size:
+    if not offer.hashes and not offer.hashes_url and offer.size_bytes:
         raise ProtocolError("the multicast offer has no block hashes")
     return offer
 
 
-def _session(document: Mapping[str, Any]) -> int:
-    value = document.get("session")
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{16}", value):
-        raise ProtocolError("'session' is not 16 hexadecimal digits")
-    return int(value, 16)
-
-
-def _address(document: Mapping[str, Any], name: str) -> str:
+def _address(text: str, name: str) -> str:
     try:
-        return str(ipaddress.ip_address(get_text(document, name, 60)))
+        return str(ipaddress.ip_address(text))
     except ValueError as error:
         raise ProtocolError(f"{name!r} is no IP address") from error
 
 
-def _group(document: Mapping[str, Any]) -> str:
-    group = _address(document, "group")
+def _group(text: str) -> str:
+    group = _address(text, "group")
     if not ipaddress.ip_address(group).is_multicast:
         raise ProtocolError(f"{group} is not a multicast group")
     return group

@@ -5,23 +5,16 @@ Reports are sent by HTTP POST to the offer's `report_url`, spread over the repor
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
 
 from .errors import ProtocolError
 from .packet import MAX_K
-from .strict_json import (
-    MAX_ROWS,
-    get_int,
-    get_number,
-    get_rows,
-    get_text,
-    load_object,
-    plain_int,
-)
+from .strict_json import PRINTABLE, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,94 +50,90 @@ class ReceiverReport:
         return 1 - min(self.received, self.expected) / self.expected if self.expected else 0.0
 
 
-_STATES = ("joined", "receiving", "done", "left")
+_Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+_Milliseconds = Annotated[int, Meta(ge=0, le=1 << 31)]
+_Block = Annotated[int, Meta(ge=0, le=1 << 32)]
+
+
+class _Sender(msgspec.Struct):
+    """What is read of each report."""
+
+    member: Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
+    state: Literal["joined", "receiving", "done", "left"]
+
+
+class _Report(_Sender, rename={"pass_number": "pass"}, omit_defaults=True):
+    """A report as it is written in JSON. `counts` are runs: first block, length, count."""
+
+    pass_number: Annotated[int, Meta(ge=0, le=255)]
+    sequence: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)] = 0
+    expected: _Count = 0
+    received: _Count = 0
+    overruns: _Count = 0
+    queue_ms: _Milliseconds = 0
+    lag_ms: _Milliseconds = 0
+    room_ms: _Milliseconds = 0
+    counts: list[tuple[_Block, _Block, _Block]] = []
+    symbols: list[tuple[_Block, Annotated[str, Meta(pattern=r"^[0-9a-f]{1,1024}\Z")]]] = []
 
 
 def encode_report(report: ReceiverReport) -> bytes:
     """The report as compact JSON. Runs of blocks with equal wants are joined."""
-    document: dict[str, Any] = {
-        "member": report.member,
-        "state": report.state,
-        "pass": report.pass_number,
-    }
-    for name in ("sequence", "expected", "received", "overruns", "queue_ms", "lag_ms", "room_ms"):
-        if getattr(report, name):
-            document[name] = getattr(report, name)
-    if report.counts:
-        runs: list[list[int]] = []
-        for block, count in sorted(report.counts.items()):
-            if runs and runs[-1][0] + runs[-1][1] == block and runs[-1][2] == count:
-                runs[-1][1] += 1
-            else:
-                runs.append([block, 1, count])
-        document["counts"] = runs
-    if report.symbols:
-        document["symbols"] = [[block, f"{bits:x}"] for block, bits in report.symbols.items()]
-    return json.dumps(document, separators=(",", ":")).encode()
+    known = {name: getattr(report, name) for name in _Report.__struct_fields__}
+    runs: list[tuple[int, int, int]] = []
+    for block, count in sorted(report.counts.items()):
+        first, length, same = runs[-1] if runs else (-1, 0, -1)
+        if first + length == block and same == count:
+            runs[-1] = (first, length + 1, count)
+        else:
+            runs.append((block, 1, count))
+    known["counts"] = runs
+    known["symbols"] = [(block, f"{bits:x}") for block, bits in report.symbols.items()]
+    return msgspec.json.encode(_Report(**known))
 
 
 def decode_report(
-    body: bytes, blocks: int = MAX_ROWS, is_member: Callable[[str], bool] = lambda name: True
+    body: bytes, blocks: int = 1 << 20, is_member: Callable[[str], bool] = lambda name: True
 ) -> ReceiverReport:
     """Read a report about a file of `blocks` blocks. Raises `ProtocolError`.
 
     If the name is no member's, only name and state are read: an attacker's report must cost the
     sender no more than the attacker.
     """
-    document = load_object(body, "the multicast report")
-    state = document.get("state")
-    if state not in _STATES:
-        raise ProtocolError(f"the multicast report's state is none of {', '.join(_STATES)}")
-    member = get_text(document, "member", 64)
-    if not is_member(member):
-        return ReceiverReport(member, state)
+    sender = read_json(body, _Sender, "the multicast report")
+    if not is_member(sender.member):
+        return ReceiverReport(sender.member, sender.state)
+    found = read_json(body, _Report, "the multicast report")
     counts: dict[int, int] = {}
     wanted = 0
-    for run in get_rows(document, "counts", 3):
-        first, length, count = (plain_int(value, 1 << 32) for value in run)
+    for first, length, count in found.counts:
         wanted += length
         if wanted > blocks:
             raise ProtocolError("the multicast report wants more blocks than there can be")
         counts.update(dict.fromkeys(range(first, first + length), min(count, MAX_K)))
-    symbols: dict[int, int] = {}
-    for block, bits in get_rows(document, "symbols", 2):
-        if not isinstance(bits, str) or not re.fullmatch(r"[0-9a-f]{1,1024}", bits):
-            raise ProtocolError("the multicast report has a bit set that is not hexadecimal")
-        symbols[plain_int(block, 1 << 32)] = int(bits, 16)
-    return ReceiverReport(
-        member,
-        state,
-        get_int(document, "pass", 0, 255),
-        get_int(document, "sequence", 0, 0xFFFFFFFF, 0),
-        get_int(document, "expected", 0, 1 << 53, 0),
-        get_int(document, "received", 0, 1 << 53, 0),
-        get_int(document, "overruns", 0, 1 << 53, 0),
-        get_int(document, "queue_ms", 0, 1 << 31, 0),
-        counts,
-        symbols,
-        get_int(document, "lag_ms", 0, 1 << 31, 0),
-        get_int(document, "room_ms", 0, 1 << 31, 0),
-    )
+    known = msgspec.structs.asdict(found)
+    known["counts"] = counts
+    known["symbols"] = {block: int(bits, 16) for block, bits in found.symbols}
+    return ReceiverReport(**known)
+
+
+#: What a receiver does next: it stays, leaves the session, or finds it over.
+Action = Literal["continue", "unicast", "closed"]
 
 
 @dataclass(frozen=True, slots=True)
 class ReportAnswer:
-    """The sender's answer. `action` is continue, unicast (leave the session) or closed."""
+    """The sender's answer."""
 
-    action: str = "continue"
-    report_window_s: float = 0.02
+    action: Action = "continue"
+    report_window_s: Annotated[float, Meta(ge=0, le=600)] = 0.02
 
 
 def encode_answer(answer: ReportAnswer) -> bytes:
     """The answer as compact JSON."""
-    document = {"action": answer.action, "report_window_s": round(answer.report_window_s, 4)}
-    return json.dumps(document, separators=(",", ":")).encode()
+    return msgspec.json.encode(replace(answer, report_window_s=round(answer.report_window_s, 4)))
 
 
 def decode_answer(body: bytes) -> ReportAnswer:
     """Read an answer. Raises `ProtocolError`."""
-    document = load_object(body, "the answer to a multicast report")
-    action = document.get("action")
-    if action not in ("continue", "unicast", "closed"):
-        raise ProtocolError("the answer to a multicast report names an unknown action")
-    return ReportAnswer(action, get_number(document, "report_window_s", 0, 600))
+    return read_json(body, ReportAnswer, "the answer to a multicast report")

@@ -47,7 +47,7 @@ class Threads(Protocol):
 
 
 class Reactor(Clock, Threads, Protocol):
-    """The whole of it: its life, descriptors, ports and processes too."""
+    """The whole of it: its life, descriptors and ports too."""
 
     def callWhenRunning(self, callable: Callable[[], None]) -> object:
         """Call at the beginning of `run`."""
@@ -69,9 +69,6 @@ class Reactor(Clock, Threads, Protocol):
 
     def listenUNIX(self, address: str, factory: Any, *, backlog: int, mode: int) -> Any:
         """See `IReactorUNIX`."""
-
-    def spawnProcess(self, protocol: Any, program: str, *words: Any, **options: Any) -> Any:
-        """See `IReactorProcess`."""
 
 
 class Repeat:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 from ...protocol.fec import BlockLayout, Scheme
 from ...protocol.packet import PacketFlag
-from ...protocol.session_report import ReceiverReport
+from ...protocol.session_report import Action, ReceiverReport
 from .receivers import Receivers
 from .repair import (
     TUNING,
@@ -126,8 +126,8 @@ class Carousel:
         self._promote()
         self.wake_at = now
 
-    def report(self, report: ReceiverReport, now: float) -> str:
-        """Add a report. Returns the answer's action: continue, unicast or closed."""
+    def report(self, report: ReceiverReport, now: float) -> Action:
+        """Add a report. Returns the answer's action."""
         if self.phase is Phase.CLOSED:
             return "closed"
         late = self.receivers.is_late(report.member)

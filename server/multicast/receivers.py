@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ...protocol.session_report import ReceiverReport
+from ...protocol.session_report import Action, ReceiverReport
 from .schedule_steps import CarouselSettings
 
 
@@ -130,7 +130,7 @@ class Receivers:
         worst = self._settings.worst_loss
         return max((m.loss for m in self._punctual() if m.loss <= worst), default=0.0)
 
-    def report(self, report: ReceiverReport, now: float) -> str:
+    def report(self, report: ReceiverReport, now: float) -> Action:
         """Add a report. Returns the answer's action: continue, unicast or closed."""
         member = self._members.get(report.member)
         if member is None:

@@ -9,14 +9,16 @@ before sends after its restart.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -24,7 +26,7 @@ from ...protocol.disk.durable import write_whole
 from ...protocol.errors import ProtocolError
 from ...protocol.fec import BlockLayout
 from ...protocol.session import Capability
-from ...protocol.strict_json import get_int, get_number, get_text, load_object
+from ...protocol.strict_json import PRINTABLE, read_json
 from ..files.digests import FileChanged
 from ..files.openfile import OpenFile
 from ..files.paths import split_path
@@ -45,9 +47,9 @@ ANNOUNCE_S = 600.0
 class ScheduledSend:
     """One object, its time (Unix time), the number of passes, and whether reports are read."""
 
-    path: str
-    at: float
-    passes: int = 1
+    path: Annotated[str, Meta(max_length=4000, pattern=PRINTABLE)]
+    at: Annotated[float, Meta(ge=0, le=1e11)]
+    passes: Annotated[int, Meta(ge=1, le=1000)] = 1
     listens: bool = True
 
 
@@ -63,27 +65,15 @@ def write_entry(state: Path, entry: ScheduledSend) -> Path:
     """Write an entry for the server with this state folder. Raises OSError."""
     folder = state / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    document = {
-        "path": entry.path,
-        "at": entry.at,
-        "passes": entry.passes,
-        "listens": entry.listens,
-    }
     final = folder / f"{int(entry.at)}-{secrets.token_hex(4)}.json"
-    write_whole(final, json.dumps(document).encode())
+    write_whole(final, msgspec.json.encode(entry))
     return final
 
 
 def read_entry(file: Path) -> ScheduledSend:
     """Read an entry. Raises `ProtocolError` or OSError."""
     with file.open("rb") as stream:
-        document = load_object(stream.read(64 * 1024), str(file))
-    return ScheduledSend(
-        get_text(document, "path", 4000),
-        get_number(document, "at", 0, 1e11),
-        get_int(document, "passes", 1, 1000, 1),
-        document.get("listens", True) is True,
-    )
+        return read_json(stream.read(64 * 1024), ScheduledSend, str(file))
 
 
 class ScheduleWatch:

@@ -65,7 +65,7 @@ def test_reports_of_strangers_change_nothing(house: House) -> None:
 
 
 def test_a_report_of_77_bytes_is_not_read_into_a_million_rows() -> None:
-    body = b'{"member":"m","state":"receiving","counts":[[0,1048575,1]]}'
+    body = b'{"member":"m","state":"receiving","pass":0,"counts":[[0,1048575,1]]}'
     assert decode_report(body, 10, lambda name: False).counts == {}
     with pytest.raises(ProtocolError, match="more blocks than there can be"):
         decode_report(body, 10)
