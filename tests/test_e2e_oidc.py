@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 
 from bench.shared.ports import free_port
 from tests import oidc_provider
-from tests.admin_browser import chromium, complaints, violations
+from tests.admin_browser import chromium, click, complaints, violations
 from tests.installed import PYTHON
 from tests.running import make_release, serving, wait_for
 
@@ -65,13 +65,13 @@ def test_people_of_a_group_log_in_and_others_are_told_why_not(
             with chromium() as driver:
                 driver.get(f"{admin}/queue")
                 assert violations(driver) == []
-                driver.find_element(By.LINK_TEXT, "Log in with Canaille").click()
-                wait_for(lambda driver=driver: driver.current_url.startswith(issuer))
+                assert "Log in with Canaille" in driver.page_source
+                click(driver, "a[href^='/login/oidc']")
+                assert driver.current_url.startswith(issuer)
                 driver.find_element(By.NAME, "login").send_keys(name)
-                driver.find_element(By.CSS_SELECTOR, "form [type=submit]").click()
-                wait_for(lambda driver=driver: driver.find_elements(By.NAME, "password"))
+                click(driver, "form [type=submit]")
                 driver.find_element(By.NAME, "password").send_keys(oidc_provider.PASSWORD)
-                driver.find_element(By.CSS_SELECTOR, "form [type=submit]").click()
+                click(driver, "form [type=submit]")
                 wait_for(lambda driver=driver: driver.current_url.startswith(admin))
                 if not allowed:
                     told = driver.find_element(By.CSS_SELECTOR, "[role=alert]").text
@@ -84,8 +84,8 @@ def test_people_of_a_group_log_in_and_others_are_told_why_not(
                 driver.get(f"{admin}/account")
                 assert "You log in through Canaille" in driver.page_source
                 assert violations(driver) == []
-                driver.find_element(By.CSS_SELECTOR, "footer form[action='/logout'] button").click()
-                wait_for(lambda driver=driver: driver.current_url == f"{admin}/login")
+                click(driver, "footer form[action='/logout'] button")
+                assert driver.current_url == f"{admin}/login"
                 # The provider's own pages lack fonts at times.
                 assert [one for one in complaints(driver) if one.startswith(admin)] == []
         assert "client-secret" not in "".join([*server.lines, *server.errors])
