@@ -72,7 +72,6 @@ _CONSTANTS = re.compile(r"(?m)^(_*[A-Z][A-Z0-9_]*(?:, _*[A-Z][A-Z0-9_]*)*)(?:: [
 
 
 @functools.cache
-@functools.cache
 def _texts() -> dict[str, str]:
     """Each file of the product that git knows."""
     names = subprocess.run(
