@@ -622,6 +622,8 @@ def test_one_time_codes_are_needed_once_set_up_and_never_good_twice(site: Site) 
     totp = pyotp.TOTP(secret)
     wrong = browser.post("/account/totp/on", {"secret": secret, "code": "000000"})
     assert wrong.status == 422
+    for none in ("", "no secret"):
+        assert browser.post("/account/totp/on", {"secret": none, "code": "000000"}).status == 422
     good = {"secret": secret, "code": totp.at(int(site.server.now()))}
     assert browser.post("/account/totp/on", good).status == 303
     site.reactor.rightNow += 60

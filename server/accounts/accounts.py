@@ -346,7 +346,7 @@ class Accounts:
 
     def set_totp(self, name: str, secret: str, code: str, now: float) -> User:
         """Switch one-time codes on if `code` is right now. Raises Problem 422."""
-        step = _matching_step(secret, code, now)
+        step = _matching_step(secret, code, now) if is_totp_secret(secret) else None
         if step is None:
             raise wrong("code", "That code does not fit; check the clock of the device.")
         return self._put(replace(self._known(name), totp_secret=secret, totp_step=step))
@@ -448,6 +448,15 @@ def _hash_of_nothing(hasher: PasswordHasher) -> str:
 def new_totp_secret() -> str:
     """A fresh shared secret of 160 bits in base 32 (RFC 6238)."""
     return pyotp.random_base32()
+
+
+def is_totp_secret(text: str) -> bool:
+    """Whether codes can be made of it."""
+    try:
+        pyotp.TOTP(text).at(0)
+    except ValueError:
+        return False
+    return True
 
 
 def totp_uri(secret: str, name: str, server: str) -> str:

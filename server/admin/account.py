@@ -17,6 +17,7 @@ from ..accounts.accounts import (
     Role,
     Scope,
     User,
+    is_totp_secret,
     new_totp_secret,
     totp_uri,
 )
@@ -270,7 +271,8 @@ async def password(ask: HandlerCall) -> Answer:
 @pages.post("/account/totp", scope=Scope.READ, own_account=True)
 async def totp_start(ask: HandlerCall) -> Answer:
     """Show a fresh secret, or again the one whose code did not fit."""
-    secret = ask.call.field("secret") if ask.problem else new_totp_secret()
+    given = ask.call.field("secret") if ask.problem else ""
+    secret = given if is_totp_secret(given) else new_totp_secret()
     uri = totp_uri(secret, _me(ask).name, ask.call.headers.get("host", ""))
     # No XML head, no inline style: a picture that fits a strict policy.
     picture = segno.make(uri).svg_inline(omitsize=True, svgclass="qr", lineclass=None)
