@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .operator import visit
+from .operator import Person, share, visit
 from .plan import POLICY_NAMES, FaultPlan
 
 if TYPE_CHECKING:
@@ -225,6 +225,18 @@ def _visit(world: World, fault: FaultPlan) -> None:
     visit(world, fault.pick)
 
 
+def _share(world: World, fault: FaultPlan) -> None:
+    share(world, fault.pick)
+
+
+def _act(world: World, fault: FaultPlan) -> None:
+    world.operator.act(fault.pick)
+
+
+def _person(world: World, fault: FaultPlan) -> None:
+    Person(world, fault.pick)
+
+
 def _database_slow(world: World, fault: FaultPlan) -> None:
     world.database_slow_until_s = world.schedule.now + fault.for_s
     world.cause(f"the database is slow for {fault.for_s} s")
@@ -298,4 +310,7 @@ FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "pass": _pass,
     "look": _look,
     "visit": _visit,
+    "share": _share,
+    "act": _act,
+    "person": _person,
 }

@@ -54,6 +54,11 @@ FAULTS: Mapping[str, int] = {
 _THEMED = 0.6
 _VISITED = 0.15
 _MOST_VISITS = 30
+#: The part of the worlds in which the operator does what concerns no client.
+_OPERATED = 0.15
+_ACTS, _MOST_ACTS = ("act", "act", "person"), 15
+#: The part of the worlds that have torrents, and peers who look for them.
+_SHARED, _MOST_PEERS = 0.1, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ THEMES = (
     Theme(("lose journal", "kill"), ("", "503"), _KEEPERS),
     Theme(("lose answer", "cut")),
     Theme(("lose answer",), ("503", "asked"), _KEEPERS),
-    Theme(("cut",), ("asked", "503"), _KEEPERS),
+    Theme(("cut",), ("asked",), _KEEPERS),
     Theme(("policy", "settings", "doors")),
     Theme(("replace", "touch", "overwrite")),
     Theme(("touch", "cut", "lose answer")),
@@ -232,6 +237,19 @@ def draw_plan(seed: int) -> WorldPlan:
         faults += [
             FaultPlan("visit", visits.uniform(1.0, span_s + 20.0), visits.random(), 0.0)
             for _ in range(visits.randint(1, _MOST_VISITS))
+        ]
+    acts = random.Random(f"acts {seed}")
+    if acts.random() < _OPERATED:
+        faults += [
+            FaultPlan(acts.choice(_ACTS), acts.uniform(1.0, span_s + 20.0), acts.random(), 0.0)
+            for _ in range(acts.randint(1, _MOST_ACTS))
+        ]
+    if acts.random() < _SHARED:
+        settings |= {"torrent.enabled": True, "torrent.least": 300_000}
+        settings["mirrors"] = ["http://mirror.example/"]
+        faults += [
+            FaultPlan("share", acts.uniform(1.0, span_s + 20.0), acts.random(), 0.0)
+            for _ in range(acts.randint(1, _MOST_PEERS))
         ]
     return WorldPlan(
         seed=seed,

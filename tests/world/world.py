@@ -43,6 +43,8 @@ _LOOK_S = 10.0
 #: A connection whose client takes nothing is cut after `min_rate_window_s`, at the latest by the
 #: kernel, which finds out so of those that are parked, too.
 _CUT_AFTER_S = 60.0
+#: Kinds of faults that are none: people look, and operators do what concerns no client.
+_HARMLESS = frozenset({"look", "visit", "act", "person", "share"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +228,19 @@ class World:
         """Whether a fault of this kind is part of the plan."""
         return kind in self._kinds
 
+    def has_only(self, kinds: set[str]) -> bool:
+        """Whether no other fault is part of the plan, but for those that only look."""
+        return self._kinds <= kinds | _HARMLESS
+
     @property
     def keeps_times(self) -> bool:
         """Whether no fault of the plan changes when others start, but for what it ends itself."""
-        return self._kinds <= {"cut", "database slow", "lose answer", "replace", "touch", "wall"}
+        return self.has_only({"cut", "database slow", "lose answer", "replace", "touch", "wall"})
 
     @property
     def is_harmless(self) -> bool:
         """Whether no fault of the plan may end the wait of a request."""
-        return self._kinds <= {"overwrite", "replace", "touch", "wall", "line", "stall", "visit"}
+        return self.has_only({"overwrite", "replace", "touch", "wall", "line", "stall"})
 
     def number_of(self, client: SimulatedClient, fields: Mapping[str, str]) -> int | None:
         """The number of the ticket in an answer."""
