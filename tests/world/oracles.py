@@ -569,11 +569,13 @@ class HeldClientsHear(Oracle):
     _PROGRAMS = frozenset({"curl", "curl-retry", "wget", "aria2"})
     #: 8 s, and what a full line or a slow server may add.
     _SILENT_S = 15.0
+    #: The longest standstill of a server.
+    _STILL_S = 20.0
 
     def tick(self) -> None:
         world = self.world
         since_s = world.schedule.now - self._SILENT_S
-        if world.gate is None or world.caused_since(since_s):
+        if world.gate is None or world.caused_since(since_s - self._STILL_S):
             return
         for client in world.clients:
             if client.plan.program not in self._PROGRAMS or client.over:
