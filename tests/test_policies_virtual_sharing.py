@@ -76,6 +76,8 @@ def fair_ends(jobs: list[tuple[float, int, float]], tick_s: float = 0.1) -> list
         PolicySettings(slots=64, reserve_small=0, bandwidth_bytes_s=LINK),
         random.Random(1),
     )
+    for number, (_, _, rate) in enumerate(jobs):
+        policy.capacity._speeds[f"c{number}"] = rate
     left: dict[int, float] = {}
     who: dict[int, int] = {}
     speed: dict[int, float] = {}
@@ -129,6 +131,8 @@ def fair_ends(jobs: list[tuple[float, int, float]], tick_s: float = 0.1) -> list
 
 @settings(max_examples=60, deadline=None)
 @example([(16.0, 2750001, 100000.0), (19.0, 2245001, 498889.0), (19.0, 2255000, 524564.0)])
+# One that a plain server gives all that it takes waits for nobody.
+@example([(5.5, 3050304, 2e6), (6.0, 500001, 1e5), (10.0, 2127564, 685443.0), (12.5, 3994750, 1e6)])
 @given(JOBS)
 def test_nobody_is_later_under_fair_than_under_processor_sharing(
     jobs: list[tuple[float, int, float]],
