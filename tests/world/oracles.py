@@ -16,6 +16,7 @@ from .programs import HttpExchange, SimulatedClient
 
 if TYPE_CHECKING:
     from tidegate.server.admission.gate import Gate
+    from tidegate.server.store.store import Store
 
     from .world import World
 
@@ -328,8 +329,7 @@ class TheJournalAgrees(Oracle):
         store = life.service.store
         if not store.state.ok or store.state.pending or store._flying is not None:
             return
-        with store._database.engine.connect() as connection:
-            kept = {row.number for row in read_journal(connection).live}
+        kept = _in_journal(store)
         here = {row.number for row in gate.leases.live_tickets()}
         ending = here - set(_on_record(gate))
         if here - kept - ending:
@@ -1038,6 +1038,13 @@ class UsedTicketsStayUsed(Oracle):
         if client.state == "done" and client in self._starts and now > ill_s + 1.0:
             self._used[self._starts[client]] = client.name, now
 
+    def dies(self) -> None:
+        used = {n for n, (_, at_s) in self._used.items() if at_s > self.world.journal_lost_s}
+        life = self.world.life
+        again = used & _in_journal(life.service.store) if life is not None else set()
+        if again:
+            self.broken(f"tickets {sorted(again)} were used, and live in the journal at a kill")
+
 
 class CalledIsKept(Oracle):
     """A client that was called starts if it comes at once."""
@@ -1060,6 +1067,12 @@ class CalledIsKept(Oracle):
         self._called_s[client] = None
         if status == 503 and not self.world.caused_since(called_s):
             self.broken(f"{client} was called at {called_s:.3f} s, came, and is to wait")
+
+
+def _in_journal(store: Store) -> set[int]:
+    """Tickets that a restart would take up."""
+    with store._database.engine.connect() as connection:
+        return {row.number for row in read_journal(connection).live}
 
 
 def _on_record(gate: Gate) -> list[int]:
