@@ -97,8 +97,8 @@ PAST: tuple[PastFault, ...] = (
         "socket-with-room-not-served",
         "8314c64",
         "server.files.sender",
-        "                self.limit_unsent(self._unsent_goal_bytes)\n            self._go()",
-        "                self.limit_unsent(self._unsent_goal_bytes)",
+        "        if self._pacer.capped:\n            self._go()\n        else:\n            most",
+        "        if self._pacer.capped:\n            pass\n        else:\n            most",
     ),
     PastFault(
         "addresses-counted-for-ever",
