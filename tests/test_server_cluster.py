@@ -158,6 +158,21 @@ def test_what_ran_under_an_earlier_leader_runs_on_under_the_next() -> None:
     assert waiting.started
 
 
+def test_a_body_that_ended_while_nobody_led_has_no_slot_under_the_next_leader() -> None:
+    # It was taken for a lost one: it kept a slot for `lease_idle_s`, and places grew by it.
+    house = FleetHouse(slots=1)
+    running = house.ask("192.0.2.1")
+    waiting = house.ask("192.0.2.2")
+    assert waiting.connection.fields["tidegate-place"] == "1"
+    for link in house.links:
+        link.drop()
+    house.wait(0.5)
+    running.transfer.finish()
+    _new_leader(house, slots=1)
+    house.wait(0.5)
+    assert house.ask("192.0.2.2", token=waiting.token).started
+
+
 def test_a_body_that_the_next_leader_has_no_slot_for_waits_and_goes_on_with_its_place() -> None:
     house = FleetHouse(slots=2)
     running = [house.ask(f"192.0.2.{n}") for n in (1, 2)]

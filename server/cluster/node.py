@@ -178,6 +178,9 @@ class RemoteAdmission:
         self.met_leader = False
         self._degraded: DegradedQueue | None = None
         self._asked: dict[int, _Asked] = {}
+        #: Bodies that ended while no leader was here: the next one would take them for lost ones,
+        #: keep their slots, and put them ahead of all that wait.
+        self._ended_unheard: list[tuple[messages.Ask, messages.Ended]] = []
         #: What each download has of the line, as long as a body of it is here.
         self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
         #: What has been judged of requests that are not answered yet.
@@ -371,21 +374,22 @@ class RemoteAdmission:
         if asked.ended or not self._welcomed:
             return
         asked.told = True
+        self._send(self._ask_of(asked))
+
+    def _ask_of(self, asked: _Asked) -> messages.Ask:
         plan, transfer = asked.plan, asked.transfer
         if plan is not None:
             # The header stays here.
             plan = BodyPlan(plan.status, (), plan.ranges, plan.body_bytes)
-        self._send(
-            messages.Ask(
-                asked.number,
-                replace(asked.wired, dripped=asked.request.dripped),
-                asked.rep,
-                plan,
-                transfer is not None,
-                0 if transfer is None else transfer.delivered_bytes(),
-                asked.judged,
-                asked.administers,
-            )
+        return messages.Ask(
+            asked.number,
+            replace(asked.wired, dripped=asked.request.dripped),
+            asked.rep,
+            plan,
+            transfer is not None,
+            0 if transfer is None else transfer.delivered_bytes(),
+            asked.judged,
+            asked.administers,
         )
 
     def _send(self, message: Any) -> None:
@@ -414,7 +418,11 @@ class RemoteAdmission:
         if not asked.ended:
             self._drop(asked)
             self._lingering.add(transfer, self._reactor.seconds())
-            self._send(messages.Ended(asked.number, transfer.delivered_bytes(), complete))
+            ended = messages.Ended(asked.number, transfer.delivered_bytes(), complete)
+            if self._welcomed:
+                self._send(ended)
+            else:
+                self._ended_unheard.append((self._ask_of(asked), ended))
 
     def _tick(self) -> None:
         for request in [one for one in self._allowed if one.finished]:
@@ -575,6 +583,10 @@ class RemoteAdmission:
         if self._parting:
             self._send(messages.Parting())
         self._hand_back()
+        unheard, self._ended_unheard = self._ended_unheard, []
+        for told in unheard:
+            for message in told:
+                self._send(message)
         everything = list(self._asked.values())
         for asked in sorted(everything, key=lambda one: one.transfer is None):
             if asked.begun:
