@@ -38,6 +38,7 @@ def _restart(world: World, fault: FaultPlan) -> None:
     life = world.life
     if life is not None and life.alive and not life.stopping:
         world.cause("server is stopped")
+        world.stop_asked_s = world.schedule.now
 
         def stopped() -> None:
             world.cause("server has stopped")
@@ -74,6 +75,7 @@ def _stall(world: World, fault: FaultPlan) -> None:
     if world.life is not None and world.life.alive:
         world.cause(f"server stands still for {fault.for_s} s")
         world.life.reactor.stall(fault.for_s)
+        world.still_until_s = max(world.still_until_s, world.schedule.now + fault.for_s)
         world.schedule.after(fault.for_s, world.cause, "server may go on")
 
 

@@ -126,12 +126,18 @@ class NoFaultIsLogged(Oracle):
     )
     #: A stop waits for the last writes for this time, or until two have failed.
     _CLOSE_S = 15.0
+    #: A stop waits so long for a slow one.
+    _SLOW_S = 5.0
 
     def logged(self, level: str, text: str) -> None:
         if level != "warn" and not any(one in text for one in self._EXPECTED):
             self.broken(text)
-        full_s = self.world.database_full_until_s
-        if "did not take the last" in text and full_s < self.world.schedule.now - self._CLOSE_S:
+        world, now = self.world, self.world.schedule.now
+        ill_s = world.database_full_until_s
+        if now > world.stop_asked_s + self._SLOW_S:
+            # Two writes took longer than a stop waits for.
+            ill_s = max(ill_s, world.database_slow_until_s)
+        if "did not take the last" in text and ill_s < now - self._CLOSE_S:
             self.broken(text)
 
 
@@ -569,13 +575,11 @@ class HeldClientsHear(Oracle):
     _PROGRAMS = frozenset({"curl", "curl-retry", "wget", "aria2"})
     #: 8 s, and what a full line or a slow server may add.
     _SILENT_S = 15.0
-    #: The longest standstill of a server.
-    _STILL_S = 20.0
 
     def tick(self) -> None:
         world = self.world
         since_s = world.schedule.now - self._SILENT_S
-        if world.gate is None or world.caused_since(since_s - self._STILL_S):
+        if world.gate is None or world.caused_since(since_s) or world.still_until_s > since_s:
             return
         for client in world.clients:
             if client.plan.program not in self._PROGRAMS or client.over:
@@ -698,7 +702,9 @@ class LineIsUsed(Oracle):
         wire = world.network.wire
         sent, self._sent_bytes = wire.sent_bytes - self._sent_bytes, wire.sent_bytes
         gate = world.gate
-        if gate is None or gate.closed or world.caused_since(world.schedule.now - 2.0):
+        since_s = world.schedule.now - 2.0
+        disturbed = world.caused_since(since_s) or world.still_until_s > since_s
+        if gate is None or gate.closed or disturbed:
             self._idle_s = 0.0
             return
         waits = any(

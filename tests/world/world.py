@@ -98,6 +98,8 @@ class World:
         self.operator = Operator(self)
         #: When the server that runs started, and when the one before it was killed or stopped.
         self.started_s = self.stopped_s = -math.inf
+        #: Until when the server stands still, and when it was asked to stop last.
+        self.still_until_s = self.stop_asked_s = -math.inf
         #: Whether that one was killed.
         self.was_killed = False
         #: Tickets of downloads that ended with their server.
