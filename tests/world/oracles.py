@@ -446,9 +446,12 @@ class TheLostComeFirst(Oracle):
         if any(map(world.has_fault, ("promote", "policy", "settings", "lose answer", "cut"))):
             return
         oldest = 0
+        table = gate.policy.queue.table  # type: ignore[attr-defined]
         for row in gate.policy.tickets():
             small = row.size_bytes < gate.settings.small_below_bytes
-            if small or row.number in world.started_tickets:
+            # One that was called and did not come stands behind.
+            wasted = table.given_back[table.rows[row.number]]
+            if small or wasted or row.number in world.started_tickets:
                 continue
             if row.number < oldest:
                 self.broken(f"ticket {row.number} stands behind {oldest}")
