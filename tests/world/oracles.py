@@ -366,12 +366,20 @@ class TicketsLast(Oracle):
     document = "docs/policies.md"
     sentence = "A ready ticket lasts `ticket_ttl_s` from the promised return."
 
+    #: What a client's kernel holds, and what is told of it late.
+    _ON_THE_WAY_BYTES = 256 * 1024
+
     def __init__(self, world: World) -> None:
         super().__init__(world)
         #: Until when the ticket of a client that waits is good.
         self._until_s: dict[SimulatedClient, float] = {}
         #: The life of the server in which a client with a ticket had an answer of its file first.
         self._began: dict[SimulatedClient, int] = {}
+        #: What it has had of its file.
+        self._had: dict[SimulatedClient, int] = {}
+
+    def took(self, client: SimulatedClient, count: int) -> None:
+        self._had[client] = self._had.get(client, 0) + count
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         if client.plan.misdeed in ("ask twice", "ask early"):
@@ -390,6 +398,9 @@ class TicketsLast(Oracle):
             self._began.setdefault(client, world.lives)
         elif status == 403 and self._began.pop(client, world.lives) < world.lives:
             ended = any(map(world.has_fault, ("cut", "lose answer", "cancel", "lose journal")))
+            # Its ticket was on record as used before its last bytes left (docs/operations.md).
+            left = world.plan.files[client.file] - self._had.get(client, 0)
+            ended = ended or left <= world.plan.buffer_bytes + self._ON_THE_WAY_BYTES
             until_s = until_s if ended else world.started_s + lasts_s
         if status == 403 and now < until_s and not taken_out:
             self.broken(f"{client} came {until_s - now:.1f} s before its ticket ends: 403")
