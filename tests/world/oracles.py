@@ -495,6 +495,7 @@ class TheDatabaseIsTriedAgain(Oracle):
         self._owes_s = min(self._owes_s, now) if state.pending else math.inf
         self._ill_s = min(self._ill_s, now)
         since_s = max(world.database_full_until_s, world.database_slow_until_s, world.started_s)
+        since_s = max(since_s, world.still_until_s)
         # Each pause is as long as all before it together, and half a second.
         pause_s = min(self._PAUSE_S, max(0.0, since_s - self._ill_s) + 1.5)
         if now > max(since_s, self._owes_s) + pause_s + self._WRITE_S:

@@ -196,10 +196,12 @@ class VirtualReactor:
 
     def stall(self, seconds: float) -> None:
         """Stop the process for this time."""
-        self._runs_from_s = max(self._runs_from_s, self._schedule.now + seconds)
+        now = self._schedule.now
+        since_s = max(self._runs_from_s, now)
+        self._runs_from_s = until_s = max(since_s, now + seconds)
         if seconds > _STOPPED_S:
             # Its clock has stood still once it goes on.
-            self._schedule.after(seconds - 1e-6, self._slept, seconds)
+            self._schedule.after(until_s - now - 1e-6, self._slept, until_s - since_s)
 
     def _slept(self, seconds: float) -> None:
         self._stopped_s += seconds
