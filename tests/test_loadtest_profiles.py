@@ -15,17 +15,19 @@ LOADTEST = PACKAGE / "loadtest"
 PROFILES = sorted(path.stem for path in LOADTEST.glob("*.conf"))
 #: In a process of its own: Locust changes sockets and threads for all that run beside it.
 PROGRAM = """
-import json, sys, time
+import json, sys
 from itertools import islice
 from types import SimpleNamespace
 from locust.util.load_locustfile import load_locustfile
+from tidegate.loadtest import replay
 from tidegate.loadtest.recorder import tally
 from tidegate.loadtest.replay import ArrivalFeed, moments
 from tidegate.loadtest.users import Downloader
 from tidegate.loadtest.workloads import Visitor, Workload
 crowd = Workload("two", 0, (Visitor("a", 0.0, 1.0, ()), Visitor("b", 3.0, 1.0, (), rude=True)), 1.0)
-feed, late = ArrivalFeed(), time.time()
-feed.hand([(0, late - 0.5), (0, late - 60.0)])
+replay.time = SimpleNamespace(time=lambda: 100.0)
+feed = ArrivalFeed()
+feed.hand([(0, 99.1), (0, 98.9)])
 given = {"workload": "exp2", "seed": 1, "rude_fraction": 0.0, "time_scale": 4.0, "thin": 100.0}
 feed.take(SimpleNamespace(**given)), feed.take(SimpleNamespace(**given))
 manners = []
