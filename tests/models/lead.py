@@ -255,6 +255,7 @@ def _older(machine: Machine) -> Machine:
     return machine._replace(sure=max(0, machine.sure - 1), answers=answers)
 
 
+@cache
 def _canonical(state: Cluster) -> Cluster:
     """Epochs by their order, and only those that matter: there is no end of them."""
     used = {one.own for one in state.machines} | {state.epoch, *state.sessions}
