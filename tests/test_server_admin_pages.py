@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from markupsafe import escape
 from twisted.internet.defer import fail
+from twisted.internet.task import Clock
 
 from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
 from tidegate.loadtest.trace import from_trace
@@ -35,6 +38,7 @@ from tidegate.server.app.run import introduction
 from tidegate.server.control.history import SERIES, Series
 from tidegate.server.control.revisions import diff
 from tidegate.server.control.vitals import Health
+from tidegate.server.gate.moves import Moves
 from tidegate.server.http.clock import LoopTurns
 from tidegate.server.http.phrases import Phrases
 from tidegate.server.store.store import StoreState
@@ -247,6 +251,14 @@ def test_the_overview_draws_every_chart_without_a_script(site: Site, browser: Br
     assert page.count("<svg viewBox") >= len(CHARTS)
     assert "7 people are waiting" in page
     assert all(name in SERIES for chart in CHARTS for name in chart.lines)
+
+
+def test_a_gate_shows_the_end_reports_that_it_lost(site: Site, browser: Browser) -> None:
+    assert "End reports lost" not in browser.text("/now")
+    moves = Moves(Clock(), lambda name: None, lambda count: None, random.Random(1), 15.0)
+    moves.counts.reported, moves.counts.unreported = 40, 3
+    site.server.vitals.movers = SimpleNamespace(moves=moves)  # type: ignore[assignment]
+    assert "<dt>End reports lost</dt><dd>3 <small>of 43</small>" in browser.text("/now")
 
 
 def test_an_empty_server_leads_until_somebody_came(site: Site, browser: Browser) -> None:
