@@ -73,6 +73,8 @@ class FakeConnection:
         current: Callable[[], bool] | None = None,
     ) -> None:
         assert self.status == 0, "answered twice"
+        if request.dripped not in (0, status):
+            return self.abort()
         self.status, self.body = status, body
         for name, value in headers:
             key, text = name.decode().lower(), value.decode("latin-1")
@@ -81,6 +83,7 @@ class FakeConnection:
 
     def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
         self.drips.append(value)
+        request.dripped = request.dripped or status
 
     def abort(self, request: Request | None = None) -> None:
         self.aborted = True

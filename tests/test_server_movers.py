@@ -442,6 +442,21 @@ def test_an_admitted_body_is_handed_over_and_its_end_frees_the_slot(
     assert "x-accel-redirect" in third.connection.fields
 
 
+def test_a_part_is_handed_over_to_a_client_that_got_header_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behind = Behind(monkeypatch)
+    first = behind.ask(tidegate_client="one")
+    part = behind.ask(agent="axel/2.17", range="bytes=10-", ranges=(10, 9_000_000))
+    behind.house.clock.pump([1.0] * 60)
+    assert part.connection.drips
+    lease = first.connection.fields["tidegate-lease"]
+    behind.moves.receive(EndReport(lease, 200, 10_000_000, True))
+    behind.house.clock.pump([1.0] * 2)
+    assert not part.connection.aborted
+    assert part.connection.fields["tidegate-range"] == "bytes=10-8999999"
+
+
 def test_leases_of_movers_are_secrets_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     behind = Behind(monkeypatch)
     leases = {behind.moves.prepare(Listener(), 1, "/").lease for _ in range(1000)}

@@ -113,7 +113,9 @@ class ParkedRequest:
         self._trickle_call = self._parked.call_later(self.rule.drip_s, self._trickle)
         self._trickled += 1
         with _log.failuresHandled("A request that waits was not told so"):
-            self.visit.request.drip(self.visit.plan.status, b"Tidegate-Held", self._line())
+            plan = self.visit.plan
+            status = plan.held_status or plan.status
+            self.visit.request.drip(status, b"Tidegate-Held", self._line())
 
     def _line(self) -> bytes:
         if self.wait.place is None:

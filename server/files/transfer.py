@@ -58,12 +58,14 @@ class BodyPlan:
 
     `ranges` are half-open byte ranges of the representation, in the order of sending (one that
     spans it for a whole answer); `body_bytes` is the length of the body, multipart lines included.
+    `held_status` is that of header lines which a waiting client gets before; 0: `status`.
     """
 
     status: int
     headers: tuple[Header, ...]
     ranges: tuple[tuple[int, int], ...]
     body_bytes: int
+    held_status: int = 0
 
 
 class Transfer(Protocol):

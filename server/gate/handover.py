@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..files.transfer import (
     Admission,
@@ -72,6 +73,8 @@ class MoverAdmission:
         where = self.mover_of(request, rep)
         if where is not None and len(plan.ranges) == 1:
             start = MoverStart(self, request, rep, plan, where)
+            # The mover makes 206 of it.
+            plan = replace(plan, held_status=200)
         self._inner.enter(request, rep, plan, start)
 
     def mover_of(self, request: Request, rep: Representation) -> MovedOn | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twisted.internet.defer import Deferred
 
@@ -89,7 +89,7 @@ class OriginFiles:
         start = RedirectStart(self, request, rep, planned[0])
         where = self._movers.mover_of(request, rep)
         if self._terms.redirects and self._terms.follows(request):
-            self._inner.enter(request, rep, planned[0], start)
+            self._inner.enter(request, rep, replace(planned[0], held_status=302), start)
         elif where is not None and where.mover in FETCHING:
             self._movers.enter(request, rep, planned[0], start)
         else:
