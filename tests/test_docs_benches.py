@@ -25,7 +25,7 @@ from tests.test_docs import DOCUMENTS, ROOT
 _OPTIONAL = re.compile(r"\[([^][]*)\]")
 _OWN = {"DIR": "somewhere", "FILE": "some.file", "TEXT": "exp2", "SEED": "1", "N": "2"}
 #: The programs among the tests.
-_OF_TESTS = r"tests\.(?:attacks\.adversary|gate_programs|machine_faults|profile_pictures)"
+_OF_TESTS = r"tests\.(?:attacks\.adversary|machine_faults|profile_pictures)"
 _OWN |= {"REVISION": "HEAD", "POLICY": "ticket", "WHO": "'one IPv4'", "...": "", "…": ""}
 _OWN |= {"$${DIR:-staging}": "staging"}
 #: Runs in one process: argparse and click read the options, and then nothing is done.
