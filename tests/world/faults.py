@@ -276,6 +276,7 @@ def _cut(world: World, fault: FaultPlan) -> None:
         if fault.pick * 7 % 1.0 < 0.3:
             # The server is not told.
             found.channel.vanish()
+            found.client.has_vanished = True
         else:
             found.channel.close(reset=True)
         found.client.starts_lost += not found.status

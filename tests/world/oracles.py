@@ -1043,7 +1043,7 @@ class UsedTicketsStayUsed(Oracle):
         if number is None or client.plan.misdeed in ("ask twice", "ask early"):
             # Of two requests one may join the download of the other, and end later.
             return
-        if client.starts_lost:
+        if client.starts_lost or client.has_vanished:
             # A download goes on as long as its kernel knows nothing of a lost connection.
             return
         if status in (200, 206):
@@ -1056,7 +1056,8 @@ class UsedTicketsStayUsed(Oracle):
         world, now = self.world, self.world.schedule.now
         # The last bytes wait for a slow database no longer than any answer.
         ill_s = max(world.database_slow_until_s, world.database_full_until_s)
-        if client.state == "done" and client in self._starts and now > ill_s + 1.0:
+        known = client in self._starts and not client.has_vanished
+        if client.state == "done" and known and now > ill_s + 1.0:
             self._used[self._starts[client]] = client.name, now
 
     def dies(self) -> None:

@@ -371,6 +371,8 @@ class SimulatedClient:
         self.last_status = 0
         #: Starts whose answers never came: the first costs nothing.
         self.starts_lost = 0
+        #: A connection of it broke, and the server was not told: it may go on there.
+        self.has_vanished = False
         #: An operator has blocked it, or revoked its pass.
         self.turned_away = False
         self.pass_token = ""
