@@ -27,8 +27,9 @@ class CrowdDebtTuning:
     part_alone: float = 0.65
     #: Downloads of a network that do not count: one visitor's.
     free: float = 1.0
-    #: The same for a /16 or a /32, which has many owners. Not sensitive: an attacker has more.
-    free_wide: float = 8.0
+    #: The same for a /16 or a /32, times the root of the number of its networks: honest ones visit
+    #: once, but an attacker who downloads once from each of 65 536 pays for most of it.
+    free_wide: float = 3.0
     #: A network's downloads count half after this time.
     half_life_s: float = 300.0
     #: Crowds may be this many median downloads ahead together before they have a debt.
@@ -42,9 +43,10 @@ CROWD_DEBT = CrowdDebtTuning()
 
 @dataclass(slots=True)
 class _Record:
-    """The downloads of one prefix, and the bytes charged for them, as they counted at `at_s`."""
+    """The downloads of one prefix as they counted at `at_s`, and of how many networks they are."""
 
     downloads: float
+    networks: float
     charged_bytes: float
     at_s: float
 
@@ -64,9 +66,12 @@ class CrowdDebt:
     def note(self, network: str) -> None:
         """A stranger of this network wants a download."""
         path = enclosing(network)
-        for key in {path[0], path[-1]}:
-            record = self._decayed(key) or _Record(0.0, 0.0, self._now)
+        first = 1.0
+        for key in dict.fromkeys((path[0], path[-1])):
+            record = self._decayed(key) or _Record(0.0, 0.0, 0.0, self._now)
+            record.networks += first
             record.downloads += 1.0
+            first = 1.0 / max(1.0, record.downloads)
             self._records[key] = record
             self._records.move_to_end(key)
         while len(self._records) > REMEMBERED:
@@ -78,12 +83,12 @@ class CrowdDebt:
         if charged <= 0.0:
             return
         self._debt_bytes = min(CROWD_DEBT.most_means * mean_bytes, self._debt_bytes + charged)
-        record = self._decayed(enclosing(network)[-1])
-        assert record is not None
+        record = self._decayed(network) or _Record(0.0, 0.0, 0.0, self._now)
         left = 0.5 ** ((self._now - self._sums_at_s) / CROWD_DEBT.half_life_s)
         self._charged = left * self._charged + charged
-        squares = charged * (2.0 * record.charged_bytes + charged)
-        self._squares = left * left * self._squares + squares
+        self._squares = left * left * self._squares + charged * (
+            2.0 * record.charged_bytes + charged
+        )
         self._sums_at_s = self._now
         record.charged_bytes += charged
 
@@ -106,11 +111,12 @@ class CrowdDebt:
     def _part(self, network: str) -> float:
         """How much of a download of this network counts, from 0 to 1."""
         path = enclosing(network)
-        wide = self._part_of(path[-1], CROWD_DEBT.free_wide)
-        return max(wide, self._part_of(path[0], CROWD_DEBT.free))
+        wide = self._part_of(path[-1], CROWD_DEBT.free_wide, 0.5)
+        return max(wide, self._part_of(path[0], CROWD_DEBT.free, 0.0))
 
-    def _part_of(self, key: str, free: float) -> float:
+    def _part_of(self, key: str, free: float, power: float) -> float:
         record = self._decayed(key)
+        free *= record.networks**power if record else 1.0
         return 1.0 - free / record.downloads if record and record.downloads > free else 0.0
 
     def _decayed(self, key: str) -> _Record | None:
@@ -118,6 +124,7 @@ class CrowdDebt:
         if record is not None and record.at_s < self._now:
             left = 0.5 ** ((self._now - record.at_s) / CROWD_DEBT.half_life_s)
             record.downloads *= left
+            record.networks *= left
             record.charged_bytes *= left
             record.at_s = self._now
         return record

@@ -8,25 +8,24 @@ its excess as the shares of the others grow.
 
 An address is charged at all its levels: IPv4 address, /24 and /16; IPv6 /64, /48, /40 and /32. All
 addresses of one owner have no more together than their network has. The outermost levels may
-hold many owners; they may take a little more than one network may.
+hold many owners; they may take more than one network may (`WIDE_SHARES`).
 """
 
 from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 #: How long the prefixes of the networks around a /24 or a /48 are, by IP version.
 #: Providers are given a /32 (RIPE-738).
 _WIDER = {4: (16,), 6: (40, 32)}
-#: Shares of a /16 or a /32 in the order of downloads. The owner of a whole one costs the others
-#: about what the owner of a /48 does; with 2 it costs them twice as much.
-WIDE_SHARES = 1.1
-#: How the prefixes of wide networks end.
-_WIDE = ("/16", "/40", "/32")
+#: Shares of a wide network in the order of downloads, by how its prefix ends. A /16 has many
+#: owners: its networks cost the others less than as many elsewhere. A /32 may have one owner, who
+#: costs about what the owner of a /48 does; with 2 shares a quarter more.
+WIDE_SHARES: Mapping[str, float] = {"/16": 4.0, "/40": 1.5, "/32": 1.5}
 #: What a network may be ahead of its share before its requests wait: the largest small file by
 #: default (256 kB), so that one that was quiet never waits.
 BURST_BYTES = 256 * 1024
@@ -52,10 +51,10 @@ class NetworkShares:
     A `path` holds prefixes, narrow to wide: an address or nothing, and `enclosing` its network.
     """
 
-    __slots__ = ("_by_tag", "_share_bytes", "_tags", "_wide_shares")
+    __slots__ = ("_by_tag", "_share_bytes", "_tags", "wide_shares")
 
-    def __init__(self, wide_shares: float = WIDE_SHARES) -> None:
-        self._wide_shares = wide_shares
+    def __init__(self, wide_shares: Mapping[str, float] = WIDE_SHARES) -> None:
+        self.wide_shares = wide_shares
         #: What one share has earned since the start.
         self._share_bytes = 0.0
         self._tags: dict[str, float] = {}
@@ -90,7 +89,7 @@ class NetworkShares:
         """
         tags = self._tags
         for key in path:
-            part = count / self._wide_shares if key.endswith(_WIDE) else count
+            part = count / self.wide_shares.get(key[-3:], 1.0)
             tag = tags.get(key)
             if tag is None:
                 if len(tags) >= REMEMBERED:
@@ -101,13 +100,7 @@ class NetworkShares:
 
     def finish_tag(self, path: Sequence[str]) -> float:
         """What a share will have earned when none of these networks has an excess any more."""
-        tags = self._tags
-        latest = self._share_bytes
-        for key in path:
-            tag = tags.get(key)
-            if tag is not None and tag > latest:
-                latest = tag
-        return latest
+        return max(self._share_bytes, *(self._tags.get(key, 0.0) for key in path))
 
     def excess_bytes(self, path: Sequence[str]) -> float:
         """The largest excess of these networks."""
@@ -116,7 +109,7 @@ class NetworkShares:
     def count_ahead(self, least_bytes: float) -> int:
         """How many networks (wide ones apart) have an excess of more than this."""
         least = self._share_bytes + least_bytes
-        return sum(tag > least and not key.endswith(_WIDE) for key, tag in self._tags.items())
+        return sum(tag > least and key[-3:] not in WIDE_SHARES for key, tag in self._tags.items())
 
     def clear(self) -> None:
         """Forget all: no client stood in another's way for a while."""

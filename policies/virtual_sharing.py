@@ -178,7 +178,7 @@ class VirtualSharing:
         assert known.flow is not None
         joined = []
         for level, key in enumerate(known.networks):
-            shares = network_shares * (WIDE_SHARES if level else 1.0)
+            shares = network_shares * (WIDE_SHARES[key[-3:]] if level else 1.0)
             joined.append(self._networks.setdefault(key, _VirtualNetwork(shares)))
             joined[-1].flows[client] = known.flow
         known.flow.weight = self._weight_of(known)

@@ -88,15 +88,38 @@ def test_a_network_that_stays_away_is_a_first_visitor_again() -> None:
     assert debt.behind_bytes(NETWORKS[0]) == 0.0
 
 
-def test_the_networks_of_a_wide_one_count_together() -> None:
-    """The owner of a /32 has 65 536 networks, but not as many first downloads."""
+@pytest.mark.parametrize(("count", "part"), [(9, 0.0), (100, 0.7), (900, 0.9)])
+def test_the_networks_of_a_wide_one_count_together(count: int, part: float) -> None:
+    """The owner of a /32 has 65 536 networks; a few visitors of one provider come once each."""
     debt = CrowdDebt()
-    for number in range(1_000):
+    for _ in range(1_000):
+        debt.note(NETWORKS[0])
+        debt.took(NETWORKS[0], int(MEAN), MEAN)
+    for number in range(count):
+        debt.note(f"2001:db8:{number:x}::/48")
+    behind_bytes = debt.behind_bytes("2001:db8:1::/48")
+    assert behind_bytes == pytest.approx(part * CROWD_DEBT.most_means * MEAN, abs=1.0)
+
+
+def test_networks_of_a_wide_one_share_the_part_of_many() -> None:
+    """They have no part of the line as one network alone has it."""
+    debt = CrowdDebt()
+    for number in range(100):
         network = f"2001:db8:{number:x}::/48"
         debt.note(network)
+        debt.note(network)
         debt.took(network, int(MEAN), MEAN)
-    assert debt.behind_bytes("2001:db8:3e7::/48") > 0.9 * CROWD_DEBT.most_means * MEAN
-    assert debt.concentration == pytest.approx(1.0)
+    assert debt.concentration == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_network_that_is_forgotten_meanwhile_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its download goes on while thousands of others ask."""
+    monkeypatch.setattr(crowd_debt, "REMEMBERED", 30)
+    debt = CrowdDebt()
+    for number in range(100):
+        debt.note(f"2001:db8:{number:x}::/48")
+    debt.took("2001:db8:0::/48", 10**9, MEAN)
+    assert debt.behind_bytes("2001:db8:0::/48") > 0.0
 
 
 def test_only_so_many_networks_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

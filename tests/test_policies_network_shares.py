@@ -48,8 +48,7 @@ def test_the_excess_is_what_a_prefix_was_given_beyond_what_a_share_earned(
             path, count = event
             shares.charge(path, count)
             for key in path:
-                wide = key.endswith(("/16", "/40", "/32"))
-                model[key] = model.get(key, 0.0) + (count / WIDE_SHARES if wide else count)
+                model[key] = model.get(key, 0.0) + count / WIDE_SHARES.get(key[-3:], 1.0)
     for path in PATHS:
         expected = max((model.get(key, 0.0) for key in path), default=0.0)
         assert shares.excess_bytes(path) == pytest.approx(expected, abs=1e-6)

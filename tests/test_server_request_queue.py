@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -71,6 +72,20 @@ def test_a_network_waits_as_a_whole_and_within_it_each_address_has_its_turn() ->
     queue.serve(within_share=False)
     assert answered.went == [("g", 0), ("n", 0), ("g", 1), ("g", 2)]
     assert not len(queue)
+
+
+@pytest.mark.parametrize(("first", "part"), [("10.1.{}.1", 1 / 4), ("2001:db8:{}::1", 1 / 16)])
+def test_the_networks_of_a_provider_have_a_part_of_all_shares(first: str, part: float) -> None:
+    """With two shares most visitors of a popular one were sent away beside 500 downloads."""
+    for shares in (4, 640):
+        queue = RequestQueue()
+        queue.busy, queue.granted_bytes = True, 1e12
+        queue.earn(0.0, 1e6, shares)
+        passed = 0
+        while queue.passes(first.format(passed)):
+            queue.charge(first.format(passed), BURST_BYTES)
+            passed += 1
+        assert 0 <= passed - max(2, int(part * shares)) <= 1
 
 
 def test_a_later_request_of_an_address_overtakes_no_earlier_one() -> None:

@@ -491,8 +491,7 @@ class Pacer:
         large = max(bool(self._ring or self._behind), self.waiting_networks)
         # Where many networks ask, large downloads keep their half.
         sharing = max(networks + large, 2 * networks) if large else networks
-        requests.share_bytes_s = rate_bytes_s / sharing
-        requests.shares.earn(earned_bytes / sharing)
+        requests.earn(earned_bytes, rate_bytes_s, sharing)
         if large:
             most = min(_BURST_S * rate_bytes_s, self._budget + _BURST_S * rate_bytes_s)
             requests.granted_bytes = min(most, requests.granted_bytes + 0.5 * earned_bytes)

@@ -22,6 +22,9 @@ from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
 from ..http.factory import REQUEST_BYTES
 from ..http.proxies import prefixes_of
 
+#: A wide network has this part of all shares, by how its prefix ends, and two at least: a popular
+#: provider's visitors are many networks, and the owner of a whole one takes no more of the line.
+_WIDE_PARTS = {"/16": 1 / 4, "/40": 1 / 16, "/32": 1 / 16}
 #: A request waits no longer than this, seconds. Programs that wait in silence for 30 s give up.
 LONGEST_S = 20.0
 
@@ -57,10 +60,8 @@ class RequestQueue:
         self.busy = False
         #: What requests may still be given before they wait, of all networks together.
         self.granted_bytes = 0.0
-        # Shares of a /16 or a /32: with fewer the neighbours of a greedy network would wait with
-        # it.
-        self.shares = NetworkShares(2.0)
-        #: How fast a share grows; of the owner.
+        self.shares = NetworkShares(dict.fromkeys(_WIDE_PARTS, 2.0))
+        #: How fast a share grows.
         self.share_bytes_s = math.inf
         self._networks: dict[str, _WaitingNetwork] = {}
         #: Networks by their finish tag when they were last looked at. Each that waits is here.
@@ -91,6 +92,13 @@ class RequestQueue:
     def is_beyond_share(self, address: str) -> bool:
         """Whether its network was given more than its share and one burst."""
         return self.shares.excess_bytes(levels_of(address)) > BURST_BYTES
+
+    def earn(self, earned_bytes: float, rate_bytes_s: float, shares: int) -> None:
+        """The line has earned these bytes at this rate, and its shares have them."""
+        self.share_bytes_s = rate_bytes_s / shares
+        parts = _WIDE_PARTS.items()
+        self.shares.wide_shares = {key: max(2.0, part * shares) for key, part in parts}
+        self.shares.earn(earned_bytes / shares)
 
     def charge(self, address: str, count: int) -> None:
         """Count bytes that leave to this address without the pacer."""

@@ -55,9 +55,9 @@ _MARGIN = 0.75
 #: A new one may be so far beyond: a day of 30 people is rough.
 _ROUGH = 1.15
 #: What the stored crowds lose at most, as a part of their mean session, on the day of the search.
-#: The worst one loses 0.99: visitors of one /16 with short files, whose downloads count as those of
-#: one network, which is what bounds an attacker who owns a /32.
-_CROWD_LOSES = 1.05
+#: The worst two lose 0.54 and 0.55: a tenth of all visitors in one /24 who want 100 MB each, and
+#: half of all in one /32 who want 30 MB each.
+_CROWD_LOSES = 0.6
 
 
 @cache
