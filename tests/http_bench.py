@@ -86,7 +86,7 @@ class Wire:
         return self.send(b"".join(parts))
 
     def setsockopt(self, level: int, name: int, value: bytes) -> None:
-        self.aborted = name == socket.SO_LINGER
+        self.aborted |= name == socket.SO_LINGER
 
     def shutdown(self, how: int) -> None:
         self.half_closed = how == socket.SHUT_WR

@@ -130,10 +130,54 @@ def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
     assert peer.turns > 10
     # A window of a megabyte or two each, and the last bytes, which leave by a copy.
     assert len(probed) <= 5
-    # A turn sends no more than has arrived, or a first piece, and what was found bounds none.
+    # What was found bounds no turn but by what it may send.
+    assert all(count == min(2 << 20, SIZE - 1024 - offset) for offset, count in asked[1:])
+
+
+def test_in_a_jam_a_socket_holds_no_more_than_its_peer_has_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several sockets are full: the next one is not filled at once with what leaves in no order."""
+    asked: list[tuple[int, int]] = []
+    send = os.sendfile
+
+    def sendfile(out: int, fd: int, offset: int, count: int) -> int:
+        asked.append((offset, count))
+        return send(out, fd, offset, count)
+
+    listener: Any = SimpleNamespace(
+        share=None, may_end=lambda go_on: True, moves=lambda: None, transfer_done=lambda *_: None
+    )
+    nobody: Any = None
+    clock = Clock()
+    pacer = Pacer(clock, None)
+    peers = []
+
+    def start(number: int) -> Peer:
+        peers.append(Peer())
+        request: Any = SimpleNamespace(
+            connection=peers[-1], bytes_out=0, on_gone=lambda call: None, finish=lambda: None
+        )
+        file = opened(tmp_path / f"{number}.iso")
+        parts = [(0, SIZE)]
+        still = succeed(True)
+        BodySender(request, file, parts, SIZE, listener, pacer, lambda _: still, nobody).start()
+        return peers[-1]
+
+    for number in range(8):
+        start(number)
+    assert not pacer.jammed
+    clock.advance(0.06)
+    assert pacer.jammed
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    start(8).read_all()
     for offset, count in asked:
-        left = SIZE - 1024 - offset
-        assert min(left, offset // 4) <= count <= min(left, max(16 << 10, offset))
+        assert min(SIZE - 1024 - offset, offset // 4) <= count <= max(16 << 10, offset)
+    assert pacer.misplaced() == 0
+    pacer.set_bandwidth(1e6)
+    assert not pacer.jammed
+    for peer in peers:
+        peer.close()
 
 
 def test_what_is_on_its_way_on_one_connection_counts_once_for_all_its_bodies(

@@ -23,6 +23,7 @@ import heapq
 import math
 from collections import Counter, deque
 from enum import Enum
+from itertools import islice
 from typing import Any, Protocol
 
 from twisted.logger import Logger
@@ -247,6 +248,8 @@ class Pacer:
         self._paused: list[tuple[float, int, Paced]] = []
         #: How many transfers stand where.
         self.states: Counter[TransferState] = Counter()
+        #: Transfers that wait for their sockets, by when they began to.
+        self._at_sockets: dict[Paced, None] = {}
         #: Shares that got a turn because their senders had starved in the ring.
         self.starved_total = 0
         self._next_starved_s = -math.inf
@@ -265,6 +268,13 @@ class Pacer:
     def bandwidth_bytes_s(self) -> float | None:
         """The cap; None for none."""
         return self._bandwidth_bytes_s
+
+    @property
+    def jammed(self) -> bool:
+        """Whether several sockets have taken nothing for a while although there is no cap."""
+        # Readers on this machine take all within milliseconds.
+        oldest, since_s = islice(self._at_sockets, 16), self.now() - 0.05
+        return not self.capped and sum(paced.sent_at_s <= since_s for paced in oldest) >= 8
 
     def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
         """Change the cap; running transfers feel it at the next tick."""
@@ -359,6 +369,7 @@ class Pacer:
                 del paced.stands_in.senders[paced]
                 paced.stands_in = None
             case TransferState.SOCKET:
+                del self._at_sockets[paced]
                 paced.watch_socket(watches=False)
             case TransferState.PAUSED:
                 paced.run_from_bytes = paced.sent_bytes
@@ -370,6 +381,7 @@ class Pacer:
             case TransferState.RING:
                 self._enter_ring(paced)
             case TransferState.SOCKET:
+                self._at_sockets[paced] = None
                 paced.watch_socket(watches=True)
             case TransferState.PAUSED:
                 self._enter_pause(paced)
@@ -380,6 +392,7 @@ class Pacer:
         waiting = [paced for share in shares for paced in share.senders]
         lost = sum(paced.state is not TransferState.RING for paced in waiting)
         lost += abs(self.states[TransferState.RING] - len(waiting))
+        lost += abs(self.states[TransferState.SOCKET] - len(self._at_sockets))
         kept = {paced for _, number, paced in self._paused if _is_current(paced, number)}
         return lost + abs(self.states[TransferState.PAUSED] - len(kept))
 
