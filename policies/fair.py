@@ -202,7 +202,7 @@ class FairPolicy(Policy):
         return min(speed, capacity.rate_bytes_s)
 
     def _slack_s(self, row: int, now: float) -> float:
-        """How long it can wait still; infinite without the guard, minus infinite if unshared."""
+        """How long a waiting download can wait still; infinite where the guard is not for it."""
         table, virtual = self._queue.table, self._virtual
         client, left = table.client[row], table.remaining[row]
         if not self._known or not self.admission.handicap(table.network[row]).has_guard(left):
@@ -216,7 +216,7 @@ class FairPolicy(Policy):
         if self._capacity.recall(client) == math.inf:
             speed *= FAIR.unseen_part
         elif speed <= FAIR.nearly * virtual.most_bytes_s(client):
-            return -math.inf
+            return 0.0
         return FAIR.sure_part * virtual.left_s(client, table.mark[row]) - left / speed
 
     def _look(self) -> None:
@@ -269,8 +269,7 @@ class FairPolicy(Policy):
         if not self._known:
             return True
         table, line = self._queue.table, self._queue.line_of(row)
-        slack_s = self._slack_s(row, now)
-        urgent = FAIR.unshared if slack_s == -math.inf else FAIR.urgent if slack_s <= 0.0 else 0.0
+        urgent = FAIR.urgent if self._slack_s(row, now) <= 0.0 else 0.0
         key = self._queue.present_key(row) + urgent
         entry = (table.key[row] + urgent, table.number[row])
         room = self._room_for(key, entry, line)
