@@ -143,7 +143,7 @@ def test_the_command_line_shows_and_steers(
 
 def test_the_command_line_changes_the_policy(tidegate: Any) -> None:
     assert "revision" in tidegate("settings", "show")
-    assert "Downloads that may run at once" in tidegate("settings", "help", "slots")
+    assert "How many downloads may run at once" in tidegate("settings", "help", "slots")
     changed = tidegate("settings", "set", "slots=9", "ticket_ttl_s=2m", "--note", "rush")
     number = int(changed.split()[1].rstrip(":"))
     held = json.loads(tidegate("--json", "settings", "show"))
