@@ -375,7 +375,9 @@ def test_nothing_is_kept_of_what_is_missing_or_asked_for_once(tmp_path: Path) ->
     assert not bench.site._files._files
     assert not bench.tree._open
     for number in range(50):
-        assert Answer(client.get(f"/{number}.bin")).body == BODY
+        # Two names may share one place of the table of those seen, so each comes twice in a row.
+        for _ in range(2):
+            assert Answer(client.get(f"/{number}.bin")).body == BODY
     assert len(bench.site._files._files) == 50, "the second touch is worth keeping"
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 #: The default of Python 3.14 puts a server between the processes: `_begin` would watch the server.
 _FORK = multiprocessing.get_context("fork")
@@ -16,23 +18,27 @@ _FORK = multiprocessing.get_context("fork")
 @contextmanager
 def worker_processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """`jobs` processes; what is still to do when an exception leaves the block is not done."""
-    pool = ProcessPoolExecutor(jobs, mp_context=_FORK, initializer=_begin)
+    begin = partial(_begin, os.getpid())
+    pool = ProcessPoolExecutor(jobs, mp_context=_FORK, initializer=begin)
     try:
         yield pool
     except BaseException:
-        # The pool itself would first finish every task that has been handed in.
+        # The pool itself would first finish every task that has been handed in. A process that was
+        # forked a moment ago still has the parent's handlers, which may swallow a SIGTERM.
         for worker in multiprocessing.active_children():
-            worker.terminate()
+            worker.kill()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     """The parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)  # It ended before the kernel was told to end its children with it.
 
 
 def end_with_parent() -> None:
