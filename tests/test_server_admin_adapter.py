@@ -1,23 +1,19 @@
-"""Between the HTTP room and the administration: forms of both encodings, streams, the client."""
+"""Between the HTTP room and the administration: forms of both encodings, and tables."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
-from typing import Any, cast
 from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet.task import Clock
 from urllib3.filepost import encode_multipart_formdata
 
 from tidegate.protocol.errors import ProtocolError
-from tidegate.server.admin.adapter import BODIES, AdminHandler
 from tidegate.server.admin.form_body import read_form
-from tidegate.server.admin.web import Answer, csv_answer
+from tidegate.server.admin.web import csv_answer
 
 NAMES = st.text("abcdefghij_", min_size=1, max_size=12)
 PART = b"--x\r\nContent-Disposition: form-data; name=a\r\nX"
@@ -68,48 +64,6 @@ def test_a_form_that_cannot_be_read_is_refused(kind: str, body: bytes) -> None:
 def test_other_bodies_are_no_forms() -> None:
     assert read_form("application/json", b"{}") == {}
     assert read_form("", b"a=1") == {}
-
-
-class Stream:
-    """The request of one that looks at the charts."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.over = False
-
-    def begin(self, status: int, _fields: object, _length: object) -> None:
-        self.status = status
-
-    def respond(self, status: int, _fields: object, _body: bytes) -> None:
-        self.status, self.over = status, True
-
-    def write(self, data: bytes) -> None:
-        """It reads all."""
-
-    def finish(self) -> None:
-        self.over = True
-
-    def on_gone(self, gone: Callable[[], None]) -> None:
-        self.leave = gone
-
-
-def test_who_opens_every_stream_keeps_nobody_from_the_charts() -> None:
-    """All others used to be told that too many pages are open."""
-    handler = AdminHandler(cast("Any", None), Clock())
-
-    def open_one(whose: str) -> Stream:
-        stream = Stream()
-        handler._write(Answer(200, follow=lambda: b"data", whose=whose), cast("Any", stream))
-        return stream
-
-    hoard = [open_one("viewer") for _ in range(BODIES.streams)]
-    assert open_one("viewer").status == 503
-    operators = [open_one("operator") for _ in range(3)]
-    assert [one.over for one in operators] == [False] * 3
-    assert [one.over for one in hoard[:4]] == [True, True, True, False]
-    for stream in (*hoard[3:], *operators):
-        stream.leave()
-    assert [open_one("viewer").status for _ in range(BODIES.streams)] == [200] * BODIES.streams
 
 
 @given(st.lists(st.tuples(st.sampled_from("=+-@\t\r|a "), st.text(max_size=9)), min_size=1))

@@ -59,7 +59,7 @@ def api(browser: Browser, method: str, path: str, body: bytes = b"", **headers: 
 
 def test_a_stranger_sees_only_the_login(site: Site) -> None:
     browser = Browser(site)
-    for path in ("/", "/queue", "/policy", "/files", "/passes", "/log", "/account", "/live"):
+    for path in ("/", "/queue", "/policy", "/files", "/passes", "/log", "/account"):
         answer = browser.get(path)
         assert answer.status in (303, 401), path
         assert b"Goodput" not in answer.body
@@ -588,30 +588,6 @@ def test_tokens_expire_are_revoked_and_never_outrank_their_owner(site: Site) -> 
     assert api(program, "POST", "/blocks", BLOCK, **sent).status == 403
     accounts.drop_user("eve")
     assert program.get("/api/v1/state", **sent).status == 401
-
-
-@pytest.mark.parametrize("end", ["logout", "revoked", "expired", "owner"])
-def test_a_live_stream_ends_with_what_opened_it(site: Site, end: str) -> None:
-    browser = operator(site)
-    accounts, sent = site.admin.accounts, {}
-    if end != "logout":
-        site.run(accounts.add_user("eve", Role.OPERATOR, "an operator at first", 0.0))
-        sent = {"authorization": f"Bearer {token(site, Scope.READ, owner='eve', days=1)}"}
-    stream = (browser if end == "logout" else Browser(site)).get("/live", **sent).follow
-    assert stream is not None
-    site.wait(1.0)
-    assert stream().startswith(b":")  # a comment: rates need two looks
-    site.wait(1.0)
-    assert stream().startswith(b"data:")
-    if end == "logout":
-        browser.post("/logout")
-    elif end == "revoked":
-        accounts.drop_token(next(iter(accounts.tokens.values())).serial)
-    elif end == "owner":
-        accounts.drop_user("eve")
-    else:
-        site.reactor.rightNow += 86_400
-    assert stream() == b""
 
 
 def test_one_time_codes_are_needed_once_set_up_and_never_good_twice(site: Site) -> None:

@@ -231,13 +231,6 @@ class Admin:
 
         self.server.store.stored().addCallback(settle)
 
-    def still_welcome(self, who: Principal, now: float) -> bool:
-        """Whether a stream that this one opened may go on."""
-        if who.session is not None:
-            return who.session.key in self.sessions.by_key
-        held = self.accounts.scopes_of(who.token, now) if who.token is not None else None
-        return held is not None and Scope.READ in held
-
     def _same_site(self, call: Call) -> None:
         """Refuse what another site's page has sent, whatever the browser makes of cookies."""
         if call.method in _SAFE:
@@ -264,7 +257,7 @@ class Admin:
         wants_json = call.path.startswith("/api/") or "application/json" in call.headers.get(
             "accept", ""
         )
-        if wants_json or call.path in ("/metrics", "/live"):
+        if wants_json or call.path == "/metrics":
             return problem_answer(problem)
         if problem.status == 401 and call.method in ("GET", "HEAD"):
             way = "" if call.path == "/" else f"?next={quote(call.path)}"

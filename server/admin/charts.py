@@ -1,6 +1,6 @@
 """The charts of the recorded series, and their drawing without a script.
 
-The live stream, uPlot and the plain SVG all read the same table.
+uPlot and the plain SVG read the same table.
 """
 
 from __future__ import annotations
@@ -77,21 +77,18 @@ CHARTS = (
 
 
 def lines_of(chart: Chart, history: Series) -> list[list[float | None]]:
-    """The numbers of a chart's lines on the history's time axis."""
-    gap = (None,) * len(history.t)
-    return [
-        [drawn(chart, value) for value in history.series.get(name, gap)] for name in chart.lines
-    ]
+    """The numbers of a chart's lines on the history's time axis.
+
+    Rates are recorded in bytes and read in bits.
+    """
+    times = 8 if chart.unit == "bit_s" else 1
+    rows = (history.series[name] for name in chart.lines)
+    return [[None if value is None else value * times for value in row] for row in rows]
 
 
 def is_empty(chart: Chart, history: Series) -> bool:
     """Whether all that it could show is nothing."""
     return not any(value for line in lines_of(chart, history) for value in line)
-
-
-def drawn(chart: Chart, value: float | None) -> float | None:
-    """A recorded number in the chart's unit: rates are recorded in bytes and read in bits."""
-    return value * 8 if value is not None and chart.unit == "bit_s" else value
 
 
 def recorded_since(history: Series, started_s: float) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import unquote
@@ -11,22 +10,13 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from ...policies.contract import Snapshot
-from ..control.history import SERIES, Sampler
+from ..control.history import SERIES
 from ..control.metrics import Metrics
 from ..control.problems import Problem, wrong
 from ..control.report import POINTS
 from ..control.vitals import Health, Totals
 from .app import HandlerCall
-from .charts import (
-    CHARTS,
-    LEADING,
-    drawn,
-    from_first_value,
-    is_empty,
-    lines_of,
-    picture,
-    recorded_since,
-)
+from .charts import CHARTS, LEADING, from_first_value, is_empty, lines_of, picture, recorded_since
 from .first_day import first_steps
 from .openapi import openapi
 from .render import clock, moment, stamp
@@ -183,7 +173,6 @@ async def now(ask: HandlerCall) -> Answer:
         folded=[one for one in pictures[LEADING:] if one[2]],
         periods=[(word, label) for word, (_, label, _) in SPANS.items()],
         chosen=chosen,
-        span_s=span_s,
         title=title,
         recorded_s=recorded_since(whole, ask.server.vitals.started_s),
     )
@@ -213,33 +202,6 @@ async def history(ask: HandlerCall) -> Answer:
     found = from_first_value(await ask.server.history.drawn(span_s, ask.now, POINTS))
     body = {chart.name: [list(found.t), *lines_of(chart, found)] for chart in CHARTS}
     return Answer(200, json.dumps(body).encode(), (("content-type", "application/json"),))
-
-
-@pages.get("/live")
-async def live(ask: HandlerCall) -> Answer:
-    """One event a second with the newest point of every chart."""
-    headers = (("content-type", "text/event-stream"), ("x-accel-buffering", "no"))
-    return Answer(200, headers=headers, follow=follower(ask), whose=ask.principal.owner.name)
-
-
-def follower(ask: HandlerCall) -> Callable[[], bytes]:
-    """Gives the next event, or nothing once the one who asked may no longer look."""
-    who, sampler = ask.principal, Sampler(ask.server.vitals)
-
-    def follow() -> bytes:
-        at = ask.server.now()
-        if not ask.admin.still_welcome(who, at):
-            return b""
-        sample = sampler.look(at)
-        if "offers" not in sample:
-            # Rates need two looks; a point without them would tear the lines.
-            return b": here\n\n"
-        points = {
-            chart.name: [drawn(chart, sample.get(name)) for name in chart.lines] for chart in CHARTS
-        }
-        return b"data: " + json.dumps({"t": at, "points": points}).encode() + b"\n\n"
-
-    return follow
 
 
 @pages.get("/static/{name}", public=True)

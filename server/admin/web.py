@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic_core import to_json
@@ -87,18 +87,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer; `follow` makes it an endless stream of events instead of `body`.
-
-    A page is in `pieces` until it is written out. `whose` it is says which user's part of all
-    streams it counts in.
-    """
+    """A whole answer. A page is in `pieces` until it is written out."""
 
     status: int
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
-    follow: Callable[[], bytes] | None = None
     pieces: Iterator[str] | None = None
-    whose: str = ""
 
 
 def json_answer(value: object, status: int = 200, *headers: tuple[str, str]) -> Answer:

@@ -153,7 +153,7 @@ class AdminService:
             loading.addErrback(self._cannot_load)
 
     def _answer_early(self) -> None:
-        self._handler = handler = AdminHandler(self.open_pages(), self._reactor)
+        self._handler = handler = AdminHandler(self.open_pages())
         early, self._early = self._early, []
         for request in early:
             handler(request)

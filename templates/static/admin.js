@@ -1,4 +1,4 @@
-// The live parts of the administration: charts over server-sent events, lists that follow. Without
+// The live parts of the administration: charts and lists that follow. Without
 // this file every page still works; pictures and lists are then as old as the page.
 "use strict";
 
@@ -68,37 +68,27 @@
     return chart;
   };
 
-  const live = async () => {
-    const area = document.querySelector("[data-live]");
+  // The server takes a sample every five seconds.
+  const live = () => {
+    const area = document.querySelector("[data-history]");
     if (!area || typeof uPlot === "undefined") return;
-    const answer = await fetch(area.dataset.history);
-    if (!answer.ok) return;
-    const columns = await answer.json();
     const charts = {};
-    const draw = () => {
-      for (const figure of area.querySelectorAll("[data-chart]")) {
-        charts[figure.dataset.chart] = make(figure, columns[figure.dataset.chart]);
+    const load = async () => {
+      if (document.hidden) return;
+      const answer = await fetch(area.dataset.history).catch(() => null);
+      if (!answer?.ok) return;
+      for (const [name, columns] of Object.entries(await answer.json())) {
+        const figure = area.querySelector(`[data-chart="${name}"]`);
+        charts[name] ? charts[name].setData(columns) : (charts[name] = make(figure, columns));
+        if (columns.slice(1).flat().some((value) => value)) figure.closest("details")?.setAttribute("open", "");
       }
     };
-    draw();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-    const keep = Number(area.dataset.span);
-    const events = new EventSource(area.dataset.live);
-    events.onmessage = (event) => {
-      const { t, points } = JSON.parse(event.data);
-      for (const [name, values] of Object.entries(points)) {
-        const rows = columns[name];
-        if (!rows) continue;
-        rows[0].push(t);
-        values.forEach((value, index) => rows[index + 1].push(value));
-        if (values.some((value) => value)) {
-          area.querySelector(`details [data-chart="${name}"]`)?.closest("details").setAttribute("open", "");
-        }
-        while (rows[0].length > 2 && rows[0][0] < t - keep) rows.forEach((row) => row.shift());
-        if (!document.hidden) charts[name]?.setData(rows);
-      }
-    };
-    addEventListener("pagehide", () => events.close());
+    load();
+    setInterval(load, 5000);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      for (const name of Object.keys(charts)) delete charts[name];
+      load();
+    });
   };
 
   // Lists follow unless somebody is about to use one of their controls.

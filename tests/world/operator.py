@@ -67,7 +67,7 @@ FORMS = (
 #: Pages that are shown to a person alone, beside `PAGES`.
 _OWN_PAGES = (
     *("/account", "/queue/block", "/files/rule?path=/later/*", "/policy/revisions", "/network"),
-    *("/history", "/now", "/queue/part?tab=tickets", "/live", "/login/oidc", "/report.csv"),
+    *("/history", "/now", "/queue/part?tab=tickets", "/login/oidc", "/report.csv"),
     *("/static/none", "/-/ready", "/policy/revisions/1/restore", "/queue/ticket/1/promote"),
 )
 #: What visitors ask for: request lines without their version, and fields. Each is answered without
