@@ -122,7 +122,7 @@ class Branding:
             file="/release-42.0-x86_64.iso",
             size_bytes=4_100_000_000,
             wait=STATES[state],
-            token=None if state == "pre-queue" else "preview",
+            token="preview" if STATES[state].ticket is not None else None,
             waited_s=300.0,
             closed=state == "closed",
             opens_s=5400.0 if state == "pre-queue" else None,
