@@ -35,6 +35,7 @@ from tidegate.server.admin.setting_words import ADVANCED, MAIN, WORDS
 from tidegate.server.admin.status_text import state_of
 from tidegate.server.admission.responses import Notice
 from tidegate.server.app.run import introduction
+from tidegate.server.control.branding import STATES
 from tidegate.server.control.history import SERIES, Series
 from tidegate.server.control.revisions import diff
 from tidegate.server.control.vitals import Health
@@ -206,6 +207,8 @@ def test_the_headline_says_what_is_wrong_and_what_multicast_does() -> None:
     assert "disk full" in ill.more
     assert state_of(snapshot(), replace(HEALTH, draining=True)).headline == "Draining"
     quiet = snapshot(waiting=0, ready=0, small_active=0, large_active=0, last_wait=None)
+    found = state_of(replace(quiet, link_bound=True), HEALTH)
+    assert (found.headline, found.more) == ("Quiet", "No download is running.")
     sending = state_of(quiet, replace(HEALTH, multicast_receivers=3))
     assert sending.headline == "Sending by multicast"
     assert "Multicast reaches 3 receivers." in sending.more
@@ -701,7 +704,7 @@ def test_preview_shows_both_sides_and_applies(site: Site, browser: Browser) -> N
 
     async def simulate(encode: Callable[[], bytes]) -> bytes:
         asked.append(json.loads(encode()))
-        better = MEASURES | {"wait_large_mean_s": 60.0, "abandoned": 5}
+        better = MEASURES | {"wait_large_mean_s": 60.0, "abandoned": 5.0}
         return json.dumps({"jobs": 7, "sides": [MEASURES, better]}).encode()
 
     site.admin.previews.runner = simulate
@@ -710,6 +713,7 @@ def test_preview_shows_both_sides_and_applies(site: Site, browser: Browser) -> N
     page = browser.text(place)
     assert "better" in page
     assert "worse" in page
+    assert "<strong>5</strong>" in page, "people are counted in whole numbers"
     assert [side["settings"]["slots"] for side in asked[0]["sides"]] == [2, 50]
     assert site.server.revisions.current.number == 1, "a preview changes nothing"
     picture = browser.get(f"{place}/picture/after")
@@ -765,6 +769,7 @@ def test_restoring_a_revision_makes_a_new_one(site: Site, browser: Browser) -> N
     assert (current.number, current.settings["slots"], current.restored_from) == (3, 2, 1)
     assert browser.post("/policy/revisions/9/restore", {"base": "3"}).status == 404
     assert browser.post("/policy/revisions/1/restore", {"base": "2"}).status == 412
+    assert "No setting differs" not in browser.text("/policy/revisions"), "there was none before"
 
 
 def test_diffs_name_what_changed() -> None:
@@ -969,7 +974,9 @@ def test_the_waiting_page_takes_words_and_a_picture(site: Site, browser: Browser
         assert answer.status == 200
         assert b"Night" in answer.body
         assert "frame-ancestors 'self'" in dict(answer.headers)["content-security-policy"]
-    assert browser.get("/waiting/preview?state=busy").status == 200
+    kept = "your place is kept"
+    shown = {state: browser.text(f"/waiting/preview?state={state}") for state in STATES}
+    assert [state for state in STATES if kept in shown[state]] == ["waiting", "ready", "closed"]
     usual = browser.get("/waiting/preview").body
     assert browser.get("/waiting/preview?state=nonsense").body == usual
     assert browser.get("/api/v1/waiting-page/preview?state=nonsense").status == 422

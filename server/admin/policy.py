@@ -463,7 +463,7 @@ async def revisions(ask: HandlerCall, query: BeforeQuery) -> Answer:
     most = query.limit
     found = await ask.server.revisions.listed(query.before, most + 1)
     rows = [
-        (new, diff(old.policy, old.settings, new.policy, new.settings) if old else [])
+        (new, diff(old.policy, old.settings, new.policy, new.settings) if old else None)
         for new, old in zip(found[:most], [*found[1:], None], strict=False)
     ]
     more = found[most - 1].number if len(found) > most else None

@@ -85,7 +85,8 @@ def _kept_for_small(snapshot: Snapshot) -> int:
 def _room(snapshot: Snapshot) -> str:
     if snapshot.link_bound:
         running = snapshot.small_active + snapshot.large_active - snapshot.paused
-        return f"{_count(running, 'download')} {'is' if running == 1 else 'are'} running."
+        told = _count(running, "download") if running else "No download"
+        return f"{told} {'is' if running <= 1 else 'are'} running."
     free, kept = _free(snapshot), _kept_for_small(snapshot)
     promised = min(free - kept, snapshot.ready)
     parts = [f"{free - kept - promised:,} of {snapshot.slots:,} slots free"]
