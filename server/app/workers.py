@@ -238,6 +238,16 @@ class Workers:
             self._become(name)
         self._running[name] = _Running(pid, time.monotonic())
 
+    def _child(self, name: str) -> Child:
+        names = self._node_names()
+        row = names.index(name) if name != LEADER else self._count
+        fleet = FleetPlan(
+            frozenset(names), self._urls, self._meeting, self._epoch, self._memory, row
+        )
+        sockets = self._sockets[row] if name != LEADER else []
+        campaigns = self._stopping_since_s is None
+        return Child(name, fleet, sockets, self._lifeline, campaigns)
+
     def _become(self, name: str) -> NoReturn:
         """The child's side of a fork."""
         status = 1
@@ -245,23 +255,13 @@ class Workers:
             os.close(self._hold)
             # Ctrl-C reaches the whole group; the parent tells the children what to do.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            mine = self._node_names().index(name) if name != LEADER else -1
-            for index, bound in enumerate(self._sockets):
-                if index != mine:
+            child = self._child(name)
+            for bound in self._sockets:
+                if bound is not child.sockets:
                     for one in bound:
                         one.close()
-            fleet = FleetPlan(
-                frozenset(self._node_names()),
-                self._urls,
-                self._meeting,
-                self._epoch,
-                self._memory,
-                mine if mine >= 0 else self._count,
-            )
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            sockets = self._sockets[mine] if mine >= 0 else []
-            campaigns = self._stopping_since_s is None
-            status = self._be(Child(name, fleet, sockets, self._lifeline, campaigns))
+            status = self._be(child)
         except BaseException:  # noqa: BLE001 - the last words of a fork
             sys.excepthook(*sys.exc_info())
         finally:

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from .fleet import DATABASE
+from .life import ServerLife
 from .operator import Person, share, visit
 from .plan import POLICY_NAMES, FaultPlan
 
 if TYPE_CHECKING:
+    from .fleet import Process
     from .programs import SimulatedClient
     from .world import World
 
@@ -36,14 +39,13 @@ def _kill(world: World, fault: FaultPlan) -> None:
 
 def _restart(world: World, fault: FaultPlan) -> None:
     life = world.life
-    if life is not None and life.alive and not life.stopping:
+    if isinstance(life, ServerLife) and life.leads:
         world.cause("server is stopped")
         world.stop_asked_s = world.schedule.now
 
         def stopped() -> None:
             world.cause("server has stopped")
-            for oracle in world.oracles:
-                oracle.stopped()
+            world.server_stopped()
             world.schedule.after(0.2, _start_again, world)
 
         life.stop(stopped)
@@ -288,6 +290,68 @@ def _lose_answer(world: World, fault: FaultPlan) -> None:
     world.answers_to_lose += 1 + int(fault.pick * 3)
 
 
+def _a_process(world: World, fault: FaultPlan) -> Process | None:
+    """That of the leader half of the time."""
+    fleet = world.fleet
+    if fleet.leader is not None and fault.pick < 0.5:
+        return fleet.leader
+    found = list(fleet.processes.values())
+    return found[int(fault.pick * 97) % len(found)] if found else None
+
+
+def _kill_process(world: World, fault: FaultPlan) -> None:
+    process = _a_process(world, fault)
+    if process is not None:
+        world.cause(f"{process.name} of machine {process.parent.number} is killed")
+        world.fleet.kill_process(process)
+
+
+def _stall_process(world: World, fault: FaultPlan) -> None:
+    process = _a_process(world, fault)
+    if process is not None:
+        number = process.parent.number
+        world.cause(f"{process.name} of machine {number} stands still for {fault.for_s} s")
+        process.reactor.stall(fault.for_s)
+        world.still_until_s = max(world.still_until_s, world.schedule.now + fault.for_s)
+        world.schedule.after(fault.for_s, world.cause, "it may go on")
+
+
+def _lose_machine(world: World, fault: FaultPlan) -> None:
+    fleet = world.fleet
+    number = int(fault.pick * len(fleet.machines))
+    if fleet.machines[number] is not None:
+        world.cause(f"machine {number} is lost")
+        fleet.lose_machine(number)
+        world.schedule.after(0.5 + fault.for_s, fleet.start_machine, number)
+
+
+def _stop_machine(world: World, fault: FaultPlan) -> None:
+    fleet = world.fleet
+    number = int(fault.pick * len(fleet.machines))
+    if fleet.machines[number] is not None:
+        world.cause(f"machine {number} is stopped")
+        world.stop_asked_s = world.schedule.now
+        fleet.stop_machine(number)
+
+
+def _cut_off(world: World, fault: FaultPlan) -> None:
+    """A machine does not reach another one, or the database."""
+    fleet = world.fleet
+    number = int(fault.pick * len(fleet.machines))
+    others = [one for one in range(DATABASE, len(fleet.machines)) if one != number]
+    other = others[int(fault.pick * 97) % len(others)]
+    pair = frozenset((number, other))
+    named = "the database" if other == DATABASE else f"machine {other}"
+    world.cause(f"machine {number} does not reach {named}")
+    fleet.links.cut.add(pair)
+
+    def back() -> None:
+        fleet.links.cut.discard(pair)
+        world.cause(f"machine {number} reaches {named} again")
+
+    world.schedule.after(fault.for_s, back)
+
+
 FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "kill": _kill,
     "restart": _restart,
@@ -316,4 +380,9 @@ FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "share": _share,
     "act": _act,
     "person": _person,
+    "kill process": _kill_process,
+    "stall process": _stall_process,
+    "lose machine": _lose_machine,
+    "stop machine": _stop_machine,
+    "cut off": _cut_off,
 }

@@ -7,19 +7,21 @@ import math
 import os
 import random
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.logger import globalLogPublisher
 
 from tidegate.server.accounts.accounts import Scope
 from tidegate.server.app.config import Flag, load_config
 from tidegate.server.app.listeners import OpenListener
 from tidegate.server.app.service import Service
 
-from .schedule import Schedule, VirtualPool, VirtualReactor
+from .schedule import Schedule, VirtualReactor
 from .seams import KeptOrder
-from .wire import ADMIN_PORT, FILES_PORT, MemoryNetwork, MemoryPort
+from .wire import ADMIN_PORT, FILES_PORT, Listener, MemoryNetwork, MemoryPort
 
 #: The loop of a server comes to what has happened within this time.
 _TURN_S = 0.0005
@@ -27,11 +29,19 @@ _TURN_S = 0.0005
 _BATCHES = 4
 
 
-class _FrontTurns:
+class FrontTurns:
     """Lets a front of connections see its events a moment after they happened."""
 
-    def __init__(self, life: ServerLife, front: Any) -> None:
-        self._life, self._front = life, front
+    def __init__(
+        self,
+        schedule: Schedule,
+        rng: random.Random,
+        network: MemoryNetwork,
+        reactor: VirtualReactor,
+        front: Any,
+    ) -> None:
+        self._schedule, self._rng, self._network = schedule, rng, network
+        self._reactor, self._front = reactor, front
         self._woken = False
         front._epoll.wake = self.wake
         # A set is walked in another order in each run.
@@ -39,19 +49,35 @@ class _FrontTurns:
 
     def wake(self) -> None:
         """Something may have happened."""
-        life = self._life
-        if not self._woken and life.alive:
+        if not self._woken and self._reactor.alive:
             self._woken = True
-            life.schedule.after(life.rng.random() * _TURN_S, life.reactor.turn, self._turn)
+            soon_s = self._rng.random() * _TURN_S
+            self._schedule.after(soon_s, self._reactor.turn, self._turn)
 
     def _turn(self) -> None:
         self._woken = False
-        network = self._life.network
+        network = self._network
         network.polls_left, moves = _BATCHES, network.moves
         self._front.doRead()
         network.idle_turns += network.moves == moves
         if self._front._epoll.hot:
             self.wake()
+
+
+def forget_service(service: Service) -> None:
+    """Its process is gone: it counts no fault more, and has no connection to its database."""
+    faults: Any = service.admin.server.vitals.faults
+    with contextlib.suppress(ValueError):
+        globalLogPublisher.removeObserver(faults)
+    service._state.memory.database.engine.dispose()
+
+
+def close_files(place: Path) -> None:
+    """Close what a process had open there, as the kernel does at its end."""
+    for one in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{one}") == str(place):
+                os.close(int(one))
 
 
 class ServerLife:
@@ -63,29 +89,47 @@ class ServerLife:
         rng: random.Random,
         network: MemoryNetwork,
         root: Path,
-        policy: str,
-        bandwidth_bytes_s: float | None,
         settings: Mapping[str, Any],
     ) -> None:
         self.schedule, self.rng, self.network = schedule, rng, network
         self.reactor = VirtualReactor(schedule, rng)
-        self.reactor.on_reader = lambda front: _FrontTurns(self, front)
-        self.pools: list[VirtualPool] = []
+        self.reactor.on_reader = partial(FrontTurns, schedule, rng, network, self.reactor)
         self.alive = True
         self.stopping = False
         self.ended_s = math.inf
         self._token = ""
+        self._state = root / "state"
         values = {
             "directory": str(root / "release"),
-            "state": str(root / "state"),
+            "state": str(self._state),
             "admin": f"127.0.0.1:{ADMIN_PORT}",
-            "policy": policy,
-            **({} if bandwidth_bytes_s is None else {"bandwidth": f"{bandwidth_bytes_s:.0f}B/s"}),
             **settings,
         }
         self._values = values
-        self._ports = [MemoryPort(network, number) for number in (FILES_PORT, ADMIN_PORT)]
+        self._ports = [MemoryPort(network, Listener(one)) for one in (FILES_PORT, ADMIN_PORT)]
         self.service: Service = None  # type: ignore[assignment]
+
+    @property
+    def leads(self) -> bool:
+        """Whether it runs, and is not stopping."""
+        return self.alive and not self.stopping
+
+    def reactors(self) -> tuple[VirtualReactor]:
+        """That of its process."""
+        return (self.reactor,)
+
+    def factories(self) -> tuple[Any]:
+        """What has connections of clients."""
+        return (self.service.connections.factory,)
+
+    def left(self) -> dict[str, int]:
+        """What else it has of clients."""
+        service = self.service
+        addresses: Any = service.connections.factory.per_address
+        return {
+            "addresses": len(addresses),
+            "requests in line": len(service._line.pacer.requests),
+        }
 
     def load(self) -> Any:
         """The configuration."""
@@ -94,6 +138,7 @@ class ServerLife:
 
     def start(self) -> None:
         """Build and start it; the pools are made meanwhile."""
+        self.schedule.running = self.reactor
         ports: Any = self._ports
         files, admin = (OpenListener(f"http://{one.getsockname()}", [one]) for one in ports)
         reactor: Any = self.reactor
@@ -124,23 +169,13 @@ class ServerLife:
 
     def kill(self) -> None:
         """As SIGKILL does: the kernel closes what was open."""
-        state = self.service._state
-        faults: Any = self.service.admin.server.vitals.faults
-        from twisted.logger import globalLogPublisher
-
-        with contextlib.suppress(ValueError):
-            globalLogPublisher.removeObserver(faults)
-        state.memory.database.engine.dispose()
-        if state._lock is not None:
-            with contextlib.suppress(OSError):
-                os.close(state._lock._descriptor)
+        forget_service(self.service)
+        close_files(self._state / "lock")
         self._bury()
 
     def _bury(self) -> None:
         self.alive = False
         self.ended_s = self.schedule.now
         self.reactor.kill()
-        for pool in self.pools:
-            pool.kill()
         for one in tuple(self.network.sockets.values()):
             one.close()

@@ -50,6 +50,15 @@ FAULTS: Mapping[str, int] = {
     "pass": 3,
     "look": 9,
 }
+#: What happens to one of several processes, instead of what happens to one alone.
+FLEET_FAULTS: Mapping[str, tuple[str, ...]] = {
+    "kill": ("kill process", "kill process", "lose machine"),
+    "restart": ("stop machine",),
+    "lose journal": ("cut off",),
+    "stall": ("stall process",),
+}
+#: The part of the worlds in which several processes serve.
+_SEVERAL = 0.15
 #: The part of the worlds that have a theme, and of those that have visitors.
 _THEMED = 0.6
 _VISITED = 0.15
@@ -134,6 +143,9 @@ class WorldPlan:
     files: Mapping[str, int]
     clients: tuple[ClientPlan, ...]
     faults: tuple[FaultPlan, ...] = field(default=())
+    #: How many machines have one queue, and how many processes serve on each; 0: one process.
+    machines: int = 0
+    nodes: int = 0
 
     @property
     def last_fault_s(self) -> float:
@@ -251,6 +263,13 @@ def draw_plan(seed: int) -> WorldPlan:
             FaultPlan("share", acts.uniform(1.0, span_s + 20.0), acts.random(), 0.0)
             for _ in range(acts.randint(1, _MOST_PEERS))
         ]
+    fleet = random.Random(f"fleet {seed}")
+    machines = nodes = 0
+    if fleet.random() < _SEVERAL:
+        machines, nodes = fleet.choice([1, 2, 2, 3]), fleet.randint(1, 2)
+        if machines == 1:
+            nodes = 2
+        faults = [dataclasses.replace(one, kind=_of_fleet(fleet, one.kind)) for one in faults]
     return WorldPlan(
         seed=seed,
         policy=rng.choice(POLICY_NAMES),
@@ -264,4 +283,11 @@ def draw_plan(seed: int) -> WorldPlan:
         files=files,
         clients=tuple(sorted(clients, key=lambda one: one.comes_s)),
         faults=tuple(sorted(faults, key=lambda one: one.at_s)),
+        machines=machines,
+        nodes=nodes,
     )
+
+
+def _of_fleet(rng: random.Random, kind: str) -> str:
+    """What happens to several processes where this happens to one."""
+    return rng.choice(FLEET_FAULTS.get(kind, (kind,)))

@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 _log = Logger()
 #: The wall clock at the beginning, Unix seconds.
@@ -21,6 +23,10 @@ WALL_S = 1_800_000_000.0
 _STOPPED_S = 3.0
 #: So many calls may come in one moment.
 _MOST_AT_ONCE = 20_000
+
+
+class ProcessEnded(BaseException):
+    """A process of the world has ended itself: nothing after this is done."""
 
 
 class StandingStill(Exception):
@@ -47,6 +53,8 @@ class Schedule:
         self.now = 0.0
         self.wall_step_s = 0.0
         self.events_total = 0
+        #: The process whose turn it is, or that is being built.
+        self.running: VirtualReactor = None  # type: ignore[assignment]
         self._draw = rng.random
         self._count = 0
         self._heap: list[tuple[float, float, int, ScheduledEvent]] = []
@@ -84,6 +92,7 @@ class Schedule:
             self.now = max(self.now, until_s)
 
 
+@implementer(IDelayedCall)
 class VirtualCall:
     """Implements `server.http.clock.DelayedCall`."""
 
@@ -133,6 +142,8 @@ class VirtualReactor:
         self._threads: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self.calls: dict[VirtualCall, None] = {}
         self.alive = True
+        #: Its pools of threads.
+        self.pools: list[VirtualPool] = []
         #: Is given each reader.
         self.on_reader: Callable[[Any], object] = lambda reader: None
 
@@ -189,8 +200,11 @@ class VirtualReactor:
         if wait_s > 1e-7:
             self._schedule.after(wait_s, self.turn, call, *words)
             return
+        self._schedule.running = self
         try:
             call(*words)
+        except ProcessEnded:
+            pass
         except Exception:  # noqa: BLE001 - as the real loop does
             _log.failure("Unhandled error in the loop")
 
@@ -223,6 +237,8 @@ class VirtualReactor:
             one.pending, one.call, one.words = False, _nothing, ()
         self.calls.clear()
         self._threads.clear()
+        for pool in self.pools:
+            pool.kill()
 
     def callWhenRunning(self, callable: Callable[[], None]) -> object:
         """See `Reactor`."""

@@ -14,24 +14,43 @@ import os
 import random
 import secrets
 import select
+import signal
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from argon2 import PasswordHasher
+from sqlalchemy import Float, literal
+from twisted.protocols import tls
 
 from tidegate.server.accounts import stored
 from tidegate.server.accounts.hash_process import kept_hash
 from tidegate.server.admin.render import make_pages
-from tidegate.server.app import admin_service, service, state_room
+from tidegate.server.app import (
+    admin_service,
+    machine,
+    meeting,
+    node_service,
+    run,
+    service,
+    state_room,
+    workers,
+)
+from tidegate.server.cluster import candidate
 from tidegate.server.control import metrics, server
 from tidegate.server.files import digests, disk, folder_watch, sender
 from tidegate.server.http import factory, front, outbox
+from tidegate.server.store import cluster
 
+from .links import Event, LinkEndpoint
 from .wire import MemoryEpoll, MemoryNetwork, ServerEnd
+
+if TYPE_CHECKING:
+    from .fleet import FleetLife
 
 # Loaded before the first world, or that one alone would draw what they draw as they are loaded.
 importlib.import_module("tidegate.server.admin.site")
@@ -98,6 +117,7 @@ def in_world(
     monotonic: Callable[[], float],
     network: Callable[[], MemoryNetwork],
     pool: Callable[[int, str], Any],
+    fleet: Callable[[], FleetLife],
 ) -> Iterator[None]:
     """Have the server's modules ask the world instead of the system."""
 
@@ -136,11 +156,9 @@ def in_world(
                 epoll=lambda: MemoryEpoll(network()), poll=lambda: _Poll(network), **epoll_names
             ),
         )
-        put(
-            service,
-            "random",
-            SimpleNamespace(Random=lambda: random.Random(rng.getrandbits(64))),
-        )
+        for module in (service, node_service):
+            drawn_random = SimpleNamespace(Random=lambda: random.Random(rng.getrandbits(64)))
+            put(module, "random", drawn_random)
         for module in (state_room, admin_service, digests, disk):
             put(module, "ThreadPool", make_pool)
         put(server, "descriptors_part", lambda: 0.01)
@@ -152,4 +170,76 @@ def in_world(
         put(stored, "kept_hash_apart", kept_hash)
         defaults = dict(factory.HttpFactory.__init__.__kwdefaults__ or {}, wall=wall)
         put(factory.HttpFactory.__init__, "__kwdefaults__", defaults)
+        _put_fleet(put, wall, fleet)
         yield
+
+
+def _put_fleet(
+    put: Callable[[Any, str, Any], None], wall: Callable[[], float], fleet: Callable[[], FleetLife]
+) -> None:
+    """Have processes, their connections and their parents in the world."""
+
+    def other(module: Any, **names: Any) -> Any:
+        """The names of a module, some of them others."""
+        return SimpleNamespace(**{**vars(module), **names})
+
+    def getpid() -> int:
+        return fleet().running.pid
+
+    def end(status: int) -> None:
+        fleet().end_process(status)
+
+    def lives(*words: Any) -> list[str]:
+        return fleet().live(*words)
+
+    silent = SimpleNamespace(echo=lambda text, err=False: None)
+    idle = SimpleNamespace(
+        **{name: lambda: None for name in ("collect", "freeze", "disable", "enable")}
+    )
+    put(run, "_live", lives)
+    put(run, "os", other(os, _exit=end))
+    put(run, "gc", idle)
+    put(run, "click", silent)
+    put(service, "Service", lambda *words, **named: fleet().make_service(*words, **named))
+    put(machine, "Machine", lambda *words, **named: fleet().make_machine(*words, **named))
+    put(node_service, "NodeService", lambda *words, **named: fleet().make_node(*words, **named))
+    put(machine, "Database", lambda *words, **named: fleet().make_database(*words, **named))
+    put(machine, "os", other(os, _exit=end, getpid=getpid))
+    put(machine, "gc", idle)
+    put(machine, "click", silent)
+    # The database needs no network here.
+    put(machine, "warn_unverified", lambda url: None)
+    put(node_service, "os", other(os, getpid=getpid))
+    put(node_service, "UNIXClientEndpoint", LinkEndpoint)
+    put(meeting, "UNIXClientEndpoint", LinkEndpoint)
+    put(meeting, "HostnameEndpoint", LinkEndpoint)
+    make_thread = SimpleNamespace(
+        Lock=threading.Lock,
+        Event=Event,
+        Thread=lambda **named: fleet().make_thread(**named),
+    )
+    put(candidate, "threading", make_thread)
+    put(tls, "_get_default_clock", lambda: fleet().running.reactor)
+    # The clock of the database.
+    put(cluster, "_clock", lambda now_s: literal(wall() if now_s is None else now_s, Float))
+    put(workers, "gc", idle)
+    put(workers, "click", silent)
+    put(
+        workers,
+        "os",
+        other(
+            os,
+            kill=lambda pid, number: fleet().signal(pid, number),
+            waitpid=lambda pid, flags: fleet().reaps(pid, flags),
+            waitstatus_to_exitcode=lambda status: status,
+        ),
+    )
+    put(
+        workers,
+        "signal",
+        other(
+            signal,
+            pthread_sigmask=lambda how, which: None,
+            sigtimedwait=lambda which, seconds: fleet().waits(which, seconds),
+        ),
+    )

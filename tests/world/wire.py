@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from .schedule import Schedule
+from .schedule import Schedule, VirtualReactor
 
 _FIRST_WINDOW_BYTES = 14_600
 _MOST_WINDOW_BYTES = 512 * 1024
@@ -107,18 +107,35 @@ class MemoryEpoll:
         return any(map(self._events, tuple(self._hot)))
 
 
+class Listener:
+    """A listening socket, however many descriptors it has."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.backlog: deque[ServerEnd] = deque()
+        self.descriptors: dict[MemoryPort, None] = {}
+        #: For how long a peer may acknowledge nothing; its connections inherit it.
+        self.silence_s = math.inf
+
+    def arrived(self, end: ServerEnd) -> None:
+        """A client has connected."""
+        self.backlog.append(end)
+        for one in tuple(self.descriptors):
+            if one.epoll is not None:
+                one.epoll.look(one.fileno())
+
+
 class MemoryPort:
-    """A listening socket."""
+    """A descriptor of a listening socket."""
 
     family = socket.AF_INET
 
-    def __init__(self, network: MemoryNetwork, number: int) -> None:
-        self._network, self._number = network, number
+    def __init__(self, network: MemoryNetwork, listener: Listener) -> None:
+        self._network, self.listener = network, listener
         self._fd = network.add(self)
-        self.backlog: deque[ServerEnd] = deque()
+        listener.descriptors[self] = None
         self.epoll: MemoryEpoll | None = None
-        #: For how long a peer may acknowledge nothing; its connections inherit it.
-        self.silence_s = math.inf
+        self.process: VirtualReactor | None = None
 
     def fileno(self) -> int:
         """See `socket.socket`."""
@@ -126,44 +143,55 @@ class MemoryPort:
 
     def getsockname(self) -> tuple[str, int]:
         """See `socket.socket`."""
-        return "127.0.0.1", self._number
+        return "127.0.0.1", self.listener.number
 
     def dup(self) -> MemoryPort:
-        """See `socket.socket`: there is one owner here."""
-        return self
+        """See `socket.socket`: it is closed with the process that made it."""
+        found = MemoryPort(self._network, self.listener)
+        found.process = self._network.schedule.running
+        return found
 
     def setsockopt(self, level: int, name: int, value: int) -> None:
         """See `socket.socket`."""
         if level == socket.IPPROTO_TCP and name == socket.TCP_USER_TIMEOUT:
-            self.silence_s = value / 1000.0
+            self.listener.silence_s = value / 1000.0
 
     def setblocking(self, flag: bool) -> None:
         """See `socket.socket`."""
 
     def listen(self, backlog: int) -> None:
         """See `socket.socket`."""
-        self._network.ports[self._number] = self
+        listening = self._network.ports.setdefault(self.listener.number, [])
+        if self.listener not in listening:
+            listening.append(self.listener)
 
     def accept(self) -> tuple[ServerEnd, tuple[str, int]]:
         """See `socket.socket`."""
-        if not self.backlog:
+        if not self.listener.backlog:
             raise BlockingIOError
-        found = self.backlog.popleft()
+        found = self.listener.backlog.popleft()
+        found.process = self._network.schedule.running
         self._network.moves += 1
         return found, (found.line.address, 40_000)
 
     def events(self) -> int:
         """What epoll would say."""
-        return select.EPOLLIN if self.backlog else 0
+        return select.EPOLLIN if self.listener.backlog else 0
 
     def close(self) -> None:
-        """See `socket.socket`: who waits to be accepted is reset."""
-        if self._fd in self._network.sockets:
-            del self._network.sockets[self._fd]
-            if self._network.ports.get(self._number) is self:
-                del self._network.ports[self._number]
-            while self.backlog:
-                self.backlog.popleft().break_off()
+        """See `socket.socket`: who waits to be accepted is reset with the last descriptor."""
+        listener = self.listener
+        if self._network.sockets.pop(self._fd, None) is None:
+            return
+        if self.epoll is not None:
+            self.epoll.unregister(self._fd)
+        del listener.descriptors[self]
+        if not listener.descriptors:
+            listening = self._network.ports.get(listener.number, [])
+            if listener in listening:
+                listening.remove(listener)
+            while listener.backlog:
+                listener.backlog.popleft().break_off()
 
 
 class ServerEnd:
@@ -183,6 +211,8 @@ class ServerEnd:
         self._ended = False
         self.closed = False
         self._least_unsent = 1 << 30
+        #: The process that accepted it.
+        self.process: VirtualReactor | None = None
 
     # -- what the server calls --------------------------------------------------------------
 
@@ -402,17 +432,18 @@ class Channel:
         self._upwards(self._reach, data)
 
     def _reach(self, data: bytes) -> None:
-        port = self.network.ports.get(self._port)
-        if port is None:
+        open_here = self.network.ports.get(self._port)
+        if not open_here:
             self.tell_broken()
         elif not self.lost:
+            # Of several processes and machines it meets any.
+            several = len(open_here) > 1
+            listener = self.network.rng.choice(open_here) if several else open_here[0]
             self.server = ServerEnd(self)
-            self.silence_s = port.silence_s
+            self.silence_s = listener.silence_s
             if data:
                 self.server.take(data)
-            port.backlog.append(self.server)
-            if port.epoll is not None:
-                port.epoll.look(port.fileno())
+            listener.arrived(self.server)
 
     def write(self, data: bytes) -> None:
         """More bytes to the server."""
@@ -655,13 +686,19 @@ class MemoryNetwork:
         self.schedule, self.rng = schedule, rng
         self.latency_s, self.buffer_bytes = latency_s, buffer_bytes
         self.wire = Wire(schedule, rate_bytes_s, lambda: latency_s)
-        self.ports: dict[int, MemoryPort] = {}
+        #: Who listens, by the number of the port.
+        self.ports: dict[int, list[Listener]] = {}
         self.sockets: dict[int, Any] = {}
         self.polls_left = 0
         #: How often a server has accepted, received, sent or closed, and how often its loop came to
         #: events and did nothing of it.
         self.moves = self.idle_turns = 0
         self._next_fd = _FIRST_FD
+
+    @property
+    def connections(self) -> list[ServerEnd]:
+        """Those that a server has not closed."""
+        return [one for one in self.sockets.values() if isinstance(one, ServerEnd)]
 
     def delay_s(self) -> float:
         """How long something takes to the other side."""

@@ -26,6 +26,7 @@ from tidegate.server.files.openfile import OpenFile
 
 from .engine import EngineClient
 from .faults import FAULT_OF
+from .fleet import FleetLife
 from .life import ServerLife
 from .operator import Operator
 from .oracles import Oracle, TheLoopRests, ToldStartsAreKept, all_oracles
@@ -33,7 +34,7 @@ from .plan import FaultPlan, WorldPlan
 from .programs import ClientPlan, FileVersion, HttpExchange, SimulatedClient
 from .schedule import Schedule, StandingStill, VirtualPool
 from .seams import in_world
-from .wire import MemoryNetwork, ServerEnd
+from .wire import MemoryNetwork
 
 #: After the last fault and the last arrival the line needs so many times what is left, and this.
 _LIVENESS_FACTOR, _LIVENESS_S = 4.0, 900.0
@@ -84,7 +85,7 @@ class World:
         self.clients = [self._client(one) for one in plan.clients]
         self.left = len(self.clients)
         self._kinds = {fault.kind for fault in plan.faults}
-        self.life: ServerLife | None = None
+        self.life: ServerLife | FleetLife | None = None
         self.lives = 0
         self.policy = plan.policy
         self.root = Path()
@@ -184,8 +185,8 @@ class World:
 
     @property
     def running(self) -> bool:
-        """Whether a server runs that is not stopping."""
-        return self.life is not None and self.life.alive and not self.life.stopping
+        """Whether a server runs, or leads, that is not stopping."""
+        return self.life is not None and self.life.leads
 
     @property
     def gate(self) -> Gate | None:
@@ -209,8 +210,7 @@ class World:
 
     def stalled_connections(self) -> int:
         """How many connections have a client that reads no more, or is gone without a word."""
-        ends = [one for one in self.network.sockets.values() if isinstance(one, ServerEnd)]
-        return sum(one.line.lost or not one.line.reads for one in ends)
+        return sum(one.line.lost or not one.line.reads for one in self.network.connections)
 
     def somebody_stalls(self) -> bool:
         """Whether a download runs whose client is the limit, or gone without a word."""
@@ -323,42 +323,65 @@ class World:
 
     # -- the server -------------------------------------------------------------------------
 
-    def start_server(self) -> None:
-        """Begin a life."""
+    @property
+    def fleet(self) -> FleetLife:
+        """The server that runs, where it has several processes."""
+        assert isinstance(self.life, FleetLife)
+        return self.life
+
+    def _life_begins(self) -> None:
+        """A server starts, or a process begins to lead the others."""
         self.lives += 1
-        if self.life is not None:
+        if self.life is not None and self.life.service is not None:
             self.stopped_s = self.life.ended_s
             self.was_killed = not self.life.stopping
             leases = self.life.service.gate.policy.leases()
             self.started_tickets.update(one.ticket for one in leases if one.ticket is not None)
         # A process that was killed has lost them; its objects here may last longer.
         self.files_of_earlier_lives = set(self.open_files())
-        plan = self.plan
-        life = ServerLife(
-            self.schedule,
-            self.rng,
-            self.network,
-            self.root,
-            self.policy,
-            plan.line_bytes_s if plan.knows_line else None,
-            plan.settings,
-        )
-        self.life = life
-        life.start()
         self.started_s = self.schedule.now
         self.cause(f"server starts (life {self.lives})")
+
+    def start_server(self) -> None:
+        """Begin a life."""
+        plan = self.plan
+        settings: dict[str, Any] = {"policy": self.policy, **plan.settings}
+        if plan.knows_line:
+            settings["bandwidth"] = f"{plan.line_bytes_s / max(1, plan.machines):.0f}B/s"
+        of = self.schedule, self.rng, self.network, self.root, settings
+        if plan.machines:
+            self.life = FleetLife(
+                *of,
+                plan.machines,
+                plan.nodes,
+                self._life_begins,
+                self._leader_dies,
+                self.server_stopped,
+                self.cause,
+            )
+        else:
+            self._life_begins()
+            self.life = ServerLife(*of)
+        self.life.start()
+
+    def _leader_dies(self) -> None:
+        for oracle in self.oracles:
+            oracle.dies()
+
+    def server_stopped(self) -> None:
+        """It has stopped, as it was asked to."""
+        for oracle in self.oracles:
+            oracle.stopped()
 
     def kill_server(self) -> None:
         """End it at once, as SIGKILL does."""
         if self.life is not None and self.life.alive:
-            for oracle in self.oracles:
-                oracle.dies()
+            self._leader_dies()
             self.life.kill()
 
     def _pool(self, most: int, name: str) -> VirtualPool:
         pool = VirtualPool(self.schedule, self.rng, self._latency, most, name)
-        assert self.life is not None
-        self.life.pools.append(pool)
+        self.schedule.running.pools.append(pool)
         return pool
 
     def _latency(self, name: str) -> tuple[float, Exception | None]:
@@ -498,6 +521,7 @@ class World:
                 lambda: self.schedule.now,
                 lambda: self.network,
                 self._pool,
+                lambda: self.fleet,
             ):
                 self._run()
         except StandingStill as error:
