@@ -227,10 +227,7 @@ class Accounts:
         self, name: str, password: str, code: str, now: float, asker: Asker
     ) -> User | None:
         """The user if name, password and (where set up) one-time code are right, else None."""
-        user = self.users.get(name)
-        known = (user.password_hash if user else "") or self._decoy
-        given = password[: PASSWORD[1] + 1]
-        kept = await self.hash(asker, given, known)
+        known, kept = await self._compare(name, password, asker)
         # The user may have changed meanwhile.
         user = self.users.get(name)
         if user is None or kept is None or user.password_hash != known:
@@ -245,6 +242,12 @@ class Accounts:
         if step is None or step <= user.totp_step:
             return None
         return self._put(replace(user, totp_step=step))
+
+    async def _compare(self, name: str, password: str, asker: Asker) -> tuple[str, str | None]:
+        """The known hash of a name (any name has one), and the one to keep if it fits."""
+        user = self.users.get(name)
+        known = (user.password_hash if user else "") or self._decoy
+        return known, await self.hash(asker, password[: PASSWORD[1] + 1], known)
 
     def login_by_provider(self, person: ProviderLogin, now: float) -> User:
         """The user of this person, linked or made at their first login. Raises Problem 403.
@@ -306,11 +309,7 @@ class Accounts:
 
     async def check(self, name: str, password: str, asker: Asker) -> bool:
         """Whether this is the user's current password. Forms ask for it before grave changes."""
-        user = self.users.get(name)
-        known = (user.password_hash if user else "") or self._decoy
-        given = password[: PASSWORD[1] + 1]
-        kept = await self.hash(asker, given, known)
-        return user is not None and kept is not None
+        return (await self._compare(name, password, asker))[1] is not None
 
     async def add_user(self, name: str, role: Role, password: str, now: float) -> User:
         if not re.fullmatch(NAME[1:-1], name):
