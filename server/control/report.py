@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from twisted.internet.defer import DeferredLock
@@ -16,7 +16,7 @@ from ..admission.client_keys import address_of
 from ..http.bounded_table import BoundedTable
 from ..http.proxies import prefixes_of
 from ..store.records import ArrivalRecord
-from ..store.reports import Count, FileCount, read_around, read_period
+from ..store.reports import Count, FileCount, Sought, read_around, read_period
 from .events import ask
 from .history import Series
 
@@ -37,12 +37,14 @@ class Period:
     until_s: float
     path: str = ""
 
-    def wanted(self) -> Callable[[str], bool] | None:
-        """Whether a file (percent-encoded) belongs to it; None: all do."""
+    def sought(self) -> Sought:
+        """The same for the store, whose files are percent-encoded."""
         if not self.path:
-            return None
+            return Sought(self.since_s, self.until_s, None)
         pattern = re.compile(fnmatch.translate(self.path + ("*" if self.path[-1] == "/" else "")))
-        return lambda file: pattern.match(unquote(file)) is not None
+        return Sought(
+            self.since_s, self.until_s, lambda file: pattern.match(unquote(file)) is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +121,12 @@ class Reports:
 
 
 async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
-    since_s, until_s, wanted = period.since_s, period.until_s, period.wanted()
+    sought, since_s = period.sought(), period.since_s
     levels = ("people_waiting", "goodput_bytes_s", "last_wait_s")
     arrivals, files, peaks = await ask(
-        server.store, lambda c: read_period(c, since_s, until_s, wanted, _network_of, levels)
+        server.store, lambda c: read_period(c, sought, _network_of, levels)
     )
-    end_s = max(since_s + 1.0, min(until_s, server.now()))
+    end_s = max(since_s + 1.0, min(sought.until_s, server.now()))
     history = await server.history.read(since_s, end_s, POINTS)
     first = history.first_value
     if first > POINTS * 7 / 8:
@@ -134,11 +136,6 @@ async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
     known = {name: Peak(*peak) for name, peak in peaks.items() if peak[1] > 0}
     errors = [one for one in history.series["end_median_error"] if one is not None]
     report = Report(
-        clients=arrivals.clients,
-        downloads=arrivals.downloads,
-        begun=files.begun,
-        complete=files.complete,
-        sent_bytes=files.sent_bytes,
         peak_people=known.get("people_waiting"),
         peak_goodput=known.get("goodput_bytes_s"),
         longest_wait=known.get("last_wait_s"),
@@ -148,12 +145,8 @@ async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
         small=_total(history, "admitted_small"),
         refused=_total(history, "refused"),
         faults=_total(history, "errors"),
-        file_count=files.file_count,
-        program_count=arrivals.program_count,
-        network_count=arrivals.network_count,
-        files=[replace(one, path=unquote(one.path)) for one in files.files],
-        programs=arrivals.programs,
-        networks=arrivals.networks,
+        **_fields(arrivals),
+        **_fields(replace(files, files=[replace(f, path=unquote(f.path)) for f in files.files])),
     )
     return report, history
 
@@ -162,10 +155,11 @@ async def arrivals_to_play(server: Server, period: Period, report: Report) -> li
     """The arrivals of a report, for the simulator. Raises StoreSilent."""
     peak_s = report.peak_people.at_s if report.peak_people else period.since_s
     # Arrivals that the simulator plays; of more those around the peak.
-    return await ask(
-        server.store,
-        lambda c: read_around(c, period.since_s, period.until_s, period.wanted(), peak_s, 20_000),
-    )
+    return await ask(server.store, lambda c: read_around(c, period.sought(), peak_s, 20_000))
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {one.name: getattr(record, one.name) for one in fields(record)}
 
 
 def _network_of(client: str) -> str:

@@ -42,7 +42,7 @@ def forget(connection: Connection, now: float) -> None:
         connection.execute(delete(table).where(table.c[name] < now - days * 86_400.0))
 
 
-def _columns(table: Table, record: type[Any]) -> list[Column[Any]]:
+def columns_of(table: Table, record: type[Any]) -> list[Column[Any]]:
     """The columns of a record's fields, in their order."""
     return [table.c[one.name] for one in fields(record)]
 
@@ -53,7 +53,7 @@ def _values(record: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name != "number" or value}
 
 
-_REVISION = select(*_columns(REVISIONS, RevisionRecord))
+_REVISION = select(*columns_of(REVISIONS, RevisionRecord))
 
 
 def add_revision(connection: Connection, record: RevisionRecord) -> RevisionRecord:
@@ -107,7 +107,7 @@ def read_events(
         wanted.append(EVENTS.c.kind == kind)
     if text:
         wanted.append(or_(EVENTS.c.text.icontains(text, autoescape=True), EVENTS.c.kind == text))
-    query = select(*_columns(EVENTS, EventRecord)).where(*wanted)
+    query = select(*columns_of(EVENTS, EventRecord)).where(*wanted)
     query = query.order_by(EVENTS.c.number.desc()).limit(limit)
     return [EventRecord(*row) for row in connection.execute(query)]
 
@@ -123,7 +123,7 @@ def write_arrivals(connection: Connection, records: Iterable[ArrivalRecord]) -> 
 
 def read_arrivals(connection: Connection, since_s: float, limit: int) -> list[ArrivalRecord]:
     """Arrivals since a time, oldest first."""
-    query = select(*_columns(ARRIVALS, ArrivalRecord)).where(ARRIVALS.c.at_s >= since_s)
+    query = select(*columns_of(ARRIVALS, ArrivalRecord)).where(ARRIVALS.c.at_s >= since_s)
     query = query.order_by(ARRIVALS.c.at_s).limit(limit)
     return [ArrivalRecord(*row) for row in connection.execute(query)]
 
@@ -137,7 +137,7 @@ def write_passes(connection: Connection, records: Iterable[PassRecord]) -> None:
 
 def read_passes(connection: Connection) -> list[PassRecord]:
     """All passes, newest first."""
-    query = select(*_columns(PASSES, PassRecord))
+    query = select(*columns_of(PASSES, PassRecord))
     query = query.order_by(PASSES.c.issued_s.desc(), PASSES.c.serial)
     return [PassRecord(*row) for row in connection.execute(query)]
 

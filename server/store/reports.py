@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import Column, ColumnElement, Connection, func, select
 
 from .history import HOUR, KEPT_S
 from .models import ARRIVALS, HISTORY, USAGE_HOURS
+from .queries import columns_of
 from .records import ArrivalRecord
 
 #: Rows of each list; the counts beside it are of all. Clients choose the names of programs.
@@ -60,15 +62,23 @@ class PeriodFiles:
     files: Sequence[FileCount]
 
 
+class Sought(NamedTuple):
+    """[`since_s`, `until_s`) of the files that are `wanted`; None: of all."""
+
+    since_s: float
+    until_s: float
+    wanted: Callable[[str], bool] | None
+
+
 def _peaks(
-    connection: Connection, series: Collection[str], since_s: float, until_s: float
+    connection: Connection, sought: Sought, series: Collection[str]
 ) -> dict[str, tuple[float, float]]:
     """(when, how much) at the peak of each series, as exactly as the time is still known."""
     found: dict[str, tuple[float, float]] = {}
     for name in series:
         query = (
             select(HISTORY.c.at_s, HISTORY.c.peak)
-            .where(HISTORY.c.series == name, HISTORY.c.at_s >= since_s, HISTORY.c.at_s < until_s)
+            .where(HISTORY.c.series == name, *_within(HISTORY.c.at_s, sought))
             .where(HISTORY.c.resolution_s.in_(KEPT_S))
             .order_by(HISTORY.c.peak.desc(), HISTORY.c.resolution_s)
             .limit(1)
@@ -79,11 +89,13 @@ def _peaks(
     return found
 
 
-def _in_period(
-    connection: Connection, since_s: float, until_s: float, wanted: Callable[[str], bool] | None
-) -> list[ColumnElement[bool]]:
+def _within(column: Column[float], sought: Sought) -> list[ColumnElement[bool]]:
+    return [column >= sought.since_s, column < sought.until_s]
+
+
+def _in_period(connection: Connection, sought: Sought) -> list[ColumnElement[bool]]:
     """The conditions of the arrivals of a period, of the `wanted` files."""
-    period = [ARRIVALS.c.at_s >= since_s, ARRIVALS.c.at_s < until_s]
+    period, wanted = _within(ARRIVALS.c.at_s, sought), sought.wanted
     if wanted is not None:
         files = connection.scalars(select(ARRIVALS.c.file).where(*period).distinct())
         # SQLite takes no more values in one query.
@@ -92,13 +104,9 @@ def _in_period(
 
 
 def _arrivals(
-    connection: Connection,
-    since_s: float,
-    until_s: float,
-    wanted: Callable[[str], bool] | None,
-    network_of: Callable[[str], str],
+    connection: Connection, sought: Sought, network_of: Callable[[str], str]
 ) -> PeriodArrivals:
-    period = _in_period(connection, since_s, until_s, wanted)
+    period = _in_period(connection, sought)
     programs = connection.execute(
         select(ARRIVALS.c.program, func.count())
         .where(*period)
@@ -123,9 +131,7 @@ def _arrivals(
 
 def read_period(
     connection: Connection,
-    since_s: float,
-    until_s: float,
-    wanted: Callable[[str], bool] | None,
+    sought: Sought,
     network_of: Callable[[str], str],
     series: Collection[str],
 ) -> tuple[PeriodArrivals, PeriodFiles, dict[str, tuple[float, float]]]:
@@ -134,45 +140,39 @@ def read_period(
     `network_of` names the network of a client.
     """
     return (
-        _arrivals(connection, since_s, until_s, wanted, network_of),
-        _files(connection, since_s, until_s, wanted),
-        _peaks(connection, series, since_s, until_s),
+        _arrivals(connection, sought, network_of),
+        _files(connection, sought),
+        _peaks(connection, sought, series),
     )
 
 
 def read_around(
-    connection: Connection,
-    since_s: float,
-    until_s: float,
-    wanted: Callable[[str], bool] | None,
-    peak_s: float,
-    most: int,
+    connection: Connection, sought: Sought, peak_s: float, most: int
 ) -> list[ArrivalRecord]:
     """The arrivals of a period, oldest first; of more than `most` those around `peak_s`."""
-    period = _in_period(connection, since_s, until_s, wanted)
-    columns = [ARRIVALS.c[name] for name in ("at_s", "client", "file", "size_bytes", "program")]
-    query = select(*columns).where(*period).order_by(func.abs(ARRIVALS.c.at_s - peak_s))
+    period = _in_period(connection, sought)
+    query = (
+        select(*columns_of(ARRIVALS, ArrivalRecord))
+        .where(*period)
+        .order_by(func.abs(ARRIVALS.c.at_s - peak_s))
+    )
     found = [ArrivalRecord(*row) for row in connection.execute(query.limit(most))]
     return sorted(found, key=lambda one: one.at_s)
 
 
-def _files(
-    connection: Connection,
-    since_s: float,
-    until_s: float,
-    wanted: Callable[[str], bool] | None,
-) -> PeriodFiles:
+def _files(connection: Connection, sought: Sought) -> PeriodFiles:
     sums = [func.sum(USAGE_HOURS.c[name]) for name in ("begun", "complete", "sent_bytes")]
     query = (
         select(USAGE_HOURS.c.file, *sums)
-        .where(USAGE_HOURS.c.hour_s >= since_s // HOUR * HOUR, USAGE_HOURS.c.hour_s < until_s)
+        .where(USAGE_HOURS.c.hour_s >= sought.since_s // HOUR * HOUR)
+        .where(USAGE_HOURS.c.hour_s < sought.until_s)
         .group_by(USAGE_HOURS.c.file)
         .order_by(sums[2].desc(), USAGE_HOURS.c.file)
     )
     every = [
         FileCount(file, int(begun), int(complete), int(sent))
         for file, begun, complete, sent in connection.execute(query)
-        if wanted is None or wanted(file)
+        if sought.wanted is None or sought.wanted(file)
     ]
     return PeriodFiles(
         len(every),
