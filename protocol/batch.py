@@ -14,12 +14,14 @@ import json
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from .batch_group import HEAD_LIMIT_BYTES
 from .compress import LEVELS, pack, unpack
 from .errors import BadManifest
-from .tree import check_number, check_sha256, decode_row, encode_row
+from .tree import Count, Sha256, decode_row, encode_row, read_signed
 
 MAGIC = b"TGUPD\x00\x01\n"
 #: A change that an older reader could misread gets the next number.
@@ -54,37 +56,17 @@ class Header:
     """
 
     channel: str
-    from_version: int
-    to_version: int
-    before: str
-    after: str
-    window_bytes: int
+    from_version: Count
+    to_version: Annotated[int, Meta(ge=1, le=1 << 62)]
+    before: Sha256
+    after: Sha256
+    window_bytes: Annotated[int, Meta(ge=0, le=1 << 40)]
     format: int = FORMAT
 
 
 def decode_header(data: bytes) -> Header:
-    try:
-        fields = json.loads(data)
-        if not isinstance(fields, dict):
-            raise TypeError
-        found = check_number(fields.get("format"), "format")
-        if found != FORMAT:
-            raise BadManifest(
-                f"The update is of format {found} and this program reads format {FORMAT}: "
-                "install a newer Tidegate on this mirror.",
-                code="too-old",
-            )
-        header = Header(**{name: fields[name] for name in Header.__slots__})
-    except (ValueError, TypeError, KeyError, RecursionError) as fault:
-        raise BadManifest("The header of the update cannot be read.") from fault
-    if not isinstance(header.channel, str):
-        raise BadManifest("The header of the update names no channel.")
-    check_sha256(header.before)
-    check_sha256(header.after)
-    check_number(header.from_version, "version")
-    check_number(header.to_version, "version", 1)
-    check_number(header.window_bytes, "window", 0, 1 << 40)
-    return header
+    """Read a header. Raises BadManifest."""
+    return read_signed(data, Header, "The header of the update", FORMAT)
 
 
 class UpdateWriter:

@@ -9,8 +9,10 @@ import json
 import re
 from dataclasses import asdict, dataclass, replace
 
+import msgspec
+
 from .errors import BadManifest
-from .tree import check_number, check_sha256
+from .tree import Count, Sha256, read_signed
 
 FORMAT = 1
 
@@ -19,21 +21,21 @@ FORMAT = 1
 class Version:
     """One published state of the tree; `published` is seconds since 1970."""
 
-    version: int
-    manifest_sha256: str
-    files: int
-    size_bytes: int
-    published: int
+    version: Count
+    manifest_sha256: Sha256
+    files: Count
+    size_bytes: Count
+    published: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
     """One update file; `from_version` 0 is a snapshot. To apply it takes `window_bytes` memory."""
 
-    from_version: int
-    to_version: int
-    length_bytes: int
-    window_bytes: int
+    from_version: Count
+    to_version: Count
+    length_bytes: Count
+    window_bytes: Count
 
     def target_path(self, channel: str) -> str:
         """Name of the file among the repository's targets."""
@@ -80,32 +82,24 @@ def encode_index(index: Index) -> bytes:
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode("ascii")
 
 
+class _Written(msgspec.Struct):
+    """An index as it is written in JSON."""
+
+    format: int
+    channel: str
+    versions: tuple[Version, ...]
+    updates: tuple[Edge, ...]
+
+
 def decode_index(data: bytes) -> Index:
-    try:
-        fields = json.loads(data)
-        if fields["format"] != FORMAT:
-            raise BadManifest(
-                f"The channel's index is of format {fields['format']}, this program reads "
-                f"{FORMAT}: install a newer Tidegate on this mirror.",
-                code="too-old",
-            )
-        versions = tuple(Version(**row) for row in fields["versions"])
-        edges = tuple(Edge(**row) for row in fields["updates"])
-        channel = check_channel(fields["channel"])
-    except (ValueError, TypeError, KeyError, RecursionError) as fault:
-        raise BadManifest("The channel's index cannot be read.") from fault
-    for version in versions:
-        check_sha256(version.manifest_sha256)
-        for number in (version.version, version.files, version.size_bytes, version.published):
-            check_number(number, "number")
-    for edge in edges:
-        for number in (edge.from_version, edge.length_bytes, edge.window_bytes):
-            check_number(number, "number")
-        check_number(edge.to_version, "version", edge.from_version + 1)
-    numbers = [version.version for version in versions]
+    """Read an index. Raises BadManifest."""
+    found = read_signed(data, _Written, "The channel's index", FORMAT)
+    numbers = [version.version for version in found.versions]
     if numbers != sorted(set(numbers)):
         raise BadManifest("The channel's index lists its versions out of order.")
-    return Index(channel, versions, edges)
+    if any(edge.to_version <= edge.from_version for edge in found.updates):
+        raise BadManifest("The channel's index has an update that leads back.")
+    return Index(check_channel(found.channel), found.versions, found.updates)
 
 
 def route(index: Index, have: int, window_limit_bytes: int) -> tuple[Edge, ...] | None:

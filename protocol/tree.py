@@ -19,7 +19,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from json.encoder import encode_basestring_ascii
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from .errors import BadManifest
 
@@ -30,7 +33,7 @@ _MODE_MASK = 0o7777
 #: The mode bits that are published. Set-user-id, set-group-id and sticky bits would give rights on
 #: the mirrors' machines.
 KEPT_MODE = 0o777
-_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_SHA256 = re.compile(r"^[0-9a-f]{64}\Z")
 #: A file's line as `encode_entry` writes it. Read by this it costs half of what JSON does.
 _FILE_LINE = re.compile(
     rb'\["f","([ !#-\[\]-~]+)",'
@@ -68,6 +71,31 @@ class Entry(NamedTuple):
     sha256: str = ""
     target: str = ""
     attributes: Attributes = ()
+
+
+_Kind = TypeVar("_Kind")
+#: A number, and a digest, in a document that the publisher signs.
+Count = Annotated[int, Meta(ge=0, le=_BIGGEST)]
+Sha256 = Annotated[str, Meta(pattern=_SHA256.pattern)]
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def read_signed(data: bytes, kind: type[_Kind], what: str, known: int) -> _Kind:
+    """A JSON document of this type and of the `known` format. Raises BadManifest."""
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+        if found != known:
+            raise BadManifest(
+                f"{what} is of format {found} and this program reads format {known}: install a "
+                "newer Tidegate on this mirror.",
+                code="too-old",
+            )
+        return msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError) as fault:
+        raise BadManifest(f"{what} cannot be read: {fault}.") from fault
 
 
 def order_key(path: str) -> str:

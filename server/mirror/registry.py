@@ -161,10 +161,6 @@ class MirrorDirectory:
         self._prefix = prefix
         self._updates = updates
 
-    def sources(self) -> list[Source]:
-        """Base URLs of the whole tree, best first."""
-        return self._registry.sources(self._channel, self._now())
-
     def urls_for(self, path: str, *, only_free: bool = False) -> list[Source]:
         """The mirrors of the file under this URL path (percent-encoded or not), best first.
 
