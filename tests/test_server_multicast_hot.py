@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from tidegate.server.multicast.demand import (
     DemandDetector,
-    DemandSettings,
     Gather,
     Hold,
     Join,
@@ -15,12 +14,13 @@ from tidegate.server.multicast.demand import (
     StartSession,
     Unicast,
 )
+from tidegate.server.multicast.settings import MulticastSettings
 
 BIG = 1 << 20
 
 
 def test_the_third_request_starts_a_session_for_all_three():
-    hot = DemandDetector(DemandSettings())
+    hot = DemandDetector(MulticastSettings(hold_share=0))
     assert hot.request("a", "1", BIG, 0.0) == Hold(15.0)
     hot.prepared("a", 0.1)
     assert hot.decide(0.1) == []
@@ -32,7 +32,7 @@ def test_the_third_request_starts_a_session_for_all_three():
 
 
 def test_below_the_threshold_each_goes_on_when_its_own_window_ends():
-    hot = DemandDetector(DemandSettings())
+    hot = DemandDetector(MulticastSettings(hold_share=0))
     hot.request("a", "1", BIG, 0.0)
     hot.prepared("a", 0.0)
     hot.request("a", "2", BIG, 9.0)
@@ -44,7 +44,7 @@ def test_below_the_threshold_each_goes_on_when_its_own_window_ends():
 
 
 def test_nothing_starts_before_the_hashes_are_known():
-    hot = DemandDetector(DemandSettings(threshold=2))
+    hot = DemandDetector(MulticastSettings(hold_share=0, threshold=2))
     hot.request("a", "1", BIG, 0.0)
     hot.request("a", "2", BIG, 0.0)
     assert hot.decide(0.0) == []
@@ -53,7 +53,7 @@ def test_nothing_starts_before_the_hashes_are_known():
 
 
 def test_small_objects_and_other_objects_do_not_mix():
-    hot = DemandDetector(DemandSettings(threshold=2))
+    hot = DemandDetector(MulticastSettings(hold_share=0, threshold=2))
     assert hot.request("a", "1", 100, 0.0) == Unicast()
     hot.request("a", "1", BIG, 0.0)
     hot.request("b", "2", BIG, 0.0)
@@ -63,7 +63,7 @@ def test_small_objects_and_other_objects_do_not_mix():
 
 
 def test_a_running_session_is_offered_at_once_and_later_less_is_enough():
-    hot = DemandDetector(DemandSettings(threshold=4))
+    hot = DemandDetector(MulticastSettings(hold_share=0, threshold=4))
     hot.started("a", 7)
     assert hot.request("a", "1", BIG, 0.0) == Join(7)
     assert hot.request("a", "2", BIG, 1.0) == Join(7)
@@ -74,7 +74,7 @@ def test_a_running_session_is_offered_at_once_and_later_less_is_enough():
 
 
 def test_a_warm_object_cools_down_when_nobody_comes():
-    hot = DemandDetector(DemandSettings(threshold=4))
+    hot = DemandDetector(MulticastSettings(hold_share=0, threshold=4))
     hot.started("a", 7)
     hot.ended("a", 7)
     hot.request("a", "1", BIG, 100.0)
@@ -84,7 +84,7 @@ def test_a_warm_object_cools_down_when_nobody_comes():
 
 
 def test_waiters_with_tickets_count_and_are_told_of_the_session():
-    hot = DemandDetector(DemandSettings())
+    hot = DemandDetector(MulticastSettings(hold_share=0))
     assert hot.poll("a", "q1", "1", 0.0) == Unicast()
     assert hot.poll("a", "q2", "2", 0.0) == Unicast()
     hot.request("a", "3", BIG, 1.0)
@@ -97,7 +97,7 @@ def test_waiters_with_tickets_count_and_are_told_of_the_session():
 
 
 def test_enough_waiters_with_tickets_start_a_session_by_themselves():
-    hot = DemandDetector(DemandSettings())
+    hot = DemandDetector(MulticastSettings(hold_share=0))
     hot.poll("a", "q1", "1", 0.0)
     hot.poll("a", "q2", "2", 1.0)
     hot.poll("a", "q1", "3", 2.0)
@@ -108,7 +108,7 @@ def test_enough_waiters_with_tickets_start_a_session_by_themselves():
 
 
 def test_a_waiter_who_does_not_ask_any_more_is_forgotten():
-    hot = DemandDetector(DemandSettings(threshold=2))
+    hot = DemandDetector(MulticastSettings(hold_share=0, threshold=2))
     hot.poll("a", "q1", "1", 0.0)
     assert hot.decide(0.0) == []
     assert hot.wake_at == 30.0
@@ -117,7 +117,7 @@ def test_a_waiter_who_does_not_ask_any_more_is_forgotten():
 
 
 def test_one_who_leaves_no_longer_counts():
-    hot = DemandDetector(DemandSettings(threshold=2))
+    hot = DemandDetector(MulticastSettings(hold_share=0, threshold=2))
     hot.request("a", "1", BIG, 0.0)
     hot.prepared("a", 0.0)
     hot.forget("a", "1")
@@ -126,7 +126,7 @@ def test_one_who_leaves_no_longer_counts():
 
 
 def test_a_client_waits_one_window_in_vain_not_one_for_each_file():
-    hot = DemandDetector(DemandSettings())
+    hot = DemandDetector(MulticastSettings(hold_share=0))
     for number in range(6):
         assert hot.request(f"f{number}", str(number), BIG, 0.5 * number, "c") == Hold(15.0)
     assert sorted(out.key for out in hot.decide(15.0)) == [f"f{number}" for number in range(6)]
@@ -145,7 +145,7 @@ def test_a_client_waits_one_window_in_vain_not_one_for_each_file():
 
 
 def test_a_client_that_was_away_is_held_again():
-    hot = DemandDetector(DemandSettings())
+    hot = DemandDetector(MulticastSettings(hold_share=0))
     hot.request("a", "1", BIG, 0.0, "c")
     hot.decide(15.0)
     assert hot.request("b", "2", BIG, 60.0, "c") == Unicast()
@@ -153,7 +153,7 @@ def test_a_client_that_was_away_is_held_again():
 
 
 def test_who_joins_a_running_session_has_patience_again():
-    hot = DemandDetector(DemandSettings())
+    hot = DemandDetector(MulticastSettings(hold_share=0))
     hot.request("a", "1", BIG, 0.0, "c")
     hot.decide(15.0)
     hot.started("b", 5)
@@ -161,7 +161,7 @@ def test_who_joins_a_running_session_has_patience_again():
     assert hot.request("d", "3", BIG, 17.0, "c") == Hold(32.0)
 
 
-BRIEF = DemandSettings(hold_s_per_byte=0.1 / BIG)
+BRIEF = MulticastSettings(hold_share=1.0, rate=10.0 * BIG)
 
 
 def test_a_request_is_held_for_a_share_of_its_pass_and_then_gathers():
@@ -214,7 +214,7 @@ def test_enough_requests_within_the_hold_need_not_gather():
 )
 @settings(max_examples=80)
 def test_every_request_leaves_exactly_once_and_in_time(steps, threshold):
-    hot = DemandDetector(DemandSettings(threshold=threshold, window_s=10.0))
+    hot = DemandDetector(MulticastSettings(hold_share=0, threshold=threshold, window_s=10.0))
     arrived: dict[str, float] = {}
     left: dict[str, float] = {}
     now = 0.0

@@ -17,6 +17,7 @@ from twisted.logger import LogLevel, capturedLogs
 
 from tests.fakes import FakeConnection
 from tests.multicast_link import HeapSpace, open_packet
+from tests.open_files import AdmitAll
 from tidegate.client.multicast.receiver import MulticastReceiver
 from tidegate.protocol.fec import BlockLayout, available_schemes
 from tidegate.protocol.packet import PAYLOAD_OFFSET, PacketType
@@ -32,12 +33,12 @@ from tidegate.protocol.session import (
 from tidegate.protocol.session_report import ReceiverReport, decode_answer, encode_report
 from tidegate.protocol.units import format_rate, format_size
 from tidegate.server.files.openfile import OpenFile
-from tidegate.server.files.transfer import BodyPlan, Representation
+from tidegate.server.files.transfer import BodyPlan
 from tidegate.server.files.tree import Tree
 from tidegate.server.http.request import Request
 from tidegate.server.multicast import sessions as sessions_module
 from tidegate.server.multicast.blocks import hash_blocks
-from tidegate.server.multicast.demand import DemandDetector, DemandSettings
+from tidegate.server.multicast.demand import DemandDetector
 from tidegate.server.multicast.live import SentContent
 from tidegate.server.multicast.routes import MulticastRoutes
 from tidegate.server.multicast.schedule import FOLDER, ScheduledSend, ScheduleWatch, write_entry
@@ -95,14 +96,12 @@ class Hashes:
         return succeed(found)
 
 
-class Inner:
+class Inner(AdmitAll):
     """The gate: remembers whom it was given."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.entered: list[Request] = []
-
-    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
-        return False
 
     def enter(self, request: Request, rep: Any, plan: Any, start: Any) -> None:
         self.entered.append(request)
@@ -111,22 +110,16 @@ class Inner:
 class House:
     """A switch with everything around it driven by hand."""
 
-    def __init__(self, folder: Path, hold_s_per_byte: float = 0.0, **settings: Any) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         self.clock = Clock()
         self.release = folder / "release"
         self.release.mkdir()
         self.body = random.Random(3).randbytes(400_000)
         (self.release / "obj.bin").write_bytes(self.body)
         self.tree = Tree(self.release)
-        self.settings = MulticastSettings(enabled=True, **settings)
-        self.hot = DemandDetector(
-            DemandSettings(
-                self.settings.threshold,
-                self.settings.window_s,
-                least_bytes=1000,
-                hold_s_per_byte=hold_s_per_byte,
-            )
-        )
+        usual = {"enabled": True, "least_bytes": 1000, "hold_share": 0.0}
+        self.settings = MulticastSettings(**{**usual, **settings})
+        self.hot = DemandDetector(self.settings)
         self.hashes = Hashes()
         self.sessions = Sessions(
             self.clock,
@@ -244,9 +237,9 @@ def test_when_the_window_ends_each_goes_on_by_itself(house: House) -> None:
 
 @pytest.fixture
 def brief(tmp_path: Path, house: House) -> Iterator[House]:
-    """Requests are held for 0.4 s, then they gather."""
+    """Requests are held for a third of a second, then they gather."""
     (tmp_path / "brief").mkdir()
-    brief = House(tmp_path / "brief", hold_s_per_byte=1e-6)
+    brief = House(tmp_path / "brief", hold_share=10.0)
     yield brief
     brief.switch.close()
     brief.tree.close()

@@ -4,7 +4,7 @@ Unlike the paper it drops no request, and decides at once instead of every 3 s. 
 
 - A capable request is held (at most `window_s` from the first request of its client's visit, see
   `HoldBudget`), or offered a session, or passed on to unicast. It is never refused.
-- With `hold_s_per_byte` it is held for a small share of the file's transfer time. If the requests
+- With `hold_share` it is held for a small share of the file's transfer time. If the requests
   are too few then, their clients get a session that gathers members, and fetch by unicast
   meanwhile.
 - When the requests for one object within the window reach the threshold, all of them get one
@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+
+from .settings import MulticastSettings
 
 #: In windows: a client that made no request for this time starts a new visit.
 _FORGET_WINDOWS = 4
@@ -63,22 +65,6 @@ class HoldBudget:
         then = now - _FORGET_WINDOWS * self._window_s
         for client in [name for name, visit in self._visits.items() if visit.seen < then]:
             del self._visits[client]
-
-
-@dataclass(frozen=True, slots=True)
-class DemandSettings:
-    """When a file is multicast. Paper E: threshold 2 to 4, window 15 s."""
-
-    threshold: int = 3
-    window_s: float = 15.0
-    #: An answer with a smaller object takes no longer than an offer.
-    least_bytes: int = 64 * 1024
-    #: Seconds of hold for each byte of the file; then the client fetches by unicast while the
-    #: cohort gathers. 0: requests are held for the whole window.
-    hold_s_per_byte: float = 0.0
-    #: Bounds of the hold by `hold_s_per_byte`.
-    least_hold_s: float = 0.02
-    most_hold_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +132,7 @@ class DemandDetector:
     Call `decide` after each other call and at `wake_at`.
     """
 
-    def __init__(self, settings: DemandSettings) -> None:
+    def __init__(self, settings: MulticastSettings) -> None:
         self.settings = settings
         self.wake_at = float("inf")
         self._hold_budget = HoldBudget(settings.window_s)
@@ -174,9 +160,10 @@ class DemandDetector:
             self._hold_budget.session_started(client)
             return Join(item.session)
         until = self._hold_budget.until(client, now)
-        if self.settings.hold_s_per_byte:
-            hold_s = max(self.settings.least_hold_s, self.settings.hold_s_per_byte * size_bytes)
-            until = min(until, now + min(hold_s, self.settings.most_hold_s))
+        if self.settings.hold_share:
+            hold_s = self.settings.hold_share * size_bytes / self.settings.rate
+            # A shorter hold joins no two requests of one moment, a longer one is felt.
+            until = min(until, now + min(max(0.02, hold_s), 2.0))
         item.held[waiter] = (until, client)
         if self._enough(item):
             until = max(until, now)
@@ -260,7 +247,7 @@ class DemandDetector:
                 item.held.clear()
             hashing_s = self._hashing_s(item)
             late = tuple(name for name, (until, _) in item.held.items() if until + hashing_s <= now)
-            if late and item.prepared and self.settings.hold_s_per_byte:
+            if late and item.prepared and self.settings.hold_share:
                 out.append(Gather(key, tuple(item.held), self._threshold(item)))
                 item.held.clear()
             elif late:
@@ -292,7 +279,7 @@ class DemandDetector:
     def _hashing_s(self, item: _Object) -> float:
         """The extra hold of an object's first requests, while its block hashes are computed."""
         # Without them there is no session, and they may take longer than the brief hold.
-        return 0.0 if item.prepared or not self.settings.hold_s_per_byte else 1.0
+        return 0.0 if item.prepared or not self.settings.hold_share else 1.0
 
     def _threshold(self, item: _Object) -> int:
         threshold = self.settings.threshold

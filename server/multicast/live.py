@@ -43,14 +43,12 @@ _REPORTS = CohortReports()
 
 
 class LiveTuning(NamedTuple):
-    """What a pass leaves for repair, and when a silent receiver is gone."""
+    """What a pass leaves for repair."""
 
     #: The share of the object that one address may fetch by repair; more is for the unicast queue.
     repair_share: float = 0.3
     #: The burst of its token bucket, in time at the session's rate.
     repair_ahead_s: float = 2.0
-    #: A receiver waits this long for a datagram: eight of the slowest marks.
-    silence_s: float = 2.0
 
 
 TUNING = LiveTuning()
@@ -241,7 +239,8 @@ class LiveSession:
             report_every_s=self._report_every_s(member) if self._settings.repair else 0.0,
             report_joined=gathering and len(self.carousel.receivers) <= _REPORTS.small_cohort,
             meanwhile=self.carousel.waiting,
-            silence_s=TUNING.silence_s,
+            # It waits for eight of the slowest marks.
+            silence_s=8 * self._settings.slowest_mark_s,
         )
         self.transmitter.poke()
         return offer

@@ -15,7 +15,7 @@ from ..files.tree import Tree
 from ..http.clock import Reactor
 from ..http.request import Request
 from .blocks import BlockHashes
-from .demand import DemandDetector, DemandSettings
+from .demand import DemandDetector
 from .routes import METHODS, PREFIX, MulticastRoutes
 from .schedule import ScheduleWatch
 from .sessions import Sessions
@@ -36,14 +36,7 @@ class MulticastSender:
         rng: random.Random,
         charge: Callable[[int], None],
     ) -> None:
-        self.hot = hot = DemandDetector(
-            DemandSettings(
-                settings.threshold,
-                settings.window_s,
-                settings.least_bytes,
-                settings.hold_share / settings.rate,
-            )
-        )
+        self.hot = hot = DemandDetector(settings)
         self.sessions = Sessions(
             reactor,
             settings,

@@ -67,28 +67,13 @@ class MulticastSwitch:
         self._held: dict[str, _Held] = {}
         self._numbers = 0
         self._call: Any = None
+        self.is_plain = inner.is_plain
+        self.admit_small = inner.admit_small
+        self.admit_again = inner.admit_again
+        self.count_again = inner.count_again
+        self.has_lease = inner.has_lease
 
     # --- Admission ----------------------------------------------------------------------------
-
-    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
-        """See `transfer.Admission`."""
-        return self.inner.admit_small(request, rep, body_bytes)
-
-    def is_plain(self, rep: Representation) -> bool:
-        """See `transfer.Admission`."""
-        return self.inner.is_plain(rep)
-
-    def admit_again(self, rep: Representation, body_bytes: int) -> bool:
-        """See `transfer.Admission`."""
-        return self.inner.admit_again(rep, body_bytes)
-
-    def has_lease(self, rep: Representation, address: str, agent: bytes | None) -> bool:
-        """See `transfer.Admission`."""
-        return self.inner.has_lease(rep, address, agent)
-
-    def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
-        """See `transfer.Admission`."""
-        self.inner.count_again(rep, body_bytes, times)
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody

@@ -26,6 +26,7 @@ from ..http.clock import Clock, cancel
 from .carousel import Carousel
 from .schedule_steps import Mark, Run
 from .symbols import ObjectChanged, SymbolSource
+from .udp import TUNING as BUFFER
 
 _log = Logger()
 _KIND = VERSION << 4
@@ -38,8 +39,6 @@ class SendTuning(NamedTuple):
 
     #: The interval of sends.
     tick_s: float = 0.002
-    #: The size of the token bucket, in time at the session's rate; as `udp.TUNING.waiting_s`.
-    bucket_s: float = 0.04
     #: Datagrams of 1 472 bytes in one call of UDP segmentation offload (65 507 bytes).
     most_batch: int = 44
     #: The interval of marks during a pass ...
@@ -195,7 +194,8 @@ class Transmitter:
         now = self._reactor.seconds()
         rate = self.rate_bytes_s
         self._line_bytes_s = max(self._line_bytes_s, rate)
-        most = max(rate * TUNING.bucket_s, 4.0 * self._wire_bytes)
+        # As much as may wait in the socket.
+        most = max(rate * BUFFER.waiting_s, 4.0 * self._wire_bytes)
         self._credit = min(most, self._credit + (now - self._filled_at) * rate)
         self._filled_at = now
         batch = int(max(1, min(TUNING.most_batch, rate * TUNING.tick_s / self._wire_bytes)))
