@@ -8,6 +8,7 @@ from ...protocol.units import format_rate
 from ..store.usage import begun_ever
 from .app import HandlerCall
 from .files import rule_out
+from .policy import PAGE
 from .render import moment
 
 
@@ -24,8 +25,8 @@ class FirstStep:
     command: str = ""
 
 
-#: The first day ends with a crowd. A trial by hand takes fewer downloads.
-_CROWD = 30
+#: The first day ends with a crowd, which can be compared. A trial by hand takes fewer downloads.
+_CROWD = PAGE.compared_least
 
 
 async def first_steps(ask: HandlerCall) -> list[FirstStep]:

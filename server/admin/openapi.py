@@ -17,7 +17,7 @@ _PLACE = "#/components/schemas/{model}"
 def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     """The OpenAPI 3.1 document of these operations."""
     paths: dict[str, dict[str, Any]] = {}
-    models: dict[type, None] = {}
+    models: dict[type, None] = {ProblemOut: None}
     for route in routes:
         methods = paths.setdefault(route.path, {})
         methods[route.method.lower()] = _described(route)
@@ -38,7 +38,7 @@ def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
         "security": [{"token": []}, {"session": []}],
         "paths": paths,
         "components": {
-            "schemas": {"Problem": _PROBLEM_SCHEMA, **schemas["$defs"]},
+            "schemas": schemas["$defs"],
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
                 "session": {
@@ -52,25 +52,19 @@ def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     }
 
 
-_PROBLEM_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "description": "What went wrong (RFC 9457); `errors` names each bad field with its bounds.",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "errors": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["field", "message"],
-                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
-            },
-        },
-    },
-}
+class BadField(BaseModel):
+    field: str
+    message: str
+
+
+class ProblemOut(BaseModel):
+    """What went wrong (RFC 9457); `errors` names each bad field with its bounds."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[BadField] = []
 
 
 def _described(route: Route) -> dict[str, Any]:
@@ -78,9 +72,7 @@ def _described(route: Route) -> dict[str, Any]:
     assert operation is not None
     problem = {
         "description": "A problem document.",
-        "content": {
-            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
-        },
+        "content": {"application/problem+json": {"schema": _reference(ProblemOut)}},
     }
     good: dict[str, Any] = {"description": "Done."}
     if operation.answer is not None:

@@ -111,11 +111,6 @@ class MetainfoStore:
         self._pool: ThreadPool | None = None
         self._stopped = False
 
-    @property
-    def count(self) -> int:
-        """How many torrents are kept."""
-        return len(self._known)
-
     def load(self) -> None:
         """Find the torrents of earlier processes. Files that cannot be read are skipped."""
         self._folder.mkdir(mode=0o700, exist_ok=True)

@@ -61,11 +61,6 @@ class TorrentRoom:
         site.add_route("/-/scrape", self._scrape)
         site.add_route(MAGNET, self._magnet)
 
-    @property
-    def torrents(self) -> int:
-        """How many torrents exist."""
-        return self._store.count
-
     def census(self) -> Census:
         """The numbers of peers of all torrents together."""
         now = self._now()
