@@ -189,7 +189,7 @@ def fetch_blocking(
 
 def fetch_bytes(url: str, options: Options | None = None, limit_bytes: int = LIMIT_BYTES) -> bytes:
     """Fetch something small into memory, blocking; raises DownloadFailed."""
-    chosen = replace(options or Options(), mirrors=False, checksum=None, strategy="single")
+    chosen = replace(options or Options(), mirrors=False, checksum=None)
 
     async def run() -> bytes:
         target = MemoryOutput(limit_bytes)

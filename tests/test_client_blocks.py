@@ -9,21 +9,12 @@ from hypothesis import strategies as st
 from scripted_mirrors import Line, Mirror, run, steady
 
 from tidegate.client.schedule.segments import Segment, SegmentMap
-from tidegate.client.schedule.strategies import (
-    AdaptiveBlocks,
-    DynamicBlocks,
-    HistoryBlocks,
-    SingleBlocks,
-)
 
 MBIT = 1e6 / 8
 SIZE = 24 << 20
-STRATEGIES: dict[str, Callable[[int], SegmentMap]] = {
-    "adaptive": lambda size: AdaptiveBlocks([(0, size)], first_bytes=64),
-    "aligned": lambda size: AdaptiveBlocks([(0, size)], first_bytes=64, align=100),
-    "dynamic": lambda size: DynamicBlocks([(0, size)], 7),
-    "history": lambda size: HistoryBlocks([(0, size)], {0: 5.0, 1: 1.0, 2: 0.0}),
-    "single": lambda size: SingleBlocks([(0, size)]),
+MAPS: dict[str, Callable[[int], SegmentMap]] = {
+    "adaptive": lambda size: SegmentMap([(0, size)], first_bytes=64),
+    "aligned": lambda size: SegmentMap([(0, size)], first_bytes=64, align=100),
 }
 moves = st.lists(
     st.tuples(
@@ -38,11 +29,11 @@ moves = st.lists(
 
 
 @settings(max_examples=100)
-@given(st.sampled_from(sorted(STRATEGIES)), st.integers(1, 1000), moves)
+@given(st.sampled_from(sorted(MAPS)), st.integers(1, 1000), moves)
 def test_any_interleaving_ends_with_every_byte(
     name: str, size: int, turns: list[tuple[str, int, int]]
 ) -> None:
-    segments = STRATEGIES[name](size)
+    segments = MAPS[name](size)
     got = [0] * size
     now = 0.0
 
@@ -77,7 +68,7 @@ def test_any_interleaving_ends_with_every_byte(
             segments.filled(amount, min(size, amount + 20))
             for at in range(amount, min(size, amount + 20)):
                 got[at] += 1
-        elif what == "limit" and name not in ("history",):
+        elif what == "limit":
             segments.limit = amount
         for block in segments.stopped():
             assert not block.live
@@ -122,7 +113,7 @@ def ratio(segments: SegmentMap, them: list[Mirror], optimum_s: float) -> float:
 def test_unequal_mirrors_in_any_order_end_together(order: tuple[float, ...], rtt_s: float) -> None:
     optimum_s = SIZE / (75 * MBIT)
     bound = 1.03 + 4 * rtt_s / optimum_s
-    assert ratio(AdaptiveBlocks([(0, SIZE)]), mirrors(*order, rtt_s=rtt_s), optimum_s) < bound
+    assert ratio(SegmentMap([(0, SIZE)]), mirrors(*order, rtt_s=rtt_s), optimum_s) < bound
 
 
 def test_a_long_line_is_not_left_without_work_while_its_window_opens() -> None:
@@ -131,14 +122,14 @@ def test_a_long_line_is_not_left_without_work_while_its_window_opens() -> None:
     for number, mirror in enumerate(them):
         mirror.window_bytes = 10 * 1448
         mirror.opening = (number << 17, (number + 1) << 17)
-    assert run(AdaptiveBlocks([(0, SIZE)]), them) < 9.5
+    assert run(SegmentMap([(0, SIZE)]), them) < 9.5
 
 
 def test_mirrors_that_swap_their_rates_are_followed() -> None:
     them = mirrors(0, 20, 10, 0)
     them[0].rate = lambda t: (40 if t < 2 else 5) * MBIT
     them[3].rate = lambda t: (5 if t < 2 else 40) * MBIT
-    assert ratio(AdaptiveBlocks([(0, SIZE)]), them, SIZE / (75 * MBIT)) < 1.05
+    assert ratio(SegmentMap([(0, SIZE)]), them, SIZE / (75 * MBIT)) < 1.05
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2, 3])
@@ -152,46 +143,18 @@ def test_a_mirror_that_stalls_or_dies_costs_little(
     rate = mbits[bad] * MBIT
     them[bad].rate = lambda t: rate if t < at_s else end
     optimum_s = at_s + (SIZE - 75 * MBIT * at_s) / (75 * MBIT - rate)
-    assert ratio(AdaptiveBlocks([(0, SIZE)]), them, optimum_s) < 1.10
+    assert ratio(SegmentMap([(0, SIZE)]), them, optimum_s) < 1.10
 
 
 def test_a_mirror_that_comes_late_is_used() -> None:
     them = mirrors(40, 20, 10, 5)
     them[0].busy_until_s = 2.0
     optimum_s = 2 + (SIZE - 35 * MBIT * 2) / (75 * MBIT)
-    assert ratio(AdaptiveBlocks([(0, SIZE)]), them, optimum_s) < 1.05
-
-
-def test_the_papers_dynamic_scheme_is_near_its_optimum_with_many_blocks() -> None:
-    them = mirrors(0.12, 0.08, 0.06, 0.04, rtt_s=0.1)
-    took = run(DynamicBlocks([(0, 763_000)], 30), them)
-    assert took / (763_000 / (0.30 * MBIT)) < 1.15
-
-
-def test_history_is_right_while_rates_are_what_they_were() -> None:
-    shares = {0: 40.0, 1: 20.0, 2: 10.0, 3: 5.0}
-    assert (
-        ratio(HistoryBlocks([(0, SIZE)], shares), mirrors(40, 20, 10, 5), SIZE / 75 / MBIT) < 1.02
-    )
-    wrong = {0: 5.0, 1: 10.0, 2: 20.0, 3: 40.0}
-    assert ratio(HistoryBlocks([(0, SIZE)], wrong), mirrors(40, 20, 10, 5), SIZE / 75 / MBIT) > 3
-
-
-def test_at_most_two_lanes_share_a_block() -> None:
-    segments = DynamicBlocks([(0, 100)], 1)
-    for lane in range(3):
-        segments.join(lane, 0.0)
-    first, second = segments.ask(0, 0.0), segments.ask(1, 0.0)
-    assert first is not None
-    assert second is not None
-    assert segments.ask(2, 0.0) is None
-    segments.received(second, 100, 1.0)
-    assert segments.done
-    assert segments.stopped() == [first]
+    assert ratio(SegmentMap([(0, SIZE)]), them, optimum_s) < 1.05
 
 
 def test_one_mirror_gets_the_whole_file_in_one_block() -> None:
-    segments = AdaptiveBlocks([(0, SIZE)])
+    segments = SegmentMap([(0, SIZE)])
     segments.join(0, 0.0)
     block = segments.ask(0, 0.0)
     assert block is not None
@@ -199,7 +162,7 @@ def test_one_mirror_gets_the_whole_file_in_one_block() -> None:
 
 
 def test_a_slow_mirror_takes_nothing_it_would_end_last() -> None:
-    segments = AdaptiveBlocks([(0, 1 << 20)])
+    segments = SegmentMap([(0, 1 << 20)])
     segments.join(0, 0.0, hint=10e6)
     segments.join(1, 0.0, hint=1e3)
     assert segments.ask(0, 0.0) is not None
@@ -207,7 +170,7 @@ def test_a_slow_mirror_takes_nothing_it_would_end_last() -> None:
 
 
 def test_an_answer_that_runs_on_is_used_when_nobody_else_took_what_follows() -> None:
-    segments = AdaptiveBlocks([(0, SIZE)], first_bytes=1000)
+    segments = SegmentMap([(0, SIZE)], first_bytes=1000)
     segments.join(0, 0.0)
     segments.join(1, 0.0)
     block = segments.claim(0, 0, SIZE, 0.0)
@@ -227,7 +190,7 @@ def test_an_answer_that_runs_on_is_used_when_nobody_else_took_what_follows() -> 
 
 
 def test_help_for_one_long_answer_comes_from_its_far_end() -> None:
-    segments = AdaptiveBlocks([(0, SIZE)])
+    segments = SegmentMap([(0, SIZE)])
     segments.join(0, 0.0)
     whole = segments.ask(0, 0.0)
     assert whole is not None
@@ -252,7 +215,7 @@ def test_help_for_one_long_answer_comes_from_its_far_end() -> None:
 
 def test_a_fast_mirror_that_closes_after_each_answer_is_asked_for_more_each_time() -> None:
     """Its answers are over before their rate can be told."""
-    segments = AdaptiveBlocks([(0, 10 * SIZE)])
+    segments = SegmentMap([(0, 10 * SIZE)])
     segments.expected = 2
     segments.join(1, 0.0)
     assert segments.ask(1, 0.0) is not None
@@ -281,7 +244,7 @@ def test_a_narrow_line_of_the_client_is_not_filled_with_what_nobody_wants(
         if number * (128 << 10) < size and count > 1:
             one.opening = (number << 17, min(size, number + 1 << 17))
     line = Line(kbit * 125)
-    took = run(AdaptiveBlocks([(0, size)]), them, 300.0, 30.0, line)
+    took = run(SegmentMap([(0, size)]), them, 300.0, 30.0, line)
     assert line.passed_bytes + line.queued_bytes <= 1.02 * size
     assert took <= 1.05 * size / line.rate + 0.3
 
@@ -292,7 +255,7 @@ def test_a_dozen_connections_over_one_thin_line_end_without_much_waste() -> None
     for number, one in enumerate(them):
         one.connected_s = 0.1 if number < 4 else 0.2
         one.opening = (number << 17, number + 1 << 17) if number < 4 else None
-    took = run(AdaptiveBlocks([(0, size)]), them, 300.0, 30.0, line)
+    took = run(SegmentMap([(0, size)]), them, 300.0, 30.0, line)
     assert line.passed_bytes + line.queued_bytes <= 1.03 * size
     assert took <= 1.06 * size / line.rate
 
@@ -306,4 +269,4 @@ def test_a_fast_mirror_that_turns_slow_late_is_relieved(
     first, last = rates[0] * MBIT, rates[-1] * MBIT
     them[0].rate = lambda t: first if t < at_s else last
     them[-1].rate = lambda t: last if t < at_s else first
-    assert ratio(AdaptiveBlocks([(0, SIZE)]), them, SIZE / (sum(rates) * MBIT)) < 1.08
+    assert ratio(SegmentMap([(0, SIZE)]), them, SIZE / (sum(rates) * MBIT)) < 1.08

@@ -69,8 +69,7 @@ from tidegate.client.net.answers import Body
 from tidegate.client.net.retry import Failed, FailureReason, Granted, Refused, RetryAfter
 from tidegate.client.net.urls import parse
 from tidegate.client.schedule.model import Path
-from tidegate.client.schedule.segments import UNKNOWN_SIZE
-from tidegate.client.schedule.strategies import AdaptiveBlocks
+from tidegate.client.schedule.segments import UNKNOWN_SIZE, SegmentMap
 
 SIZE = 3_000_000
 
@@ -127,7 +126,7 @@ class Downloads(RuleBasedStateMachine):
                 self.timers.add((mirror_number, until))
             case OpenOutput(size):
                 assert state.segments is None
-                state.segments = AdaptiveBlocks([(0, size)] if size else [])
+                state.segments = SegmentMap([(0, size)] if size else [])
                 self.handle(OutputReady(size, 0, False, False))
                 for lane in sorted(self.open):
                     self.join(lane)

@@ -25,7 +25,6 @@ from tests.multicast_link import make_offer
 from tidegate.client.api import Options, Result, fetch, fetch_blocking, fetch_bytes
 from tidegate.client.fetch.download import Download
 from tidegate.client.fetch.metalink import Metalink
-from tidegate.client.fetch.options import Strategy
 from tidegate.client.net.errors import (
     AccessRefused,
     Corrupt,
@@ -139,18 +138,14 @@ def test_an_empty_file_is_a_file(one: Run) -> None:
     assert one.path.read_bytes() == b""
 
 
-@pytest.mark.parametrize("strategy", ["adaptive", "dynamic", "history", "single"])
 @pytest.mark.parametrize("count", [2, 4])
-def test_every_strategy_brings_every_byte(
-    virtual: VirtualRun, strategy: Strategy, count: int
-) -> None:
+def test_several_mirrors_bring_every_byte(virtual: VirtualRun, count: int) -> None:
     behaviours = [Behaviour(DATA, rate=RATE * (n + 1)) for n in range(count)]
     with virtual.playing(*behaviours) as mirrors:
-        result = virtual.get(*(m.url for m in mirrors), strategy=strategy, checksum=SHA)
+        result = virtual.get(*(m.url for m in mirrors), checksum=SHA)
     assert virtual.right(DATA)
     assert result.verified == "checksum"
-    if strategy != "single":
-        assert sum(report.bytes > 0 for report in result.sources) >= 2
+    assert sum(report.bytes > 0 for report in result.sources) >= 2
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,6 @@ def test_a_wrong_argument_is_named(urls: Any, output: Any, said: str) -> None:
         ({"checksum": ("sha256", "00")}, "(algorithm, raw digest)"),
         ({"checksum": ("sha256", b"00")}, "(algorithm, raw digest)"),
         ({"checksum": 5}, "(algorithm, raw digest)"),
-        ({"strategy": "fast"}, "the strategy is one of"),
         ({"timeout_s": "30"}, "the time-out must be a number, not '30'"),
         ({"timeout_s": 0}, "the time-out must be more than 0"),
         ({"connections": -1}, "the number of connections must be more than -1"),

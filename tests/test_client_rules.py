@@ -32,7 +32,7 @@ from tidegate.client.net.answers import Body
 from tidegate.client.net.errors import AccessRefused, DownloadFailed, NetworkProblem, WaitedTooLong
 from tidegate.client.net.retry import FailureReason, Granted, Refused
 from tidegate.client.net.urls import parse
-from tidegate.client.schedule.strategies import AdaptiveBlocks
+from tidegate.client.schedule.segments import SegmentMap
 
 
 def state_of(mirrors: int, now: float = 0.0) -> State:
@@ -107,7 +107,7 @@ def test_where_nobody_else_answers_most_are_believed_and_else_the_first(
 def fetching(mirrors: int, size_bytes: int = 10_000_000) -> State:
     """All mirrors have answered, and none has told a mark or a date."""
     state = state_of(mirrors)
-    state.size_bytes, state.segments = size_bytes, AdaptiveBlocks([(0, size_bytes)])
+    state.size_bytes, state.segments = size_bytes, SegmentMap([(0, size_bytes)])
     for mirror in state.mirrors:
         mirror.answered = True
     return state

@@ -80,13 +80,6 @@ Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt
 @click.option(
     "--connections", type=click.IntRange(1, 16), help="Connections to each mirror  [default: 1]."
 )
-@click.option(
-    "--strategy",
-    type=click.Choice(["adaptive", "dynamic", "history", "single"]),
-    default="adaptive",
-    show_default=True,
-    help="How the file is shared among mirrors.",
-)
 @click.option("-r", "--recursive", is_flag=True, help="Fetch a whole folder.")
 @click.option("--multicast", is_flag=True, help="Join multicast when the server offers it.")
 @click.option("--multicast-interface", metavar="ADDR", help="Address of the interface to join on.")

@@ -29,7 +29,6 @@ def options_from(given: Mapping[str, Any]) -> Options:
     max_wait_s = 0.0 if not given["wait"] else math.inf if limit is None else float(limit)
     return Options(
         checksum=given["checksum"],
-        strategy=given["strategy"],
         connections=given["connections"],
         limit_bytes_s=given["limit_rate"],
         headers=given["headers"],

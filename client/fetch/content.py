@@ -8,13 +8,11 @@ from typing import NamedTuple, Protocol
 
 from ..net.errors import LocalProblem
 from ..schedule.segments import Segment, SegmentMap
-from ..schedule.strategies import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
 from ..storage.journal import Identity
 from ..storage.output import Output
 from ..storage.piece_writer import Pieces, PieceWriter
 from .events import Event, FirstByte
 from .metalink import Metalink
-from .options import Options
 from .state import Mirror, State
 
 
@@ -124,23 +122,11 @@ class BodyReceiver:
             self._handler.handle(FirstByte())
 
 
-def make_segment_map(
-    writer: PieceWriter, options: Options, rates: Mapping[int, float | None]
-) -> SegmentMap:
-    """A segment map for what `writer` misses; `rates` by mirror, None for strangers."""
-    missing = writer.missing()
-    match options.strategy:
-        case "history":
-            seen = [rate for rate in rates.values() if rate]
-            usual = sum(seen) / len(seen) if seen else 1.0
-            return HistoryBlocks(missing, {n: rate or usual for n, rate in rates.items()})
-        case "dynamic":
-            return DynamicBlocks(missing, options.blocks)
-        case "single":
-            return SingleBlocks(missing)
+def make_segment_map(writer: PieceWriter) -> SegmentMap:
+    """A segment map for what `writer` misses."""
     piece = writer.pieces.length if writer.pieces is not None else 1
-    return AdaptiveBlocks(
-        missing,
+    return SegmentMap(
+        writer.missing(),
         align=piece if piece <= TUNING.most_align_bytes else 1,
         first_bytes=max(TUNING.first_bytes, piece if piece <= TUNING.most_first_bytes else 0),
     )

@@ -382,11 +382,7 @@ class Download:
         DownloadFailed when there is no room for the file."""
         state = self.state
         writer = self.content.open(size_bytes)
-        hosts = {
-            mirror.number: mirror.remembered.rate_bytes_s if mirror.remembered else None
-            for mirror in state.mirrors
-        }
-        segments = make_segment_map(writer, state.options, hosts)
+        segments = make_segment_map(writer)
         segments.limit = self.target.window_end()
         self.intake = BodyReceiver(state, writer, segments, self)
         told = None if size_bytes == UNKNOWN_SIZE else size_bytes
@@ -483,7 +479,7 @@ class Download:
         if segments is None or state.ended:
             return
         hint = None
-        if mirror.remembered is not None and state.options.strategy != "single":
+        if mirror.remembered is not None:
             hint = mirror.remembered.rate_bytes_s / max(1, len(mirror.lanes))
         segments.join(
             worker.lane,
@@ -640,7 +636,6 @@ class Download:
             multicast=False,
             peers=False,
             checksum=None,
-            strategy="single",
             connections=None,
             max_failures=2,
             max_wait_s=5.0,

@@ -7,11 +7,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
 
 from ..net.errors import UsageProblem
 
-Strategy = Literal["adaptive", "dynamic", "history", "single"]
 OnEvent = Callable[[str, Mapping[str, object]], None]
 #: The length of a raw digest by its algorithm.
 _DIGEST_BYTES = {"sha256": 32, "sha384": 48, "sha512": 64, "sha1": 20, "md5": 16}
@@ -22,20 +20,17 @@ class Options:
     """All optional. Sizes are bytes, rates bytes per second, times seconds.
 
     `checksum` is the file's expected digest: "sha256:HEX", or (algorithm, raw digest).
-    `connections` to each mirror: None means one.
-    `blocks` is the B of the dynamic strategy. `max_wait_s` 0 means: never wait in a queue.
-    `client_id` and `data_folder` are found in the user's data folder
-    when None. `window_bytes` bounds what is held for in-order output. `peers`: exchange pieces
-    with other clients of the file; they are sent at most `upload_bytes_s`. `ca_file` holds
-    certificates (PEM) that are trusted beside those of the system; `insecure` trusts any. A mirror
-    is given up after `max_failures` in a row; one that has answered before after three times as
-    many, with pauses up to a minute.
+    `connections` to each mirror: None means one. `max_wait_s` 0 means: never wait in a queue.
+    `client_id` and `data_folder` are found in the user's data folder when None. `window_bytes`
+    bounds what is held for in-order output. `peers`: exchange pieces with other clients of the
+    file; they are sent at most `upload_bytes_s`. `ca_file` holds certificates (PEM) that are
+    trusted beside those of the system; `insecure` trusts any. A mirror is given up after
+    `max_failures` in a row; one that has answered before after three times as many, with pauses up
+    to a minute.
     """
 
     checksum: str | tuple[str, bytes] | None = None
-    strategy: Strategy = "adaptive"
     connections: int | None = None
-    blocks: int = 40
     limit_bytes_s: float | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     pass_token: str | None = field(default=None, repr=False)
@@ -60,8 +55,6 @@ class Options:
     def __post_init__(self) -> None:
         """Raises UsageProblem for a value that no download can use."""
         _ = self.digest
-        if self.strategy not in get_args(Strategy):
-            raise UsageProblem(f"the strategy is one of {', '.join(get_args(Strategy))}")
         for what, value in self._positive().items():
             if value is None:
                 continue
@@ -78,7 +71,6 @@ class Options:
 
     def _positive(self) -> dict[str, float | None]:
         return {
-            "the number of blocks": self.blocks,
             "the number of connections": self.connections,
             "the limit of the rate": self.limit_bytes_s,
             "the time-out": self.timeout_s,

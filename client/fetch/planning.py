@@ -33,7 +33,7 @@ TUNING = PlanTuning()
 
 def choose_mirrors(state: State, left_bytes: int, now: float) -> None:
     """Before connections are opened, when the size is known."""
-    if state.options.strategy != "adaptive" or not 0 < left_bytes < UNKNOWN_SIZE:
+    if not 0 < left_bytes < UNKNOWN_SIZE:
         return
     mirrors = list(state.alive)
     paths = [mirror.remembered for mirror in mirrors if mirror.remembered is not None]
@@ -53,7 +53,7 @@ def choose_mirrors(state: State, left_bytes: int, now: float) -> None:
 def mirror_found(state: State, mirror: Mirror, size_bytes: int, now: float) -> None:
     """A mirror was learnt of while the download runs: does it pay to open it?"""
     path = mirror.remembered
-    if path is None or state.options.strategy != "adaptive":
+    if path is None:
         return
     left = state.segments.wanted.total if state.segments is not None else size_bytes
     used = [

@@ -8,7 +8,6 @@ different dates, where no digest will tell, are compared all over the file. Pure
 
 from __future__ import annotations
 
-from random import Random
 from typing import NamedTuple
 
 from ...protocol.intervals import Span
@@ -25,8 +24,6 @@ class SampleTuning(NamedTuple):
 
     #: Each of several mirrors is asked for this much before the size is known.
     first_range_bytes: int = 128 << 10
-    #: The same for strategies with a plan of their own.
-    probe_bytes: int = 16 << 10
     #: Compared at one place of the file.
     sample_bytes: int = 256
     #: Fewer mirrors have no majority.
@@ -44,31 +41,21 @@ class SampleTuning(NamedTuple):
 TUNING = SampleTuning()
 
 
-def _first_range(lane: int, count: int, step: int = TUNING.first_range_bytes) -> Span | None:
-    """What connection `lane` to one of `count` mirrors asks for; None: the whole file."""
-    return None if count == 1 else (lane * step, (lane + 1) * step)
-
-
-def _first_sample(random: Random) -> Span:
-    """What a majority of mirrors is asked for before anything else, to compare it."""
-    at = random.randrange(TUNING.first_range_bytes - TUNING.sample_bytes)
-    return at, at + TUNING.sample_bytes
-
-
 def first_request(state: State, lane: int) -> tuple[Span | None, Span | None]:
     """A sample to compare first (None: no need), and what to ask for (None: the whole file)."""
     mirror = state.mirror_of(lane)
     count = sum(1 for _ in state.alive)
     if mirror.serves is Serves.LAST_RESORT:
         return None, None
-    step = TUNING.first_range_bytes if state.options.strategy == "adaptive" else TUNING.probe_bytes
-    span = _first_range(lane, count, step)
+    step = TUNING.first_range_bytes
+    span = None if count == 1 else (lane * step, (lane + 1) * step)
     if count < TUNING.least_voters:
         return None, span
     # These can tell which of them has another copy, so a sample comes before anything else.
     rounds = state.samples.rounds
     if not rounds:
-        rounds.append(Round(*_first_sample(state.random)))
+        at = state.random.randrange(step - TUNING.sample_bytes)
+        rounds.append(Round(at, at + TUNING.sample_bytes))
     rounds[0].votes.asked.add(mirror.number)
     return (rounds[0].start, rounds[0].end), span
 

@@ -1,4 +1,4 @@
-"""The ledger under every block strategy: which bytes are wanted, free, or under way. Pure.
+"""Which bytes of a file are wanted, free, or under way, and which lane gets which next. Pure.
 
 A *lane* is one connection to one mirror; a *block* is a run of bytes handed to a lane. Laws:
 
@@ -12,12 +12,12 @@ Times are seconds (`now` never runs backwards), rates bytes per second.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...protocol.intervals import IntervalSet, Span
 from .meter import Meter
+from .model import Path, least_block
 
 #: Stands for the size of a file that no mirror tells.
 UNKNOWN_SIZE = 1 << 62
@@ -40,7 +40,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Lane:
-    """One connection as the strategy sees it; `hint` is the rate known from earlier."""
+    """One connection as the map sees it; `hint` is the rate known from earlier."""
 
     number: int
     hint: float | None
@@ -69,10 +69,47 @@ class Lane:
         return sum(block.end - block.position for block in self.blocks)
 
 
-class SegmentMap(ABC):
-    """Bookkeeping shared by the strategies, which add `ask` and may override `_finished`."""
+class SegmentMap:
+    """Blocks as long as a lane's last half second, ever shorter towards the end.
 
-    def __init__(self, missing: list[Span]) -> None:
+    - A lane's block is its measured rate times `stretch_s` (or `round_trips`, or what
+      `client.schedule.model` holds for the shortest that is worth a request), at most half of the
+      time that all lanes together still need, so that all end together. It grows at most
+      eightfold at a time.
+    - A lane takes nothing that it would end after the others are through.
+    - The next block is asked for one round trip before the last one ends.
+    - When nothing is free, an idle lane takes over the tail of the block that would end last, if
+      that ends the download noticeably earlier. A lane that has fallen silent loses all it holds.
+    - On a narrow line answers are left to run: what is broken off there has filled the queue in
+      front of the line already, so it costs more than the end all together would bring.
+
+    `align` rounds long blocks to piece boundaries. `first_bytes` is the block for a lane about
+    which nothing is known.
+    """
+
+    stretch_s = 0.5
+    single_stretch_s = 2.0
+    #: On a long line at least this: shorter blocks leave the sender without work before the next
+    #: request comes, that lowers the rate, and a lower rate makes shorter blocks.
+    round_trips = 4
+    grain_s = 0.03
+    margin_s = 0.02
+    worth_s = 0.03
+    silence_s = 0.15
+    least_bytes = 4096
+    near_s = 0.003
+    #: All lanes together: a modem, a phone far from its mast, a crowded hotel.
+    narrow_bytes_s = 32 << 10
+    #: What may queue in front of such a line.
+    queue_bytes = 32 << 10
+    #: Cutting an answer there pays only where more than this is left of it.
+    long_s = 60.0
+    #: So long, and four round trips, a lane may take to show its rate.
+    early_s = 0.2
+
+    def __init__(self, missing: list[Span], *, align: int = 1, first_bytes: int = 64 << 10) -> None:
+        self._align = max(1, align)
+        self._first = first_bytes
         self.wanted = IntervalSet(missing)
         self.free = IntervalSet(missing)
         self.lanes: dict[int, Lane] = {}
@@ -134,10 +171,6 @@ class SegmentMap(ABC):
         """Every wanted byte has been received."""
         return self.wanted.total == 0
 
-    @abstractmethod
-    def ask(self, lane: int, now: float) -> Segment | None:
-        """The next work for a lane, or None when there is none for it now."""
-
     def received(self, block: Segment, count: int, now: float) -> None:
         """`count` bytes at the block's position have arrived (no more than up to its end)."""
         lane = self.lanes[block.lane]
@@ -150,7 +183,8 @@ class SegmentMap(ABC):
         if block.position >= block.end:
             lane.rate(now)
             self._close(block)
-            self._finished(block, now)
+        if lane.rtt_s > self.near_s and len(lane.blocks) == 1:
+            self._look_ahead(lane, lane.blocks[0], now)
 
     def ended(self, block: Segment, now: float) -> None:
         """The answer is over; what it did not bring is free again."""
@@ -172,7 +206,7 @@ class SegmentMap(ABC):
         lane = self.lanes[block.lane]
         if span is None or span[0] != block.end or block.stop <= block.end or not lane.present:
             return False
-        stop = min(span[1], block.stop, block.end + self._growth(lane, now))
+        stop = min(span[1], block.stop, block.end + self._size(lane, now))
         if stop <= block.end:
             return False
         self.free.remove(block.end, stop)
@@ -226,8 +260,6 @@ class SegmentMap(ABC):
         found, self._stopped = self._stopped, []
         return found
 
-    # -- for the strategies --------------------------------------------------------------------
-
     def _usual_rate(self, now: float) -> float:
         """What all lanes together bring a second: since the first byte, or what was seen lately
         while that is not long ago."""
@@ -243,10 +275,6 @@ class SegmentMap(ABC):
         lane.last_size = end - start
         lane.meter.start(now)
         return block
-
-    def _growth(self, lane: Lane, now: float) -> int:
-        """How many bytes more the lane should have in its block."""
-        return self.wanted.total
 
     def _first_free(self, start: int = 0) -> Span | None:
         """The next free span to hand out, cut at the reader's window."""
@@ -287,5 +315,181 @@ class SegmentMap(ABC):
                 rest.remove(block.position, block.end)
         return list(rest)
 
-    def _finished(self, block: Segment, now: float) -> None:  # noqa: B027 - most do not care
-        """A block came in whole."""
+    # -- how long a block is -------------------------------------------------------------------
+
+    def ask(self, lane: int, now: float) -> Segment | None:
+        """The next work for a lane, or None when there is none for it now."""
+        own = self.lanes[lane]
+        if len(own.blocks) >= 2:
+            return None
+        if own.blocks and self.carry_on(own.blocks[0], now):
+            return None
+        span = self._first_free()
+        if span is None:
+            if own.blocks or not self._take_over(own, now):
+                return None
+            span = self._first_free()
+            if span is None:
+                return None
+        size = self._size(own, now)
+        if size <= 0:
+            return None
+        start = span[0]
+        end = min(span[1], start + size)
+        if self._align > 1 and end - start >= self._align:
+            end -= end % self._align
+        if span[1] - end < self.least_bytes:
+            end = span[1]
+        block = self._hand(own, start, end, now)
+        self._look_ahead(own, block, now)
+        return block
+
+    def _look_ahead(self, own: Lane, block: Segment, now: float) -> None:
+        """Ask for the next block one round trip before this one ends, at the rate it will have."""
+        rate = own.rate(now)
+        if rate is None:
+            block.ask_at = block.start
+            return
+        early_s = own.rtt_s + self.margin_s
+        lately = own.meter.lately(now) or 0.0
+        if own.rtt_s > self.near_s and lately > 1.2 * rate:
+            # The window opens: every round trip brings twice what the last one brought.
+            rate = lately
+            early_s += own.rtt_s
+        block.ask_at = min(block.ask_at, max(block.start, block.end - int(rate * early_s)))
+
+    def _alone(self, own: Lane) -> bool:
+        return (
+            self.choose is None
+            and self.expected <= 1
+            and not any(lane.present for lane in self.lanes.values() if lane is not own)
+        )
+
+    def _size(self, own: Lane, now: float) -> int:
+        size = self._wish(own, now)
+        return size if own.most_bytes is None else min(size, max(own.most_bytes, self.least_bytes))
+
+    def _wish(self, own: Lane, now: float) -> int:
+        if self._alone(own):
+            return self.wanted.total
+        rate = own.rate(now)
+        if rate is None:
+            # A mirror whose copy can be checked is not given much more before it was.
+            size = self._first if self._align > 1 else self._first << len(own.blocks)
+            if own.single and own.meter.total_bytes:
+                # Its answers are over before their rate can be told.
+                size = max(size, own.last_size * 4)
+        else:
+            # On a slow or a long line, what the model says is worth a request.
+            stretch_s = self.single_stretch_s if own.single else self.stretch_s
+            stretch_s = max(stretch_s, self.round_trips * own.rtt_s)
+            size = max(int(rate * stretch_s), least_block(Path(own.rtt_s, rate)))
+            if own.last_size and not own.single:
+                size = min(size, own.last_size * 8)
+            elif own.meter.total_bytes == 0:
+                # A rate from history is a guess: believe half of it.
+                size //= 2
+        if rate is None:
+            return min(size, max(self.least_bytes, self.wanted.total // (2 * len(self.lanes))))
+        rates = {n: x.rate(now) or 0.0 for n, x in self.lanes.items() if x.present}
+        total = sum(rates.values())
+        if total <= 0:
+            return size
+        through_s = self.wanted.total / total
+        spare_s = through_s - own.left() / max(rate, 1.0)
+        others_work = any(x.blocks for x in self.lanes.values() if x is not own)
+        if not own.blocks:
+            spare_s -= own.rtt_s
+        if others_work or own.blocks:
+            if spare_s * rate < self.least_bytes:
+                return 0
+            size = min(size, int(rate * max(spare_s / 2, min(spare_s, self.grain_s))))
+        return max(size, self.least_bytes)
+
+    def _take_over(self, own: Lane, now: float) -> bool:
+        """Free the tail of the block that would end last, for `own`; False if not worth it."""
+        rate = own.rate(now)
+        if rate is None:
+            rate = max((x.rate(now) or 0.0 for x in self.lanes.values()), default=0.0) or 1e5
+        worst: Segment | None = None
+        worst_s = 0.0
+        ahead = 0
+        for lane in self.lanes.values():
+            if lane is own or not lane.blocks:
+                continue
+            speed = self._speed(lane, now)
+            before = 0
+            for block in lane.blocks:
+                left = block.end - block.position
+                end_s = (before + left) / speed
+                if end_s > worst_s:
+                    worst, worst_s, ahead = block, end_s, before
+                before += left
+        if worst is None:
+            return False
+        speed = self._speed(self.lanes[worst.lane], now)
+        if speed > 1.0 and self._better_left(own, worst, now):
+            return False
+        left = worst.end - worst.position
+        wait_s = own.rtt_s
+        take = int(((ahead + left) / speed - wait_s) / (1 / max(rate, 1.0) + 1 / speed))
+        take = left if speed <= 1.0 or left - take < self.least_bytes else take
+        stretch = max(self._first, int(rate * self.stretch_s))
+        if take > 2 * stretch and speed > 1.0:
+            # From the far end, bit by bit: the answer that brings it all flows on undisturbed.
+            take = stretch
+        after_s = max(wait_s + take / max(rate, 1.0), (ahead + left - take) / speed)
+        if take < min(left, self.least_bytes) or take <= 0:
+            return False
+        if worst_s - after_s < self.worth_s + 0.1 * own.rtt_s:
+            return False
+        if speed <= 1.0:
+            # It must not take anything over itself before it has spoken again.
+            self.lanes[worst.lane].last_rate = 1.0
+        cut = worst.end - take
+        end = worst.end
+        self._cut(worst, cut)
+        for start, stop in self.wanted.within(cut, end):
+            self.free.add(start, stop)
+        return True
+
+    def _better_left(self, own: Lane, block: Segment, now: float) -> bool:
+        """Whether an answer should be left to run: the line is narrow, or may be, as the lane has
+        had no time to show its rate."""
+        lane = self.lanes[block.lane]
+        if self._first_s is None:
+            # No byte has come yet: dead mirrors are found by `client.fetch.connections`.
+            return True
+        seen_s = now - max(block.handed_s, self._first_s)
+        if lane.rate(now) is None and seen_s < self.early_s + 4 * lane.rtt_s:
+            return True
+        usual = self._usual_rate(now)
+        if usual >= self.narrow_bytes_s or (own.rate(now) or 0.0) >= self.narrow_bytes_s:
+            return False
+        # It may be the other mirror that is slow. One that was not tried may try, if it pays.
+        return own.meter.total_bytes > 0 or self.wanted.total < usual * self.long_s
+
+    def _queue_s(self, now: float) -> float:
+        """How long a lane's bytes may stand in the queue in front of a narrow line."""
+        usual = self._usual_rate(now)
+        return self.queue_bytes / usual if 1.0 < usual < self.narrow_bytes_s else 0.0
+
+    def _speed(self, lane: Lane, now: float) -> float:
+        rate = lane.rate(now)
+        if rate is None:
+            # Nothing has come yet: the longer that lasts, the less we expect.
+            waited_s = now - min(block.handed_s for block in lane.blocks)
+            return self._first / max(0.05, 4 * waited_s)
+        silence_s = now - lane.meter.last_s - lane.rtt_s
+        if silence_s > max(self.silence_s, 6000 / max(rate, 1.0), self._queue_s(now)):
+            # Longer than four packets should take: at the end no time is left for it to recover.
+            return 1.0
+        queue_s = self._queue_s(now)
+        if queue_s:
+            # Its bytes come by turns with those of others.
+            return max(rate, self.queue_bytes / queue_s / len(self.lanes))
+        # A mirror that has just slowed down would look fast for half a second more.
+        lately = lane.meter.lately(now, max(0.1 + 2 * lane.rtt_s, 12_000 / max(rate, 1.0)))
+        if lately is not None and lately < rate / 2:
+            rate = lately
+        return max(rate, 1.0)
