@@ -43,7 +43,10 @@ def pieces(length: int) -> Pieces:
 
 def writer(length: int = 100) -> PieceWriter:
     digest = ("sha256", hashlib.sha256(DATA).digest())
-    return PieceWriter(Memory(), len(DATA), pieces=pieces(length), digest=digest)
+    made = PieceWriter(Memory(), len(DATA))
+    made.use_pieces(pieces(length))
+    made.use_digest(digest)
+    return made
 
 
 writes = st.lists(
@@ -81,9 +84,8 @@ def test_overlapping_writes_count_once() -> None:
     one = writer()
     assert one.write_at(0, DATA[:50]) == 50
     assert one.write_at(25, DATA[25:75]) == 25
-    assert one.received_bytes == 100
     assert one.missing() == [(75, 1000)]
-    assert one.by_source == {0: 75}
+    assert one.sources(0, 1000) == [(0, 75, 0)]
 
 
 def test_bytes_outside_the_file_are_refused() -> None:

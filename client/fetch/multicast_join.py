@@ -367,28 +367,18 @@ class OfferTaker:
         self._worker.answered()
 
 
-class FileInstead:
+class FileInstead(FileBytes):
     """Reads the file itself, which came where an offer was allowed."""
 
     def __init__(self, worker: Worker, joining: MulticastJoin) -> None:
-        self._worker = worker
+        super().__init__(worker, None)
         self._joining = joining
-        self._bytes = FileBytes(worker, None)
 
     def begin(self, body: Body) -> None:
-        """No offer: an ordinary answer."""
         self._joining.give_up()
         intake = self._worker.driver.intake
         if intake is not None and intake.writer.have.total:
             # Some of it is here: ranges are cheaper than all of it again.
             self._worker.driver.break_off(self._worker)
             return
-        self._bytes.begin(body)
-
-    def useful(self, data: memoryview) -> None:
-        """Bytes of the file."""
-        self._bytes.useful(data)
-
-    def complete(self) -> None:
-        """The answer is over."""
-        self._bytes.complete()
+        super().begin(body)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 from ..net.answers import Reply
 from ..net.keep_alive import KeepAliveClient
@@ -13,37 +12,13 @@ from ..net.request_builder import RequestBuilder
 from ..net.urls import Url
 
 _MOST_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelAnswer:
-    """The body of an answer that did what was asked; or a `fault`, and no body."""
-
-    body: bytes = b""
-    fault: str | None = None
-
-
-Done = Callable[[ChannelAnswer], None]
-
-
-class Channel(Protocol):
-    """Requests to the server that made the offer; `path` is what stands in the request line."""
-
-    def get(self, path: str, done: Done) -> None:
-        """`done` is called once."""
-        ...
-
-    def post(self, path: str, body: bytes, done: Done) -> None:
-        """The same with a body."""
-        ...
-
-    def close(self) -> None:
-        """Let what is under way end, then close."""
-        ...
+#: Called once: with the body of an answer that did what was asked, or with a sentence why not.
+Done = Callable[[bytes | str], None]
 
 
 class HttpChannel:
-    """Implements `Channel` for the origin of `base`, with the manners of `asking`."""
+    """Requests to the origin of `base`, with the manners of `asking`; `path` is what stands in the
+    request line."""
 
     def __init__(self, network: Network, asking: RequestBuilder, base: Url) -> None:
         self._asking = asking
@@ -51,30 +26,19 @@ class HttpChannel:
         self._keep_alive = KeepAliveClient(network, *asking.route(base))
 
     def get(self, path: str, done: Done) -> None:
-        """See `Channel`."""
         self._ask("GET", path, b"", done)
 
     def post(self, path: str, body: bytes, done: Done) -> None:
-        """See `Channel`."""
         self._ask("POST", path, body, done)
-
-    def close(self) -> None:
-        """See `Channel`."""
-        self._keep_alive.close()
-
-    @property
-    def idle(self) -> bool:
-        """Nothing is under way."""
-        return self._keep_alive.idle
 
     def _ask(self, method: str, path: str, body: bytes, done: Done) -> None:
         def answered(outcome: Reply | str) -> None:
             if isinstance(outcome, str):
-                done(ChannelAnswer(fault=outcome))
+                done(outcome)
             elif not outcome.done or len(outcome.body) >= _MOST_BYTES:
-                done(ChannelAnswer(fault=f"the server answered {outcome.status}"))
+                done(f"the server answered {outcome.status}")
             else:
-                done(ChannelAnswer(outcome.body))
+                done(outcome.body)
 
         at = replace(self._base, target=path)
         request = self._asking.request(at, at, method=method, body=body)

@@ -25,7 +25,7 @@ from ...protocol.session import HASH_BYTES, Offer
 from ...protocol.session_report import ReceiverReport, decode_answer, encode_report
 from ..net.network import Cancellable, Network
 from .blocks import ReceiverCounters
-from .channel import Channel, ChannelAnswer
+from .channel import HttpChannel
 from .receiver import MulticastReceiver
 from .socket import GroupSocket
 
@@ -77,7 +77,7 @@ class Reception:
         self,
         network: Network,
         offer: Offer,
-        channel: Channel,
+        channel: HttpChannel,
         write: Callable[[int, memoryview], object],
         folder: Path,
         interface: str,
@@ -119,14 +119,13 @@ class Reception:
         else:
             self._channel.get(offer.hashes_url, self._hashes_came)
 
-    def _hashes_came(self, answer: ChannelAnswer) -> None:
+    def _hashes_came(self, data: bytes | str) -> None:
         blocks = self._offer.layout().blocks
-        if answer.fault is None and len(answer.body) == blocks * HASH_BYTES:
-            data = answer.body
+        if isinstance(data, bytes) and len(data) == blocks * HASH_BYTES:
             self._begin(tuple(data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)))
             return
         self.receiver = self._make(())
-        fault = answer.fault or "they do not cover the file"
+        fault = data if isinstance(data, str) else "they do not cover the file"
         self.receiver.given_up = f"no block hashes: {fault}"
         self._end()
 
@@ -259,15 +258,15 @@ class Reception:
         self._reports_open += 1
         self._channel.post(self._offer.report_url, encode_report(report), self._answered)
 
-    def _answered(self, answer: ChannelAnswer) -> None:
+    def _answered(self, answer: bytes | str) -> None:
         self._reports_open -= 1
         try:
-            if answer.fault is not None:
+            if isinstance(answer, str):
                 # The sender may be gone; silence will tell.
                 self.receiver.report_failed()
-            elif answer.body:
+            elif answer:
                 # No body: go on as before.
-                self.receiver.answered(decode_answer(answer.body))
+                self.receiver.answered(decode_answer(answer))
         except ProtocolError:
             self.receiver.report_failed()
         self._look()
@@ -294,13 +293,13 @@ class Reception:
         wanted = ",".join(f"{first}-{end - 1}" for first, end in portion)
         body = f"{self._offer.member} bytes={wanted}".encode()
 
-        def patch(answer: ChannelAnswer) -> None:
+        def patch(data: bytes | str) -> None:
             now = self._network.now()
-            view = memoryview(answer.body)
-            if answer.fault is not None or len(view) != sum(b - a for a, b in portion):
+            if isinstance(data, str) or len(data) != sum(b - a for a, b in portion):
                 # Refused or broken: the download takes what is left.
                 self._end()
                 return
+            view = memoryview(data)
             try:
                 for first, end in portion:
                     self.receiver.patch(first, view[: end - first], now)
@@ -309,7 +308,7 @@ class Reception:
                 self._failure = error
                 self._end()
                 return
-            self._repaired_bytes += len(answer.body)
+            self._repaired_bytes += len(data)
             self._repair(portions)
 
         self._channel.post(self._offer.repair_url, body, patch)

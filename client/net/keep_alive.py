@@ -44,7 +44,6 @@ class KeepAliveClient:
         self._fields = Fields([])
         self._body = bytearray()
         self._timer: Cancellable | None = None
-        self._closed = False
 
     def ask(
         self,
@@ -65,27 +64,11 @@ class KeepAliveClient:
         self._queue.append(_PendingRequest(request, done, limit_bytes, silence_s, whole_s, again))
         self._next()
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is under way."""
-        return self._current is None and not self._queue
-
-    def close(self) -> None:
-        """Let what is under way end, then close."""
-        self._closed = True
-        if self.idle:
-            self._drop()
-
     def _next(self) -> None:
-        if self._current is not None:
-            return
-        if not self._queue:
-            if self._closed:
-                self._drop()
-            return
-        self._current = self._queue.popleft()
-        self._current.began_s = self._network.now()
-        self._begin(self._current)
+        if self._current is None and self._queue:
+            self._current = self._queue.popleft()
+            self._current.began_s = self._network.now()
+            self._begin(self._current)
 
     def _begin(self, pending: _PendingRequest) -> None:
         self._status, self._fields = 0, Fields([])

@@ -20,18 +20,45 @@ from .storage import FileStorage, RingStorage
 
 
 class Output(Protocol):
-    """The life of an output: `open`, then `checkpoint` now and then, then one of the rest."""
+    """The life of an output: `open`, then `checkpoint` now and then, then one of the rest.
 
-    path: Path | None
+    What stands here is right for one that keeps nothing and whose reader never waits.
+    """
 
-    def resumable(self) -> Identity | None: ...
-    def open(self, identity: Identity) -> PieceWriter: ...
-    def checkpoint(self) -> None: ...
-    def window_end(self) -> int | None: ...
-    def drained(self) -> bool: ...
-    def finish(self, name: str | None) -> str | None: ...
-    def restart(self) -> None: ...
-    def close(self, *, discard: bool) -> None: ...
+    path: Path | None = None
+
+    def resumable(self) -> Identity | None:
+        """What an earlier, broken-off download left, if its bytes can be trusted."""
+        return None
+
+    def open(self, identity: Identity) -> PieceWriter:
+        """Take up what is left if it is the same file, else begin afresh."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Look after what has arrived: note it, or send it on."""
+
+    def window_end(self) -> int | None:
+        """Bytes from here on are not wanted yet."""
+        return None
+
+    def drained(self) -> bool:
+        """Whether the reader has got everything; nudges the writer."""
+        return True
+
+    def finish(self, name: str | None) -> str | None:
+        """Everything is right: the file gets its name, or `name` where the server knows better.
+
+        Returns a sentence when the name was taken and another one had to do.
+        """
+        return None
+
+    def restart(self) -> None:
+        """What is there is of no use: forget it."""
+
+    def close(self, *, discard: bool) -> None:
+        """The download ended without the file; what arrived is kept, unless `discard`."""
+        return
 
 
 def is_outlet(path: Path) -> bool:
@@ -65,7 +92,7 @@ def followed(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-class FileOutput:
+class FileOutput(Output):
     """`FILE`, written as `FILE.tidegate-part` with a journal beside it.
 
     `chosen`: the user named the file, so an older one of that name is replaced. Any other name
@@ -82,7 +109,6 @@ class FileOutput:
         self._writer: PieceWriter | None = None
 
     def resumable(self) -> Identity | None:
-        """What an earlier, broken-off download left, if its bytes can be trusted."""
         # Path.is_dir would hide a name that is too long from Python 3.14 on.
         try:
             folder = stat.S_ISDIR(self._final.stat().st_mode)
@@ -116,7 +142,6 @@ class FileOutput:
         return found
 
     def open(self, identity: Identity) -> PieceWriter:
-        """Take up what is left if it is the same file, else begin afresh."""
         old = self.resumable()
         if self._journal is None:
             self._journal = Journal(self._journal_path)
@@ -149,26 +174,15 @@ class FileOutput:
             ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._final))
         if identity.size_bytes != UNKNOWN_SIZE:
             self._journal.start(identity, have, checked)
-        self._writer = PieceWriter(self._backing, identity.size_bytes, have=have)
+        self._writer = PieceWriter(self._backing, identity.size_bytes, have)
         self._writer.checked = checked
         return self._writer
 
     def checkpoint(self) -> None:
-        """Note in the journal what has arrived."""
         if self._journal is not None and self._writer is not None and self._journal.identity:
             self._journal.note(self._writer.have, self._writer.checked)
 
-    def window_end(self) -> int | None:
-        return None
-
-    def drained(self) -> bool:
-        return True
-
     def finish(self, name: str | None) -> str | None:
-        """Everything is right: the file gets its name, or `name` where the server knows better.
-
-        Returns a sentence when the name was taken and another one had to do.
-        """
         wanted = self._final
         if name is not None and name != wanted.name:
             wanted = wanted.with_name(name)
@@ -194,7 +208,6 @@ class FileOutput:
         return f"{wanted} was there and stays as it is; this one is {self._final.name}"
 
     def restart(self) -> None:
-        """What is there is of no use: forget it."""
         if self._backing is not None:
             self._backing.close()
             self._backing = None
@@ -243,7 +256,7 @@ def _place_beside(part: Path, wanted: Path) -> Path:
     raise FileExistsError(errno.EEXIST, "too many files have that name")
 
 
-class StreamOutput:
+class StreamOutput(Output):
     """A file descriptor that gets the bytes in order, through a bounded window of memory.
 
     Pieces are checked before they leave; the digest of the whole can only be known at the end.
@@ -252,7 +265,6 @@ class StreamOutput:
     def __init__(
         self, fd: int, network: Network, window_bytes: int, fail: Callable[[LocalProblem], None]
     ) -> None:
-        self.path: Path | None = None
         self._fd = fd
         self._network = network
         self._window = window_bytes
@@ -262,16 +274,12 @@ class StreamOutput:
         self._writing = False
         self._started = False
 
-    def resumable(self) -> Identity | None:
-        return None
-
     def open(self, identity: Identity) -> PieceWriter:
         self._ring = RingStorage(self._window)
         self._writer = PieceWriter(self._ring, identity.size_bytes)
         return self._writer
 
     def checkpoint(self) -> None:
-        """Send on what is ready."""
         ring, writer = self._ring, self._writer
         if ring is None or writer is None or self._writing:
             return
@@ -307,15 +315,10 @@ class StreamOutput:
         return None if self._ring is None else self._ring.passed + self._window
 
     def drained(self) -> bool:
-        """Whether the reader has got everything; nudges the writer."""
         self.checkpoint()
         if self._ring is None or self._writer is None:
             return True
         return not self._writing and self._ring.passed >= self._writer.size_bytes
-
-    def finish(self, name: str | None) -> str | None:
-        """Nothing to rename."""
-        return None
 
     def restart(self) -> None:
         if self._started:
@@ -324,9 +327,6 @@ class StreamOutput:
             )
         self._ring = None
         self._writer = None
-
-    def close(self, *, discard: bool) -> None:
-        """Nothing to keep."""
 
 
 def _name_of(fd: int) -> str:
@@ -355,11 +355,10 @@ class _Memory:
         """Nothing to close."""
 
 
-class MemoryOutput:
+class MemoryOutput(Output):
     """For listings and Metalinks: at most `limit_bytes` of memory."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self.path: Path | None = None
         self._limit = limit_bytes
         self._memory = _Memory()
 
@@ -367,9 +366,6 @@ class MemoryOutput:
     def data(self) -> bytes:
         """What arrived."""
         return bytes(self._memory.data)
-
-    def resumable(self) -> Identity | None:
-        return None
 
     def open(self, identity: Identity) -> PieceWriter:
         if self._limit < identity.size_bytes < UNKNOWN_SIZE:
@@ -381,18 +377,5 @@ class MemoryOutput:
         if len(self._memory.data) > self._limit:
             raise LocalProblem("the answer does not end")
 
-    def window_end(self) -> int | None:
-        return None
-
-    def drained(self) -> bool:
-        return True
-
-    def finish(self, name: str | None) -> str | None:
-        """Nothing to rename."""
-        return None
-
     def restart(self) -> None:
         self._memory = _Memory()
-
-    def close(self, *, discard: bool) -> None:
-        """Nothing to keep."""

@@ -63,11 +63,7 @@ class PieceWriter:
         self,
         backing: Storage,
         size_bytes: int,
-        *,
-        pieces: Pieces | None = None,
-        digest: tuple[str, bytes] | None = None,
         have: IntervalSet | None = None,
-        checked: Sequence[int] = (),
     ) -> None:
         self.backing = backing
         self.size_bytes = size_bytes
@@ -75,8 +71,6 @@ class PieceWriter:
         self.have = have if have is not None else IntervalSet()
         self.checked: set[int] = set()
         self.culprits: set[int] = set()
-        self.received_bytes = 0
-        self.by_source: dict[int, int] = {}
         self._runs: list[list[int]] = []
         self._last_run: dict[int, list[int]] = {}
         self._left: list[int] = []
@@ -85,11 +79,9 @@ class PieceWriter:
         #: (first source, second source) -> how often the two differed after `doubt`.
         self.differences: dict[tuple[int, int], int] = {}
         self._doubted: list[tuple[int, int, int]] = []
-        self._digest = digest
-        self._hasher = hashlib.new(digest[0]) if digest is not None else None
+        self._digest: tuple[str, bytes] | None = None
+        self._hasher: hashlib._Hash | None = None
         self._hashed = 0
-        if pieces is not None:
-            self.use_pieces(pieces, checked)
 
     # -- what is there -------------------------------------------------------------------------
 
@@ -130,7 +122,6 @@ class PieceWriter:
         end = offset + length
         if offset < 0 or end > self.size_bytes:
             raise ValueError("bytes outside the file")
-        self.received_bytes += length
         if not self.have.overlaps(offset, end):
             self._put(offset, data, source)
             return length
@@ -154,8 +145,7 @@ class PieceWriter:
                     pair = (old, source)
                     self.differences[pair] = self.differences.get(pair, 0) + 1
         self.backing.write(offset, data)
-        length = len(data)
-        end = offset + length
+        end = offset + len(data)
         self.have.add(offset, end)
         run = self._last_run.get(source)
         if run is not None and run[1] == offset:
@@ -164,7 +154,6 @@ class PieceWriter:
             run = [offset, end, source]
             self._runs.append(run)
             self._last_run[source] = run
-        self.by_source[source] = self.by_source.get(source, 0) + length
         if self._hasher is not None and offset == self._hashed:
             self._hasher.update(data)
             self._hashed = end
@@ -179,8 +168,6 @@ class PieceWriter:
             if run[1] <= start or run[0] >= end:
                 kept.append(run)
                 continue
-            gone = min(run[1], end) - max(run[0], start)
-            self.by_source[run[2]] = self.by_source.get(run[2], 0) - gone
             if run[0] < start:
                 kept.append([run[0], start, run[2]])
             if run[1] > end:
