@@ -98,11 +98,6 @@ def add_options(parser: Any) -> None:
         help="This part of the clients polls every second whatever it is told",
     )
     field(
-        "--reformed",
-        action="store_true",
-        help="The rude clients of --rude-fraction behave after all; what to compare with",
-    )
-    field(
         "--addresses",
         choices=("forwarded", "own"),
         default="forwarded",

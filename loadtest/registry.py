@@ -1,22 +1,17 @@
-"""Workloads and profiles by name: ours, those in a file, those of other distributions."""
+"""Workloads and profiles by name: ours, and those in a file."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from ..policies.settings import SMALL_BELOW_BYTES
 from .trace import from_trace
 from .workloads import WORKLOADS, File, Workload, make_workload
 
-#: Entry points of these groups name a function like `workload(seed)`, and a locustfile's module.
-WORKLOAD_GROUP = "tidegate.workloads"
-PROFILE_GROUP = "tidegate.profiles"
 _HERE = Path(__file__).parent
 
 
@@ -24,7 +19,7 @@ _HERE = Path(__file__).parent
 
 
 def find_workload(name: str, seed: int) -> Workload:
-    """The population of that name: ours, FILE.jsonl, FILE.py[:FUNCTION], or an entry point.
+    """The population of that name: ours, FILE.jsonl or FILE.py[:FUNCTION].
 
     A function takes the seed and returns a `Workload`. Raises ValueError or OSError.
     """
@@ -53,10 +48,7 @@ def _workload_function(name: str) -> Callable[[int], Workload]:
         if made is None:
             raise ValueError(f"{path} defines no function {wanted or 'workload'}(seed)")
         return made
-    for point in entry_points(group=WORKLOAD_GROUP, name=name):
-        loaded: Callable[[int], Workload] = point.load()
-        return loaded
-    known = ", ".join([*WORKLOADS, *entry_points(group=WORKLOAD_GROUP).names])
+    known = ", ".join(WORKLOADS)
     raise ValueError(f"no workload {name!r}; there are {known}, FILE.jsonl and FILE.py[:FUNCTION]")
 
 
@@ -104,13 +96,12 @@ class Profile:
 
 
 def profile_names() -> list[str]:
-    """Our profiles, then those of other distributions."""
-    ours = sorted(path.stem for path in _HERE.glob("*.conf"))
-    return [*ours, *sorted(entry_points(group=PROFILE_GROUP).names)]
+    """Our profiles."""
+    return sorted(path.stem for path in _HERE.glob("*.conf"))
 
 
 def find_profile(name: str) -> Profile:
-    """The profile of that name: ours, FILE.conf, FILE.py, or an entry point. Raises ValueError."""
+    """The profile of that name: ours, FILE.conf or FILE.py. Raises ValueError."""
     path = Path(name)
     if path.suffix == ".py" and path.is_file():
         return Profile(path.stem, path)
@@ -121,10 +112,6 @@ def find_profile(name: str) -> Profile:
             if (folder / locustfile).is_file():
                 return Profile(conf.stem, folder / locustfile, conf)
         raise ValueError(f"{conf}: there is no locustfile {locustfile}")
-    for point in entry_points(group=PROFILE_GROUP, name=name):
-        spec = importlib.util.find_spec(point.module)
-        if spec is not None and spec.origin is not None:
-            return Profile(name, Path(spec.origin))
     known = ", ".join(profile_names())
     raise ValueError(f"no profile {name!r}; there are {known}, FILE.conf and FILE.py")
 

@@ -215,8 +215,6 @@ class Replay(LoadTestShape):
     #: Locust takes the first shape that it finds in a locustfile: a profile's own, not this one.
     abstract = True
     use_common_options = True
-    #: Users that are there beside those who carry out the arrivals.
-    beside = 0
     #: Whether the population comes again when it is through.
     again = False
 
@@ -240,5 +238,5 @@ class Replay(LoadTestShape):
             return None
         if not self.again and total().counters["visitors_done"] >= self._arrivals:
             return None
-        users = min(options.num_users or 1, self._arrivals) + self.beside
+        users = min(options.num_users or 1, self._arrivals)
         return users, float(users)

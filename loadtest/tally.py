@@ -168,9 +168,6 @@ COUNTERS: Mapping[str, str] = {
     "verified_bytes": "bytes whose digest was right",
     "multicast_bytes": "of these, received by multicast",
     "part_downloads": "downloads that came in several parts at a time",
-    "hoard_answers": "answers to the hoarder",
-    "ghost_answers": "answers to the ghost",
-    "forge_answers": "answers to the forger",
     "late_arrivals": "arrivals begun over 1 s late: too few users",
 }
 
@@ -199,7 +196,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "Waiting": ("wait_small", "wait_large", "_polite", "_rude", "rude_gain"),
     "Downloads": ("session", "visit", "arrived", "finished", "gave_up", "failed", "_fraction"),
     "Promises": ("eta_error", "eta_within_p90", "promises", "promises_kept"),
-    "Asking": ("attempts", "queued", "tickets_", "early_polls", "refused", "not_found", "_answers"),
+    "Asking": ("attempts", "queued", "tickets_", "early_polls", "refused", "not_found"),
     "Bytes": ("verified_bytes", "multicast_bytes"),
     "The load itself": ("lateness", "late_arrivals"),
 }

@@ -90,7 +90,7 @@ class Downloader(FastHttpUser):
         """How this visitor behaves; rude ones ask every second (of scaled time)."""
         if self._options.manner == "held":
             return replace(POLITE, tickets=False, max_wait_s=visitor.patience_s)
-        if not visitor.rude or self._options.reformed:
+        if not visitor.rude:
             return replace(POLITE, max_wait_s=visitor.patience_s)
         return replace(
             POLITE,

@@ -315,7 +315,6 @@ print(json.dumps([verdict_on([], json.loads(text)) for text in sys.argv[1:]]))
 @pytest.mark.parametrize(
     ("profile", "counters"),
     [
-        ("rude", ["hoard_answers", "ghost_answers", "forge_answers"]),
         ("hot_object", ["multicast_bytes"]),
         ("mirror_fanout", ["part_downloads"]),
     ],

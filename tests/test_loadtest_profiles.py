@@ -31,11 +31,10 @@ feed.hand([(0, 99.1), (0, 98.9)])
 given = {"workload": "exp2", "seed": 1, "rude_fraction": 0.0, "time_scale": 4.0, "thin": 100.0}
 feed.take(SimpleNamespace(**given)), feed.take(SimpleNamespace(**given))
 manners = []
-for reformed in (False, True):
-    user = SimpleNamespace(_options=SimpleNamespace(manner="tickets", reformed=reformed, **given))
-    for visitor in crowd.visitors:
-        found = Downloader.manners(user, visitor)
-        manners.append([found.obeys_retry_after, found.own_retry_s])
+user = SimpleNamespace(_options=SimpleNamespace(manner="tickets", **given))
+for visitor in crowd.visitors:
+    found = Downloader.manners(user, visitor)
+    manners.append([found.obeys_retry_after, found.own_retry_s])
 print(json.dumps({
     "moments": list(islice(moments(crowd, 100.0, again=True), 4)),
     "late": tally().counters["late_arrivals"],
@@ -80,10 +79,9 @@ def test_an_arrival_is_late_by_more_than_a_second(told: list[str]) -> None:
     assert json.loads(told[0])["late"] == 1
 
 
-def test_the_rude_ask_every_second_unless_they_are_reformed(told: list[str]) -> None:
-    rude = [False, 0.25]
-    polite = [True, None]
-    assert json.loads(told[0])["manners"] == [polite, rude, polite, polite]
+def test_the_rude_ask_every_second(told: list[str]) -> None:
+    polite, rude = [True, None], [False, 0.25]
+    assert json.loads(told[0])["manners"] == [polite, rude]
 
 
 def test_a_profile_has_one_shape_of_its_own_and_users(told: list[str]) -> None:
@@ -92,7 +90,6 @@ def test_a_profile_has_one_shape_of_its_own_and_users(told: list[str]) -> None:
         assert len(shapes) == 1, profile
         assert shapes != ["Replay"], profile
         assert again == [profile in ("steady", "soak")], profile
-        assert ("Hoarder" in users) == (profile == "rude"), profile
         assert users, profile
         assert not twisted, "two event loops in one process"
 

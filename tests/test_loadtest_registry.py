@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.loadtest import registry
 from tidegate.loadtest.cli import OwnCrowd, loadtest
 from tidegate.loadtest.registry import find_profile, find_workload, on_release
 from tidegate.loadtest.sim.cli import simulate
@@ -69,21 +67,6 @@ def test_a_server_in_place_of_a_profile_is_said_with_its_option() -> None:
     done = CliRunner().invoke(loadtest, ["http://staging:8080"])
     assert done.exit_code == 2
     assert "tidegate loadtest --host http://staging:8080" in done.output
-
-
-def test_a_workload_and_a_profile_come_from_another_distribution(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    points = EntryPoints(
-        [
-            EntryPoint("theirs", "tidegate.loadtest.workloads:exp1", registry.WORKLOAD_GROUP),
-            EntryPoint("their_day", "tidegate.loadtest.steady", registry.PROFILE_GROUP),
-        ]
-    )
-    monkeypatch.setattr(registry, "entry_points", points.select)
-    assert len(find_workload("theirs", 0).visitors) == 200
-    assert find_profile("their_day").locustfile.name == "steady.py"
-    assert "their_day" in registry.profile_names()
 
 
 def test_a_profile_comes_from_a_file(tmp_path: Path) -> None:
