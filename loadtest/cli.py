@@ -21,7 +21,7 @@ from ..protocol.units import format_duration, format_size
 from .content import MOST_FILES, files_of, write
 from .probe import ServerProbe
 from .registry import Profile, find_profile, find_workload, on_release, profile_names
-from .sim.arguments import DurationParam, read_rate, read_weights
+from .sim.arguments import DURATION, RATE, read_weights
 from .sim.conditions import Starved
 from .sim.plan import draw_visitors, files_below, make_crowd
 from .trace import to_trace
@@ -96,7 +96,7 @@ def _no_server(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     help="The files that the server serves: the crowd comes for these.",
 )
 @click.option("--visitors", type=click.IntRange(1), help="How many come for --release.")
-@click.option("--within", type=DurationParam(), default="1h", help="How long they take to arrive.")
+@click.option("--within", type=DURATION, default="1h", help="How long they take to arrive.")
 @click.option(
     "--weight",
     "weights",
@@ -116,7 +116,11 @@ def _no_server(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     metavar="FILE",
     help="Certificates (PEM) to trust besides the system's.",
 )
-@click.option("--bandwidth", help="What the server's line carries: then it is simulated, too.")
+@click.option(
+    "--bandwidth",
+    type=RATE,
+    help="What the server's line carries: then it is simulated, too.",
+)
 @click.option(
     "--policy",
     type=click.Choice(list(POLICIES)),
@@ -141,7 +145,7 @@ def loadtest(
     weights: tuple[str, ...],
     lay_out: Path | None,
     ca: str | None,
-    bandwidth: str | None,
+    bandwidth: float | None,
     policy: str,
     report: Path | None,
 ) -> None:
@@ -155,7 +159,6 @@ def loadtest(
             "Load tests need Locust: pipx install 'tidegate[loadtest]', or pip install locust "
             "into the environment of this command."
         )
-    line = read_rate(bandwidth) if bandwidth is not None else None
     if profile.startswith("-"):
         # No profile was named: this follows the --.
         profile, locust = _PROFILE, (profile, *locust)
@@ -192,9 +195,9 @@ def loadtest(
         population = find_workload(name, run["seed"])
     run["workload"] = described
     simulated = None
-    if line is not None:
+    if bandwidth is not None:
         click.echo("Simulating the same clients …", err=True)
-        simulated = _simulated(run, population, policy, line)
+        simulated = _simulated(run, population, policy, bandwidth)
     try:
         target.write_text(verdict_page(run, simulated), encoding="utf-8")
     except OSError as error:

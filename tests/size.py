@@ -32,7 +32,7 @@ BUDGETS: Mapping[str, Size] = {
     "protocol": Size(4_790, 80),
     "server": Size(45_850, 455),
     "client": Size(15_000, 59),
-    "loadtest": Size(7_180, 61),
+    "loadtest": Size(7_000, 60),
     "bench": Size(5_570, 106),
 }
 

@@ -228,18 +228,18 @@ def test_a_preview_plays_what_the_simulator_does(
     told = settings.model_dump(exclude={"slots", "reserve_small", "class_weights"})
     simulated = _scenario(
         "http" if policy == "fcfs" else policy,
-        1e6,
+        bandwidth_bytes_s=1e6,
         bandwidth=1.0,
         slots=10,
         reserve_small=2,
-        come_back="eta",
+        come_back_s=None,
         hold=None,
         rude=0.0,
         manners="polite",
-        measure_bandwidth=True,
+        tells_bandwidth=False,
         rtt=None,
         router_queue=None,
-        overrides=[f"{name}={shown(name, value)}" for name, value in told.items()],
+        settings=read_settings([f"{name}={shown(name, value)}" for name, value in told.items()]),
     )
     for found in (made[0].policy_settings(workload), made[0].conditions(workload)):
         assert found in (simulated.policy_settings(workload), simulated.conditions(workload))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -29,41 +29,30 @@ def read_come_back(text: str) -> float | None:
     return seconds
 
 
-def read_rate(text: str, option: str = "--rate") -> float:
-    """What an option says, in bytes a second."""
-    try:
-        return float(parse_rate(text))
-    except ProtocolError as error:
-        raise click.BadParameter(str(error), param_hint=option) from error
+class ReadParam(click.ParamType[Any]):
+    """A text that `read` understands; what it raises is told with the option's name."""
 
-
-class WorkloadParam(click.ParamType[str]):
-    """The name of a workload, or of a file with one."""
-
-    name = "workload"
+    def __init__(self, name: str, read: Callable[[str], object]) -> None:
+        self.name = name
+        self._read = read
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    ) -> object:
         try:
-            find_workload(str(value), 0)
-        except (OSError, ValueError) as error:
+            return self._read(str(value))
+        except (OSError, ValueError, ProtocolError) as error:
             self.fail(str(error), param, ctx)
-        return str(value)
 
 
-class DurationParam(click.ParamType[float]):
-    """A duration such as 90s or 1h, in seconds."""
+def _workload(name: str) -> str:
+    find_workload(name, 0)
+    return name
 
-    name = "duration"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            return parse_duration(str(value))
-        except ProtocolError as error:
-            self.fail(str(error), param, ctx)
+WORKLOAD = ReadParam("workload", _workload)
+DURATION = ReadParam("duration", parse_duration)
+RATE = ReadParam("rate", lambda text: float(parse_rate(text)))
 
 
 def read_weights(given: Sequence[str]) -> list[tuple[str, float]]:

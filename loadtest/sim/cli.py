@@ -17,10 +17,10 @@ from ...policies import registry
 from ...policies.settings import fault_text
 from ..report import paper_report, study_report
 from .arguments import (
-    WorkloadParam,
+    RATE,
+    WORKLOAD,
     read_come_back,
     read_network,
-    read_rate,
     read_settings,
 )
 from .conditions import Starved
@@ -29,22 +29,24 @@ from .scenario import MANNERS, POLICIES, Scenario
 from .study import StudyResult, run_seeds
 from .tables import (
     LEGEND,
-    as_csv,
     as_object,
     comparison,
-    paper_csv,
     paper_object,
     paper_table,
 )
 
 
+def _come_back(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
+    return read_come_back(text)
+
+
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that `run` and `compare` have in common."""
+    """The options that `run` and `compare` have in common; most are fields of `Scenario`."""
     for option in reversed(
         (
             click.option(
                 "--workload",
-                type=WorkloadParam(),
+                type=WORKLOAD,
                 metavar="NAME",
                 help="Population: its name, FILE.jsonl or FILE.py[:FUNCTION].",
             ),
@@ -60,7 +62,12 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
                 show_default=True,
                 help="Server bandwidth as a fraction of what the workload asks for.",
             ),
-            click.option("--rate", help="Server bandwidth itself, such as 100Mbit."),
+            click.option(
+                "--rate",
+                "bandwidth_bytes_s",
+                type=RATE,
+                help="Server bandwidth itself, such as 100Mbit.",
+            ),
             click.option(
                 "--slots",
                 type=click.IntRange(1, 1_000_000),
@@ -77,7 +84,9 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--come-back",
+                "come_back_s",
                 default="eta",
+                callback=_come_back,
                 show_default=True,
                 help="Come-back time of large downloads: eta, or seconds (the paper: 30).",
             ),
@@ -115,13 +124,16 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--measure-bandwidth",
+                "tells_bandwidth",
                 is_flag=True,
+                callback=lambda _context, _option, measures: not measures,
                 help="Do not tell the policy the link's capacity; let it measure.",
             ),
             click.option(
                 "--setting",
-                "overrides",
+                "settings",
                 multiple=True,
+                callback=lambda _context, _option, given: read_settings(given),
                 metavar="NAME=VALUE",
                 help="Any further policy setting; repeatable.",
             ),
@@ -135,7 +147,6 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--first-seed", type=int, default=0, show_default=True),
             _jobs,
             click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
-            click.option("--csv", "csv_path", type=_path, help="Write all runs as CSV."),
             click.option(
                 "--report", "report_path", type=_path, help="Write a self-contained HTML page."
             ),
@@ -190,27 +201,24 @@ def _study(
     *,
     workload: str | None,
     trace: Path | None,
-    rate: str | None,
     seeds: int,
     first_seed: int,
     jobs: int,
     as_json: bool,
     single: bool,
-    csv_path: Path | None,
     report_path: Path | None,
     **options: Any,
 ) -> None:
     if (workload is None) == (trace is None):
         raise click.UsageError("give either --workload or --trace")
-    if trace is not None and rate is None:
+    if trace is not None and options["bandwidth_bytes_s"] is None:
         raise click.UsageError("--trace needs --rate: a trace does not say what the link carries")
-    capacity = None if rate is None else read_rate(rate)
     results: list[StudyResult] = []
     # Nothing is drawn of what was recorded: it is one population.
     numbers = range(first_seed, first_seed + (seeds if trace is None else 1))
     name = workload or str(trace)
     try:
-        scenarios = [_scenario(policy, capacity, **options) for policy in dict.fromkeys(policies)]
+        scenarios = [_scenario(policy, **options) for policy in dict.fromkeys(policies)]
         for scenario in scenarios:
             with _progress(scenario.policy, len(numbers)) as bar:
                 told = partial(bar.update, 1)
@@ -218,8 +226,6 @@ def _study(
     except (Starved, ValueError) as error:
         # pydantic's ValidationError is a ValueError too.
         raise click.ClickException(_sentence(error)) from error
-    if csv_path is not None:
-        _write(csv_path, as_csv(results))
     if report_path is not None:
         _write(report_path, study_report(results))
     if as_json:
@@ -238,39 +244,10 @@ def _progress(policy: str, runs: int) -> Any:
     )
 
 
-def _scenario(
-    policy: str,
-    capacity: float | None,
-    *,
-    bandwidth: float,
-    slots: int,
-    reserve_small: int,
-    come_back: str,
-    hold: bool | None,
-    rude: float,
-    rtt: str | None,
-    router_queue: str | None,
-    manners: str,
-    measure_bandwidth: bool,
-    overrides: Sequence[str],
-) -> Scenario:
-    scenario = Scenario(
-        policy,
-        slots=slots,
-        reserve_small=reserve_small,
-        bandwidth=bandwidth,
-        bandwidth_bytes_s=capacity,
-        hold=hold,
-        come_back_s=read_come_back(come_back),
-        rude=rude,
-        network=read_network(rtt, router_queue),
-        manners=manners,
-        tells_bandwidth=not measure_bandwidth,
-        settings=read_settings(overrides),
-    )
-    if hold and not registry.POLICIES[POLICIES[policy]].gives_tickets:
+def _scenario(policy: str, *, rtt: str | None, router_queue: str | None, **fields: Any) -> Scenario:
+    if fields["hold"] and not registry.POLICIES[POLICIES[policy]].gives_tickets:
         raise click.UsageError(f"--hold needs a policy that keeps places, which {policy} does not")
-    return scenario
+    return Scenario(policy, network=read_network(rtt, router_queue), **fields)
 
 
 def _sentence(error: Exception) -> str:
@@ -306,23 +283,23 @@ def _write(path: Path, text: str) -> None:
 @click.option("--first-seed", type=int, default=0, show_default=True)
 @click.option(
     "--come-back",
+    "come_back_s",
     default="30",
+    callback=_come_back,
     show_default=True,
     help="Come-back time of Reserve and Ticket: seconds, or eta for the policy's own estimate.",
 )
 @_jobs
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--csv", "csv_path", type=_path, help="Write all cells as CSV.")
 @click.option("--report", "report_path", type=_path, help="Write a self-contained HTML page.")
 def paper(
     experiment: str,
     loads: tuple[str, ...],
     seeds: int,
     first_seed: int,
-    come_back: str,
+    come_back_s: float | None,
     jobs: int,
     as_json: bool,
-    csv_path: Path | None,
     report_path: Path | None,
 ) -> None:
     """The eleven scenarios of both experiments, our figures beside the paper's."""
@@ -336,7 +313,7 @@ def paper(
         experiments,
         loads or ("sufficient", "light", "heavy"),
         range(first_seed, first_seed + seeds),
-        come_back_s=read_come_back(come_back),
+        come_back_s=come_back_s,
         jobs=jobs,
         told=tell,
     )
@@ -347,8 +324,6 @@ def paper(
         (cell.experiment, cell.load): order_agrees(cells, cell.experiment, cell.load)
         for cell in cells
     }
-    if csv_path is not None:
-        _write(csv_path, paper_csv(cells))
     if report_path is not None:
         _write(report_path, paper_report(cells, statements))
     if as_json:

@@ -13,7 +13,7 @@ import click
 from ...policies.registry import POLICIES
 from ..registry import find_workload, on_release
 from ..report import page, table
-from .arguments import DurationParam, read_rate, read_weights
+from .arguments import DURATION, RATE, read_weights
 from .conditions import Starved
 from .plan import (
     MEANINGS,
@@ -33,7 +33,9 @@ from .plan_gate import GATE_POLICY, GatePlan, gate_rows, plan_gate
 @click.argument(
     "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR"
 )
-@click.option("--bandwidth", required=True, help="What the line carries, such as 200Mbit.")
+@click.option(
+    "--bandwidth", type=RATE, required=True, help="What the line carries, such as 200Mbit."
+)
 @click.option("--visitors", type=click.IntRange(1, 10_000_000), help="How many.")
 @click.option(
     "--trace",
@@ -43,14 +45,14 @@ from .plan_gate import GATE_POLICY, GatePlan, gate_rows, plan_gate
 )
 @click.option(
     "--within",
-    type=DurationParam(),
+    type=DURATION,
     default="1h",
     show_default=True,
     help="How long the crowd takes to arrive.",
 )
 @click.option(
     "--wait",
-    type=DurationParam(),
+    type=DURATION,
     default="1m",
     show_default=True,
     help="What each may lose to the crowd, in the mean; the line for that is looked for.",
@@ -65,7 +67,7 @@ from .plan_gate import GATE_POLICY, GatePlan, gate_rows, plan_gate
     is_flag=True,
     help="Say what a gate and the nginx in front of it need (tidegate gate).",
 )
-@click.option("--patience", type=DurationParam(), help="Longest wait for a first byte.")
+@click.option("--patience", type=DURATION, help="Longest wait for a first byte.")
 @click.option(
     "--weight",
     "weights",
@@ -80,7 +82,7 @@ from .plan_gate import GATE_POLICY, GatePlan, gate_rows, plan_gate
 )
 def plan(
     directory: Path,
-    bandwidth: str,
+    bandwidth: float,
     visitors: int | None,
     trace: Path | None,
     within: float,
@@ -95,8 +97,7 @@ def plan(
 
     It is played in virtual time by the server's own policies, beside a plain server.
     """
-    line = read_rate(bandwidth, "--bandwidth")
-    if line <= 0 or within <= 0:
+    if bandwidth <= 0 or within <= 0:
         raise click.UsageError("--bandwidth and --within must be above 0")
     if (visitors is None) == (trace is None):
         raise click.UsageError("give either --visitors or --trace")
@@ -114,8 +115,8 @@ def plan(
             crowd = sample_crowd(
                 make_crowd(files, visitors or 1, within, wanted, patience or math.inf)
             )
-        found = _played(lambda told: make_plan(crowd, line, policy, wait, told))
-        needed = plan_gate(crowd, line) if gate else None
+        found = _played(lambda told: make_plan(crowd, bandwidth, policy, wait, told))
+        needed = plan_gate(crowd, bandwidth) if gate else None
         if report is not None:
             report.write_text(plan_page(found, needed), encoding="utf-8")
     except (OSError, ValueError, Starved) as error:

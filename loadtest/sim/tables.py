@@ -1,10 +1,8 @@
-"""Results as text tables, CSV and JSON objects."""
+"""Results as text tables and JSON objects."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,19 +62,6 @@ def as_object(result: StudyResult) -> dict[str, Any]:
         "seeds": list(result.seeds),
         "config": scenario,
     }
-
-
-def as_csv(results: Sequence[StudyResult]) -> str:
-    """One row a run."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = list(MEANING)
-    writer.writerow(["workload", "policy", "seed", *names])
-    for result in results:
-        for seed, run in zip(result.seeds, result.runs, strict=True):
-            row = [number(run.get(name, math.nan)) for name in names]
-            writer.writerow([result.workload, result.scenario.policy, seed, *row])
-    return text.getvalue()
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:
@@ -198,10 +183,3 @@ def paper_object(
         "findings": [dataclasses.asdict(finding) for finding in statements],
         "order_agreement": {f"{e} {load}": share for (e, load), share in orders.items()},
     }
-
-
-def paper_csv(cells: Sequence[Cell]) -> str:
-    """The printed table as CSV."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(paper_rows(cells))
-    return text.getvalue()
