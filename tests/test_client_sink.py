@@ -224,7 +224,7 @@ def test_only_the_missing_bytes_need_room(tmp_path: Path, monkeypatch: pytest.Mo
     left = left_behind(tmp_path, boot_id(), "sha256:00")
     assert left.open(Identity(1000, digest="sha256:00")).have.total == 500
     left.close(discard=True)
-    with pytest.raises(NoRoom, match="1000 bytes are needed and 600 are free"):
+    with pytest.raises(NoRoom, match=r"1\.0 kB are needed and 600 B are free"):
         FileOutput(tmp_path / "f").open(Identity(1000))
 
 

@@ -51,6 +51,7 @@ NOBODY = "http://127.0.0.1:1"
     [
         ("get", "Name at least one URL"),
         ("get ftp://x/y", "'ftp://x/y' is not an http or https URL"),
+        ("get a.example/x", "not an http or https URL; write it like https://a.example/x"),
         ("get http://", "'http://' names no host"),
         ("get http://[::1/x", "is not a URL: Invalid IPv6 URL"),
         ("get http://x:99999/y", "Port out of range"),

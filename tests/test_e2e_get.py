@@ -418,6 +418,25 @@ def test_a_failure_is_told_once(tmp_path: Path) -> None:
     assert err.count("\n") == 3, err
 
 
+def test_what_a_failed_download_keeps_is_told(tmp_path: Path) -> None:
+    with running(Behaviour(DATA)) as (mirror,):
+        # No file may be longer than 1000 KiB.
+        limited = f"ulimit -f 1000; exec {shlex.join([*COMMAND, mirror.url])}"
+        done = subprocess.run(
+            ["bash", "-c", limited],
+            cwd=tmp_path,
+            env=environ(tmp_path),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 8
+        assert re.search(r"; [0-9.]+ [kM]B are kept, the same command goes on", done.stderr)
+        _, _, err = get(tmp_path, mirror.url)
+    assert "were there from an earlier try" in err
+    assert next(tmp_path.glob("*.bin")).read_bytes() == DATA
+
+
 def test_a_wait_is_told_and_left_out_of_the_rate(tmp_path: Path) -> None:
     queued = Behaviour(DATA, busy_times=1, retry_after="2", rate=6e6)
     with running(queued) as (mirror,):

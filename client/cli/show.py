@@ -12,7 +12,7 @@ from typing import Protocol, TextIO
 from ...protocol.units import format_duration, format_size
 from ..fetch.download import Download
 from ..fetch.options import Progress, Result
-from ..net.errors import DownloadFailed
+from ..net.errors import DownloadFailed, Interrupted
 
 
 class Show(Protocol):
@@ -67,7 +67,17 @@ class Quiet:
                 self.say(line)
 
     def failed(self, problem: DownloadFailed) -> None:
-        self.say(f"tidegate: {problem}")
+        self.say(f"tidegate: {problem}{self.kept(problem)}")
+
+    def kept(self, problem: DownloadFailed) -> str:
+        """What a failed download left for the next try, as the end of a sentence."""
+        download = self.download
+        if download is None or download.failure is not problem or isinstance(problem, Interrupted):
+            return ""
+        kept = download.kept_bytes
+        return (
+            f"; {format_size(kept)} are kept, the same command goes on from there" if kept else ""
+        )
 
 
 class Plain(Quiet):

@@ -221,6 +221,14 @@ class Download:
         """Where the bytes go; None until the size is known."""
         return self.intake.writer if self.intake is not None else None
 
+    @property
+    def kept_bytes(self) -> int:
+        """What lies beside the file for the next try, once this one has failed."""
+        writer = self.writer
+        if writer is None or self.target.path is None or isinstance(self.failure, Corrupt):
+            return 0
+        return writer.have.total if writer.size_bytes < UNKNOWN_SIZE else 0
+
     def progress(self) -> Progress:
         """Where the download stands."""
         return make_progress(

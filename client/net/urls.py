@@ -96,7 +96,8 @@ def parse(text: str) -> Url:
     except ValueError as error:
         raise BadUrl(f"{text!r} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https"):
-        raise BadUrl(f"{text!r} is not an http or https URL")
+        aim = "" if "://" in text or "/" not in text else f"; write it like https://{text}"
+        raise BadUrl(f"{text!r} is not an http or https URL{aim}")
     host = parts.hostname
     if not host:
         raise BadUrl(f"{text!r} names no host")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...protocol.intervals import IntervalSet
+from ...protocol.units import format_size
 from ..net.errors import LocalProblem, NoRoom
 from ..net.network import Network
 from ..schedule.segments import UNKNOWN_SIZE
@@ -170,7 +171,9 @@ class FileOutput(Output):
             else:
                 self.restart()
             raise NoRoom(
-                f"cannot write {self._final}: {missing} bytes are needed and {room} are free", ever
+                f"cannot write {self._final}: {format_size(missing)} are needed and "
+                f"{format_size(room)} are free",
+                ever,
             ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._final))
         if identity.size_bytes != UNKNOWN_SIZE:
             self._journal.start(identity, have, checked)
