@@ -332,7 +332,7 @@ def test_the_progress_view_shows_each_mirror_and_cleans_up(tmp_path: Path) -> No
         for mirror in mirrors:
             assert f"127.0.0.1:{mirror.port}" in text
     assert re.search(r"\d+ %.*/s.* left", text)
-    assert "█" in text
+    assert "━" in text
     assert "\x1b[?25h" in shown.decode()
     assert (tmp_path / "out.bin").read_bytes() == DATA
 

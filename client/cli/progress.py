@@ -1,4 +1,4 @@
-"""The progress view on a terminal: a line per mirror, a map of the file, rate and time left."""
+"""The progress view on a terminal: a line per mirror, a bar, rate and time left."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -15,11 +16,9 @@ from ..fetch.download import Download
 from ..fetch.options import Result
 from ..fetch.state import Mirror
 from ..net.errors import DownloadFailed
-from ..schedule.segments import UNKNOWN_SIZE
 from .show import Quiet, progress_line, summary
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
-_MAP_CELLS = 60
 
 
 class Rich(Quiet):
@@ -60,7 +59,7 @@ class Rich(Quiet):
 
     def failed(self, problem: DownloadFailed) -> None:
         self.end()
-        self._console.print(Text(f"tidegate: {problem}", style="bold red"))
+        self._console.print(Text(f"tidegate: {problem}{self.kept(problem)}", style="bold red"))
 
 
 def draw(download: Download) -> RenderableType:
@@ -69,13 +68,14 @@ def draw(download: Download) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     for mirror in download.state.mirrors:
         table.add_row(*_row(download, mirror, now))
-    writer, segments = download.writer, download.segments
-    if writer is None or segments is None:
+    if download.segments is None:
         return table
-    line = Text(progress_line(download.progress()))
-    if writer.size_bytes < UNKNOWN_SIZE:
-        return Group(table, _map(download, writer.size_bytes), line)
-    return Group(table, line)
+    now_stands = download.progress()
+    line = Text(progress_line(now_stands))
+    if now_stands.size_bytes is None:
+        return Group(table, line)
+    bar = ProgressBar(max(1, now_stands.size_bytes), now_stands.done_bytes, width=60)
+    return Group(table, bar, line)
 
 
 def _row(download: Download, mirror: Mirror, now: float) -> tuple[Text, Text, Text]:
@@ -98,31 +98,3 @@ def _row(download: Download, mirror: Mirror, now: float) -> tuple[Text, Text, Te
     if not any(lane.blocks for lane in lanes):
         return name, got, Text("connecting" if segments is None else "ready", style="dim")
     return name, got, Text(f"{format_size(sum(lane.rate(now) or 0.0 for lane in lanes))}/s")
-
-
-def _map(download: Download, size: int) -> Text:
-    """What has arrived, in the colour of its mirror; a mark where a mirror is at work."""
-    text = Text()
-    writer, segments = download.writer, download.segments
-    if writer is None or segments is None or size == 0:
-        return text
-    owner: list[int | None] = [None] * _MAP_CELLS
-    for start, end, number in writer.sources(0, size):
-        for cell in range(start * _MAP_CELLS // size, -(-end * _MAP_CELLS // size)):
-            owner[cell] = number
-    at_work = {
-        min(_MAP_CELLS - 1, block.position * _MAP_CELLS // size): lane.mirror
-        for lane in segments.lanes.values()
-        for block in lane.blocks
-    }
-    for cell in range(_MAP_CELLS):
-        low, high = cell * size // _MAP_CELLS, max(1, (cell + 1) * size // _MAP_CELLS)
-        who = at_work.get(cell, owner[cell])
-        style = _COLOURS[who % len(_COLOURS)] if who is not None else "white"
-        if writer.have.covers(low, high):
-            text.append("█", style=style)
-        elif cell in at_work:
-            text.append("▸", style=style)
-        else:
-            text.append("▒" if writer.have.overlaps(low, high) else "·", style=style)
-    return text
