@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -113,20 +114,25 @@ class DiskStage:
         self.set_attributes(entry)
         return True
 
+    @contextlib.contextmanager
+    def _old_file(self, path: str) -> Iterator[int | None]:
+        """The old tree's file, open to read; None where it is of no use."""
+        before, handle = self._before(path), None
+        with contextlib.suppress(OSError):
+            handle = _open_file(before) if before is not None else None
+        try:
+            yield handle
+        finally:
+            if handle is not None:
+                os.close(handle)
+
     def copy_old(self, path: str, old: str, sha256: str) -> bool:
-        before = self._before(old)
-        if before is None:
-            return False
         target = self._at(path)
-        try:
-            source = _open_file(before)
-        except OSError:
-            return False
-        try:
+        with self._old_file(old) as source:
+            if source is None:
+                return False
             # Its stamp was compared with the one it had when it was verified, as for sharing.
             _copy(source, target)
-        finally:
-            os.close(source)
         if old != path and self.digest_new(path) != sha256:
             os.unlink(target)
             return False
@@ -159,29 +165,15 @@ class DiskStage:
             os.close(handle)
 
     def read_old(self, part: FilePart, into: memoryview) -> bool:
-        before = self._before(part.path)
-        if before is None:
-            return False
-        try:
-            handle = _open_file(before)
-        except OSError:
-            return False
-        try:
-            return read_piece(handle, part.offset, into)
-        finally:
-            os.close(handle)
+        with self._old_file(part.path) as handle:
+            return handle is not None and read_piece(handle, part.offset, into)
 
     def copy_part(
         self, part: FilePart, old: FilePart, digest: Callable[[memoryview], object]
     ) -> bool:
-        before = self._before(old.path)
-        if before is None:
-            return False
-        try:
-            source = _open_file(before)
-        except OSError:
-            return False
-        try:
+        with self._old_file(old.path) as source:
+            if source is None:
+                return False
             target = os.open(self._at(part.path), _WRITE)
             try:
                 behind = WriteBehind(target, part.offset)
@@ -197,8 +189,6 @@ class DiskStage:
                 return True
             finally:
                 os.close(target)
-        finally:
-            os.close(source)
 
     def digest_new(self, path: str) -> str:
         with open(os.open(self._at(path), _READ), "rb") as content:
