@@ -31,7 +31,7 @@ BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_850, 160),
     "protocol": Size(4_790, 80),
     "server": Size(45_850, 455),
-    "client": Size(15_000, 59),
+    "client": Size(14_840, 57),
     "loadtest": Size(7_000, 60),
     "bench": Size(5_570, 106),
 }

@@ -13,18 +13,9 @@ from ...protocol.units import whole_number
 from ..net.answers import Fields
 from ..net.urls import BadUrl, Url, disposition_name
 from ..schedule.segments import UNKNOWN_SIZE, Lane
+from . import actions as do
 from . import faults, planning
-from .actions import (
-    AcceptBody,
-    Action,
-    AssignFrom,
-    Connect,
-    Emit,
-    FetchMetalink,
-    OpenOutput,
-    SetSize,
-    UseDigest,
-)
+from .actions import Action
 from .events import AnswerReceived, Findings
 from .state import Mirror, Serves, State, WholeAnswer
 
@@ -62,7 +53,7 @@ def whole_answer_began(state: State, lane: int, now: float) -> list[Action]:
     """The body of a whole answer follows; it has the block if none runs yet."""
     steering = not state.whole
     state.whole[lane] = WholeAnswer(lane, now, steering)
-    return [AssignFrom(lane, 0)] if steering else []
+    return [do.AssignFrom(lane, 0)] if steering else []
 
 
 def whole_answer_ended(state: State, lane: int) -> None:
@@ -92,7 +83,7 @@ def keep_fastest_whole_answer(state: State, now: float) -> list[Action]:
         if not answer.steering and not state.over:
             # It ran beside the one that had the block, which is gone.
             answer.steering = True
-            actions.append(AssignFrom(answer.lane, answer.position))
+            actions.append(do.AssignFrom(answer.lane, answer.position))
     return actions
 
 
@@ -152,7 +143,7 @@ def answer_received(state: State, event: AnswerReceived, now: float) -> Actions:
         return faults.drop_empty(state, mirror)
     if size is not None and state.segments is not None and state.size_bytes >= UNKNOWN_SIZE:
         state.size_bytes = size
-        actions.append(SetSize(size))
+        actions.append(do.SetSize(size))
     if size is not None and state.size_bytes not in (UNKNOWN_SIZE, size):
         return [*actions, *faults.size_differs(state, mirror, size)]
     if state.segments is None and size is not None and faults.outvoted(state, mirror, size):
@@ -175,10 +166,10 @@ def answer_received(state: State, event: AnswerReceived, now: float) -> Actions:
             if not _is_whole_answer_useful(state, mirror):
                 return [*actions, *faults.drop(state, mirror, "it sends only the whole file")]
     if state.segments is None:
-        actions.append(OpenOutput(size if size is not None else UNKNOWN_SIZE))
+        actions.append(do.OpenOutput(size if size is not None else UNKNOWN_SIZE))
     if first and state.digest is not None:
-        actions.append(UseDigest(state.digest))
-    return [*actions, AcceptBody()]
+        actions.append(do.UseDigest(state.digest))
+    return [*actions, do.AcceptBody()]
 
 
 def _packed(state: State, mirror: Mirror, coding: str) -> bool:
@@ -210,7 +201,7 @@ def _learn(state: State, mirror: Mirror, found: Findings, size: int, now: float)
         wanted = len(state.mirrors) > 1 and not state.in_order
         if found.metalink is not None and not state.metalink_asked and wanted:
             state.metalink_asked = True
-            actions.append(FetchMetalink(found.metalink))
+            actions.append(do.FetchMetalink(found.metalink))
     if mirror.number == 0 and found.digest is not None:
         state.digest = found.digest
     return actions
@@ -226,5 +217,5 @@ def mirrors_found(state: State, found: Findings, size: int, now: float) -> Actio
         if fresh is not None:
             planning.mirror_found(state, fresh, size, now)
             news = {"url": url.text, "state": "found"}
-            actions += [Emit("mirror", news), Connect(fresh.lanes[0])]
+            actions += [do.Emit("mirror", news), do.Connect(fresh.lanes[0])]
     return actions

@@ -145,7 +145,7 @@ class CulpritSearch:
         shares = self._shares()
         order = sorted(shares, key=lambda n: -sum(b - a for a, b in shares[n]))
         self._samples = deque(order)
-        self._steps: deque[tuple[int, int]] = deque()
+        self._steps: deque[int] = deque()
         self._planned = False
 
     def _shares(self) -> dict[int, list[Span]]:
@@ -171,23 +171,20 @@ class CulpritSearch:
             self._planned = True
             self._plan()
         while self._steps:
-            number, half = self._steps.popleft()
-            spans = self._shares().get(number, [])
-            if self._doubt(segments, number, self._half(spans, half)):
+            number = self._steps.popleft()
+            if self._doubt(segments, number, self._shares().get(number, [])):
                 self._suspect = number
                 return number
         return None
 
     def _plan(self) -> None:
+        """Those first whose bytes differed from others' when samples were replaced."""
         counts: dict[int, int] = {}
-        for (old, new), times in self._writer.differences.items():
-            for number in (old, new):
+        for pair, times in self._writer.differences.items():
+            for number in pair:
                 counts[number] = counts.get(number, 0) + times
-        accused = sorted(counts, key=lambda n: -counts[n])
-        self._steps.extend((number, 2) for number in accused)
-        others = [n for n in self._shares() if n not in accused]
-        # The first half changes hands, so what is left of the share is then the second.
-        self._steps.extend((number, half) for number in others for half in (0, 2))
+        self._steps.extend(sorted(counts, key=lambda n: -counts[n]))
+        self._steps.extend(number for number in self._shares() if number not in counts)
 
     @staticmethod
     def _spread(spans: list[Span]) -> list[Span]:
@@ -195,19 +192,6 @@ class CulpritSearch:
             return spans
         step = (len(spans) - 1) / (TUNING.samples - 1)
         return [spans[round(at * step)] for at in range(TUNING.samples)]
-
-    @staticmethod
-    def _half(spans: list[Span], half: int) -> list[Span]:
-        """The first half of the bytes (0), or all (2)."""
-        if half == 2:
-            return spans
-        left = sum(end - start for start, end in spans) // 2
-        found = []
-        for start, end in spans:
-            cut = min(left, end - start)
-            left -= cut
-            found.append((start, start + cut))
-        return [span for span in found if span[1] > span[0]]
 
     def _doubt(self, segments: SegmentMap, number: int, spans: list[Span]) -> bool:
         others = any(mirror.alive and mirror.number != number for mirror in self._mirrors)

@@ -8,43 +8,10 @@ in tests. Each module has one subject: `acceptance` an answer's head, `faults`, 
 from __future__ import annotations
 
 from ..net.errors import Corrupt
-from . import acceptance, connections, faults, planning, sampling
-from .actions import Action, Connect, Disconnect, FindCulprit, FinishFile, SetSize, Wake
-from .events import (
-    AnswerReceived,
-    BytesComplete,
-    ConnectionLost,
-    ConnectionOpened,
-    ConnectionSilent,
-    DigestKnown,
-    DownloadOver,
-    Event,
-    FileNamed,
-    FileTooLarge,
-    FirstByte,
-    MirrorsFound,
-    OutputReady,
-    PiecesWrong,
-    PipelineAnswered,
-    RangeOutsideFile,
-    Redirected,
-    ReplacementStarted,
-    RetryDue,
-    SamplePassed,
-    SampleReceived,
-    SessionJoined,
-    SessionLeft,
-    ShortAnswer,
-    SizeOffered,
-    Started,
-    StatusReceived,
-    Tick,
-    UnsizedAnswerEnded,
-    UnsizedAnswerLost,
-    ValidatorsKnown,
-    WholeAnswerBegan,
-    WholeAnswerEnded,
-)
+from . import acceptance, connections, events, faults, planning, sampling
+from . import actions as do
+from .actions import Action
+from .events import Event
 from .state import Depth, DownloadPhase, MirrorState, State
 
 
@@ -60,37 +27,37 @@ def decide(state: State, event: Event, now: float) -> list[Action]:
 
 def _decide(state: State, event: Event, now: float) -> list[Action]:
     match event:
-        case Tick():
+        case events.Tick():
             return _tick(state, now)
-        case ConnectionSilent():
+        case events.ConnectionSilent():
             return connections.connection_silent(state, event, now)
-        case AnswerReceived():
+        case events.AnswerReceived():
             return acceptance.answer_received(state, event, now)
-        case StatusReceived():
+        case events.StatusReceived():
             return faults.status_received(state, event.lane, event.answer, event.at_s, now)
-        case ConnectionLost():
+        case events.ConnectionLost():
             return faults.connection_lost(state, event, now)
-        case ShortAnswer():
+        case events.ShortAnswer():
             return faults.short_answer(state, event.lane, now)
-        case RetryDue():
+        case events.RetryDue():
             return faults.retry_due(state, event.mirror, event.until, now)
-        case Redirected():
+        case events.Redirected():
             return faults.redirected(state, event.lane, event.location)
-        case RangeOutsideFile():
+        case events.RangeOutsideFile():
             return faults.range_outside_file(state, event)
-        case SampleReceived():
+        case events.SampleReceived():
             return sampling.sample_received(state, event.lane, event.start, event.data)
-        case SamplePassed():
+        case events.SamplePassed():
             return sampling.sample_passed(state, event.lane, event.position, event.data)
-        case UnsizedAnswerLost():
+        case events.UnsizedAnswerLost():
             return faults.unsized_answer_lost(state, event.lane)
-        case PiecesWrong():
+        case events.PiecesWrong():
             return _pieces_wrong(state, event)
-        case BytesComplete():
+        case events.BytesComplete():
             return _bytes_complete(state, event, now)
-        case ReplacementStarted():
+        case events.ReplacementStarted():
             return _replacement_started(state, event.mirror)
-        case WholeAnswerBegan():
+        case events.WholeAnswerBegan():
             return acceptance.whole_answer_began(state, event.lane, now)
         case _:
             return _note(state, event, now)
@@ -99,45 +66,46 @@ def _decide(state: State, event: Event, now: float) -> list[Action]:
 def _note(state: State, event: Event, now: float) -> list[Action]:
     """Events that say how things stand."""
     match event:
-        case Started():
+        case events.Started():
             return _start(state, event, now)
-        case ConnectionOpened():
+        case events.ConnectionOpened():
             return sampling.connection_opened(state, event)
-        case OutputReady():
+        case events.OutputReady():
             return _ready(state, event, now)
-        case DigestKnown():
+        case events.DigestKnown():
             state.vouched = True
-        case WholeAnswerEnded():
+        case events.WholeAnswerEnded():
             acceptance.whole_answer_ended(state, event.lane)
-        case UnsizedAnswerEnded():
+        case events.UnsizedAnswerEnded():
             return _short_end(state, event)
-        case FileTooLarge():
+        case events.FileTooLarge():
             return faults.file_too_large(state, event)
-        case MirrorsFound():
+        case events.MirrorsFound():
             return acceptance.mirrors_found(state, event.findings, state.size_bytes, now)
-        case SessionJoined():
+        case events.SessionJoined():
             return _session_joined(state, event.mirror)
-        case SessionLeft():
+        case events.SessionLeft():
             return _session_left(state, event.mirror)
-        case ValidatorsKnown():
+        case events.ValidatorsKnown():
             for number, validator in event.validators.items():
-                state.mirrors[number].validator = validator
-        case SizeOffered():
-            state.mirrors[event.mirror].size_bytes = event.size_bytes
-        case FirstByte():
+                mirror = state.mirrors[number]
+                mirror.validator = validator
+                if event.size_bytes is not None:
+                    mirror.size_bytes = event.size_bytes
+        case events.FirstByte():
             state.first_byte_s = now
-        case PipelineAnswered():
+        case events.PipelineAnswered():
             mirror = state.mirror_of(event.lane)
             if mirror.depth is Depth.UNTRIED:
                 mirror.depth = Depth.SEVERAL
-        case FileNamed():
+        case events.FileNamed():
             state.phase = DownloadPhase.CLOSING
-        case DownloadOver():
+        case events.DownloadOver():
             state.phase = DownloadPhase.OVER
     return []
 
 
-def _short_end(state: State, event: UnsizedAnswerEnded) -> list[Action]:
+def _short_end(state: State, event: events.UnsizedAnswerEnded) -> list[Action]:
     mirror = state.mirror_of(event.lane)
     if event.size_bytes == 0 and faults.doubts_empty(state, mirror):
         actions = faults.drop_empty(state, mirror)
@@ -147,20 +115,20 @@ def _short_end(state: State, event: UnsizedAnswerEnded) -> list[Action]:
             else [*actions, *faults.start_over(state, mirror, faults.DropReason.EMPTY)]
         )
     state.size_bytes = event.size_bytes
-    return [SetSize(event.size_bytes), Wake()]
+    return [do.SetSize(event.size_bytes), do.Wake()]
 
 
-def _start(state: State, event: Started, now: float) -> list[Action]:
+def _start(state: State, event: events.Started, now: float) -> list[Action]:
     state.promised_bytes = event.promised_bytes
     planning.choose_mirrors(state, event.promised_bytes or 0, now)
     first = [mirror.lanes[0] for mirror in state.mirrors]
     for mirror in state.mirrors:
         for _ in range((state.options.connections or 1) - 1):
             state.lane(mirror)
-    return [Connect(lane) for lane in first]
+    return [do.Connect(lane) for lane in first]
 
 
-def _ready(state: State, event: OutputReady, now: float) -> list[Action]:
+def _ready(state: State, event: events.OutputReady, now: float) -> list[Action]:
     state.phase = DownloadPhase.FETCHING
     if event.segments is not None:
         state.segments = event.segments
@@ -168,7 +136,7 @@ def _ready(state: State, event: OutputReady, now: float) -> list[Action]:
     if len(state.mirrors) > 1 and not event.pieces:
         sampling.choose(state)
     planning.forecast_at_start(state, event.size_bytes - event.have_bytes, now)
-    return [Connect(lane) for mirror in state.mirrors for lane in mirror.lanes]
+    return [do.Connect(lane) for mirror in state.mirrors for lane in mirror.lanes]
 
 
 def _session_joined(state: State, number: int) -> list[Action]:
@@ -176,7 +144,7 @@ def _session_joined(state: State, number: int) -> list[Action]:
     mirror, segments = state.mirrors[number], state.segments
     mirror.state = MirrorState.RECEIVING
     lanes = segments.lanes if segments is not None else {}
-    return [Disconnect(lane) for lane in mirror.lanes if lane in lanes and lanes[lane].blocks]
+    return [do.Disconnect(lane) for lane in mirror.lanes if lane in lanes and lanes[lane].blocks]
 
 
 def _session_left(state: State, number: int) -> list[Action]:
@@ -185,7 +153,7 @@ def _session_left(state: State, number: int) -> list[Action]:
         mirror.state = MirrorState.READY
     if state.segments is not None:
         state.segments.floor = 0
-    return [*(Connect(lane) for lane in mirror.lanes), Wake()]
+    return [*(do.Connect(lane) for lane in mirror.lanes), do.Wake()]
 
 
 def _tick(state: State, now: float) -> list[Action]:
@@ -199,7 +167,7 @@ def _tick(state: State, now: float) -> list[Action]:
     ]
 
 
-def _pieces_wrong(state: State, event: PiecesWrong) -> list[Action]:
+def _pieces_wrong(state: State, event: events.PiecesWrong) -> list[Action]:
     """Wrong pieces are wanted again; the mirror that gave them is dropped."""
     assert state.segments is not None
     for index, start, end in event.pieces:
@@ -213,7 +181,7 @@ def _pieces_wrong(state: State, event: PiecesWrong) -> list[Action]:
     return actions
 
 
-def _bytes_complete(state: State, event: BytesComplete, now: float) -> list[Action]:
+def _bytes_complete(state: State, event: events.BytesComplete, now: float) -> list[Action]:
     """Every byte is here: mend it, wait a moment, or finish."""
     if event.wrong_digest is not None:
         # A reader of in-order output has not had the last bytes yet, and will not get them.
@@ -223,12 +191,12 @@ def _bytes_complete(state: State, event: BytesComplete, now: float) -> list[Acti
     asked = sampling.request_remaining(state)
     if asked or sampling.should_wait(state, event.working, now):
         return asked
-    return sampling.settle_votes(state) or [FinishFile()]
+    return sampling.settle_votes(state) or [do.FinishFile()]
 
 
 def _mend(state: State, digest: str) -> list[Action]:
     if not state.in_order and state.others(state.mirrors[0]):
-        return [FindCulprit()]
+        return [do.FindCulprit()]
     several = len(state.mirrors) > 1
     who = "; the mirrors agree on it, so the checksum may be wrong" if several else ""
     names = "the file" if several else state.mirrors[0].url.text
@@ -244,7 +212,7 @@ def _replacement_started(state: State, number: int | None) -> list[Action]:
         return faults.fail(state, Corrupt(text))
     lanes = [lane for mirror in state.mirrors for lane in mirror.lanes]
     return [
-        *(Disconnect(lane) for lane in state.mirrors[number].lanes),
-        *(Connect(lane) for lane in lanes),
-        Wake(),
+        *(do.Disconnect(lane) for lane in state.mirrors[number].lanes),
+        *(do.Connect(lane) for lane in lanes),
+        do.Wake(),
     ]

@@ -29,49 +29,12 @@ from ..net.urls import Url
 from ..schedule.segments import UNKNOWN_SIZE, Segment, SegmentMap
 from ..storage.output import MemoryOutput, Output
 from ..storage.piece_writer import PieceWriter
-from . import connections
-from .actions import (
-    AcceptBody,
-    Action,
-    AssignFrom,
-    Connect,
-    Disconnect,
-    Distrust,
-    Emit,
-    Fail,
-    FetchMetalink,
-    FindCulprit,
-    FinishFile,
-    OpenOutput,
-    RequestSample,
-    RequestWholeFile,
-    ScheduleRetry,
-    SetSize,
-    StartOver,
-    UseDigest,
-    Wake,
-)
+from . import actions as do
+from . import connections, events
+from .actions import Action
 from .content import BodyReceiver, DownloadedFile, make_segment_map
 from .decide import decide
-from .events import (
-    BytesComplete,
-    ConnectionOpened,
-    ConnectionSilent,
-    DigestKnown,
-    DownloadOver,
-    Event,
-    FileNamed,
-    FileTooLarge,
-    Findings,
-    MirrorsFound,
-    OutputReady,
-    PiecesWrong,
-    ReplacementStarted,
-    RetryDue,
-    Started,
-    Tick,
-    ValidatorsKnown,
-)
+from .events import Event
 from .metalink import LIMIT_BYTES, Metalink, read_metalink
 from .options import OnEvent, Options, Progress, Result
 from .report import Rates, make_progress, make_result, remember
@@ -249,9 +212,9 @@ class Download:
             return
         known = self._metalink.size_bytes if self._metalink is not None else None
         try:
-            self.handle(Started(known))
+            self.handle(events.Started(known))
             size_bytes, validators = self.content.resume()
-            self.handle(ValidatorsKnown(validators))
+            self.handle(events.ValidatorsKnown(validators))
             if size_bytes is None and self.peering is not None:
                 size_bytes = self.peering.size_bytes()
             if size_bytes is not None:
@@ -270,7 +233,7 @@ class Download:
         if self.over:
             return
         self.over = True
-        self.handle(DownloadOver())
+        self.handle(events.DownloadOver())
         if self.result is None:
             self.failure = problem
         try:
@@ -302,34 +265,34 @@ class Download:
         for action in decide(self.state, event, self.network.now()):
             if self.over:
                 return False
-            if isinstance(action, OpenOutput) and not self._placed(action.size_bytes):
+            if isinstance(action, do.OpenOutput) and not self._placed(action.size_bytes):
                 return False
-            accepted = accepted or isinstance(action, AcceptBody)
+            accepted = accepted or isinstance(action, do.AcceptBody)
             self._perform(action)
         return accepted and not self.over
 
     def _perform(self, action: Action) -> None:
         match action:
-            case Connect(lane):
+            case do.Connect(lane):
                 self._worker(lane).connect()
-            case Disconnect(lane):
+            case do.Disconnect(lane):
                 self._worker(lane).hang_up()
-            case RequestWholeFile(lane):
+            case do.RequestWholeFile(lane):
                 self._worker(lane).ask_all()
-            case RequestSample(lane, start, end):
+            case do.RequestSample(lane, start, end):
                 self._worker(lane).sample(start, end)
-            case AssignFrom(lane, start):
+            case do.AssignFrom(lane, start):
                 whole = self._worker(lane).whole
                 if whole is not None:
                     whole.steer(start)
-            case Wake():
+            case do.Wake():
                 self.wake()
-            case ScheduleRetry(mirror, until):
-                due = RetryDue(mirror, until)
+            case do.ScheduleRetry(mirror, until):
+                due = events.RetryDue(mirror, until)
                 self.network.call_later(until - self.network.now(), lambda: self._due(due))
-            case Emit(event, data):
+            case do.Emit(event, data):
                 self.emit(event, data)
-            case Fail(problem):
+            case do.Fail(problem):
                 self.fail(problem)
             case _:
                 self._perform_on_file(action)
@@ -337,31 +300,31 @@ class Download:
     def _perform_on_file(self, action: Action) -> None:
         intake, writer = self.intake, self.writer
         match action:
-            case StartOver():
+            case do.StartOver():
                 self._start_over()
-            case FetchMetalink(url):
+            case do.FetchMetalink(url):
                 self.network.call_later(0.0, lambda: self._fetch_metalink(url))
-            case SetSize(size_bytes) if intake is not None:
+            case do.SetSize(size_bytes) if intake is not None:
                 intake.writer.settle(size_bytes)
                 intake.segments.settle(size_bytes)
-            case UseDigest(digest) if writer is not None:
+            case do.UseDigest(digest) if writer is not None:
                 if self.content.use_told_digest(writer, digest):
-                    self.handle(DigestKnown())
-            case Distrust(mirror) if intake is not None:
+                    self.handle(events.DigestKnown())
+            case do.Distrust(mirror) if intake is not None:
                 self.content.distrust(intake, mirror)
-            case FindCulprit() if intake is not None:
+            case do.FindCulprit() if intake is not None:
                 if self.content.begin_repair(intake.writer):
                     text = "the digest is wrong; looking for the culprit"
                     self.emit("retry", {"text": text})
-                self.handle(ReplacementStarted(self.content.next_doubt(intake)))
-            case FinishFile():
+                self.handle(events.ReplacementStarted(self.content.next_doubt(intake)))
+            case do.FinishFile():
                 self._attempt(self._finish)
 
     def _placed(self, size_bytes: int) -> bool:
         try:
             self.set_up(size_bytes)
         except NoRoom as problem:
-            self.handle(FileTooLarge(size_bytes, problem))
+            self.handle(events.FileTooLarge(size_bytes, problem))
             return False
         except DownloadFailed as problem:
             self.fail(problem)
@@ -374,7 +337,7 @@ class Download:
         except DownloadFailed as problem:
             self.fail(problem)
 
-    def _due(self, due: RetryDue) -> None:
+    def _due(self, due: events.RetryDue) -> None:
         self.handle(due)
 
     def _worker(self, lane: int) -> Worker:
@@ -397,7 +360,9 @@ class Download:
         self.emit("start", {"size": told, "have": writer.have.total})
         vouched = writer.digest is not None or writer.pieces is not None
         self.handle(
-            OutputReady(size_bytes, writer.have.total, writer.pieces is not None, vouched, segments)
+            events.OutputReady(
+                size_bytes, writer.have.total, writer.pieces is not None, vouched, segments
+            )
         )
         for worker in list(self._workers.values()):
             if worker.connection is not None and worker.connection.open:
@@ -419,7 +384,7 @@ class Download:
             bad = writer.check()
             if bad or writer.culprits:
                 pieces = tuple((piece.index, piece.start, piece.end) for piece in bad)
-                self.handle(PiecesWrong(pieces, tuple(sorted(writer.culprits))))
+                self.handle(events.PiecesWrong(pieces, tuple(sorted(writer.culprits))))
 
     def _conclude(self) -> None:
         """Every byte is there, as it seems."""
@@ -440,7 +405,7 @@ class Download:
         wrong = None
         if not writer.right():
             wrong = writer.digest[0] if writer.digest is not None else "digest"
-        self.handle(BytesComplete(wrong, self.target.drained(), working))
+        self.handle(events.BytesComplete(wrong, self.target.drained(), working))
 
     def _finish(self) -> None:
         state, writer = self.state, self.writer
@@ -456,7 +421,7 @@ class Download:
             self.peering.stop()
         now = self.network.now()
         self.result = make_result(state, self.content, writer, self.joining, self.peering, now)
-        self.handle(FileNamed())
+        self.handle(events.FileNamed())
         self._part()
 
     def _part(self) -> None:
@@ -465,7 +430,7 @@ class Download:
         if self.over or (joining is not None and joining.closing(self.network.now())):
             return
         self.over = True
-        self.handle(DownloadOver())
+        self.handle(events.DownloadOver())
         self._leave_others()
         self.when_over()
 
@@ -498,7 +463,7 @@ class Download:
             most_bytes=mirror.most_bytes,
             single=worker.one_at_a_time,
         )
-        self.handle(ConnectionOpened(worker.lane, anew))
+        self.handle(events.ConnectionOpened(worker.lane, anew))
 
     def has_session(self, worker: Worker) -> bool:
         """Whether the lane is kept for multicast."""
@@ -562,7 +527,7 @@ class Download:
     def _look_after(self, now: float) -> None:
         self._listen(now)
         if self.intake is not None and not self.over:
-            self.handle(Tick())
+            self.handle(events.Tick())
             self.check()
             if not self.over:
                 self.break_stopped()
@@ -599,7 +564,7 @@ class Download:
                     self.break_off(worker)
             elif silent_s > connections.TUNING.least_s:
                 crowded = connection.unheard
-                self.handle(ConnectionSilent(worker.lane, silent_s, worker.rtt_s, crowded))
+                self.handle(events.ConnectionSilent(worker.lane, silent_s, worker.rtt_s, crowded))
 
     def _hold_all(self, on: bool) -> None:
         for worker in self._workers.values():
@@ -677,5 +642,5 @@ class Download:
         if writer is None or not self.content.use_pieces(writer, metalink):
             return
         if writer.pieces is not None:
-            self.handle(DigestKnown())
-        self.handle(MirrorsFound(Findings(metalink.urls)))
+            self.handle(events.DigestKnown())
+        self.handle(events.MirrorsFound(events.Findings(metalink.urls)))

@@ -233,16 +233,11 @@ class SessionLeft(NamedTuple):
 
 
 class ValidatorsKnown(NamedTuple):
-    """The validators of mirrors (by number) in an earlier attempt, or in a multicast offer."""
+    """The validators of mirrors (by number) in an earlier attempt, or in a multicast offer of a
+    file of `size_bytes`."""
 
     validators: Mapping[int, str | None]
-
-
-class SizeOffered(NamedTuple):
-    """A mirror offers the file, of that size, by multicast."""
-
-    mirror: int
-    size_bytes: int
+    size_bytes: int | None = None
 
 
 class FirstByte(NamedTuple):
@@ -294,7 +289,6 @@ Event = (
     | SessionJoined
     | SessionLeft
     | ValidatorsKnown
-    | SizeOffered
     | FirstByte
     | PipelineAnswered
     | FileNamed

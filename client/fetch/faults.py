@@ -30,20 +30,9 @@ from ..net.retry import (
 )
 from ..net.urls import BadUrl
 from ..schedule.segments import UNKNOWN_SIZE
+from . import actions as do
 from . import planning
-from .actions import (
-    Action,
-    Connect,
-    Disconnect,
-    Distrust,
-    Emit,
-    Fail,
-    OpenOutput,
-    RequestWholeFile,
-    ScheduleRetry,
-    StartOver,
-    Wake,
-)
+from .actions import Action
 from .events import Break, ConnectionLost, FileTooLarge, RangeOutsideFile
 from .state import (
     Depth,
@@ -90,20 +79,14 @@ def judge_break(one: Break, *, single: bool, cut_before: int | None) -> Again | 
     return Fault()
 
 
+#: When mirrors failed for several reasons, the first of these is what the user is told.
 _FAILURES: Mapping[FailureReason, type[DownloadFailed]] = {
-    FailureReason.NOT_FOUND: NotFound,
+    FailureReason.WAITED_TOO_LONG: WaitedTooLong,
     FailureReason.REFUSED: AccessRefused,
     FailureReason.NETWORK: NetworkProblem,
     FailureReason.PROTOCOL: NetworkProblem,
-    FailureReason.WAITED_TOO_LONG: WaitedTooLong,
+    FailureReason.NOT_FOUND: NotFound,
 }
-#: When mirrors failed for several reasons, the first of these is what the user is told.
-_TELLING = (
-    FailureReason.WAITED_TOO_LONG,
-    FailureReason.REFUSED,
-    FailureReason.NETWORK,
-    FailureReason.PROTOCOL,
-)
 Actions = list[Action]
 
 
@@ -121,7 +104,7 @@ def fail(state: State, problem: DownloadFailed) -> Actions:
     if state.over:
         return []
     state.phase = DownloadPhase.OVER
-    return [Fail(problem)]
+    return [do.Fail(problem)]
 
 
 # -- connections and answers -------------------------------------------------------------------
@@ -146,10 +129,10 @@ def connection_lost(state: State, event: ConnectionLost, now: float) -> Actions:
         mirror.most_bytes = verdict.most_bytes or mirror.most_bytes
         mirror.counts.retries += 1
         news = {"url": mirror.url.text, "text": event.text, "seconds": 0.0}
-        actions.append(Emit("retry", news))
+        actions.append(do.Emit("retry", news))
     if verdict.single:
         mirror.depth = Depth.ONE
-    return [*actions, Connect(event.lane)]
+    return [*actions, do.Connect(event.lane)]
 
 
 def _brought_nothing_new(state: State, mirror: Mirror) -> bool:
@@ -202,7 +185,7 @@ def status_received(state: State, lane: int, answer: Answer, at_s: float, now: f
         case HoldOn(connections):
             return _keep_within(mirror, lane, connections)
         case SendNow():
-            return [Disconnect(lane), Connect(lane)]
+            return [do.Disconnect(lane), do.Connect(lane)]
         case WaitUntil():
             return _wait(state, mirror, action, now)
         case GiveUp(reason, text):
@@ -215,7 +198,7 @@ def give_up_connection(state: State, lane: int) -> Actions:
     mirror = state.mirror_of(lane)
     if lane in mirror.lanes:
         mirror.lanes.remove(lane)
-    return [Disconnect(lane), Wake()]
+    return [do.Disconnect(lane), do.Wake()]
 
 
 def _keep_within(mirror: Mirror, lane: int, connections: int | None) -> Actions:
@@ -225,7 +208,7 @@ def _keep_within(mirror: Mirror, lane: int, connections: int | None) -> Actions:
     others = [other for other in mirror.lanes if other != lane]
     surplus = others[max(1, connections) - (lane in mirror.lanes) :]
     mirror.lanes = [other for other in mirror.lanes if other not in surplus]
-    return [Disconnect(other) for other in reversed(surplus)]
+    return [do.Disconnect(other) for other in reversed(surplus)]
 
 
 def _wait(state: State, mirror: Mirror, action: WaitUntil, now: float) -> Actions:
@@ -249,12 +232,12 @@ def _wait(state: State, mirror: Mirror, action: WaitUntil, now: float) -> Action
         "ready": told.ready if told is not None else False,
     }
     return [
-        *(Disconnect(lane) for lane in mirror.lanes),
+        *(do.Disconnect(lane) for lane in mirror.lanes),
         *planning.call_all(state),
-        Emit("wait" if told is not None else "retry", news),
-        ScheduleRetry(mirror.number, action.at),
+        do.Emit("wait" if told is not None else "retry", news),
+        do.ScheduleRetry(mirror.number, action.at),
         *_open_small_file(state),
-        Wake(),
+        do.Wake(),
     ]
 
 
@@ -267,7 +250,7 @@ def retry_due(state: State, number: int, until: float, now: float) -> Actions:
         return []
     mirror.state, mirror.pause = MirrorState.READY, None
     mirror.visit.due(now)
-    return [Connect(lane) for lane in mirror.lanes]
+    return [do.Connect(lane) for lane in mirror.lanes]
 
 
 def wrong_range(state: State, mirror: Mirror) -> Actions:
@@ -281,7 +264,7 @@ def wrong_range(state: State, mirror: Mirror) -> Actions:
 
 
 def _connect_anew(mirror: Mirror) -> Actions:
-    return [act for lane in mirror.lanes for act in (Disconnect(lane), Connect(lane))]
+    return [act for lane in mirror.lanes for act in (do.Disconnect(lane), do.Connect(lane))]
 
 
 def redirected(state: State, lane: int, location: str) -> Actions:
@@ -334,10 +317,10 @@ def _open_small_file(state: State) -> Actions:
         return []
     sizes = [mirror.size_bytes for mirror in beyond if mirror.size_bytes is not None]
     if sizes:
-        return [OpenOutput(max(sizes, key=sizes.count))]
+        return [do.OpenOutput(max(sizes, key=sizes.count))]
     for mirror in beyond:
         mirror.beyond = False
-    return [RequestWholeFile(beyond[0].lanes[0])]
+    return [do.RequestWholeFile(beyond[0].lanes[0])]
 
 
 # -- mirrors that are dropped ------------------------------------------------------------------
@@ -349,10 +332,10 @@ def drop(state: State, mirror: Mirror, text: str) -> Actions:
         return []
     mirror.state, mirror.dropped, mirror.pause = MirrorState.DROPPED, text, None
     news = {"url": mirror.url.text, "state": "dropped", "text": text}
-    actions: Actions = [*(Disconnect(lane) for lane in mirror.lanes), Emit("mirror", news)]
+    actions: Actions = [*(do.Disconnect(lane) for lane in mirror.lanes), do.Emit("mirror", news)]
     if not any(state.alive):
         return [*actions, *_no_mirror_left(state, text)]
-    return [*actions, *planning.call_all(state), *_open_small_file(state), Wake()]
+    return [*actions, *planning.call_all(state), *_open_small_file(state), do.Wake()]
 
 
 def _no_mirror_left(state: State, text: str) -> Actions:
@@ -364,11 +347,12 @@ def _no_mirror_left(state: State, text: str) -> Actions:
     if state.reasons and len(state.mirrors) == 1:
         reason, text = state.reasons[-1]
     else:
-        ranked = sorted(
+        telling = list(_FAILURES)
+        reason, text = min(
             state.reasons,
-            key=lambda r: _TELLING.index(r[0]) if r[0] in _TELLING else len(_TELLING),
+            key=lambda one: telling.index(one[0]),
+            default=(FailureReason.NETWORK, text),
         )
-        reason, text = ranked[0] if ranked else (FailureReason.NETWORK, text)
     names = "every mirror failed" if len(state.mirrors) > 1 else state.mirrors[0].url.text
     return fail(state, _FAILURES[reason](f"{names}: {text}"))
 
@@ -381,7 +365,7 @@ def revive(state: State) -> Actions:
     mirror = max(aside, key=lambda one: one.counts.rate_bytes_s)
     mirror.state, mirror.dropped = MirrorState.READY, None
     mirror.serves = Serves.LAST_RESORT
-    return [Connect(mirror.lanes[0])]
+    return [do.Connect(mirror.lanes[0])]
 
 
 def convict(state: State, mirror: Mirror, text: str) -> Actions:
@@ -390,7 +374,7 @@ def convict(state: State, mirror: Mirror, text: str) -> Actions:
         return []
     state.notes.append(f"{mirror.url.text} was dropped: {text}")
     state.reasons.append((FailureReason.PROTOCOL, text))
-    actions: Actions = [Distrust(mirror.number)]
+    actions: Actions = [do.Distrust(mirror.number)]
     if all(other is mirror for other in state.alive):
         problem = Corrupt(f"{mirror.url.text} gives wrong bytes, and no other mirror is left")
         return [*actions, *fail(state, problem)]
@@ -436,7 +420,7 @@ def _empty_after_all(state: State) -> Actions:
     if len(told) < len(state.mirrors):
         text = "the file is empty, as far as mirrors answered: the others could not be asked"
         state.notes.append(text)
-    return [OpenOutput(0)]
+    return [do.OpenOutput(0)]
 
 
 def tells_another_size(mirror: Mirror, size: int | None) -> bool:
@@ -530,4 +514,4 @@ def start_over(state: State, mirror: Mirror, text: str) -> Actions:
     news = {"url": mirror.url.text, "text": f"{text}; starting over"}
     # One connection each: several whole answers of one mirror would be compared, and it dropped.
     lanes = [lane for other in state.mirrors for lane in other.lanes[:1]]
-    return [Emit("retry", news), StartOver(), *(Connect(lane) for lane in lanes)]
+    return [do.Emit("retry", news), do.StartOver(), *(do.Connect(lane) for lane in lanes)]

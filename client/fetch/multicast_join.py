@@ -23,7 +23,7 @@ from ..net.answers import Body, Fields
 from ..net.errors import DownloadFailed, LocalProblem
 from ..schedule.meter import Meter
 from ..schedule.segments import UNKNOWN_SIZE
-from .events import SessionJoined, SessionLeft, SizeOffered, ValidatorsKnown
+from .events import SessionJoined, SessionLeft, ValidatorsKnown
 from .options import SourceReport
 from .state import Mirror, MirrorState, Serves
 from .workers import AnswerTaker, Driver, FileBytes, Worker
@@ -145,8 +145,8 @@ class MulticastJoin:
         try:
             offer = decode_offer(body)
             self._check(offer)
-            host.handle(ValidatorsKnown({mirror.number: mirror.validator or offer.etag}))
-            host.handle(SizeOffered(mirror.number, offer.size_bytes))
+            validators = {mirror.number: mirror.validator or offer.etag}
+            host.handle(ValidatorsKnown(validators, offer.size_bytes))
             if host.intake is None:
                 host.set_up(offer.size_bytes)
             self._join(worker, offer)

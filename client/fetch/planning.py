@@ -43,11 +43,11 @@ def choose_mirrors(state: State, left_bytes: int, now: float) -> None:
     idle = [mirror for place, mirror in enumerate(mirrors) if place not in plan.mirrors]
     for mirror in idle:
         mirror.state = MirrorState.STANDBY
-    state.planned.until_s = now + plan.seconds * TUNING.late_factor + TUNING.late_s
+    state.planned_until_s = now + plan.seconds * TUNING.late_factor + TUNING.late_s
     used = len(mirrors) - len(idle)
     text = f"plan: {used} of {len(mirrors)} mirrors, {plan.seconds:.2f} s"
     names = ", ".join(mirror.url.text for mirror in idle)
-    state.planned.lines.append(text + (f"; standing by: {names}" if idle else ""))
+    state.forecast.append(text + (f"; standing by: {names}" if idle else ""))
 
 
 def mirror_found(state: State, mirror: Mirror, size_bytes: int, now: float) -> None:
@@ -68,20 +68,20 @@ def mirror_found(state: State, mirror: Mirror, size_bytes: int, now: float) -> N
     with_s = model.predict_s(left, [*used, path], block)
     if with_s > without_s * (1 - model.TUNING.worth):
         mirror.state = MirrorState.STANDBY
-        state.planned.until_s = now + without_s * TUNING.late_factor + TUNING.late_s
+        state.planned_until_s = now + without_s * TUNING.late_factor + TUNING.late_s
         text = f"plan: {mirror.url.text} would not make it shorter, stands by"
-        state.planned.lines.append(text)
+        state.forecast.append(text)
 
 
 def call_when_late(state: State, now: float) -> list[Action]:
     """Call all mirrors when the download takes longer than planned."""
-    until_s = state.planned.until_s
+    until_s = state.planned_until_s
     return call_all(state) if until_s is not None and now > until_s else []
 
 
 def call_all(state: State) -> list[Action]:
     """The plan has failed: a mirror left or waits, or it takes too long."""
-    state.planned.until_s = None
+    state.planned_until_s = None
     waiting = [mirror for mirror in state.mirrors if mirror.state is MirrorState.STANDBY]
     for mirror in waiting:
         mirror.state = MirrorState.READY
@@ -99,11 +99,11 @@ def forecast_at_start(state: State, left_bytes: int, now: float) -> None:
 def forecast_rest(state: State, now: float) -> None:
     """Measure for a moment, then predict the rest."""
     segments, first_s = state.segments, state.first_byte_s
-    if state.predicted.made or segments is None or first_s is None:
+    if state.forecast_made or segments is None or first_s is None:
         return
     if now - first_s < TUNING.measure_s or state.size_bytes == UNKNOWN_SIZE:
         return
-    state.predicted.made = True
+    state.forecast_made = True
     paths = []
     for lane in segments.lanes.values():
         rate = lane.rate(now)
@@ -123,10 +123,9 @@ def _predict(
     *,
     standing: bool,
 ) -> None:
-    predicted = state.predicted
-    predicted.made = True
+    state.forecast_made = True
     block = max(model.least_block(path) for path in paths)
     rest_s = model.predict_s(left_bytes, paths, block, standing=standing)
-    predicted.seconds = now - state.began_s + rest_s
+    state.predicted_s = now - state.began_s + rest_s
     count = model.useful(left_bytes, paths, block)
-    predicted.lines.append(f"model: {source}, {count} of {len(paths)} mirrors pay")
+    state.forecast.append(f"model: {source}, {count} of {len(paths)} mirrors pay")

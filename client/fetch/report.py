@@ -161,10 +161,10 @@ def make_result(
             *_sources(state),
         ),
         (state.first_byte_s or state.began_s) - state.began_s,
-        state.predicted.seconds,
+        state.predicted_s,
         tuple(state.mirrors[number].url.text for number in sorted(writer.culprits)),
         tuple(state.notes),
-        (*state.planned.lines, *state.predicted.lines),
+        tuple(state.forecast),
     )
 
 
@@ -173,9 +173,7 @@ def _sources(state: State) -> tuple[SourceReport, ...]:
         SourceReport(
             mirror.url.text,
             mirror.counts.received_bytes,
-            mirror.counts.received_bytes / mirror.counts.busy_s
-            if mirror.counts.busy_s > 0
-            else 0.0,
+            mirror.counts.rate_bytes_s,
             mirror.counts.rtt_s,
             mirror.counts.requests,
             mirror.counts.connections,

@@ -196,14 +196,6 @@ class DownloadPhase(enum.Enum):
 
 
 @dataclass(slots=True)
-class Planned:
-    """Until when the mirrors in use should be through; what was planned, for people."""
-
-    until_s: float | None = None
-    lines: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class Round:
     """One place of the file, asked of every mirror once."""
 
@@ -243,15 +235,6 @@ class WholeAnswer:
 
 
 @dataclass(slots=True)
-class Predicted:
-    """The model's forecast of the whole time; None while it is not known."""
-
-    made: bool = False
-    seconds: float | None = None
-    lines: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class State:
     """One download. `segments` exists once the size is known, or known to be untold."""
 
@@ -286,10 +269,14 @@ class State:
     #: Bytes that no mirror's count has: samples, and what came before a new start.
     overhead_bytes: int = 0
     notes: list[str] = field(default_factory=list)
-    planned: Planned = field(default_factory=Planned)
+    #: Until when the mirrors in use should be through, by the plan.
+    planned_until_s: float | None = None
+    #: What was planned and predicted, for people; and the whole time, by the model.
+    forecast: list[str] = field(default_factory=list)
+    forecast_made: bool = False
+    predicted_s: float | None = None
     samples: Samples = field(default_factory=Samples)
     whole: dict[int, WholeAnswer] = field(default_factory=dict)
-    predicted: Predicted = field(default_factory=Predicted)
 
     @property
     def over(self) -> bool:

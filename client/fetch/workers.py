@@ -17,27 +17,10 @@ from ..net.http import Connection, Taker
 from ..net.network import Network
 from ..net.request_builder import RequestBuilder
 from ..schedule.segments import UNKNOWN_SIZE, Segment
-from . import connections, sampling
+from . import connections, events, sampling
 from .acceptance import read_findings
 from .content import BodyReceiver
-from .events import (
-    NOTHING_FOUND,
-    AnswerReceived,
-    Break,
-    ConnectionLost,
-    Event,
-    PipelineAnswered,
-    RangeOutsideFile,
-    Redirected,
-    SamplePassed,
-    SampleReceived,
-    ShortAnswer,
-    StatusReceived,
-    UnsizedAnswerEnded,
-    UnsizedAnswerLost,
-    WholeAnswerBegan,
-    WholeAnswerEnded,
-)
+from .events import Event
 from .state import Depth, Mirror, Serves, State, WholeAnswer
 
 
@@ -134,8 +117,10 @@ class Worker:
         assert self.connection is not None
         served, announced = self.connection.served, self.connection.closing
         self._gone()
-        how = Break(served, self.brought_bytes, self.answer_bytes, crowded, permanent, announced)
-        self.driver.handle(ConnectionLost(self.lane, how, text))
+        how = events.Break(
+            served, self.brought_bytes, self.answer_bytes, crowded, permanent, announced
+        )
+        self.driver.handle(events.ConnectionLost(self.lane, how, text))
 
     def hang_up(self) -> None:
         """Close the connection from our side; the blocks become free."""
@@ -149,7 +134,7 @@ class Worker:
         self.paused = False
         if self.whole is not None:
             self.whole = None
-            self.driver.handle(WholeAnswerEnded(self.lane))
+            self.driver.handle(events.WholeAnswerEnded(self.lane))
         segments = self.driver.state.segments
         if segments is not None:
             segments.leave(self.lane, self.driver.network.now())
@@ -202,7 +187,7 @@ class Worker:
         if not mirror.answered:
             self._ask_first()
         elif not self.driver.state.whole:
-            self.driver.handle(UnsizedAnswerLost(self.lane))
+            self.driver.handle(events.UnsizedAnswerLost(self.lane))
 
     def _ask_first(self) -> None:
         self._first_asked = True
@@ -272,7 +257,7 @@ class Worker:
         """An answer is complete: go on, or rest."""
         behind = self.connection is not None and self.connection.served_behind > 0
         if behind and self.mirror.depth is Depth.UNTRIED:
-            self.driver.handle(PipelineAnswered(self.lane))
+            self.driver.handle(events.PipelineAnswered(self.lane))
         self.pump()
         if self.connection is not None and not self.connection.busy:
             self._rest()
@@ -331,9 +316,9 @@ class AnswerTaker:
         match meaning:
             # The answer's body says nothing of use; what follows it on this connection does.
             case Redirect():
-                driver.handle(Redirected(worker.lane, meaning.location))
+                driver.handle(events.Redirected(worker.lane, meaning.location))
             case OutOfRange():
-                driver.handle(RangeOutsideFile(worker.lane, self.start, meaning.size_bytes))
+                driver.handle(events.RangeOutsideFile(worker.lane, self.start, meaning.size_bytes))
             case Body():
                 if driver.handle(self._answered(meaning, fields)):
                     self._useful = True
@@ -341,17 +326,17 @@ class AnswerTaker:
             case _:
                 self._report_status(meaning)
 
-    def _answered(self, body: Body, fields: Fields) -> AnswerReceived:
+    def _answered(self, body: Body, fields: Fields) -> events.AnswerReceived:
         worker = self._worker
         mirror = worker.mirror
-        return AnswerReceived(
+        return events.AnswerReceived(
             worker.lane,
             self.start,
             body,
             self._received_s(),
             (fields.get("content-encoding") or "identity").strip().lower(),
             (fields.get("accept-ranges") or "").strip().lower() == "bytes",
-            NOTHING_FOUND if mirror.answered else read_findings(mirror.at, fields),
+            events.NOTHING_FOUND if mirror.answered else read_findings(mirror.at, fields),
         )
 
     def body(self, data: memoryview) -> None:
@@ -374,7 +359,7 @@ class AnswerTaker:
         """The mirror will not or cannot."""
         assert not isinstance(meaning, Body | Redirect | OutOfRange)
         worker = self._worker
-        worker.driver.handle(StatusReceived(worker.lane, meaning, self._received_s()))
+        worker.driver.handle(events.StatusReceived(worker.lane, meaning, self._received_s()))
 
     def _received_s(self) -> float:
         """What was told counts from when it arrived."""
@@ -422,7 +407,7 @@ class FileBytes:
         driver.connected(worker, anew=False)
         self._block = None
         worker.whole = self
-        driver.handle(WholeAnswerBegan(worker.lane))
+        driver.handle(events.WholeAnswerBegan(worker.lane))
         self._whole = driver.state.whole.get(worker.lane)
 
     def reserve(self, size_bytes: int) -> None:
@@ -451,7 +436,7 @@ class FileBytes:
             position = whole.position
             whole.position += len(data)
             if sampling.is_sampled(driver.state, worker.lane, position, whole.position):
-                driver.handle(SamplePassed(worker.lane, position, bytes(data)))
+                driver.handle(events.SamplePassed(worker.lane, position, bytes(data)))
             if worker.connection is None or driver.intake is None:
                 return
             if self._block is None:
@@ -483,16 +468,16 @@ class FileBytes:
         driver = worker.driver
         if worker.whole is self:
             worker.whole = None
-            driver.handle(WholeAnswerEnded(worker.lane))
+            driver.handle(events.WholeAnswerEnded(worker.lane))
         if block is None or not block.live or driver.intake is None:
             return
         # The answer ended before its block did.
         if driver.state.size_bytes == UNKNOWN_SIZE:
-            driver.handle(UnsizedAnswerEnded(worker.lane, block.position))
+            driver.handle(events.UnsizedAnswerEnded(worker.lane, block.position))
         else:
             driver.intake.segments.ended(block, driver.network.now())
             if worker.answer_bytes < TUNING.short_bytes:
-                driver.handle(ShortAnswer(worker.lane))
+                driver.handle(events.ShortAnswer(worker.lane))
 
 
 class SampleBytes:
@@ -531,4 +516,4 @@ class SampleBytes:
             self._instead.complete()
         elif len(self._data) == self._stop - self._start:
             worker = self._worker
-            worker.driver.handle(SampleReceived(worker.lane, self._start, bytes(self._data)))
+            worker.driver.handle(events.SampleReceived(worker.lane, self._start, bytes(self._data)))

@@ -52,9 +52,6 @@ class FileStorage:
         except OSError as error:
             raise LocalProblem.of(error, self.path) from None
 
-    def size_bytes(self) -> int:
-        return os.fstat(self._fd).st_size
-
     def room_bytes(self) -> int:
         """What the file system says is free for us."""
         stat = os.fstatvfs(self._fd)
