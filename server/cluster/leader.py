@@ -22,7 +22,7 @@ from ...protocol.manifest import FileDigests
 from ..admission.gate import Gate
 from ..admission.leases import TICK_S
 from ..admission.rules import RuleBook
-from ..files.transfer import BodyPlan, Representation, StartBody, TransferListener
+from ..files.transfer import BodyPlan, Representation, StartBody, Transfer, TransferListener
 from ..http.answers import Header
 from ..http.clock import Clock, Repeat, cancel, pause
 from ..http.proxies import TrustedProxies
@@ -182,8 +182,8 @@ class RemoteConnection:
             request.ended(gone=gone)
 
 
-class RemoteTransfer:
-    """A body that a node sends; see `files.transfer.Transfer`. `seconds` is the leader's clock."""
+class RemoteTransfer(Transfer):
+    """A body that a node sends. `seconds` is the leader's clock."""
 
     def __init__(
         self,
@@ -240,17 +240,6 @@ class RemoteTransfer:
         By the leader's clock, for what nodes measure reaches it early or late.
         """
         return self._shut_s + max(0.0, self._seconds() - self._shut_since_s)
-
-    def has_lost(self) -> bool:
-        """Nodes do not tell."""
-        return False
-
-    def missing_bytes(self) -> int:
-        """Nodes do not tell."""
-        return 0
-
-    def limit_unsent(self, most_bytes: int) -> None:
-        """See `Transfer`: a node keeps its sockets by itself."""
 
     def share_changed(self) -> None:
         """See `Transfer`; a paused one hears it when it goes on."""

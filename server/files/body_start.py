@@ -15,7 +15,7 @@ from .touched import Touched
 from .transfer import BodyPlan, Transfer, TransferListener
 
 
-class WholeTransfer:
+class WholeTransfer(Transfer):
     """A body that was sent in one write: it is over before it could be paused."""
 
     __slots__ = ("blocked", "sent_bytes", "total_bytes")
@@ -25,37 +25,7 @@ class WholeTransfer:
         self.total_bytes = total_bytes
         self.blocked = False
 
-    def pause(self) -> None:
-        """Over already."""
-
-    def share_changed(self) -> None:
-        """Over already."""
-
-    def resume(self) -> None:
-        """Over already."""
-
     def abort(self, reason: str) -> None:
-        """Over already."""
-
-    def delivered_bytes(self) -> int:
-        """All."""
-        return self.total_bytes
-
-    def flying_bytes(self) -> int:
-        """Not worth counting."""
-        return 0
-
-    missing_bytes = flying_bytes
-
-    def shut_s(self) -> float:
-        """Not worth asking."""
-        return 0.0
-
-    def has_lost(self) -> bool:
-        """Not worth asking."""
-        return False
-
-    def limit_unsent(self, most_bytes: int) -> None:
         """Over already."""
 
 

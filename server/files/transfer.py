@@ -69,8 +69,9 @@ class BodyPlan:
 
 
 class Transfer(Protocol):
-    """One response body on its way to a client."""
+    """One response body on its way to a client. A body of which little is known inherits this."""
 
+    __slots__ = ()
     sent_bytes: int
     total_bytes: int
     #: True while the peer's socket takes nothing more: the client is the limit right now, not us.
@@ -78,11 +79,11 @@ class Transfer(Protocol):
 
     def pause(self) -> None:
         """Send only what keeps the client from giving up, until `resume`. Harmless when over."""
-        ...
+        return None
 
     def resume(self) -> None:
         """Go on after `pause`. Harmless when running or over."""
-        ...
+        return None
 
     def abort(self, reason: str) -> None:
         """Cut the connection; `reason` goes to the log. Harmless when over."""
@@ -90,43 +91,43 @@ class Transfer(Protocol):
 
     def delivered_bytes(self) -> int:
         """How many bytes the peer has acknowledged (never more than `sent_bytes`)."""
-        ...
+        return self.sent_bytes
 
     def flying_bytes(self) -> int:
         """How many bytes were sent and not acknowledged, as far as that can be known.
 
         Once the transfer is over: as many as there were at its end.
         """
-        ...
+        return 0
 
     def missing_bytes(self) -> int:
         """How many bytes of a body that is over its peer has not acknowledged.
 
         What was under way as its connection broke counts for ever. 0 where that cannot be known.
         """
-        ...
+        return 0
 
     def shut_s(self) -> float:
         """For how long bytes have waited because the peer's window was shut, seconds in all.
 
         0 where that cannot be known.
         """
-        ...
+        return 0.0
 
     def has_lost(self) -> bool:
         """Whether bytes of it were lost on the way and have not arrived again.
 
         False where that cannot be known.
         """
-        ...
+        return False
 
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie unsent in the kernel. Harmless when over."""
-        ...
+        return None
 
     def share_changed(self) -> None:
         """The share that it was started with runs in the background now, or in front again."""
-        ...
+        return None
 
 
 class TransferListener(Protocol):

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 from twisted.logger import Logger
 
-from ..files.transfer import TransferListener
+from ..files.transfer import Transfer, TransferListener
 from ..http.clock import Clock, Repeat
 from .inet_diag import SocketName, SocketState
 from .reports import EndReport
@@ -76,8 +76,8 @@ class MoveCounts:
     unclaimed: int = 0
 
 
-class MovedBody:
-    """One body that a mover sends; a `transfer.Transfer`."""
+class MovedBody(Transfer):
+    """One body that a mover sends. No mover can pause it, or is told its rate twice."""
 
     def __init__(
         self, moves: Moves, listener: TransferListener, lease: str, total_bytes: int, target: str
@@ -95,32 +95,6 @@ class MovedBody:
         self.connection: MoverConnection | None = None
         #: Since when the mover sends another answer on the same connection.
         self.followed_s: float | None = None
-
-    def pause(self) -> None:
-        """No mover can pause a body."""
-
-    def resume(self) -> None:
-        """See `pause`."""
-
-    def share_changed(self) -> None:
-        """A mover is told its rate once."""
-
-    def limit_unsent(self, most_bytes: int) -> None:
-        """The socket is the mover's."""
-
-    def flying_bytes(self) -> int:
-        """What counts as sent is acknowledged."""
-        return 0
-
-    missing_bytes = flying_bytes
-
-    def shut_s(self) -> float:
-        """Unknown."""
-        return 0.0
-
-    def has_lost(self) -> bool:
-        """Unknown."""
-        return False
 
     def abort(self, reason: str) -> None:
         """Count it no more. No mover can be told to stop: it goes on sending."""
