@@ -60,18 +60,17 @@ class Port(Nginx):
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
 
-    def sending(self, folder: Path) -> set[tuple[int, str]]:
+    def sending(self, folder: Path) -> set[str]:
         """The programs that are sent something: one may have several connections for a download."""
         ends = f"( sport = :{self.port} or dport = :{self.port} )"
         command = ("ss", "-tnpHO", "state", "established", ends)
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         rows = re.findall(r"(?m)^\d+ +(\d+) +\S+:(\d+) +\S+:(\d+)(?:.*?pid=(\d+))?", told)
-        owners = {own: int(pid or 0) for _, own, _, pid in rows}
-        served = {peer for queued, own, peer, _ in rows if own == str(self.port) and queued != "0"}
+        owners = {end: pid for _, end, _, pid in rows}
+        served = {peer for queued, end, peer, _ in rows if end == str(self.port) and queued != "0"}
         # The clients that take the slots are threads of this process.
-        return {
-            (owners.get(one, 0), one if owners.get(one) == os.getpid() else "") for one in served
-        }
+        own = str(os.getpid())
+        return {one if owners.get(one) == own else owners.get(one, "") for one in served}
 
 
 @contextmanager

@@ -176,16 +176,13 @@ class Nginx:
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(word) for word in listed.split()]
 
-    def sending(self, folder: Path) -> set[tuple[int, str]]:
-        """The files of this folder that are open in the mover: one for each body that it sends."""
-        found = set()
-        for worker in (self.process.pid, *self.workers()):
-            with suppress(OSError):
-                for descriptor in Path(f"/proc/{worker}/fd").iterdir():
-                    with suppress(OSError):
-                        if os.readlink(descriptor).startswith(f"{folder}/"):
-                            found.add((worker, descriptor.name))
-        return found
+    def sending(self, folder: Path) -> set[str]:
+        """The clients that got more than a header, and have not yet all of the largest file."""
+        command = ("ss", "-tniHO", "state", "established", f"sport = :{self.port}")
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        size = max(file.stat().st_size for file in folder.iterdir())
+        rows = re.findall(r"(?m)^\d+ +\d+ +\S+ +(\S+) .*\bbytes_acked:(\d+)", told)
+        return {client for client, acked in rows if 65_536 < int(acked) < size}
 
 
 class Caddy(Nginx):
@@ -204,19 +201,6 @@ class Apache(Nginx):
         return words
 
 
-def sockets_sending(port: int, folder: Path) -> set[tuple[int, str]]:
-    """The sockets at this port that get more than a header, and not yet all of the largest file."""
-    command = ("ss", "-tniHO", "state", "established", f"sport = :{port}")
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    size = max(file.stat().st_size for file in folder.iterdir())
-    rows = re.findall(r"(?m)^\d+ +(\d+) +\S+ +\S+:(\d+) .*\bbytes_acked:(\d+)", told)
-    return {
-        (port, client)
-        for queued, client, acked in rows
-        if int(acked) > 65_536 and int(acked) + int(queued) < size
-    }
-
-
 class Lighttpd(Nginx):
     """The same of lighttpd."""
 
@@ -224,10 +208,6 @@ class Lighttpd(Nginx):
 
     def command(self) -> list[str]:
         return ["lighttpd", "-D", "-f", str(self.file)]
-
-    def sending(self, folder: Path) -> set[tuple[int, str]]:
-        """Its bodies share a file: their sockets tell them apart."""
-        return sockets_sending(self.port, folder)
 
 
 #: An nginx that has the files, for a mover that has none.
@@ -264,10 +244,6 @@ class HAProxy(Nginx):
         super().stop(number)
         self.files.stop(number)
 
-    def sending(self, folder: Path) -> set[tuple[int, str]]:
-        """The server behind it is done long before its sockets are."""
-        return sockets_sending(self.port, folder)
-
 
 class Envoy(HAProxy):
     """The same of Envoy, a program of PyPI."""
@@ -298,10 +274,9 @@ def bucket(folder: Path) -> Iterator[str]:
 
 
 class Sampler:
-    """Looks ten times a second which bodies a mover sends, and keeps the most.
+    """Looks ten times a second at the sockets that a mover sends to, and keeps the most.
 
-    A body counts from its second look on: a mover reports an end before it closes the file, and
-    another of its processes may have begun the next body by then.
+    A client counts from its second look on: another may have begun while the kernel was asked.
     """
 
     def __init__(self, nginx: Nginx, folder: Path) -> None:
@@ -310,7 +285,7 @@ class Sampler:
         self._over = threading.Event()
 
         def look() -> None:
-            before: set[tuple[int, str]] = set()
+            before: set[str] = set()
             while not self._over.wait(0.1):
                 now = nginx.sending(folder)
                 self.most = max(self.most, len(now & before))

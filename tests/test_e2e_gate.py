@@ -106,6 +106,24 @@ def test_real_programs_are_whole_slots_are_kept_and_bytes_are_counted(tmp_path: 
     assert seen["mover_reports_lost_total"] == 0
 
 
+def test_a_slot_is_taken_until_its_client_has_the_file(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=900_000)
+    seen: dict[str, float] = {}
+    with gate_and_nginx(tmp_path, "--slots", "1", "--reserve-small", "0") as (gate, nginx):
+        # The kernel takes all of it, and the client nothing yet.
+        with asked(nginx, "/big.iso", "GET") as sent:
+
+            def was_reported() -> bool:
+                seen.update(gate.figures())
+                return seen["mover_reports_total"] == 1
+
+            wait_for(was_reported)
+            assert (seen["mover_reports_total"], seen["moved_bodies"]) == (1, 1)
+            assert hashlib.sha256(sent.read()).hexdigest() == digests["big.iso"]
+        settled(gate)
+    assert gate.usage() == (1, 900_000)
+
+
 def moving(gate: GateProcess) -> str:
     """The lease of the only download that has not ended."""
     *_, line = (gate.folder / "state" / "moves").read_text().splitlines()

@@ -7,6 +7,7 @@ import random
 import socket
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ from tidegate.server.gate.inet_diag import (
     SocketName,
     SocketState,
     question,
-    read_answer,
     read_named,
     read_socket_name,
+    read_state,
 )
 from tidegate.server.gate.movers import mover_tag, read_mover
 from tidegate.server.gate.moves import TUNING, MovedBody, MovedOn, Moves
@@ -112,12 +113,93 @@ class Scene:
 def test_a_report_ends_a_body_with_what_the_mover_sent() -> None:
     scene = Scene()
     body, listener = scene.begin(1000)
-    scene.moves.receive(EndReport(body.lease, 206, 1000, True))
-    assert listener.ends == [(1000, True)]
+    for _ in range(2):
+        scene.moves.receive(EndReport(body.lease, 206, 1000, True))
+        scene.wait(0.25)
+        assert listener.ends == [(1000, True)]
     assert scene.counted == 1000
-    scene.moves.receive(EndReport(body.lease, 206, 1000, True))
-    assert listener.ends == [(1000, True)]
     assert scene.moves.counts.reported == 1
+
+
+def reported(scene: Scene, size: int = 1000, **more: bool) -> tuple[MovedBody, Listener]:
+    """A body of which the kernel has all and the client about a half."""
+    body, listener = scene.begin(size, **more)
+    scene.kernel.sockets[ONE] = SocketState(500, size - 200)
+    for _ in range(2):
+        scene.moves.receive(EndReport(body.lease, 200, size, True))
+    scene.wait(1)
+    assert not listener.ends
+    return body, listener
+
+
+def test_a_reported_body_ends_when_its_client_has_it() -> None:
+    scene = Scene()
+    _, listener = reported(scene)
+    scene.kernel.send(ONE, 799)
+    scene.wait(1)
+    assert not listener.ends
+    scene.kernel.send(ONE, 1)
+    scene.wait(0.25)
+    assert listener.ends == [(1000, True)]
+    assert (scene.counted, scene.moves.counts.reported) == (1000, 1)
+
+
+def test_a_client_that_takes_nothing_holds_a_reported_body_for_seconds_alone() -> None:
+    scene = Scene()
+    _, listener = reported(scene)
+    scene.wait(TUNING.held_s - 1.5)
+    assert not listener.ends
+    scene.wait(1)
+    assert listener.ends == [(1000, True)]
+
+
+@pytest.mark.parametrize(("acked", "ends"), [(1300, (1000, True)), (1299, (999, False))])
+def test_a_client_that_leaves_has_a_reported_body_or_not(acked: int, ends: object) -> None:
+    scene = Scene()
+    _, listener = reported(scene, multiplexed=True)
+    scene.moves.destroyed(ONE, SocketState(acked - 1, 0, True))
+    assert listener.ends == [ends]
+
+
+def test_a_client_that_leaves_before_the_first_look_may_miss_the_rest() -> None:
+    for acked, multiplexed, ends in ((999, False, False), (1000, False, True), (999, True, True)):
+        scene = Scene()
+        body, listener = scene.begin(1000, multiplexed=multiplexed)
+        scene.moves.receive(EndReport(body.lease, 200, 1000, True))
+        scene.moves.destroyed(ONE, SocketState(acked, 1001, True))
+        assert [whole for _, whole in listener.ends] == [ends]
+
+
+def test_a_mover_that_has_closed_its_socket_is_looked_at_until_it_is_empty() -> None:
+    scene = Scene()
+    _, listener = reported(scene)
+    scene.kernel.sockets[ONE] = SocketState(900, 401, True)
+    scene.wait(1.5)
+    assert not listener.ends
+    scene.kernel.sockets[ONE] = SocketState(1301, 0, True)
+    scene.wait(0.25)
+    assert listener.ends == [(1000, True)]
+
+
+def test_a_client_that_asks_for_another_file_has_the_one_before() -> None:
+    scene = Scene()
+    _, listener = reported(scene)
+    scene.moves.next_asked(MovedOn("nginx", SocketName("192.0.2.1", 5001, "::", 0), False))
+    scene.moves.next_asked(MovedOn("nginx", ONE, True))
+    scene.moves.next_asked(MovedOn("nginx", None, False))
+    assert not listener.ends
+    scene.moves.next_asked(MovedOn("caddy", SocketName("192.0.2.1", 5000, "::", 0), False))
+    assert listener.ends == [(1000, True)]
+
+
+def test_a_flood_of_ends_is_believed_beyond_a_bound() -> None:
+    scene = Scene()
+    listeners = []
+    for _ in range(TUNING.most_held + 1):
+        body, listener = scene.begin(1000, multiplexed=True)
+        scene.moves.receive(EndReport(body.lease, 200, 1000, True))
+        listeners.append(listener)
+    assert [len(one.ends) for one in listeners] == [1] + [0] * TUNING.most_held
 
 
 @pytest.mark.parametrize(
@@ -181,6 +263,7 @@ def test_streams_of_a_connection_share_its_progress_and_reports_tell_them_apart(
     scene.clock.advance(0.2)
     assert (short.delivered_bytes(), long.delivered_bytes()) == (99, 1901)
     scene.moves.receive(EndReport(short.lease, 200, 100, True))
+    scene.wait(0.25)
     assert ended.ends == [(100, True)]
     assert not running.ends
 
@@ -266,6 +349,13 @@ class AnyOrder(RuleBasedStateMachine):
         self.scene.kernel.send(data.draw(st.sampled_from(list(self.scene.kernel.sockets))), count)
 
     @precondition(lambda self: self.scene.kernel.sockets)
+    @rule(data=st.data(), count=st.integers(1, 20_000))
+    def queue(self, data: st.DataObject, count: int) -> None:
+        name = data.draw(st.sampled_from(list(self.scene.kernel.sockets)))
+        acked = self.scene.kernel.sockets[name].acked_bytes
+        self.scene.kernel.sockets[name] = SocketState(acked, count)
+
+    @precondition(lambda self: self.scene.kernel.sockets)
     @rule(data=st.data(), told=st.booleans())
     def close(self, data: st.DataObject, told: bool) -> None:
         name = data.draw(st.sampled_from(list(self.scene.kernel.sockets)))
@@ -289,6 +379,8 @@ class AnyOrder(RuleBasedStateMachine):
     def each_ends_once_and_none_outlives_its_socket(self) -> None:
         now = self.scene.clock.seconds()
         for body, listener in self.bodies:
+            since_s = self.scene.moves._held.get(body, now)
+            assert now - since_s <= TUNING.held_s + 0.25
             assert len(listener.ends) == body.over
             assert 0 <= body.sent_bytes <= body.total_bytes
             name = body.connection.where.socket if body.connection is not None else None
@@ -336,7 +428,7 @@ def test_reports_of_other_movers_are_read() -> None:
 def test_any_datagram_is_a_report_or_none(data: bytes) -> None:
     read_report(data)
     list(read_posted(data))
-    read_answer(data)
+    read_state(data)
     read_named(data)
     read_mover(data)
 
@@ -381,13 +473,26 @@ def test_the_kernel_tells_of_a_real_socket_to_the_byte() -> None:
         assert known is not None
         assert diag.find(known) == name
         assert diag.find(name) == name
+        mover.setblocking(False)
+        sent = received
+        with suppress(BlockingIOError):
+            while True:
+                sent += mover.send(b"x" * 65_536)
         mover.close()
+        state = diag.look(name)
+        assert state is not None
+        assert state.closing
+        assert state.acked_bytes < sent
+        # The end of a connection counts as one byte.
+        assert state.acked_bytes + state.queued_bytes == sent + 1
+        while got := client.recv(1 << 20):
+            received += len(got)
+        assert received == sent
         client.close()
         assert diag.look(name) is None
         while name not in [one for one, _ in ended]:
             reactor.reader.doRead()
-        # The end of a connection counts as one byte.
-        assert dict(ended)[name].acked_bytes in (100_000, 100_001)
+        assert dict(ended)[name].acked_bytes in (sent, sent + 1)
     finally:
         diag.close()
     assert diag.look(name) is None
@@ -707,6 +812,7 @@ def test_a_body_that_is_found_again_has_its_slot_and_answers_nothing(
     assert "authorization" not in body.headers
 
     after = Behind(monkeypatch)
+    after.moves.start()
     after.kernel.sockets[ONE] = SocketState(5700, 0)
     request = request_of(body, FakeFactory())  # type: ignore[arg-type]
     rep = representation()

@@ -71,6 +71,8 @@ class MoverAdmission:
     ) -> None:
         """See `transfer.Admission`."""
         where = self.mover_of(request, rep)
+        if where is not None:
+            self.moves.next_asked(where)
         if where is not None and len(plan.ranges) == 1:
             start = MoverStart(self, request, rep, plan, where)
             # The mover makes 206 of it.

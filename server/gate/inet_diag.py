@@ -66,10 +66,14 @@ class SocketName(msgspec.Struct, frozen=True):
 
 
 class SocketState(msgspec.Struct, frozen=True):
-    """`acked_bytes` since the connection began; `queued_bytes` are not acknowledged yet."""
+    """`acked_bytes` since the connection began; `queued_bytes` are not acknowledged yet.
+
+    `closing`: the mover has closed it, the kernel sends what is queued.
+    """
 
     acked_bytes: int
     queued_bytes: int
+    closing: bool = False
 
 
 def read_socket_name(words: Sequence[str]) -> SocketName | None:
@@ -111,16 +115,9 @@ def question(name: SocketName, dump: int | None = None) -> bytes:
     return _MESSAGE.pack(length, _Diag.BY_FAMILY, flags, 0, 0) + body
 
 
-def read_answer(data: bytes) -> SocketState | None:
-    """The state in an answer of the kernel; None where the mover has the socket no longer."""
-    if len(data) < _MESSAGE.size + _Place.END or data[_MESSAGE.size + _Place.STATE] not in _OPEN:
-        return None
-    return _read_state(data)
-
-
 def read_named(data: bytes) -> tuple[SocketName, SocketState] | None:
     """The socket that this message of the kernel is about, as it is or was last."""
-    state = _read_state(data)
+    state = read_state(data)
     if state is None:
         return None
     mover_port, client_port, mover, client = _ENDS.unpack_from(data, _MESSAGE.size + _Place.ENDS)
@@ -135,7 +132,8 @@ def read_named(data: bytes) -> tuple[SocketName, SocketState] | None:
     return SocketName(addresses[0], client_port, addresses[1], mover_port), state
 
 
-def _read_state(data: bytes) -> SocketState | None:
+def read_state(data: bytes) -> SocketState | None:
+    """The state in an answer of the kernel; None where it has the socket no longer."""
     if len(data) < _MESSAGE.size + _Place.END:
         return None
     length, kind, *_ = _MESSAGE.unpack_from(data)
@@ -149,7 +147,8 @@ def _read_state(data: bytes) -> SocketState | None:
         size, name = _ATTRIBUTE.unpack_from(data, at)
         if name == _Diag.INFO and size >= _ATTRIBUTE.size + _Place.BYTES_ACKED + 8:
             (acked,) = _BYTES.unpack_from(data, at + _ATTRIBUTE.size + _Place.BYTES_ACKED)
-            return SocketState(acked, queued)
+            closing = data[_MESSAGE.size + _Place.STATE] not in _OPEN
+            return SocketState(acked, queued, closing)
         if size < _ATTRIBUTE.size:
             break
         at += size + 3 & ~3
@@ -179,13 +178,13 @@ class InetDiag:
             self._reactor.addReader(self)
 
     def look(self, name: SocketName) -> SocketState | None:
-        """The state of a socket; None where the mover has it no longer, or never had it here."""
+        """The state of a socket; None where the kernel has none of this name."""
         if self._socket is None:
             return None
         try:
             self._socket.send(question(name))
             # The kernel has answered within the call that asked.
-            return read_answer(self._socket.recv(4096))
+            return read_state(self._socket.recv(4096))
         except OSError:
             return None
 
