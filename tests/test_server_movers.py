@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -735,30 +736,26 @@ def test_no_folder_breaks_out_of_a_configuration(name: str) -> None:
 
 
 def test_a_report_socket_of_an_earlier_run_is_replaced_and_other_files_stay(tmp_path: Path) -> None:
-    class Reactor:
-        def addReader(self, reader: Any) -> None:
-            pass
-
-        def removeReader(self, reader: Any) -> None:
-            pass
-
+    readers: list[Any] = []
+    reactor: Any = SimpleNamespace(addReader=readers.append, removeReader=readers.remove)
     path = tmp_path / "end"
     reports: list[EndReport] = []
-    left = ReportSocket(Reactor(), reports.append, path=path)  # type: ignore[arg-type]
+    left = ReportSocket(reactor, reports.append, path=path)
     left.open()
-    one = ReportSocket(Reactor(), reports.append, path=path)  # type: ignore[arg-type]
+    one = ReportSocket(reactor, reports.append, path=path)
     one.open()
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     with sender:
         sender.sendto(b"<190>x tidegate: " + b"a" * 32 + b" 200 5 OK", str(path))
         sender.sendto(b"noise", str(path))
-    one.doRead()
+    readers[-1].doRead()
     assert reports == [EndReport("a" * 32, 200, 5, True)]
     one.close()
     left.close()
+    assert not readers
     path.write_text("mine")
     with pytest.raises(OSError, match="in use"):
-        ReportSocket(Reactor(), reports.append, path=path).open()  # type: ignore[arg-type]
+        ReportSocket(reactor, reports.append, path=path).open()
     assert path.read_text() == "mine"
 
 

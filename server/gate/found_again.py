@@ -159,28 +159,12 @@ class FoundConnection:
         """See `RequestConnection`, as all that follows."""
         request.ended(gone=False)
 
-    def begin(self, request: Request, *parts: Any) -> None:
-        """Say nothing."""
-
-    def write_body(self, request: Request, data: bytes) -> None:
-        """Say nothing."""
-
-    def finish(self, request: Request) -> None:
-        """Say nothing."""
-        request.ended(gone=False)
-
-    def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
-        """Say nothing."""
-
-    def abort(self) -> None:
-        """Its mover goes on sending."""
-
-    def release_buffers(self) -> None:
-        """There are none."""
+    def begin(self, *parts: Any) -> None:
+        """Say nothing: it has no socket, and its mover goes on sending."""
 
     def when_flushed(self, callback: Callable[[], None]) -> None:
-        """It has no socket."""
+        """It has no buffers."""
         callback()
 
-    def await_room(self, callback: Callable[[], None] | None) -> None:
-        """It has no socket."""
+    finish = answer
+    write_body = drip = abort = release_buffers = await_room = begin

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ..http.clock import Reactor
+from ..http.clock import DatagramReader, Reactor
 from ..http.proxies import parse_address
 
 
@@ -167,15 +167,15 @@ class InetDiag:
         self._reactor = reactor
         self._destroyed = destroyed
         self._socket: socket.socket | None = None
-        self._news: socket.socket | None = None
+        self._news: DatagramReader | None = None
 
     def start(self) -> None:
         """Begin to ask and to listen."""
         with contextlib.suppress(OSError, AttributeError):
             self._socket = _diag_socket(0)
         with contextlib.suppress(OSError, AttributeError):
-            self._news = _diag_socket(_Diag.DESTROYED)
-            self._reactor.addReader(self)
+            # Where more sockets end than its buffer holds (ENOBUFS), the looks find them.
+            self._news = DatagramReader(self._reactor, _diag_socket(_Diag.DESTROYED), self._tell)
 
     def look(self, name: SocketName) -> SocketState | None:
         """The state of a socket; None where the kernel has none of this name."""
@@ -222,42 +222,16 @@ class InetDiag:
     def close(self) -> None:
         """Ask and listen no more."""
         if self._news is not None:
-            self._reactor.removeReader(self)
             self._news.close()
             self._news = None
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    # -- `IReadDescriptor` -------------------------------------------------------------------
-
-    def fileno(self) -> int:
-        """The descriptor to watch."""
-        return self._news.fileno() if self._news is not None else -1
-
-    def logPrefix(self) -> str:
-        """Its name in Twisted's log."""
-        return "destroyed sockets"
-
-    def doRead(self) -> None:
-        """Read what has come."""
-        # Below 1 ms in one go.
-        for _ in range(100):
-            if self._news is None:
-                return
-            try:
-                data = self._news.recv(4096)
-            except BlockingIOError:
-                return
-            except OSError:
-                # More sockets ended than the buffer holds (ENOBUFS): the looks find them.
-                continue
-            found = read_named(data)
-            if found is not None:
-                self._destroyed(*found)
-
-    def connectionLost(self, reason: object) -> None:
-        """The reactor watches it no more."""
+    def _tell(self, data: bytes) -> None:
+        found = read_named(data)
+        if found is not None:
+            self._destroyed(*found)
 
 
 def _diag_socket(groups: int) -> socket.socket:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..http.clock import Reactor
+from ..http.clock import DatagramReader, Reactor
 
 #: What the end of a line is: lease, status, bytes, whether all was sent. nginx says `OK` for that,
 #: HAProxy `--`. Apache and lighttpd say whether the connection is kept (`+`) or closed (`-`), and
@@ -86,7 +86,7 @@ class ReportSocket:
         self._receive = receive
         self._path = path
         self._address = address
-        self._socket: socket.socket | None = None
+        self._reader: DatagramReader | None = None
 
     def open(self) -> None:
         """Begin to receive. Raises OSError."""
@@ -99,7 +99,6 @@ class ReportSocket:
             family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
             one = socket.socket(family, socket.SOCK_DGRAM)
         try:
-            one.setblocking(False)
             if self._path is not None:
                 one.bind(str(self._path))
                 # The mover runs as a user of its own.
@@ -109,43 +108,18 @@ class ReportSocket:
         except OSError:
             one.close()
             raise
-        self._socket = one
-        self._reactor.addReader(self)
+        self._reader = DatagramReader(self._reactor, one, self._read)
 
     def close(self) -> None:
         """Receive no more."""
-        one, self._socket = self._socket, None
-        if one is not None:
-            self._reactor.removeReader(self)
-            one.close()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
             if self._path is not None:
                 with contextlib.suppress(OSError):
                     self._path.unlink()
 
-    # -- `IReadDescriptor` -------------------------------------------------------------------
-
-    def fileno(self) -> int:
-        """The descriptor to watch."""
-        return self._socket.fileno() if self._socket is not None else -1
-
-    def logPrefix(self) -> str:
-        """Its name in Twisted's log."""
-        return "reports of the mover"
-
-    def doRead(self) -> None:
-        """Read what has come."""
-        # About 1 ms in one go: requests are answered before the rest is read.
-        for _ in range(100):
-            if self._socket is None:
-                return
-            try:
-                # A line of a log: nginx sends no more than this.
-                data = self._socket.recv(4096)
-            except OSError:
-                return
-            report = read_report(data)
-            if report is not None:
-                self._receive(report)
-
-    def connectionLost(self, reason: object) -> None:
-        """The reactor watches it no more."""
+    def _read(self, data: bytes) -> None:
+        report = read_report(data)
+        if report is not None:
+            self._receive(report)
