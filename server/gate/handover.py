@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..files.transfer import (
     Admission,
@@ -30,6 +30,7 @@ from .moves import MovedOn, Moves
 _OF_THE_MOVER = frozenset({b"accept-ranges", b"content-length", b"content-range", b"last-modified"})
 
 
+@dataclass
 class MoverAdmission:
     """Implements `transfer.Admission` around `inner`.
 
@@ -39,32 +40,22 @@ class MoverAdmission:
     the mover finds a file, `tag_of` the tag by which an origin knows it.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        inner: Admission,
-        moves: Moves,
-        is_current: Callable[[Representation], bool],
-        again: Callable[[Request], None],
-        rate_bytes_s: Callable[[], float | None],
-        write_down: Callable[[KeptBody], None] = lambda body: None,
-        place_of: Callable[[Representation], str] = lambda rep: rep.url_path,
-        tag_of: Callable[[Representation], str] = lambda rep: "",
-    ) -> None:
-        self.clock = clock
-        self.moves = moves
-        self.is_current = is_current
-        self.again = again
-        self.rate_bytes_s = rate_bytes_s
-        self.write_down = write_down
-        self.place_of = place_of
-        self.tag_of = tag_of
-        self._inner = inner
-        self.is_plain = inner.is_plain
-        self.admit_small = inner.admit_small
-        self.admit_again = inner.admit_again
-        self.count_again = inner.count_again
-        self.has_lease = inner.has_lease
+    clock: Clock
+    inner: Admission
+    moves: Moves
+    is_current: Callable[[Representation], bool]
+    again: Callable[[Request], None]
+    rate_bytes_s: Callable[[], float | None]
+    write_down: Callable[[KeptBody], None] = lambda body: None
+    place_of: Callable[[Representation], str] = lambda rep: rep.url_path
+    tag_of: Callable[[Representation], str] = lambda rep: ""
+
+    def __post_init__(self) -> None:
+        self.is_plain = self.inner.is_plain
+        self.admit_small = self.inner.admit_small
+        self.admit_again = self.inner.admit_again
+        self.count_again = self.inner.count_again
+        self.has_lease = self.inner.has_lease
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
@@ -77,7 +68,7 @@ class MoverAdmission:
             start = MoverStart(self, request, rep, plan, where)
             # The mover makes 206 of it.
             plan = replace(plan, held_status=200)
-        self._inner.enter(request, rep, plan, start)
+        self.inner.enter(request, rep, plan, start)
 
     def mover_of(self, request: Request, rep: Representation) -> MovedOn | None:
         """The mover that passed this request on, if it can send what is asked for."""
@@ -88,6 +79,7 @@ class MoverAdmission:
         return read_mover(request.header(FIELDS.mover))
 
 
+@dataclass(frozen=True, slots=True)
 class MoverStart:
     """Starts a body at the mover; a `transfer.StartBody`.
 
@@ -95,46 +87,36 @@ class MoverStart:
     long as its client, and a gate that is restarted meanwhile must not cost a client its place.
     """
 
-    __slots__ = ("_admission", "_plan", "_rep", "_request", "_where")
-
-    def __init__(
-        self,
-        admission: MoverAdmission,
-        request: Request,
-        rep: Representation,
-        plan: BodyPlan,
-        where: MovedOn,
-    ) -> None:
-        self._admission = admission
-        self._request = request
-        self._rep = rep
-        self._plan = plan
-        self._where = where
+    admission: MoverAdmission
+    request: Request
+    rep: Representation
+    plan: BodyPlan
+    where: MovedOn
 
     def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
         """See `StartBody`: tell the mover to send the body."""
-        admission, request, plan = self._admission, self._request, self._plan
+        admission, request, plan = self.admission, self.request, self.plan
         moves = admission.moves
         target = request.path.decode("latin-1")
         connection = request.connection
         found = connection.body if isinstance(connection, FoundConnection) else None
         lease = found.lease if found is not None else ""
         body = moves.prepare(listener, plan.body_bytes, target, lease)
-        if found is None and not admission.is_current(self._rep):
+        if found is None and not admission.is_current(self.rep):
             # The mover sends what is there now: the request is planned anew, under its lease.
             moves.end(body, 0, complete=False)
             admission.clock.callLater(0, admission.again, request)
             return body
         acked_bytes = found.acked_bytes if found is not None else None
-        acked_bytes = moves.hand_over(body, self._where, acked_bytes)
+        acked_bytes = moves.hand_over(body, self.where, acked_bytes)
         name = body.connection.where.socket if body.connection is not None else None
         if acked_bytes is not None and name is not None:
             admission.write_down(kept_body(request, body.lease, name, acked_bytes))
-        place = admission.place_of(self._rep)
-        orders = MOVERS[self._where.mover](self._rep, self._where, admission.rate_bytes_s(), place)
+        place = admission.place_of(self.rep)
+        orders = MOVERS[self.where.mover](self.rep, self.where, admission.rate_bytes_s(), place)
         fields = [field for field in plan.headers if field[0].lower() not in _OF_THE_MOVER]
         orders += [(FIELDS.range, range_of(plan)), (FIELDS.lease, body.lease.encode("ascii"))]
-        tag = admission.tag_of(self._rep)
+        tag = admission.tag_of(self.rep)
         if tag:
             orders.append((FIELDS.range_tag, tag.encode("latin-1")))
         request.respond(200, (*fields, *headers, *orders), b"")

@@ -64,16 +64,16 @@ class GateRoom:
         self._bandwidth_bytes_s: float | None = pacer.bandwidth_bytes_s
         self._diag = InetDiag(reactor, lambda name, state: self.moves.destroyed(name, state))
         self.place = place
+        self._journal = MovesJournal(journal)
         self.moves = Moves(
             reactor,
             self._diag.look,
             self._moved,
             random.SystemRandom(),
             settings.claim_s,
-            self._ended,
+            self._journal.end,
             self._diag.find,
         )
-        self._journal = MovesJournal(journal)
         self._reports = ReportSocket(
             reactor, self.moves.receive, path=socket_path(place), address=address
         )
@@ -177,9 +177,6 @@ class GateRoom:
         self._diag.close()
         if self._heads is not None:
             self._heads.stop()
-
-    def _ended(self, lease: str) -> None:
-        self._journal.end(lease)
 
     def _moved(self, count: int) -> None:
         self._pacer.sent_bytes_total += count
