@@ -67,7 +67,9 @@ class Port(Nginx):
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         rows = re.findall(r"(?m)^\d+ +(\d+) +\S+:(\d+) +\S+:(\d+)(?:.*?pid=(\d+))?", told)
         owners = {end: pid for _, end, _, pid in rows}
-        served = {peer for queued, end, peer, _ in rows if end == str(self.port) and queued != "0"}
+        rows = [row for row in rows if row[1] == str(self.port)]
+        # Less is a line of a header to a client that waits.
+        served = {peer for queued, _, peer, _ in rows if int(queued) > 4096}
         # The clients that take the slots are threads of this process.
         own = str(os.getpid())
         return {one if owners.get(one) == own else owners.get(one, "") for one in served}

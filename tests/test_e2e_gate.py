@@ -252,17 +252,16 @@ location /bucket/moved { return 302 http://127.0.0.1:1/secret; }
 
 def test_files_of_an_origin_come_through_the_mover_or_from_there(tmp_path: Path) -> None:
     make_release(tmp_path / "release", own_txt=10)
-    digests = make_release(
-        tmp_path / "root" / "bucket", big_iso=3 * SIZE, long_iso=8 * SIZE, a=SIZE
-    )
     bucket = tmp_path / "root" / "bucket"
+    digests = make_release(bucket, big_iso=3 * SIZE, a=SIZE)
     odd = "/%C3%A4%20b%2520%3F%23%22%24x.iso"
     os.rename(bucket / "a", bucket / 'ä b%20?#"$x.iso')
     (tmp_path / "secret").write_text("the secret\n")
     port = free_port()
     url = f"http://127.0.0.1:{port}/bucket/"
     words = ["--slots", "2", "--reserve-small", "0", "--origin", url, "--sign", "secure-link"]
-    words += ["--sign-file", str(tmp_path / "secret"), "--redirect"]
+    # The origin sends twice as fast.
+    words += ["--sign-file", str(tmp_path / "secret"), "--redirect", "--assumed-rate", "1MB"]
     text = FILES.format(port=port, root=tmp_path / "root", more=SIGNED)
     snippet = ("--origin", url, "--if-absent", "closed")
     with (
@@ -316,6 +315,7 @@ def test_files_of_an_origin_come_through_the_mover_or_from_there(tmp_path: Path)
         moved = answer(site, "/moved")
         assert (moved.status, moved.headers["Retry-After"]) == (503, "5")
         # A gate that is killed knows its bodies again.
+        digests |= make_release(bucket, long_iso=8 * SIZE)
         left = fetch(site, tmp_path / "left", SLOW["curl"], "/long.iso")
         wait_for(lambda: gate.figures()["moved_bodies"] == 1)
         gate.stop(signal.SIGKILL)

@@ -236,6 +236,18 @@ def test_a_lost_report_ends_by_the_socket_within_five_seconds() -> None:
     assert scene.moves.counts.unreported == 1
 
 
+def test_what_a_socket_had_at_its_end_counts_also_after_it_was_missed() -> None:
+    scene = Scene()
+    _, listener = scene.begin(1000)
+    scene.kernel.send(ONE, 400)
+    scene.wait(1)
+    del scene.kernel.sockets[ONE]
+    scene.wait(1)
+    scene.moves.destroyed(ONE, SocketState(1300, 0, True))
+    scene.wait(TUNING.gone_s + 1)
+    assert listener.ends == [(1000, True)]
+
+
 def test_a_socket_that_ends_early_leaves_an_incomplete_body() -> None:
     scene = Scene()
     _, listener = scene.begin(1000)

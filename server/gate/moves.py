@@ -330,10 +330,11 @@ class Moves:
     def destroyed(self, name: SocketName, state: SocketState) -> None:
         """A socket has ended, whatever it was for."""
         connection = self._by_name.get(name)
-        if connection is not None and connection.gone_s is None:
+        if connection is not None:
             now = self._clock.seconds()
+            # A look may have found it gone before.
             self._count(connection, state, now)
-            connection.gone_s = now
+            connection.gone_s = now if connection.gone_s is None else connection.gone_s
             for body in tuple(connection.bodies):
                 if body in self._held:
                     if _has_arrived(body, connection):
