@@ -5,7 +5,7 @@ usage: python -m bench.gate [--decisions 20000 | --waiting N | --beside N] [--po
 Clients of a thousand networks ask over kept connections for a large file, as nginx passes them on.
 Each is admitted, and its end is reported at once by a datagram. With --waiting that many clients
 wait inside their requests instead, each from an address of its own. With --beside a client makes N
-downloads of 256 MiB, and N thousand of 10 kB, from nginx alone and from both.
+downloads of 256 MiB, and twice N thousand of 10 kB, from nginx alone and from both.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _nginx(folder: Path, more: str = "") -> Iterator[tuple[list[int], int]]:
     port, log = free_port(), folder / "nginx.log"
     words = [sys.executable, "-m", "tidegate", "gate", "snippet", "nginx", "--complete"]
     words += ["--root", f"{folder}/release", "--gate", f"unix:{folder}/gate.sock"]
-    words += ["--listen", f"127.0.0.1:{port}"]
+    words += ["--listen", f"127.0.0.1:{port}", "--small-below", "10000"]
     text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     text = text.replace("worker_connections 8192", "worker_connections 32768")
     text = text.replace("worker_processes auto", "worker_processes 1")
@@ -177,9 +177,11 @@ def measure_beside(count: int, policy: str) -> str:
         folder = Path(scratch)
         gate = stack.enter_context(_gate(folder, policy, 4000, 1 << 28))
         (folder / "release" / "small.bin").write_bytes(bytes(10_000))
+        (folder / "release" / "listed.bin").write_bytes(bytes(9_999))
         server = f'server {{ listen 127.0.0.1:{alone}; root "{folder}/release"; }}'
         movers, port = stack.enter_context(_nginx(folder, server))
-        for name, times in (("big.iso", count // rounds), ("small.bin", 1000 * count // rounds)):
+        for name in ("big.iso", "small.bin", "listed.bin"):
+            times = count // rounds * (1 if name == "big.iso" else 1000)
             used = {alone: 0.0, port: 0.0}
             for one in [*used] * rounds:
                 used[one] -= sum(map(cpu_s, [gate, *movers]))

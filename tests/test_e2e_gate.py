@@ -568,6 +568,37 @@ def test_without_the_gate_files_go_on_or_clients_are_told(tmp_path: Path, if_abs
         assert settled(gate)["mover_reports_total"] + settled(gate)["mover_reports_lost_total"] == 1
 
 
+def test_small_files_are_sent_by_nginx_alone(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    odd = 'ä b%20?#"$x\\n;{}.txt'
+    make_release(release, a=10_000, README=10, readme=400_000, big_iso=400_000)
+    os.rename(release / "a", release / odd)
+    (release / ".own").write_bytes(b"own")
+    (release / "link").symlink_to(release / "README")
+    (release / "more").mkdir()
+    (release / "more" / "SUMS").write_bytes(b"sums")
+    small = ("/" + quote(odd), "/more/SUMS")
+    others = ("/README", "/readme", "/big.iso", "/link", "/more/", "/later", "/.own")
+    snippet = ("--if-absent", "closed", "--small-below", "256kB")
+    with gate_and_nginx(tmp_path, *TWO, snippet=snippet) as (gate, nginx):
+        (release / "later").write_bytes(b"later")
+        for name in (*small, *others[:-1]):
+            assert answer(nginx, name).status == 200
+        assert answer(nginx, "/.own").status == 404
+        tags = [answer(nginx, name).headers["ETag"] for name in small]
+        connection = ["curl", "-sS", "--unix-socket", gate.place.removeprefix("unix:"), "-I"]
+        told = subprocess.run(
+            [*connection, f"http://gate{small[0]}"], capture_output=True, text=True, check=True
+        ).stdout
+        assert f"etag: {tags[0]}\n" in told.lower().replace("\r", "")
+        gate.stop()
+        for name, size in zip(small, (10_000, 4), strict=True):
+            sent = answer(nginx, name)
+            assert (sent.status, len(sent.body)) == (200, size)
+        for name in others:
+            assert answer(nginx, name).status == 503, name
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_gate_that_is_restarted_finds_its_leases_again(tmp_path: Path, number: int) -> None:
     digests = make_release(tmp_path / "release", big_iso=8 * SIZE)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +28,8 @@ class SnippetTerms:
 
     `gate`, `report` are `unix:PATH` or `HOST:PORT`; `files` is where a backend has the files, for a
     mover that has none, and `origin` the URL of a store that has them. `listen` is where a complete
-    configuration listens, None for a snippet to include.
+    configuration listens, None for a snippet to include. The mover sends files below `small_below`
+    bytes by itself.
     """
 
     gate: str
@@ -36,6 +40,7 @@ class SnippetTerms:
     most_absent: int = 200
     files: str = ""
     origin: str = ""
+    small_below: int = 0
 
     def __post_init__(self) -> None:
         """Raises ProtocolError."""
@@ -120,8 +125,37 @@ def _nginx(of: SnippetTerms, report: str) -> dict[str, str]:
         }
         moved = _fill(_part("nginx", "origin"), origin)
         upstream = _fill(_part("nginx", "upstream"), {"originplace": place})
-    http = _fill(_part("nginx", "http"), {"gate": of.gate, "upstream": upstream})
-    return {"gate": of.gate, "report": report, "http": http, "moved": moved, "upstream": upstream}
+    small, entry = "", "location / {\n"
+    if of.small_below:
+        names = "".join(f'"{name}" $uri;\n' for name in _small_names(of.root, of.small_below))
+        small = _fill(_part("nginx", "small"), {"below": str(of.small_below), "names": names})
+        entry = _fill(_part("nginx", "entry"), {"root": str(of.root)})
+    values = {"gate": of.gate, "upstream": upstream, "small": small}
+    http = _fill(_part("nginx", "http"), values)
+    return {**values, "report": report, "http": http, "moved": moved, "entry": entry}
+
+
+def _small_names(root: Path, below: int) -> list[str]:
+    """The small files of a release as nginx has them between quotes; none that is hidden or linked.
+
+    nginx compares without regard to case: of two names that differ by it alone, none.
+    """
+    found: dict[bytes, list[bytes]] = {}
+    for place, folders, names in os.walk(os.fsencode(root)):
+        folders[:] = [name for name in folders if not name.startswith(b".")]
+        for path in (os.path.join(place, name) for name in names):
+            found.setdefault(path.lower(), []).append(path)
+    texts = []
+    for path, *others in found.values():
+        with contextlib.suppress(FileNotFoundError):
+            status = os.lstat(path)
+            is_small = stat.S_ISREG(status.st_mode) and status.st_size < below
+            if is_small and not others and not os.path.basename(path).startswith(b"."):
+                text = path.decode("utf-8", "replace").removeprefix(str(root).rstrip("/"))
+                # A name that is no text in one line passes the gate.
+                if text.isprintable() and "\ufffd" not in text:
+                    texts.append(text.replace("\\", r"\\").replace('"', r"\""))
+    return sorted(texts)
 
 
 def _caddy(of: SnippetTerms, report: str) -> dict[str, str]:
@@ -236,6 +270,10 @@ def snippet(mover: str, of: SnippetTerms, part: str = "") -> str:
         raise ProtocolError(f"{mover} has no part {part}: leave --part out")
     if not part and not known.has_files and not of.files:
         raise ProtocolError(f"{mover} has no files: give --files HOST:PORT, which serves them")
+    if of.small_below and (mover != "nginx" or of.origin):
+        raise ProtocolError(
+            "only nginx sends small files without the gate, of a folder: no --small-below"
+        )
     if of.origin and mover not in FETCHING:
         does = " and ".join(sorted(FETCHING))
         raise ProtocolError(f"{mover} sends no files of an origin: {does} does")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ....protocol.errors import ProtocolError
-from ....protocol.units import parse_duration
+from ....protocol.units import parse_duration, parse_size
 from ...gate.settings import NO_FILES, origin_url
 from ...gate.snippets import CONFIGURED, IfAbsent, SnippetTerms
 from ...gate.snippets import snippet as snippet_of
@@ -122,6 +122,11 @@ gate.add_command(_run)
     show_default=True,
     help="How many connections get files without the gate (nginx, haproxy, envoy).",
 )
+@click.option(
+    "--small-below",
+    default="0",
+    help="nginx sends files below this size by itself, as they are in DIR now.",
+)
 def snippet(
     mover: str,
     root: Path | None,
@@ -134,9 +139,12 @@ def snippet(
     listen: str | None,
     if_absent: IfAbsent,
     absent_connections: int,
+    small_below: str,
 ) -> None:
     """Print what MOVER is configured with."""
-    if address is None or (part != "http" and root is None and not files and not origin):
+    if address is None or (
+        (part != "http" or small_below != "0") and not (root or files or origin)
+    ):
         raise click.UsageError("Give --root DIR or --origin URL, and --gate ADDRESS.")
     if complete != (listen is not None):
         raise click.UsageError("--complete and --listen HOST:PORT belong together.")
@@ -144,6 +152,7 @@ def snippet(
         of = SnippetTerms(
             *(address, root or Path("/"), report or "", listen),
             *(if_absent, absent_connections, files, origin_url(origin) if origin else ""),
+            parse_size(small_below),
         )
         click.echo(snippet_of(mover, of, part or ""), nl=False)
     except (ProtocolError, ValueError) as fault:
