@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -65,17 +65,16 @@ class Rich(Quiet):
 def draw(download: Download) -> RenderableType:
     """The whole view as it stands now."""
     now = download.network.now()
-    table = Table.grid(padding=(0, 2))
+    mirrors, view = Table.grid(padding=(0, 2)), Table.grid()
     for mirror in download.state.mirrors:
-        table.add_row(*_row(download, mirror, now))
-    if download.segments is None:
-        return table
-    now_stands = download.progress()
-    line = Text(progress_line(now_stands))
-    if now_stands.size_bytes is None:
-        return Group(table, line)
-    bar = ProgressBar(max(1, now_stands.size_bytes), now_stands.done_bytes, width=60)
-    return Group(table, bar, line)
+        mirrors.add_row(*_row(download, mirror, now))
+    view.add_row(mirrors)
+    if download.segments is not None:
+        stands = download.progress()
+        if stands.size_bytes:
+            view.add_row(ProgressBar(stands.size_bytes, stands.done_bytes, width=60))
+        view.add_row(Text(progress_line(stands)))
+    return view
 
 
 def _row(download: Download, mirror: Mirror, now: float) -> tuple[Text, Text, Text]:
