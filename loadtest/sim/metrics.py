@@ -20,17 +20,12 @@ MEANING: Mapping[str, str] = {
     "p95_session_s": "95th percentile of session time, s",
     "p99_session_s": "99th percentile of session time, s",
     "mean_slowdown": "mean of session time / session time alone on the server",
-    "max_slowdown": "largest such ratio",
-    "jain": "Jain's fairness index of 1 / slowdown (1: all alike)",
     "wait_small_s": "mean wait for the first byte of a small file, s",
     "wait_small_p95_s": "its 95th percentile, s",
     "wait_large_s": "mean wait for the first byte of a large file, s",
     "wait_large_p95_s": "its 95th percentile, s",
     "small_p99_s": "99th percentile of the time from asking for a small file to having it, s",
-    "large_p99_s": "99th percentile of the time from asking for a large file to having it, s",
     "attempts": "requests per download",
-    "attempts_total": "requests in all",
-    "wasted_polls": "requests per download that were answered with later, but for the first",
     "gave_up": "fraction of the clients that left without all their files",
     "utilisation": "bytes delivered / bytes the link could carry until the last arrival was served",
     "eta_within_p90": "fraction of the clients that were told a time and started before its "
@@ -84,8 +79,6 @@ def measure(workload: Workload, conditions: Conditions, tally: RunRecord) -> dic
     ]
     done = sorted(time for time in times if not math.isnan(time))
     downloads = columns(tally.downloads, DOWNLOAD_FIELDS)
-    attempts = downloads["attempts"]
-    speed = [1.0 / one for one in slowdown]
     span = max(tally.ended_s, 1e-9)
     figures = {
         "mean_session_s": mean(done),
@@ -93,13 +86,7 @@ def measure(workload: Workload, conditions: Conditions, tally: RunRecord) -> dic
         "p95_session_s": quantile(done, 0.95),
         "p99_session_s": quantile(done, 0.99),
         "mean_slowdown": mean(slowdown),
-        "max_slowdown": max(slowdown, default=math.nan),
-        "jain": math.fsum(speed) ** 2 / (len(speed) * math.fsum(one * one for one in speed))
-        if speed
-        else math.nan,
-        "attempts": mean(attempts),
-        "attempts_total": math.fsum(attempts),
-        "wasted_polls": mean([max(0.0, count - 2.0) for count in attempts]),
+        "attempts": mean(downloads["attempts"]),
         "gave_up": 1.0 - len(done) / len(times) if times else 0.0,
         "utilisation": tally.delivered_bytes / (conditions.bandwidth_bytes_s * span),
     }
@@ -109,9 +96,9 @@ def measure(workload: Workload, conditions: Conditions, tally: RunRecord) -> dic
 def _by_size(
     downloads: Mapping[str, Sequence[float]], small_below_bytes: float
 ) -> dict[str, float]:
-    """Waits and whole times of small and of large files."""
+    """Waits for small and for large files, and the whole times of small ones."""
     waits: dict[str, list[float]] = {"small": [], "large": []}
-    taken: dict[str, list[float]] = {"small": [], "large": []}
+    taken: list[float] = []
     for size_bytes, asked_s, first_byte_s, ended_s, gave_up in zip(
         downloads["size_bytes"],
         downloads["asked_s"],
@@ -123,13 +110,12 @@ def _by_size(
         kind = "small" if size_bytes < small_below_bytes else "large"
         if not math.isnan(first_byte_s):
             waits[kind].append(first_byte_s - asked_s)
-        if gave_up == 0.0:
-            taken[kind].append(ended_s - asked_s)
-    figures = {}
+        if gave_up == 0.0 and kind == "small":
+            taken.append(ended_s - asked_s)
+    figures = {"small_p99_s": quantile(sorted(taken), 0.99)}
     for kind in ("small", "large"):
         figures[f"wait_{kind}_s"] = mean(waits[kind])
         figures[f"wait_{kind}_p95_s"] = quantile(sorted(waits[kind]), 0.95)
-        figures[f"{kind}_p99_s"] = quantile(sorted(taken[kind]), 0.99)
     return figures
 
 

@@ -22,10 +22,8 @@ _COLUMNS = (
     ("wait_small_s", "wait small", "{:.1f}"),
     ("wait_large_s", "wait large", "{:.1f}"),
     ("mean_slowdown", "slowdown", "{:.1f}"),
-    ("jain", "Jain", "{:.2f}"),
     ("net_faster", "net faster", "{:+.0%}"),
     ("attempts", "attempts", "{:.2f}"),
-    ("wasted_polls", "wasted", "{:.2f}"),
     ("gave_up", "gave up", "{:.1%}"),
     ("eta_within_p90", "ETA<p90", "{:.0%}"),
     ("eta_median_error", "ETA err", "{:.0%}"),
@@ -38,9 +36,7 @@ LEGEND = """\
 mean, p50 …   from a client's arrival to its last byte, seconds
 /HTTP /bound  the mean, divided by that of plain HTTP, and by what no policy can be below
 slowdown      session time divided by what it is alone on the server, mean
-Jain          fairness of these, 1: all alike
 net faster    clients that are sooner done than under plain HTTP, less those that are later
-wasted        requests of a download that were told "later", but for the first
 ETA<p90, err  started within the told 90 % bound; how wrong the told time was, median
 end<p90, err  the same of the last byte"""
 
