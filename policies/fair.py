@@ -11,8 +11,8 @@ So no client is done later than without admission, as far as speeds are known. A
 without slack the shortest goes first: the earliest end would leave the slowest, which cannot catch
 up, to the last.
 
-Downloads of networks beyond their shares (`policies.network_order`) count as longer ones, and have
-no guard meanwhile.
+Downloads of networks beyond their shares (`policies.network_order`) count as longer ones, and the
+short ones have no guard meanwhile.
 
 A newcomer runs for a moment first (a probe), which shows its speed and gives it its first bytes.
 Other clients wait until the link has use for them, with the same guard (`policies.overdue`), and
@@ -183,7 +183,7 @@ class FairPolicy(Policy):
             if handicap is None:
                 handicap = handicaps[lease.network] = self.admission.handicap(lease.network)
             left, speed = lease.rank_bytes, lease.speed_bytes_s
-            key = handicap.counted(left, lease.started_bytes) / lease.weight
+            key = handicap.counted(left) / lease.weight
             if lease.mark == math.inf:
                 lease.mark = self._enter(lease.client, left, speed)
             lease.yields = handicap.behind_bytes > 0.0

@@ -4,10 +4,10 @@ Shortest first favours short downloads, so an attacker who fetches short files a
 always be first. A network of strangers may take `burst_medians` median downloads at once, and
 `shares` shares of what the line carries from then on. Networks that are ahead of their shares have
 that burst together: ten addresses have no ten bursts. A network that takes more has no advantage
-from short downloads any more: each counts as `least_means` mean downloads, or as the network's
-excess where that is less. Its long downloads count as what they are, so a crowd behind one address
-loses little. All networks have a debt together (`policies.crowd_debt`), which is added to any
-download.
+from short downloads any more: each of its downloads counts as `least_means` mean ones at least, or
+as the network's excess where that is less, to its last byte. Its long downloads keep their guard,
+so a crowd behind one address loses little. All networks have a debt together
+(`policies.crowd_debt`), which is added to any download.
 """
 
 from __future__ import annotations
@@ -69,15 +69,14 @@ class DownloadSizes:
 class Handicap(NamedTuple):
     """What is counted of a network's downloads beside their own bytes."""
 
-    #: A download counts as this many bytes at least, and is *short* if it was smaller at first.
+    #: A download counts as this many bytes at least.
     least_bytes: float = 0.0
     #: These are added to it.
     behind_bytes: float = 0.0
 
-    def counted(self, left_bytes: int, started_bytes: int = 0) -> int:
-        """What the order counts of a download that lacks so much, and lacked that much at first."""
-        short = started_bytes < self.least_bytes
-        return int((max(left_bytes, self.least_bytes) if short else left_bytes) + self.behind_bytes)
+    def counted(self, left_bytes: int) -> int:
+        """What the order counts of a download that lacks so much."""
+        return int(max(left_bytes, self.least_bytes) + self.behind_bytes)
 
     def has_guard(self, started_bytes: float) -> bool:
         """Whether a download that lacked so much at first goes first once its slack is used up."""

@@ -131,11 +131,22 @@ def live_session_s(title: str = "", *sizes: int) -> float:
 @pytest.mark.parametrize("title", ["one IPv4", "one /48", "ten addresses"])
 @pytest.mark.parametrize(
     "sizes",
-    [(300_000,), (900_000,), (5_000_000,), (2_000_000_000,), (900_000, 2_000_000_000)],
+    [
+        (300_000,),
+        (900_000,),
+        (1_200_000,),
+        (5_000_000,),
+        (2_000_000_000,),
+        (900_000, 2_000_000_000),
+    ],
     ids=str,
 )
 def test_few_networks_cost_at_most_0_6_of_a_session(title: str, sizes: tuple[int, ...]) -> None:
-    """They cost +5 to +50 %. Requests for 2 GB beside short files made that +203 %."""
+    """They cost +5 to +56 %.
+
+    Requests for 2 GB beside short files made that +203 %, files just above what a download of a
+    network beyond its share counts as at least (1.2 MB here) +136 %.
+    """
     assert live_session_s(title, *sizes) <= 1.6 * live_session_s()
 
 
