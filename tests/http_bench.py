@@ -318,7 +318,7 @@ class Bench:
             ),
             access_log=options.get("access_log"),
             charge=options.get("charge", self.pacer.charge_answers if self.pacer.capped else None),
-            requests=self.pacer.requests if self.pacer.capped else None,
+            requests=self.pacer.requests,
             denylist=options.get("denylist"),
             wall=self.clock.seconds,
             shortcut=self.site,

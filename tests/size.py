@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_850, 160),
     "protocol": Size(4_790, 80),
-    "server": Size(45_850, 455),
+    "server": Size(45_330, 452),
     "client": Size(14_840, 57),
     "loadtest": Size(7_000, 60),
     "bench": Size(5_570, 106),

@@ -17,9 +17,9 @@ from tests.http_bench import Answer, Bench, Dialled
 from tests.open_files import AdmitAll
 from tidegate.server.files.request_queue import RequestQueue, levels_of
 from tidegate.server.files.transfer import Representation
-from tidegate.server.http.access_entry import AccessEntry
 from tidegate.server.http.accesslog import AccessLog
 from tidegate.server.http.denylist import BlockList
+from tidegate.server.http.log_format import AccessEntry
 from tidegate.server.http.request_shape import MOST_FIELDS, recognise
 
 BODY = bytes(range(256)) * 20
@@ -131,7 +131,7 @@ class House:
         """Records of the access log, what was charged, and what was counted."""
         self.bench.factory.access_log.flush()  # type: ignore[union-attr]
         records = [
-            (entry.record._replace(started_s=0.0), entry.client, entry.status, entry.body_bytes)
+            entry._replace(started_s=0.0, ended_s=0.0, duration_s=0.0)
             for entry in self.lines.entries
         ]
         requests = self.requests
@@ -311,7 +311,7 @@ def test_only_a_trusted_proxy_says_who_its_client_is(tmp_path: Path, trusted: bo
     assert set(house.requests.charged) == {client}
     house.books()
     entries = [entry for entry in house.lines.entries if entry.client != "203.0.113.9"]
-    assert {(entry.client, entry.record.is_tls) for entry in entries} == {(client, trusted)}
+    assert {(entry.client, entry.is_tls) for entry in entries} == {(client, trusted)}
 
 
 def test_a_blocked_client_gains_nothing_by_a_proxy(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from twisted.logger import capturedLogs
 from tests.http_bench import Bench, Dialled
 from tests.running import wait_for
 from tidegate.server.http import log_outlets
-from tidegate.server.http.access_entry import AccessEntry, AccessRecord
 from tidegate.server.http.accesslog import AccessLog
-from tidegate.server.http.log_format import parse_format
+from tidegate.server.http.log_format import AccessEntry, parse_format
 from tidegate.server.http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 
 WHEN_S = 1_795_336_607.25
@@ -39,7 +38,7 @@ def _hang_up() -> Generator[None, None, None]:
 
 def entry(client: str = "192.0.2.7", ended_s: float = WHEN_S, **said: bytes) -> AccessEntry:
     fields = {"agent": b"curl/8", "referrer": b"", "range": b"", "target": b"/a%0a?b", **said}
-    record = AccessRecord(
+    return AccessEntry(
         client,
         b"GET",
         fields["target"],
@@ -49,8 +48,14 @@ def entry(client: str = "192.0.2.7", ended_s: float = WHEN_S, **said: bytes) -> 
         fields["range"],
         False,
         0.0,
+        ended_s,
+        1.5,
+        200,
+        42,
+        True,
+        60.25,
+        "gold",
     )
-    return AccessEntry(record, client, ended_s, 1.5, 200, 42, True, 60.25, "gold")
 
 
 class Lines:

@@ -42,11 +42,11 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> dict[str, defer.Deferred[Any]]:
     """Files that a thread is hashing: fire the Deferred to end one."""
     running: dict[str, defer.Deferred[Any]] = {}
 
-    def start(reactor: Any, pool: Any, work: Any, file: OpenFile, stopped: Any) -> Any:
+    def start(service: DigestService, work: Any) -> Any:
+        (file,) = work.args
         return running.setdefault(file.rep.path.decode(), defer.Deferred())
 
-    monkeypatch.setattr(module, "in_pool", start)
-    monkeypatch.setattr(module, "disk_pool", lambda most, name: None)
+    monkeypatch.setattr(DigestService, "behind_others", start)
     return running
 
 
@@ -118,17 +118,19 @@ def test_hashing_ends_when_the_server_does(tmp_path: Path) -> None:
         digest_file(file, iter([False, False, True]).__next__)
 
 
-def test_hashing_leaves_the_processor_to_others(tmp_path: Path) -> None:
-    file = opened(tmp_path, small=1000)["small"]
+def test_hashing_leaves_the_processor_to_others() -> None:
+    done = threading.Event()
     niceness: list[int] = []
+    clock: Any = Clock()
+    clock.callFromThread = lambda *call: done.set()
+    catalog = DigestService(clock, MemoryDigestCache(), threads=1)
 
-    def work() -> None:
-        module._digest_behind_others(file, lambda: False)
+    def work(stopped: object) -> None:
         niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    catalog.behind_others(work)
+    assert done.wait(10.0)
+    catalog.stop()
     assert niceness[0] > os.getpriority(os.PRIO_PROCESS, 0)
 
 

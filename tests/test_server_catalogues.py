@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from tests.installed import PYTHON, ROOT
 from tidegate.protocol.units import split_duration
-from tidegate.server.http.catalogues import FOLDER
-from tidegate.server.http.phrases import LANGUAGES, Phrases
+from tidegate.server.http.phrases import FOLDER, LANGUAGES, Phrases
 
 DAY_S = 86_400
 NO_BREAK = "\N{NO-BREAK SPACE}"

@@ -28,7 +28,7 @@ from tidegate.server.files.transfer import Representation
 from tidegate.server.http.denylist import BlockList
 from tidegate.server.http.front import tcp_socket
 from tidegate.server.http.limits import HttpLimits
-from tidegate.server.http.ready import CLOSES, STAYS, Plainly, Ready
+from tidegate.server.http.ready import CLOSES, STAYS, Ready, Subject
 from tidegate.server.http.request import Request
 
 BODY = bytes(range(256)) * 20
@@ -741,7 +741,7 @@ def test_who_looks_whether_the_port_is_open_leaves_nothing_behind(bench: Bench) 
 def test_a_hot_answer_has_the_fields_of_the_connection_that_asks(tmp_path: Path) -> None:
     """One answer is given to plain and to encrypted connections, whose fields differ."""
     turns = Bench(tmp_path).factory.turns
-    ready = Ready(200, b"Content-Length: 2\r\n", b"ok", Plainly(lambda: True))
+    ready = Ready(200, b"Content-Length: 2\r\n", b"ok", Subject())
     for _ in range(40):
         for line in (b"Date: d\r\n", b"Date: d\r\nStrict-Transport-Security: x\r\n"):
             for ending in (STAYS, CLOSES):
@@ -752,7 +752,7 @@ def test_a_hot_answer_has_the_fields_of_the_connection_that_asks(tmp_path: Path)
 
 
 def test_books_are_closed_each_second_and_at_the_end(tmp_path: Path) -> None:
-    class Counted(Plainly):
+    class Counted(Subject):
         __slots__ = ("times",)
 
         def used(self, times: int) -> None:
@@ -760,7 +760,7 @@ def test_books_are_closed_each_second_and_at_the_end(tmp_path: Path) -> None:
 
     sent: list[int] = []
     bench = Bench(tmp_path, charge=sent.append)
-    subject = Counted(lambda: True)
+    subject = Counted()
     ready = Ready(200, b"", b"ok", subject)
     turns = bench.factory.turns
     for _ in range(100):

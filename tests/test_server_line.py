@@ -85,12 +85,12 @@ def test_answers_are_counted_once_and_not_with_bodies_of_senders() -> None:
     ways[1].queued = 0
     assert answers.flying_bytes(0.0, wanted=True) == 498 * 1_000
     body = Body(70_000)
-    answers.add_body(ways[2], body)
+    answers.add_body(ways[2], body.flying_bytes)
     assert answers.flying_bytes(0.0, wanted=True) == 497 * 1_000 + 70_000
     body.flying = 0
     assert answers.flying_bytes(0.0, wanted=True) == 497 * 1_000
     assert answers.flying_bytes(0.0, wanted=False) == 497 * 1_000
-    answers.add_body(ways[3], Body(5))
+    answers.add_body(ways[3], Body(5).flying_bytes)
     assert answers.flying_bytes(0.0, wanted=True) == 0
 
 

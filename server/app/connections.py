@@ -11,7 +11,7 @@ from ..files.site import Site
 from ..http.accesslog import AccessLog
 from ..http.clock import Reactor
 from ..http.denylist import BlockList
-from ..http.factory import AddressCounts, HttpFactory
+from ..http.factory import AddressCounts, HttpFactory, OwnCounts
 from ..http.front import Front
 from ..http.limits import HttpLimits
 from ..http.log_format import parse_format
@@ -123,7 +123,7 @@ def build_connections(
         charge=pacer.charge_answers,
         requests=pacer.requests,
         denylist=blocked,
-        per_address=per_address,
+        per_address=OwnCounts() if per_address is None else per_address,
         answers=answers,
         shortcut=site,
     )

@@ -15,27 +15,23 @@ def verdict(headers: Mapping[bytes, bytes], etag: EntityTag, mtime_s: int) -> in
     """200 to go on, 304 or 412, in the order of RFC 9110, 13.2.2, for GET and HEAD."""
     if _CONDITIONS.isdisjoint(headers):
         return 200
-    value = headers.get(b"if-match")
+    value, date = headers.get(b"if-match"), _date(headers, b"if-unmodified-since")
     if value is not None:
         if not strong_match(value.decode("latin-1"), etag):
             return 412
-    else:
-        value = headers.get(b"if-unmodified-since")
-        if value is not None:
-            date = parse_http_date(value.decode("latin-1"))
-            if date is not None and mtime_s > date:
-                return 412
-    value = headers.get(b"if-none-match")
+    elif date is not None and mtime_s > date:
+        return 412
+    value, date = headers.get(b"if-none-match"), _date(headers, b"if-modified-since")
     if value is not None:
-        if weak_match(value.decode("latin-1"), etag):
-            return 304
+        unchanged = weak_match(value.decode("latin-1"), etag)
     else:
-        value = headers.get(b"if-modified-since")
-        if value is not None:
-            date = parse_http_date(value.decode("latin-1"))
-            if date is not None and mtime_s <= date:
-                return 304
-    return 200
+        unchanged = date is not None and mtime_s <= date
+    return 304 if unchanged else 200
+
+
+def _date(headers: Mapping[bytes, bytes], name: bytes) -> int | None:
+    value = headers.get(name)
+    return None if value is None else parse_http_date(value.decode("latin-1"))
 
 
 def range_counts(headers: Mapping[bytes, bytes], etag: EntityTag, mtime_s: int, now: float) -> bool:

@@ -92,18 +92,18 @@ def _hash(
         os.close(fd)
 
 
+@dataclass(eq=False)
 class DigestWarmup:
-    """Walks `tree` and has every file digested, piece by piece, behind all other wishes.
+    """Walks a tree and has every file digested, piece by piece, behind all other wishes.
 
     `start` may be called again at any time (for instance on SIGHUP); a walk that runs goes on.
     """
 
-    def __init__(self, reactor: Clock, tree: Tree, catalog: DigestService) -> None:
-        self._reactor = reactor
-        self._tree = tree
-        self._catalog = catalog
-        self._stopped = False
-        self.running = False
+    _reactor: Clock
+    _tree: Tree
+    _catalog: DigestService
+    _stopped: bool = False
+    running: bool = False
 
     def start(self) -> None:
         """Begin, unless a walk runs already."""
@@ -116,9 +116,6 @@ class DigestWarmup:
         """End the walk after the file at hand."""
         self._stopped = True
 
-    def _has_to_end(self) -> bool:
-        return self._stopped
-
     def _ended(self, result: Any) -> None:
         self.running = False
         if isinstance(result, Failure):
@@ -130,7 +127,7 @@ class DigestWarmup:
         waiting: list[list[bytes]] = [[]]
         # Links may lead round in circles: every directory is entered once.
         entered: set[tuple[int, int]] = set()
-        while waiting and not self._has_to_end():
+        while waiting and not self._stopped:
             parts = waiting.pop()
             try:
                 folder = self._tree.folder(parts)
@@ -153,7 +150,7 @@ class DigestWarmup:
             return _look(folder, self._catalog.known, lambda: stopped() or self._stopped)
 
         last = False
-        while not last and not self._has_to_end():
+        while not last and not self._stopped:
             try:
                 piece = await self._catalog.behind_others(look)
             except Stopped:
@@ -168,7 +165,7 @@ class DigestWarmup:
 
     async def _ask(self, parts: list[bytes], waiting: list[list[bytes]]) -> None:
         """A long file, or a link to something in the tree."""
-        if self._has_to_end():
+        if self._stopped:
             return
         try:
             await self._catalog.want(self._tree.open(parts), hits=0)

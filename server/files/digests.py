@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from twisted.internet import defer
@@ -24,7 +25,7 @@ from twisted.python.threadpool import ThreadPool
 from ...protocol.manifest import FileDigests, piece_length_for
 from ..http.clock import Threads, Waiters, in_pool
 from .disk import disk_pool, let_go
-from .openfile import OpenFile
+from .openfile import OpenFile, Unreadable
 from .transfer import FileKey, Representation
 
 T = TypeVar("T")
@@ -116,11 +117,6 @@ def _stand_behind_others() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), behind)
 
 
-def _digest_behind_others(file: OpenFile, stopped: Callable[[], bool]) -> FileDigests:
-    _stand_behind_others()
-    return digest_file(file, stopped)
-
-
 @dataclass(slots=True)
 class _DigestWish:
     file: OpenFile
@@ -190,36 +186,28 @@ class DigestService:
         self._next()
         return result
 
-    def at_once(self, file: OpenFile) -> FileDigests | None:
-        """The digest now, for a file small enough to be hashed between two requests."""
-        key = file.rep.key
-        known = self._known.get(key)
-        # Files up to this size are hashed at once, on the reactor, when a client wants the
-        # digest.
-        if known is None and file.rep.size_bytes <= 256 * 1024:
-            try:
-                known = digest_file(file)
-            except (FileChanged, OSError):
-                return None
-            self._learn(key, known)
-            if key.size_bytes > NOT_KEPT_BYTES:
-                self._cache.keep(key, known)
-        return known
-
-    def if_cheap(self, file: OpenFile) -> FileDigests | None:
-        """The same of a file whose digest is not known.
+    def at_once(self, file: OpenFile, *, wanted: bool) -> FileDigests | None:
+        """The digest now, as far as that is cheap; `wanted`: a client asks for it.
 
         None where a thread costs less, a disk would have to be waited for, or the file changed.
         """
-        if file.rep.size_bytes > TINY_BYTES:
-            return None
-        try:
-            data = file.read_whole()
-        except OSError:
-            return None
-        digests = None if data is None else digest_piece(data)
+        key = file.rep.key
+        digests = self._known.get(key)
         if digests is not None:
-            self._learn(file.rep.key, digests)
+            return digests
+        try:
+            if key.size_bytes <= TINY_BYTES:
+                data = file.read_pieces_at_hand([(0, key.size_bytes)])
+                digests = None if data is None else digest_piece(data)
+            # Up to this size it is hashed between two requests.
+            if digests is None and wanted and key.size_bytes <= 256 * 1024:
+                digests = digest_file(file)
+        except (FileChanged, OSError, Unreadable):
+            return None
+        if digests is not None:
+            self._learn(key, digests)
+            if key.size_bytes > NOT_KEPT_BYTES:
+                self._cache.keep(key, digests)
         return digests
 
     def behind_others(self, work: Callable[[Callable[[], bool]], T]) -> defer.Deferred[T]:
@@ -236,7 +224,9 @@ class DigestService:
             _stand_behind_others()
             return work(self._has_stopped)
 
-        return in_pool(self._reactor, self._running(), in_thread)
+        if self._pool is None:
+            self._pool = disk_pool(self._threads, "digests")
+        return in_pool(self._reactor, self._pool, in_thread)
 
     def learn(self, found: Iterable[tuple[FileKey, FileDigests]]) -> None:
         """Take up what was computed elsewhere, of files that are not kept in the store."""
@@ -285,18 +275,8 @@ class DigestService:
             self._done(key, digests)
             return None
         file = self._active[key].file
-        if self._threads == 0:
-            work = defer.execute(digest_file, file, self._has_stopped)
-        else:
-            work = in_pool(
-                self._reactor, self._running(), _digest_behind_others, file, self._has_stopped
-            )
+        work = self.behind_others(partial(digest_file, file))
         return work.addCallback(self._computed, key)
-
-    def _running(self) -> ThreadPool:
-        if self._pool is None:
-            self._pool = disk_pool(self._threads, "digests")
-        return self._pool
 
     def _has_stopped(self) -> bool:
         return self._stopped

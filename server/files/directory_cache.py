@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..http.clock import Clock
 from .paths import url_of
@@ -33,19 +33,19 @@ class _Look:
     coming: list[Coming]
 
 
+@dataclass
 class DirectoryCache:
-    """Reads directories of `tree` as all visitors may see them, without hidden or secret files.
+    """Reads directories of a tree as all visitors may see them, without hidden or secret files.
 
-    `clock` measures what reading costs. `changes` counts what was found to be out of date.
+    `_clock` measures what reading costs. `changes` counts what was found to be out of date.
     """
 
-    def __init__(self, tree: Tree, visibility: Visibility, clock: Clock) -> None:
-        self._tree = tree
-        self._visibility = visibility
-        self._clock = clock
-        self._kept: dict[bytes, _Look] = {}
-        self._entries_kept = 0
-        self.changes = 0
+    _tree: Tree
+    _visibility: Visibility
+    _clock: Clock
+    _kept: dict[bytes, _Look] = field(default_factory=dict)
+    _entries_kept: int = 0
+    changes: int = 0
 
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """Directories and files by name. The caller changes nothing in it. Raises NotHere."""
@@ -55,12 +55,11 @@ class DirectoryCache:
         """What is hidden here as yet, and may be registered for. Raises NotHere."""
         return self._look(parts).coming
 
-    def is_current(self, parts: list[bytes]) -> bool:
+    def is_current(self, path: bytes) -> bool:
         """Whether no name has come, gone or been replaced in a directory since it was read.
 
         True also where that is not known, and of one that is dear to read.
         """
-        path = b"/".join(parts)
         kept = self._kept.get(path)
         # A directory that takes longer to read, in seconds, is not read again before its time.
         if kept is None or kept.cost_s > 0.05 or kept.stamp == self._stamp(path):
@@ -92,7 +91,7 @@ class DirectoryCache:
         now = self._clock.seconds()
         path = b"/".join(parts)
         kept = self._kept.get(path)
-        if kept is not None and now < kept.until_s and self.is_current(parts):
+        if kept is not None and now < kept.until_s and self.is_current(path):
             return kept
         stamp = self._stamp(path)
         entries, coming = self._read(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...protocol.headers import (
     format_http_date,
@@ -23,25 +23,19 @@ from .transfer import HasTorrent, Representation
 _OF_METALINK = format_link("", rel="describedby", type="application/metalink4+xml")[2:]
 
 
+@dataclass
 class RepresentationHeaders:
     """Fields for files. `mirrors` hold the whole tree: their URLs are bases and end in a slash.
 
     `elsewhere` tells more places that have a file now, by its URL path.
     """
 
-    def __init__(
-        self,
-        catalog: DigestService,
-        mirrors: Sequence[Source],
-        elsewhere: Callable[[str], Sequence[Source]],
-        has_torrent: HasTorrent,
-    ) -> None:
-        self._catalog = catalog
-        self.mirrors: tuple[Source, ...] = tuple(mirrors)
-        self._elsewhere = elsewhere
-        self._has_torrent = has_torrent
-        #: Counts the times that what is said of files has changed as a whole.
-        self.version = 0
+    _catalog: DigestService
+    mirrors: tuple[Source, ...]
+    _elsewhere: Callable[[str], Sequence[Source]]
+    _has_torrent: HasTorrent
+    #: Counts the times that what is said of files has changed as a whole.
+    version: int = 0
 
     def forget(self) -> None:
         """What is said of files has changed as a whole."""
@@ -95,12 +89,9 @@ class RepresentationHeaders:
 
     def digests(self, request: Request, file: OpenFile) -> FileDigests | None:
         """What is known of the digest; computed now when it is wanted or cheap."""
-        known = self._catalog.known(file.rep.key) or self._catalog.if_cheap(file)
-        if known is not None:
-            return known
-        want = request.headers.get(b"want-repr-digest")
-        if want is not None and parse_want_digest(want.decode("latin-1")).get("sha-256", 0) > 0:
-            known = self._catalog.at_once(file)
+        want = request.headers.get(b"want-repr-digest", b"").decode("latin-1")
+        wanted = parse_want_digest(want).get("sha-256", 0) > 0
+        known = self._catalog.at_once(file, wanted=wanted)
         if known is None:
             self._catalog.ask(file)
         return known

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs, quote_from_bytes, urlencode
@@ -29,7 +29,6 @@ from .readme import MOST_README_BYTES, READMES, render_readme
 from .transfer import HasTorrent, Visibility, kept_from_all
 from .tree import DirectoryEntry, IsDirectory, NotHere, Overloaded, Tree
 
-#: What the heading calls the root.
 _SORTS = ("name", "size", "date")
 #: Names that go with others rather than being what a person came for.
 _COMPANIONS = (*COMPANIONS, "sha256sums", "sha512sums", "md5sums")
@@ -93,12 +92,12 @@ class ListingView:
         return "?" + urlencode({name: value for name, value in fields.items() if value != ""})
 
 
+@dataclass
 class _Searches:
     """What searching may cost: a twentieth of the time, and a burst."""
 
-    def __init__(self) -> None:
-        self._credit_s = _BURST_S
-        self._at_s = 0.0
+    _credit_s: float = _BURST_S
+    _at_s: float = 0.0
 
     def may(self, now: float) -> bool:
         """Whether there is time for one."""
@@ -111,36 +110,26 @@ class _Searches:
         self._credit_s -= cost_s
 
 
+@dataclass
 class Listings:
     """Answers for directories.
 
-    `clock` measures what rendering costs. `greet` gives the fields that a browser gets with its
+    `_clock` measures what rendering costs. `_greet` gives the fields that a browser gets with its
     first page.
     """
 
-    def __init__(
-        self,
-        tree: Tree,
-        catalog: DigestService,
-        folders: DirectoryCache,
-        visibility: Visibility,
-        pages: Pages,
-        clock: Clock,
-        greet: Callable[[Request], Sequence[Header]],
-        has_torrent: HasTorrent,
-    ) -> None:
-        self._tree = tree
-        self._catalog = catalog
-        self._folders = folders
-        self._visibility = visibility
-        self._pages = pages
-        self._clock = clock
-        self._greet = greet
-        self._has_torrent = has_torrent
-        self._kept: dict[tuple[object, ...], tuple[float, bytes, bytes]] = {}
-        #: `DirectoryCache.changes` when these were rendered.
-        self._changes = 0
-        self._searches = _Searches()
+    _tree: Tree
+    _catalog: DigestService
+    _folders: DirectoryCache
+    _visibility: Visibility
+    _pages: Pages
+    _clock: Clock
+    _greet: Callable[[Request], Sequence[Header]]
+    _has_torrent: HasTorrent
+    _kept: dict[tuple[object, ...], tuple[float, bytes, bytes]] = field(default_factory=dict)
+    #: `DirectoryCache.changes` when these were rendered.
+    _changes: int = 0
+    _searches: _Searches = field(default_factory=_Searches)
 
     def index_of(self, request: Request, parts: list[bytes]) -> OpenFile | None:
         """The `index.html` that answers for this directory; None where a listing does."""
@@ -160,9 +149,10 @@ class Listings:
         key = (form, look, *parts)
         now = self._clock.seconds()
         kept = self._kept.get(key)
-        changed = not self._folders.is_current(parts) or self._folders.changes != self._changes
+        folders = self._folders
+        changed = not folders.is_current(b"/".join(parts)) or folders.changes != self._changes
         if changed:
-            self._changes = self._folders.changes
+            self._changes = folders.changes
             self._kept.clear()
         if kept is None or kept[0] <= now or changed:
             if look.text and not self._searches.may(now):

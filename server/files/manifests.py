@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import html
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.internet import defer
@@ -28,7 +28,7 @@ from ...protocol.manifest import (
 )
 from ..http.answers import Header
 from ..http.clock import Clock, Waiters, cancel
-from ..http.ready import Plainly, Ready, ready_of
+from ..http.ready import Ready, Subject, ready_of
 from ..http.request import Request
 from .conditions import verdict
 from .digests import DigestService, FileChanged
@@ -50,14 +50,25 @@ _Digested = list[tuple[bytes, FileDigests]]
 _Maker = Callable[[list[bytes], _Digested], tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class _KeptBody:
+@dataclass(frozen=True, slots=True, eq=False)
+class _KeptBody(Subject):
     """A body that was dear to make, and `DirectoryCache.changes` of what it was made from."""
 
+    owner: GeneratedFiles
+    key: tuple[_Maker, bytes]
     until_s: float
     changes: int
     content_type: bytes
     body: bytes
+
+    def is_watched(self) -> bool:
+        return self.owner.tree.watch.watches(self.key[1])
+
+    def current(self) -> bool:
+        return self.owner.is_current(self)
+
+    def admit(self) -> bool:
+        return self.owner.is_shown(self.key[1])
 
 
 def _at_origin(body: bytes, request: Request) -> bytes:
@@ -73,29 +84,24 @@ def _described_by(folder: list[bytes], name: bytes) -> list[bytes]:
     return folder
 
 
+@dataclass(eq=False)
 class GeneratedFiles:
     """Answers for generated files."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        catalog: DigestService,
-        folders: DirectoryCache,
-        visibility: Visibility,
-        fields: RepresentationHeaders,
-        reactor: Clock,
-    ) -> None:
-        self._tree = tree
-        self._catalog = catalog
-        self._folders = folders
-        self._visibility = visibility
-        self._fields = fields
-        self._reactor = reactor
-        self._kept: dict[tuple[_Maker, bytes], _KeptBody] = {}
-        #: `SHA256SUMS` that were made before, by the path of a request.
-        self._ready: dict[bytes, Ready] = {}
-        self.ready: Callable[[bytes], Ready | None] = self._ready.get
-        self._running: dict[bytes, Waiters[tuple[int, _Digested]]] = {}
+    tree: Tree
+    _catalog: DigestService
+    _folders: DirectoryCache
+    _visibility: Visibility
+    _fields: RepresentationHeaders
+    _reactor: Clock
+    _kept: dict[tuple[_Maker, bytes], _KeptBody] = field(default_factory=dict)
+    #: `SHA256SUMS` that were made before, by the path of a request.
+    _ready: dict[bytes, Ready] = field(default_factory=dict)
+    _running: dict[bytes, Waiters[tuple[int, _Digested]]] = field(default_factory=dict)
+
+    def ready(self, path: bytes) -> Ready | None:
+        """The `SHA256SUMS` under a path, if they were made before."""
+        return self._ready.get(path)
 
     def answer(self, request: Request, parts: list[bytes]) -> bool:
         """Answer when the path names a generated file of something that exists; else False."""
@@ -131,8 +137,8 @@ class GeneratedFiles:
         """Answer about all files directly in a directory; kept as long as it was dear to make."""
         key = (make, b"/".join(folder))
         kept = self._kept.get(key)
-        if kept is not None and self._is_current(folder, kept):
-            self._answer_kept(request, folder, key, kept)
+        if kept is not None and self.is_current(kept):
+            self._answer_kept(request, kept)
             return
         self._folders.entries(folder)
 
@@ -144,44 +150,32 @@ class GeneratedFiles:
                 self._kept.clear()
             # What was made is used again for so long at the least.
             until_s = began_s + max(0.02, cost_s * REUSE_FACTOR)
-            kept = self._kept[key] = _KeptBody(until_s, changes, content_type, body)
-            self._answer_kept(request, folder, key, kept)
+            kept = self._kept[key] = _KeptBody(self, key, until_s, changes, content_type, body)
+            self._answer_kept(request, kept)
 
         self._when_digested(request, folder, answer)
 
-    def _answer_kept(
-        self,
-        request: Request,
-        folder: list[bytes],
-        key: tuple[_Maker, bytes],
-        kept: _KeptBody,
-    ) -> None:
-        url_path = url_of(b"/".join(folder))
-        names, seen = {url_path, url_path.rstrip("/") + "/"}, self._visibility
-
-        def is_shown() -> bool:
-            return not any(seen.hidden(one) or seen.secret(one) for one in names)
-
-        def is_current() -> bool:
-            return self._kept.get(key) is kept and self._is_current(folder, kept)
-
-        def is_watched() -> bool:
-            return self._tree.watch.watches(key[1])
-
+    def _answer_kept(self, request: Request, kept: _KeptBody) -> None:
         fields = self._answer(request, kept.content_type, _at_origin(kept.body, request))
-        if key[0] == self._sums:
+        if kept.key[0] == self._sums:
             if len(self._ready) >= _MOST_KEPT:
                 self._ready.clear()
-            subject = Plainly(is_current, is_shown, is_watched)
-            self._ready[request.path] = ready_of(200, fields, kept.body, subject)
+            self._ready[request.path] = ready_of(200, fields, kept.body, kept)
 
-    def _is_current(self, folder: list[bytes], kept: _KeptBody) -> bool:
+    def is_current(self, kept: _KeptBody) -> bool:
         """Whether what was made names what its directory has now."""
         return (
-            self._reactor.seconds() < kept.until_s
-            and self._folders.is_current(folder)
+            self._kept.get(kept.key) is kept
+            and self._reactor.seconds() < kept.until_s
+            and self._folders.is_current(kept.key[1])
             and self._folders.changes == kept.changes
         )
+
+    def is_shown(self, folder: bytes) -> bool:
+        """Whether all visitors may see a directory."""
+        path, look = url_of(folder), self._visibility
+        names = {path, path.rstrip("/") + "/"}
+        return not any(look.hidden(one) or look.secret(one) for one in names)
 
     def _sums(self, folder: list[bytes], digested: _Digested) -> tuple[bytes, bytes]:
         body = encode_sums((name, digests.sha256) for name, digests in digested)
@@ -209,8 +203,8 @@ class GeneratedFiles:
 
     def _open(self, parts: list[bytes]) -> OpenFile:
         """The file that is described. Raises NotHere or IsDirectory."""
-        file = self._tree.open(parts)
-        if kept_there(self._visibility, file.rep.url_path, self._tree.place_of(file)):
+        file = self.tree.open(parts)
+        if kept_there(self._visibility, file.rep.url_path, self.tree.place_of(file)):
             raise NotHere
         return file
 
@@ -286,10 +280,10 @@ class GeneratedFiles:
             known = self._catalog.known(entry.key)
             if known is None:
                 try:
-                    file = self._tree.open([*folder, entry.name])
+                    file = self.tree.open([*folder, entry.name])
                 except (NotHere, IsDirectory):
                     continue
-                if kept_from_all(self._visibility, self._tree.place_of(file)):
+                if kept_from_all(self._visibility, self.tree.place_of(file)):
                     continue
                 known = await self._catalog.want(file)
             digested.append((entry.name, known))

@@ -39,7 +39,7 @@ def key_of(status: os.stat_result) -> FileKey:
 
 def local_tag(fd: int, key: FileKey) -> str:
     """A strong entity tag: the same until the file is written to, also after a restart."""
-    return _tag(f"{key.inode:x}.{key.size_bytes:x}.{key.mtime_ns:x}.{key.ctime_ns:x}".encode())
+    return _tag(key.text)
 
 
 def shared_tag(fd: int, key: FileKey) -> str:
@@ -178,15 +178,6 @@ class OpenFile:
     def at_hand(self, start: int, stop: int) -> bool:
         """Whether this part can be read without waiting for a disk, as far as can be told."""
         return at_hand(self.fd, start, stop)
-
-    def read_whole(self) -> bytes | None:
-        """The content, which was the opened one after it was read, if it waits for no disk.
-
-        None when it would wait, or the file changed. Raises OSError.
-        """
-        data = bytearray(self._size_bytes)
-        there = read_at_hand(self.fd, 0, memoryview(data)) if data else 0
-        return bytes(data) if there == len(data) and self.unchanged() else None
 
     def read_pieces_at_hand(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
         """`read_pieces` if it waits for no disk; None also when it would. Raises Unreadable."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import quote_from_bytes
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 _SAFE = "/-._~!$&'()*+,;=:@"
 #: Names of files that the server writes; see `manifests` and `server.torrent`.
@@ -51,32 +51,17 @@ def split_path(path: bytes) -> list[bytes] | None:
     """The components of a percent-encoded URL path; None for one that is never served.
 
     Encoded slashes, NUL and `..` (however it is spelled) are refused, not resolved: no honest
-    client sends them. Empty components and `.` are dropped.
+    client sends them. Empty components and `.` are dropped. What has half an escape is no request
+    target (`http.parsing`); here it stands for itself.
     """
     if path.startswith(b"/") and b"%" not in path and b"//" not in path and b"/." not in path:
         # As nearly all are: nothing of it has to be decoded or left out.
         return None if b"\0" in path else [part for part in path.split(b"/") if part]
     parts = []
     for raw in path.split(b"/"):
-        part = _unquote(raw)
-        if part is None or b"/" in part or b"\0" in part or part == b"..":
+        part = unquote_to_bytes(raw)
+        if b"/" in part or b"\0" in part or part == b"..":
             return None
         if part and part != b".":
             parts.append(part)
     return parts
-
-
-def _unquote(raw: bytes) -> bytes | None:
-    """Percent-decode once; None for a broken escape."""
-    if b"%" not in raw:
-        return raw
-    head, *rest = raw.split(b"%")
-    out = [head]
-    for piece in rest:
-        try:
-            out.append(bytes((int(piece[:2].decode("ascii"), 16),)) + piece[2:])
-        except (ValueError, UnicodeDecodeError):
-            return None
-        if len(piece) < 2 or not piece[:2].isalnum():
-            return None
-    return b"".join(out)

@@ -6,11 +6,11 @@ an entity tag, digest and ranges of its own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..http.answers import Header
+from ..http.parsing import weights_of
 from ..http.request import Request
 from .mediatypes import content_type_of
 from .openfile import OpenFile
@@ -52,18 +52,16 @@ class Chosen:
         return [kind, coding, *rest, vary]
 
 
+@dataclass
 class Precompressed:
     """Finds compressed files beside those of a tree, as far as all visitors may see them.
 
-    `codings` are those to look for, with the ends of their names.
+    `_codings` are those to look for, with the ends of their names.
     """
 
-    def __init__(
-        self, tree: Tree, visibility: Visibility, codings: Mapping[str, bytes] = CODINGS
-    ) -> None:
-        self._tree = tree
-        self._visibility = visibility
-        self._codings = codings
+    _tree: Tree
+    _visibility: Visibility
+    _codings: Mapping[str, bytes]
 
     def has_any(self, path: bytes) -> bool:
         """Whether there may be one beside the file under this relative path."""
@@ -105,25 +103,11 @@ class Precompressed:
 
 def accepted(value: bytes) -> tuple[str, ...]:
     """The codings of ours that an Accept-Encoding field prefers to plain bytes, best first."""
-    weights: dict[str, float] = {}
-    for member in value.decode("latin-1").lower().split(","):
-        name, *parameters = (part.strip() for part in member.split(";"))
-        weight = 1.0
-        for parameter in parameters:
-            key, _, text = parameter.partition("=")
-            if key.strip() == "q":
-                weight = _weight(text.strip())
-        weights["gzip" if name == "x-gzip" else name] = weight
+    weights = weights_of(value)
+    if "x-gzip" in weights:
+        weights["gzip"] = weights["x-gzip"]
     others = weights.get("*", 0.0)
     least = weights.get("identity", 0.0)
     found = {coding: weights.get(coding, others) for coding in CODINGS}
     wanted = [coding for coding, weight in found.items() if weight > 0.0 and weight >= least]
     return tuple(sorted(wanted, key=lambda coding: -found[coding]))
-
-
-def _weight(text: str) -> float:
-    """A weight (RFC 9110, 12.4.2): 0 to 1 with up to three digits. What is none refuses."""
-    head, _, digits = text.partition(".")
-    if head not in ("0", "1") or re.fullmatch("[0-9]{0,3}", digits) is None:
-        return 0.0
-    return min(1.0, float(f"{head}.{digits}0"))

@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush, heapreplace
 
 from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
-from ..http.factory import REQUEST_BYTES
+from ..http.factory import REQUEST_BYTES, Requests
 from ..http.proxies import prefixes_of
 
 #: A wide network has this part of all shares, by how its prefix ends, and two at least: a popular
@@ -29,51 +30,39 @@ _WIDE_PARTS = {"/16": 1 / 4, "/40": 1 / 16, "/32": 1 / 16}
 LONGEST_S = 20.0
 
 
-class _WaitingNetwork:
-    """The requests of one network, by address. Each address has one turn after another."""
-
-    __slots__ = ("by_address", "count")
-
-    def __init__(self) -> None:
-        self.by_address: OrderedDict[str, OrderedDict[Hashable, _Waiting]] = OrderedDict()
-        self.count = 0
-
-
+@dataclass(slots=True)
 class _Waiting:
-    """One request: when it came, and what is called once it goes or is sent away."""
+    """One request: what is called once it goes or is sent away."""
 
-    __slots__ = ("come_s", "go", "refuse")
-
-    def __init__(
-        self, come_s: float, go: Callable[[], None], refuse: Callable[[float], None]
-    ) -> None:
-        self.come_s = come_s
-        self.go = go
-        self.refuse = refuse
+    go: Callable[[], None]
+    refuse: Callable[[float], None]
 
 
-class RequestQueue:
+#: The requests of one network, by address. Each address has one turn after another.
+_Network = OrderedDict[str, OrderedDict[Hashable, _Waiting]]
+
+
+class RequestQueue(Requests):
     """Who must wait. Its owner (the pacer) sets `busy` and grants what requests may have."""
 
     def __init__(self) -> None:
-        #: Whether a request may have to wait: the line is full, or requests wait.
         self.busy = False
         #: What requests may still be given before they wait, of all networks together.
         self.granted_bytes = 0.0
         self.shares = NetworkShares(dict.fromkeys(_WIDE_PARTS, 2.0))
         #: How fast a share grows.
         self.share_bytes_s = math.inf
-        self._networks: dict[str, _WaitingNetwork] = {}
+        self._networks: dict[str, _Network] = {}
         #: Networks by their finish tag when they were last looked at. Each that waits is here.
         self._order: list[tuple[float, str]] = []
         #: The names in `_order`, some of which may have no request left.
         self._ordered: set[str] = set()
-        self._address_of: dict[Hashable, str] = {}
-        self._by_age: OrderedDict[Hashable, float] = OrderedDict()
+        #: When each came, and from which address; the oldest first.
+        self._by_age: OrderedDict[Hashable, tuple[float, str]] = OrderedDict()
 
     def __len__(self) -> int:
         """How many requests wait."""
-        return len(self._address_of)
+        return len(self._by_age)
 
     @property
     def networks(self) -> int:
@@ -81,11 +70,11 @@ class RequestQueue:
         return len(self._networks)
 
     def passes(self, address: str) -> bool:
-        """Whether a request from here need not wait."""
+        """See `Requests`."""
         if self.granted_bytes <= 0.0:
             return False
         network = self._networks.get(network_of(address))
-        if network is not None and address in network.by_address:
+        if network is not None and address in network:
             return False
         return not self.is_beyond_share(address)
 
@@ -101,7 +90,7 @@ class RequestQueue:
         self.shares.earn(earned_bytes / shares)
 
     def charge(self, address: str, count: int) -> None:
-        """Count bytes that leave to this address without the pacer."""
+        """See `Requests`."""
         self.shares.charge(levels_of(address), count)
 
     def wait(
@@ -117,20 +106,17 @@ class RequestQueue:
         name = network_of(address)
         network = self._networks.get(name)
         if network is None:
-            network = self._networks[name] = _WaitingNetwork()
+            network = self._networks[name] = OrderedDict()
             if name not in self._ordered:
                 self._ordered.add(name)
                 heappush(self._order, (self.shares.finish_tag(path), name))
-        network.by_address.setdefault(address, OrderedDict())[key] = _Waiting(now_s, go, refuse)
-        network.count += 1
-        self._address_of[key] = address
-        self._by_age[key] = now_s
+        network.setdefault(address, OrderedDict())[key] = _Waiting(go, refuse)
+        self._by_age[key] = now_s, address
 
     def forget(self, key: Hashable) -> None:
-        """This request is not there any more, if it ever waited."""
-        address = self._address_of.get(key)
-        if address is not None:
-            self._take(key, address)
+        """See `Requests`."""
+        if key in self._by_age:
+            self._take(key)
 
     def serve(self, *, within_share: bool, alone: bool = False) -> None:
         """Let requests go while something is granted: of networks within their share, or of all.
@@ -145,7 +131,7 @@ class RequestQueue:
                 heappop(order)
                 self._ordered.discard(name)
                 continue
-            address = next(iter(network.by_address))
+            address = next(iter(network))
             path = levels_of(address)
             tag = shares.finish_tag(path)
             if tag > order[0][0]:
@@ -162,19 +148,17 @@ class RequestQueue:
     def refuse_oldest(self, now_s: float) -> None:
         """Those that have waited for too long are told when to come back."""
         while self._by_age:
-            key, come_s = next(iter(self._by_age.items()))
+            key, (come_s, address) = next(iter(self._by_age.items()))
             if now_s < come_s + LONGEST_S:
                 return
-            address = self._address_of[key]
-            self._take(key, address).refuse(self._until_share_s(address))
+            self._take(key).refuse(self._until_share_s(address))
 
     def let_all_go(self) -> None:
         """There is no cap any more."""
         self.busy = False
         self.shares.clear()
         while self._by_age:
-            key = next(iter(self._by_age))
-            self._take(key, self._address_of[key]).go()
+            self._take(next(iter(self._by_age))).go()
 
     def _until_share_s(self, address: str) -> float:
         """When the network of this address will be within its share again."""
@@ -183,25 +167,24 @@ class RequestQueue:
         # is: the others may be done by then.
         return min(300.0, max(1.0, beyond / self.share_bytes_s))
 
-    def _answer(self, address: str, network: _WaitingNetwork) -> None:
-        key = next(iter(network.by_address[address]))
-        waiting = self._take(key, address)
-        if address in network.by_address:
-            network.by_address.move_to_end(address)
+    def _answer(self, address: str, network: _Network) -> None:
+        key = next(iter(network[address]))
+        waiting = self._take(key)
+        if address in network:
+            network.move_to_end(address)
         self.shares.charge(levels_of(address), REQUEST_BYTES)
         self.granted_bytes -= REQUEST_BYTES
         waiting.go()
 
-    def _take(self, key: Hashable, address: str) -> _Waiting:
-        del self._address_of[key], self._by_age[key]
+    def _take(self, key: Hashable) -> _Waiting:
+        _, address = self._by_age.pop(key)
         name = network_of(address)
         network = self._networks[name]
-        of_address = network.by_address[address]
+        of_address = network[address]
         waiting = of_address.pop(key)
         if not of_address:
-            del network.by_address[address]
-        network.count -= 1
-        if not network.count:
+            del network[address]
+        if not network:
             del self._networks[name]
         return waiting
 

@@ -17,6 +17,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -70,105 +71,68 @@ def has_lost(sock: socket.socket) -> bool:
     return bool(struct.unpack_from("I", _tcp_info(sock), 32)[0])
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class BodySender:
     """A sender is made for one request, after its header was sent.
 
     It keeps the file open by having it, and tells its listener exactly once.
     """
 
-    __slots__ = (
-        "_at_hand",
-        "_by_copy",
-        "_checked_bytes",
-        "_checking",
-        "_compared",
-        "_delivered_bytes",
-        "_disk",
-        "_end_bytes",
-        "_file",
-        "_index",
-        "_left_bytes",
-        "_listener",
-        "_open",
-        "_pacer",
-        "_pieces",
-        "_position",
-        "_request",
-        "_still",
-        "_stuck_bytes",
-        "_telling",
-        "_unsent_bytes",
-        "_unsent_goal_bytes",
-        "_waited_s",
-        "blocked",
-        "burst_at_s",
-        "pause_number",
-        "run_from_bytes",
-        "sent_at_s",
-        "sent_bytes",
-        "share",
-        "stands_in",
-        "state",
-        "state_since_s",
-        "total_bytes",
-    )
+    _request: Request
+    _file: OpenFile
+    _pieces: Sequence[Piece]
+    total_bytes: int
+    _listener: TransferListener
+    _pacer: Pacer
+    #: Says whether a file that changed has its content still; asked once at a time.
+    _still: Callable[[OpenFile], Deferred[bool]]
+    _disk: Disk
+    sent_bytes: int = field(init=False, default=0)
+    blocked: bool = field(init=False, default=False)
+    #: See `Paced`, as what follows.
+    share: Share = field(init=False)
+    state: TransferState = field(init=False, default=TransferState.HELD_UP)
+    state_since_s: float = field(init=False)
+    sent_at_s: float = field(init=False)
+    stands_in: Share | None = field(init=False, default=None)
+    pause_number: int = field(init=False, default=0)
+    burst_at_s: float = field(init=False, default=-math.inf)
+    run_from_bytes: int = field(init=False, default=0)
+    _by_copy: bool = field(init=False)
+    #: The piece to go on with, and where in it.
+    _index: int = field(init=False, default=0)
+    _position: int = field(init=False, default=0)
+    #: The part of the file that was found in the page cache, or brought there.
+    _at_hand: tuple[int, int] = field(init=False, default=(0, 0))
+    #: What TLS could not send: it must be offered the same bytes again.
+    _stuck_bytes: int = field(init=False, default=0)
+    _open: bool = field(init=False, default=False)
+    #: Waits for what it needs beside its socket.
+    _checking: bool = field(init=False, default=False)
+    #: The file was compared in this very turn.
+    _compared: bool = field(init=False, default=False)
+    #: What had arrived when it ended before its time.
+    _delivered_bytes: int | None = field(init=False, default=None)
+    #: What was under way when it ended, and its connection's `bodies_bytes` by then.
+    _left_bytes: int = field(init=False, default=0)
+    _end_bytes: int = field(init=False, default=0)
+    #: The listener hears of the end in this very turn: what was under way is so still.
+    _telling: bool = field(init=False, default=False)
+    #: What may lie unsent in the kernel, and what may once its peer has taken so much.
+    _unsent_bytes: int = field(init=False, default=_UNSENT_BYTES)
+    _unsent_goal_bytes: int = field(init=False, default=_UNSENT_BYTES)
+    #: How long it has waited for its peer since its rate was checked, up to `state_since_s`,
+    #: and what had arrived by then.
+    _waited_s: float = field(init=False, default=0.0)
+    _checked_bytes: int = field(init=False, default=0)
 
-    def __init__(
-        self,
-        request: Request,
-        file: OpenFile,
-        pieces: Sequence[Piece],
-        total_bytes: int,
-        listener: TransferListener,
-        pacer: Pacer,
-        still: Callable[[OpenFile], Deferred[bool]],
-        disk: Disk,
-    ) -> None:
-        self.sent_bytes = 0
-        self.total_bytes = total_bytes
-        self._disk = disk
-        #: The part of the file that was found in the page cache, or brought there.
-        self._at_hand = (0, 0)
-        self.blocked = False
-        self._request = request
-        connection = request.connection
+    def __post_init__(self) -> None:
+        connection = self._request.connection
         sock = connection.socket
         self._by_copy = connection.is_tls or sock is None or sock.fileno() < 0
-        #: What TLS could not send: it must be offered the same bytes again.
-        self._stuck_bytes = 0
-        self._open = False
-        #: What had arrived when it ended before its time.
-        self._delivered_bytes: int | None = None
-        #: What was under way when it ended, and its connection's `bodies_bytes` by then.
-        self._left_bytes = self._end_bytes = 0
-        #: The listener hears of the end in this very turn: what was under way is so still.
-        self._telling = False
-        #: What may lie unsent in the kernel, and what may once its peer has taken so much.
-        self._unsent_bytes = self._unsent_goal_bytes = _UNSENT_BYTES
-        self._file = file
-        self._pieces = pieces
-        self._index = 0
-        self._position = 0
-        self._listener = listener
-        self._pacer = pacer
-        #: See `Paced`.
-        self.state = TransferState.HELD_UP
-        self.stands_in: Share | None = None
-        self.pause_number = 0
-        self.burst_at_s = -math.inf
-        self.run_from_bytes = 0
-        #: Says whether a file that changed has its content still; asked once at a time.
-        self._still = still
-        self._checking = False
-        #: The file was compared in this very turn.
-        self._compared = False
-        self.share = listener.share or Share()
-        self.state_since_s = self.sent_at_s = pacer.now()
-        #: How long it has waited for its peer since its rate was checked, up to `state_since_s`,
-        #: and what had arrived by then.
-        self._waited_s = 0.0
-        self._checked_bytes = 0
-        pacer.add(self)
+        self.share = self._listener.share or Share()
+        self.state_since_s = self.sent_at_s = self._pacer.now()
+        self._pacer.add(self)
 
     # -- Transfer ---------------------------------------------------------------------------
 
@@ -414,23 +378,16 @@ class BodySender:
             return True
         if self._file.unchanged():
             return True
-        self._checking = True
-        waits = False
 
-        def compared(same: bool) -> None:
-            self._checking = False
-            if self._over:
-                return
-            if not same:
-                self.abort("the file changed while it was sent")
-            elif waits:
-                self._go_on()
+        def compare(go_on: Callable[[], None]) -> None:
+            def compared(same: bool) -> None:
+                if not same:
+                    self.abort("the file changed while it was sent")
+                go_on()
 
-        self._still(self._file).addCallback(compared)
-        waits = self._checking
-        if waits:
-            self._hold_up()
-        return not waits and not self._over
+            self._still(self._file).addCallback(compared)
+
+        return self._has_come(compare) and not self._over
 
     def _has_at_hand(self, offset: int, count: int, limit: int) -> bool:
         """Whether bytes of the file can be sent without waiting for the disk; fetches them if not.
@@ -447,20 +404,15 @@ class BodySender:
         if self._file.at_hand(offset, offset + count):
             self._at_hand = (offset, offset + count)
             return True
-        self._checking = True
-        waits = False
 
-        def fetched(_: None) -> None:
-            self._checking = False
-            self._at_hand = (offset, stop)
-            if waits:
-                self._go_on()
+        def fetch(go_on: Callable[[], None]) -> None:
+            def fetched(_: None) -> None:
+                self._at_hand = (offset, stop)
+                go_on()
 
-        self._disk.fetch(self._file, offset, stop).addCallback(fetched)
-        waits = self._checking
-        if waits:
-            self._hold_up()
-        return not waits
+            self._disk.fetch(self._file, offset, stop).addCallback(fetched)
+
+        return self._has_come(fetch)
 
     def _more_at_hand(self, stop: int, wanted: int, limit: int) -> int:
         """Where what is at hand ends: beyond `wanted` if it can, so that one call sends it all."""
@@ -472,19 +424,28 @@ class BodySender:
 
     def _may_end(self) -> bool:
         """Whether the last bytes may leave; waits until they may if not."""
-        self._checking = True
-        waits = False
+
+        def ask(go_on: Callable[[], None]) -> None:
+            if self._listener.may_end(go_on):
+                go_on()
+
+        return self._has_come(ask)
+
+    def _has_come(self, begin: Callable[[Callable[[], None]], None]) -> bool:
+        """Begin what this body needs; whether it is there already. If not, the body goes on once
+        `begin` has called what it was given. A pause goes on, too.
+        """
+        self._checking, waits = True, False
 
         def go_on() -> None:
             self._checking = False
-            if waits:
-                self._go_on()
+            if waits and self.state is TransferState.HELD_UP:
+                self._go()
 
-        if self._listener.may_end(go_on):
-            self._checking = False
-        else:
-            waits = True
-            self._hold_up()
+        begin(go_on)
+        waits = self._checking
+        if waits and self.state is not TransferState.PAUSED:
+            self._pacer.move(self, TransferState.HELD_UP)
         return not waits
 
     def _end(self, complete: bool) -> None:
@@ -502,16 +463,6 @@ class BodySender:
             self._telling = False
             if complete:
                 self._request.finish()
-
-    def _hold_up(self) -> None:
-        """It waits for the disk, a comparison or its listener; a pause goes on."""
-        if self.state is not TransferState.PAUSED:
-            self._pacer.move(self, TransferState.HELD_UP)
-
-    def _go_on(self) -> None:
-        """What it waited for is there."""
-        if self.state is TransferState.HELD_UP:
-            self._go()
 
     # -- sending ----------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ...protocol.manifest import FileDigests, Source
 from ...protocol.ranges import parse_range
 from ..http.answers import NOT_FOUND, SERVER_LINE, Header, prefers_html, problem_answer
 from ..http.clock import Reactor
-from ..http.ready import AT_ONCE, Plainly, Ready, ready_of
+from ..http.ready import AT_ONCE, Ready, Subject, ready_of
 from ..http.request import Request
 from .body_start import FileStart, OnNoLease
 from .cache import FileCache
@@ -92,7 +92,7 @@ class Site:
         self.admission = admission
         self.visibility = visibility
         self.pacer = pacer
-        self.fields = RepresentationHeaders(catalog, mirrors, elsewhere, has_torrent)
+        self.fields = RepresentationHeaders(catalog, tuple(mirrors), elsewhere, has_torrent)
         self.folders = DirectoryCache(tree, visibility, reactor)
         self._listings = Listings(
             tree, catalog, self.folders, visibility, pages, reactor, greet, has_torrent
@@ -489,8 +489,8 @@ class Site:
         self._parts.clear()
 
 
-class SiteFile:
-    """What is known of a file, and the answers about it."""
+class SiteFile(Subject):
+    """What is known of a file, and the answers about it; the subject of those without a body."""
 
     __slots__ = (
         "_fields_version",
@@ -558,21 +558,18 @@ class SiteFile:
         if unchanged:
             if self._unchanged is None:
                 fields = site.head_of(rep, self.digests, None)
-                self._unchanged = Ready(304, fields, b"", self._plainly())
+                self._unchanged = Ready(304, fields, b"", self)
             return self._unchanged
         if head is not None:
             if self._without_body is None:
                 fields = site.head_of(rep, self.digests, rep.size_bytes)
-                self._without_body = Ready(200, fields, b"", self._plainly())
+                self._without_body = Ready(200, fields, b"", self)
             return self._without_body
         if part is None:
             return self.whole
         if site.admission.has_lease(rep, address, (agent or b"").rstrip()):
             return None
         return site.part_of(self, part)
-
-    def _plainly(self) -> Plainly:
-        return Plainly(self.current, self.is_plain, self.is_watched)
 
     def part_fields(self) -> bytes:
         """What all parts of the file have in their headers."""
@@ -599,22 +596,28 @@ class SiteFile:
             self._known = site.catalog.version
         return site.fields.version == self._fields_version
 
-    def is_plain(self) -> bool:
-        """Whether no rule restricts the file now."""
+    def admit(self) -> bool:
+        """See `Subject`: no rule restricts the file now."""
         return self.site.admission.is_plain(self.rep)
 
 
-class SitePart:
+class SitePart(Subject):
     """A part of a file, or all of it; a `ready.Subject`."""
 
-    __slots__ = ("_start", "_stop", "current", "file", "is_watched")
+    __slots__ = ("_start", "_stop", "file")
 
     def __init__(self, file: SiteFile, start: int, stop: int) -> None:
         self.file = file
-        self.current = file.current
-        self.is_watched = file.is_watched
         self._start = start
         self._stop = stop
+
+    def current(self) -> bool:
+        """See `Subject`."""
+        return self.file.current()
+
+    def is_watched(self) -> bool:
+        """See `Subject`."""
+        return self.file.is_watched()
 
     def admit(self) -> bool:
         """See `Subject`."""

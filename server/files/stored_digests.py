@@ -30,7 +30,7 @@ class StoredDigests:
         def failed(failure: Failure) -> None:
             _log.warn("Kept digests cannot be read: {reason}", reason=failure.getErrorMessage())
 
-        name = _name(rep.key)
+        name = rep.key.text.decode()
         found: Deferred[Any] = self._store.read(lambda connection: read_digest(connection, name))
         found.addCallback(_decode)
         found.addErrback(failed)
@@ -45,11 +45,7 @@ class StoredDigests:
             "pieces": b"".join(digests.pieces).hex(),
         }
         now = self._now()
-        self._store.note(lambda connection: write_digest(connection, _name(key), body, now))
-
-
-def _name(key: FileKey) -> str:
-    return f"{key.inode:x}.{key.size_bytes:x}.{key.mtime_ns:x}.{key.ctime_ns:x}"
+        self._store.note(lambda connection: write_digest(connection, key.text.decode(), body, now))
 
 
 def _decode(body: dict[str, Any] | None) -> FileDigests | None:

@@ -35,6 +35,11 @@ class FileKey(NamedTuple):
     mtime_ns: int
     ctime_ns: int
 
+    @property
+    def text(self) -> bytes:
+        """A name for it."""
+        return b"%x.%x.%x.%x" % self
+
 
 @dataclass(frozen=True, slots=True)
 class Representation:

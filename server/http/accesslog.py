@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .access_entry import AccessEntry, AccessRecord
+from .log_format import AccessEntry
 from .request import Request
 
-_LONGEST_TARGET = 2048
-_LONGEST_FIELD = 512
+#: Bytes of a request target, and of a field, that an entry holds.
+LONGEST_TARGET = 2048
+LONGEST_FIELD = 512
 
 
 class EntryWriter(Protocol):
@@ -41,39 +42,40 @@ class AccessLog:
 
     def begin(self, request: Request, now: float) -> None:
         """A request has arrived: remember what is let go of before its end."""
-        request.record = _record(request, now)
+        headers = request.headers
+        request.entry = AccessEntry(
+            request.client_address,
+            request.method,
+            request.target[:LONGEST_TARGET],
+            "HTTP/1.0" if request.http10 else "HTTP/1.1",
+            headers.get(b"user-agent", b"")[:LONGEST_FIELD],
+            headers.get(b"referer", b"")[:LONGEST_TARGET],
+            headers.get(b"range", b"")[:LONGEST_FIELD],
+            request.is_tls,
+            now,
+            0.0,
+        )
 
     def note(self, request: Request, complete: bool, now: float, wall_s: float) -> None:
         """A request is over; `now` is of the clock that `begin` had, `wall_s` Unix time."""
-        record = request.record
-        if record is None:
-            record = _record(request, now)
-        self._add(
-            AccessEntry(
-                record,
-                record.client or request.connection.peer_address,
-                wall_s,
-                now - record.started_s,
-                request.status,
-                request.bytes_out,
-                complete,
-                request.waited_s,
-                request.priority_class,
+        if request.entry is None:
+            # It could not be read as a whole.
+            self.begin(request, now)
+        assert request.entry is not None
+        self.add(
+            request.entry._replace(
+                ended_s=wall_s,
+                duration_s=now - request.entry.started_s,
+                status=request.status,
+                body_bytes=request.bytes_out,
+                complete=complete,
+                waited_s=request.waited_s,
+                priority_class=request.priority_class,
             )
         )
 
-    def note_shortcut(
-        self, record: AccessRecord, peer_address: str, wall_s: float, status: int, body_bytes: int
-    ) -> None:
-        """A request was answered at once, without the parser; fields may be too long as yet."""
-        record = record._replace(
-            target=record.target[:_LONGEST_TARGET],
-            agent=record.agent[:_LONGEST_FIELD],
-            referrer=record.referrer[:_LONGEST_TARGET],
-        )
-        self._add(AccessEntry(record, peer_address, wall_s, 0.0, status, body_bytes, True))
-
-    def _add(self, entry: AccessEntry) -> None:
+    def add(self, entry: AccessEntry) -> None:
+        """A request is over."""
         self._entries.append(entry)
         if len(self._entries) >= 512:
             self.flush()
@@ -93,19 +95,3 @@ class AccessLog:
         """Everything noted so far is written, as far as it can be."""
         self.flush()
         self._writer.close()
-
-
-def _record(request: Request, now: float) -> AccessRecord:
-    connection, headers = request.connection, request.headers
-    client = request.client_address
-    return AccessRecord(
-        "" if client == connection.peer_address else client,
-        request.method,
-        request.target[:_LONGEST_TARGET],
-        "HTTP/1.0" if request.http10 else "HTTP/1.1",
-        headers.get(b"user-agent", b"")[:_LONGEST_FIELD],
-        headers.get(b"referer", b"")[:_LONGEST_TARGET],
-        headers.get(b"range", b"")[:_LONGEST_FIELD],
-        request.is_tls,
-        now,
-    )

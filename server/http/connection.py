@@ -14,8 +14,9 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterable
+from dataclasses import InitVar, dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ...protocol.errors import ProtocolError
 from .answers import SERVER_LINE, Header, header_block, status_line
@@ -53,6 +54,7 @@ class Loop(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HttpConnection:
     """A server connection; `shortcut` says whether its loop may answer on it without the parser.
 
@@ -61,105 +63,65 @@ class HttpConnection:
     to do. Its `socket` does not block; None once it is closed.
     """
 
-    __slots__ = (
-        "_chunked",
-        "_closing",
-        "_current",
-        "_discard",
-        "_ending_tls",
-        "_feeding",
-        "_flushed_call",
-        "_lingered",
-        "_monitor_due_s",
-        "_omit_body",
-        "_outbox",
-        "_parser",
-        "_paused",
-        "_peer_closed",
-        "_preface",
-        "_room_call",
-        "_stage",
-        "_tls",
-        "alive",
-        "block",
-        "bodies_bytes",
-        "deadline",
-        "events",
-        "factory",
-        "forwarded",
-        "idle",
-        "is_tls",
-        "loop",
-        "lost_bytes",
-        "monitor",
-        "peer_address",
-        "refusal",
-        "shaking_hands",
-        "shortcut",
-        "socket",
-        "waits_for_share",
-    )
+    line: ClassVar[str] = ""
+    elsewhere: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        factory: HttpFactory,
-        loop: Loop,
-        sock: Any,
-        peer_address: str,
-        *,
-        shortcut: bool = False,
-        tls: TlsServer | None = None,
-    ) -> None:
-        self.factory = factory
-        self.loop = loop
-        self.socket = sock
-        self.peer_address = peer_address
-        self.is_tls = tls is not None
-        #: What is awaited before TLS begins; None once it has.
-        self._tls = None if tls is None else (tls, AwaitedHello(sock))
-        self.shortcut = shortcut
-        #: What counts as one address; the factory's.
-        self.block = ""
-        #: Why this connection is one too many; None where it is not.
-        self.refusal: ProtocolError | None = None
-        self.alive = True
-        #: What the loop watches for; -1 before it has heard of this connection.
-        self.events = -1
-        self.idle = True
-        self.shaking_hands = self.is_tls
-        self.deadline = _NEVER
-        #: What the factory's sweep asks about the pace of a running body; None while there is none.
-        #: It says when it wants to be asked again.
-        self.monitor: Callable[[float], float] | None = None
-        self._monitor_due_s = 0.0
-        #: How much of bodies that had the socket to themselves was handed to it.
-        self.bodies_bytes = 0
-        #: What its peer had not acknowledged of all that was sent, once it is over.
-        self.lost_bytes = 0
-        #: Who the client is, where a proxy says it before the first byte; `_preface` gathers that.
-        self.forwarded: Preface | None = None
-        self._preface: bytes | None = (
-            b"" if factory.proxies.begins_with_preface(peer_address) else None
-        )
-        #: Whether its request waits in `factory.requests`.
-        self.waits_for_share = False
-        self._parser: RequestParser | None = None
-        self._outbox: Outbox | None = None
-        #: The request that is being answered.
-        self._current: Request | None = None
-        self._stage = 0
-        self._flushed_call: Callable[[], None] | None = None
-        self._room_call: Callable[[], None] | None = None
-        self._chunked = False
-        #: A HEAD request's answer has the same header and no body.
-        self._omit_body = False
-        self._feeding = False
-        self._paused = False
-        self._closing = False
-        self._ending_tls = False
-        self._discard = False
-        self._lingered = 0
-        self._peer_closed = False
+    factory: HttpFactory
+    loop: Loop
+    socket: Any
+    peer_address: str
+    shortcut: bool = False
+    tls: InitVar[TlsServer | None] = None
+    is_tls: bool = field(init=False)
+    shaking_hands: bool = field(init=False)
+    #: What counts as one address; the factory's.
+    block: str = field(init=False, default="")
+    #: Why this connection is one too many; None where it is not.
+    refusal: ProtocolError | None = field(init=False, default=None)
+    alive: bool = field(init=False, default=True)
+    #: What the loop watches for; -1 before it has heard of this connection.
+    events: int = field(init=False, default=-1)
+    idle: bool = field(init=False, default=True)
+    deadline: float = field(init=False, default=_NEVER)
+    #: What the factory's sweep asks about the pace of a running body; None while there is none.
+    #: It says when it wants to be asked again.
+    monitor: Callable[[float], float] | None = field(init=False, default=None)
+    _monitor_due_s: float = field(init=False, default=0.0)
+    #: How much of bodies that had the socket to themselves was handed to it.
+    bodies_bytes: int = field(init=False, default=0)
+    #: What its peer had not acknowledged of all that was sent, once it is over.
+    lost_bytes: int = field(init=False, default=0)
+    #: Who the client is, where a proxy says it before the first byte; `_preface` gathers that.
+    forwarded: Preface | None = field(init=False, default=None)
+    _preface: bytes | None = field(init=False, default=None)
+    #: Whether its request waits in `factory.requests`.
+    waits_for_share: bool = field(init=False, default=False)
+    #: What is awaited before TLS begins; None once it has.
+    _tls: tuple[TlsServer, AwaitedHello] | None = field(init=False, default=None)
+    _parser: RequestParser | None = field(init=False, default=None)
+    _outbox: Outbox | None = field(init=False, default=None)
+    #: The request that is being answered.
+    _current: Request | None = field(init=False, default=None)
+    _stage: int = field(init=False, default=0)
+    _flushed_call: Callable[[], None] | None = field(init=False, default=None)
+    _room_call: Callable[[], None] | None = field(init=False, default=None)
+    _chunked: bool = field(init=False, default=False)
+    #: A HEAD request's answer has the same header and no body.
+    _omit_body: bool = field(init=False, default=False)
+    _feeding: bool = field(init=False, default=False)
+    _paused: bool = field(init=False, default=False)
+    _closing: bool = field(init=False, default=False)
+    _ending_tls: bool = field(init=False, default=False)
+    _discard: bool = field(init=False, default=False)
+    _lingered: int = field(init=False, default=0)
+    _peer_closed: bool = field(init=False, default=False)
+
+    def __post_init__(self, tls: TlsServer | None) -> None:
+        self.is_tls = self.shaking_hands = tls is not None
+        if tls is not None:
+            self._tls = tls, AwaitedHello(self.socket)
+        if self.factory.proxies.begins_with_preface(self.peer_address):
+            self._preface = b""
 
     # -- the loop's side --------------------------------------------------------------------
 
@@ -266,16 +228,6 @@ class HttpConnection:
             return b""
         self._preface, self.forwarded = None, found
         return data[found.size_bytes :]
-
-    @property
-    def line(self) -> str:
-        """See `RequestConnection`."""
-        return ""
-
-    @property
-    def elsewhere(self) -> bool:
-        """See `RequestConnection`."""
-        return False
 
     @property
     def client_address(self) -> str:
@@ -461,16 +413,7 @@ class HttpConnection:
                     break
                 if message is None:
                     break
-                request = Request(
-                    self,
-                    message.method,
-                    message.target,
-                    message.headers,
-                    body=message.body,
-                    keep_alive=message.keep_alive,
-                    http10=message.http10,
-                )
-                self._dispatch(request)
+                self._dispatch(Request(self, *message))
         finally:
             self._feeding = False
         if self._current is None and self._outbox is None and not self._closing:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Protocol
 from wsgiref.handlers import format_date_time
 
 from twisted.logger import Logger
 
 from ...protocol.errors import ProtocolError
 from .accesslog import AccessLog
-from .clock import Clock, pause
+from .clock import Clock, DelayedCall, pause
 from .denylist import BlockList
 from .large_bodies import LargeBodies
 from .limits import HttpLimits
@@ -35,7 +36,6 @@ class CountedConnection(Protocol):
     """What the books hold of a connection (`connection.HttpConnection`)."""
 
     peer_address: str
-    is_tls: bool
     block: str
     deadline: float
     shortcut: bool
@@ -48,7 +48,6 @@ class CountedConnection(Protocol):
     @property
     def alive(self) -> bool:
         """Whether it is not over."""
-        ...
 
     @property
     def resting(self) -> bool:
@@ -83,7 +82,7 @@ class CountedConnection(Protocol):
 
 
 class AddressCounts(Protocol):
-    """How many connections are open from which address."""
+    """How many connections are open from which address, at this server as a whole."""
 
     def add(self, address: str) -> None:
         """One more."""
@@ -92,49 +91,41 @@ class AddressCounts(Protocol):
         """One less."""
 
     def of(self, address: str) -> int:
-        """How many there are, at this server as a whole."""
+        """How many there are."""
         ...
 
 
-class OwnCounts:
+class OwnCounts(dict[str, int]):
     """Implements `AddressCounts` for a process that serves alone."""
 
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
     def add(self, address: str) -> None:
-        """See `AddressCounts`."""
-        self._counts[address] = self._counts.get(address, 0) + 1
+        self[address] = self.get(address, 0) + 1
 
     def remove(self, address: str) -> None:
-        """See `AddressCounts`."""
-        left = self._counts[address] - 1
+        left = self.pop(address) - 1
         if left:
-            self._counts[address] = left
-        else:
-            del self._counts[address]
+            self[address] = left
 
     def of(self, address: str) -> int:
-        """See `AddressCounts`."""
-        return self._counts.get(address, 0)
+        return self.get(address, 0)
 
 
-class Requests(Protocol):
-    """Where requests wait while the line is full (`files.request_queue.RequestQueue`)."""
+class Requests:
+    """Where requests wait while the line is full: here it never is.
 
-    busy: bool
+    `files.request_queue.RequestQueue` is the one of a server with a cap.
+    """
+
+    #: Whether a request may have to wait: the line is full, or requests wait.
+    busy = False
 
     def passes(self, address: str) -> bool:
         """Whether a request from here need not wait. Ask while `busy`; changes nothing."""
-        ...
+        return True
 
     def charge(self, address: str, count: int) -> None:
         """Charge an address while `busy`: `REQUEST_BYTES` for a request that passes, and bytes
         of answers that leave."""
-        ...
 
     def wait(
         self,
@@ -145,40 +136,12 @@ class Requests(Protocol):
         refuse: Callable[[float], None],
     ) -> None:
         """A request waits; `refuse` hears when to come back, in seconds."""
-        ...
 
     def forget(self, key: Hashable) -> None:
         """A request is not there any more, if it ever waited."""
-        ...
 
 
-class NobodyWaits:
-    """`Requests` of a server whose line is never full."""
-
-    busy = False
-
-    def passes(self, address: str) -> bool:
-        """See `Requests`."""
-        return True
-
-    def charge(self, address: str, count: int) -> None:
-        """See `Requests`."""
-
-    def wait(
-        self,
-        key: Hashable,
-        address: str,
-        now_s: float,
-        go: Callable[[], None],
-        refuse: Callable[[float], None],
-    ) -> None:
-        """See `Requests`."""
-        go()
-
-    def forget(self, key: Hashable) -> None:
-        """See `Requests`."""
-
-
+@dataclass(eq=False, repr=False)
 class HttpFactory:
     """What connections have in common: the handler, the bounds, and the books on them.
 
@@ -190,54 +153,41 @@ class HttpFactory:
     whole, while it wants to. `shortcut` answers requests of a known shape, see `ready`.
     """
 
-    def __init__(
-        self,
-        handler: Callable[[Request], None],
-        reactor: Clock,
-        *,
-        limits: HttpLimits | None = None,
-        proxies: TrustedProxies | None = None,
-        access_log: AccessLog | None = None,
-        charge: Callable[[int], None] | None = None,
-        requests: Requests | None = None,
-        denylist: BlockList | None = None,
-        hsts_s: float = 0.0,
-        wall: Callable[[], float] = time.time,
-        per_address: AddressCounts | None = None,
-        large_bodies: LargeBodies | None = None,
-        answers: UnarrivedAnswers | None = None,
-        shortcut: Shortcut | None = None,
-    ) -> None:
-        self.handler = handler
-        self.wall = wall
-        self.reactor = reactor
-        self.limits = limits if limits is not None else HttpLimits()
-        self.large_bodies = large_bodies
-        self.answers = UnarrivedAnswers() if answers is None else answers
-        self.proxies = proxies if proxies is not None else TrustedProxies()
-        self.access_log = access_log
-        self.charge = charge
-        self.requests: Requests = NobodyWaits() if requests is None else requests
-        self._denylist = denylist
-        if denylist is not None:
-            denylist.on_added(self._judge_shortcuts)
-        self.connections: set[CountedConnection] = set()
-        self.per_address: AddressCounts = per_address if per_address is not None else OwnCounts()
-        self._handshakes: PrefixShares[CountedConnection] = PrefixShares()
-        self.refusing = 0
-        self.accepted_total = 0
-        self._looked_s = -1.0
-        self._no_room_for: set[str] = set()
-        self.draining = False
-        self.now = 0.0
-        self.date_line = b""
-        #: The same for answers by TLS, with Strict-Transport-Security (RFC 6797) if so wished.
-        self.tls_date_line = b""
-        self._hsts_line = b"Strict-Transport-Security: max-age=%d\r\n" % hsts_s if hsts_s else b""
-        self.turns = Turns(reactor, lambda sent_bytes: charge(sent_bytes) if charge else None)
-        self.shortcut = shortcut
-        self._sweeper: Any = None
-        self._to_sweep: list[CountedConnection] = []
+    handler: Callable[[Request], None]
+    reactor: Clock
+    _: KW_ONLY
+    limits: HttpLimits = field(default_factory=HttpLimits)
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    access_log: AccessLog | None = None
+    charge: Callable[[int], None] | None = None
+    requests: Requests = field(default_factory=Requests)
+    denylist: BlockList | None = None
+    hsts_s: float = 0.0
+    wall: Callable[[], float] = time.time
+    per_address: AddressCounts = field(default_factory=OwnCounts)
+    large_bodies: LargeBodies | None = None
+    answers: UnarrivedAnswers = field(default_factory=UnarrivedAnswers)
+    shortcut: Shortcut | None = None
+    turns: Turns = field(init=False)
+    connections: set[CountedConnection] = field(init=False, default_factory=set)
+    _handshakes: PrefixShares[CountedConnection] = field(init=False, default_factory=PrefixShares)
+    refusing: int = field(init=False, default=0)
+    accepted_total: int = field(init=False, default=0)
+    _looked_s: float = field(init=False, default=-1.0)
+    _no_room_for: set[str] = field(init=False, default_factory=set)
+    draining: bool = field(init=False, default=False)
+    now: float = field(init=False, default=0.0)
+    date_line: bytes = field(init=False, default=b"")
+    #: The same for answers by TLS, with Strict-Transport-Security (RFC 6797) if so wished.
+    tls_date_line: bytes = field(init=False, default=b"")
+    _sweeper: DelayedCall | None = field(init=False, default=None)
+    _to_sweep: list[CountedConnection] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.denylist is not None:
+            self.denylist.on_added(self._judge_shortcuts)
+        charge = self.charge
+        self.turns = Turns(self.reactor, lambda count: charge(count) if charge else None)
         self._tell_time()
 
     def may_shortcut(self, peer_address: str) -> bool:
@@ -258,7 +208,7 @@ class HttpFactory:
 
     def blocks(self, address: str) -> bool:
         """Whether requests from this address are refused now."""
-        return self._denylist is not None and self._denylist.blocks(address)
+        return self.denylist is not None and self.denylist.blocks(address)
 
     def _judge_shortcuts(self) -> None:
         """An address was blocked, or the server drains."""
@@ -415,7 +365,9 @@ class HttpFactory:
     def _tell_time(self) -> None:
         self.now = self.reactor.seconds()
         self.date_line = b"Date: %b\r\n" % format_date_time(self.wall()).encode("ascii")
-        self.tls_date_line = self.date_line + self._hsts_line
+        age_s = self.hsts_s
+        hsts = b"Strict-Transport-Security: max-age=%d\r\n" % age_s if age_s else b""
+        self.tls_date_line = self.date_line + hsts
 
     def _sweep(self) -> None:
         self._tell_time()

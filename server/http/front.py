@@ -20,10 +20,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from .access_entry import AccessRecord
+from .accesslog import LONGEST_FIELD, LONGEST_TARGET
 from .clock import Reactor
 from .connection import BLOCKED, HttpConnection
 from .factory import REQUEST_BYTES, HttpFactory
+from .log_format import AccessEntry
 from .outbox import PIECE_BYTES
 from .parsing import valid_host
 from .ready import AT_ONCE, CLOSES, JOINED_BYTES, STAYS, ending_of
@@ -483,22 +484,22 @@ class Front:
             requests.charge(client, REQUEST_BYTES + count)
         if factory.access_log is not None:
             target = path if query is None else b"%b?%b" % (path, query)
-            factory.access_log.note_shortcut(
-                AccessRecord(
-                    "" if client == peer_address else client,
+            factory.access_log.add(
+                AccessEntry(
+                    client,
                     head or b"GET",
-                    target,
+                    target[:LONGEST_TARGET],
                     "HTTP/1.1" if old is None else "HTTP/1.0",
-                    (agent or b"").rstrip(),
-                    referer or b"",
+                    (agent or b"").rstrip()[:LONGEST_FIELD],
+                    (referer or b"")[:LONGEST_TARGET],
                     part or b"",
                     is_tls,
                     0.0,
-                ),
-                client,
-                factory.wall(),
-                ready.status,
-                ready.body_bytes,
+                    factory.wall(),
+                    0.0,
+                    ready.status,
+                    ready.body_bytes,
+                )
             )
         return *parts, ending is CLOSES
 

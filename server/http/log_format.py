@@ -7,9 +7,33 @@ import re
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import unquote_plus
 
-from .access_entry import AccessEntry
+
+class AccessEntry(NamedTuple):
+    """A request: what it said of itself, and what became of it.
+
+    `started_s` is the reactor's time, `ended_s` Unix time; `complete`: its answer left whole.
+    """
+
+    client: str
+    method: bytes
+    target: bytes
+    version: str
+    agent: bytes
+    referrer: bytes
+    range: bytes
+    is_tls: bool
+    started_s: float
+    ended_s: float
+    duration_s: float = 0.0
+    status: int = 0
+    body_bytes: int = 0
+    complete: bool = True
+    waited_s: float = 0.0
+    priority_class: str = ""
+
 
 #: A ticket, visitor cookie or pass (`protocol.ticket`), wherever it stands; its dots may be quoted.
 _TOKEN = re.compile(r"\b([tvp][12])(?:\.|%2[Ee])[A-Za-z0-9_-]{1,32}(?:\.|%2[Ee])[A-Za-z0-9_.%-]+")
@@ -25,22 +49,20 @@ _FIELDS: dict[str, _Field] = {
     "client": lambda one: one.client or "unix:",
     "time": lambda one: _clf_time(one.ended_s),
     "unix_time": lambda one: round(one.ended_s, 3),
-    "request": lambda one: " ".join(
-        (_text(one.record.method), without_tokens(one.record.target), one.record.version)
-    ),
-    "method": lambda one: _text(one.record.method),
-    "target": lambda one: without_tokens(one.record.target),
-    "version": lambda one: one.record.version,
+    "request": lambda one: " ".join((_text(one.method), without_tokens(one.target), one.version)),
+    "method": lambda one: _text(one.method),
+    "target": lambda one: without_tokens(one.target),
+    "version": lambda one: one.version,
     "status": lambda one: one.status,
     "bytes": lambda one: one.body_bytes,
-    "referrer": lambda one: without_tokens(one.record.referrer),
-    "agent": lambda one: without_tokens(one.record.agent),
-    "range": lambda one: _text(one.record.range),
+    "referrer": lambda one: without_tokens(one.referrer),
+    "agent": lambda one: without_tokens(one.agent),
+    "range": lambda one: _text(one.range),
     "seconds": lambda one: round(one.duration_s, 3),
     "waited": lambda one: round(one.waited_s, 3),
     "class": lambda one: one.priority_class,
     "complete": lambda one: one.complete,
-    "tls": lambda one: one.record.is_tls,
+    "tls": lambda one: one.is_tls,
 }
 _IN_JSON = {
     "time": "unix_time",

@@ -15,12 +15,11 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.logger import Logger
 
-from .access_entry import AccessEntry
-from .log_format import Format
+from .log_format import AccessEntry, Format
 from .proxies import prefixes_of
 
 _log = Logger()
@@ -30,20 +29,19 @@ _JOURNAL = "/run/systemd/journal/socket"
 _SYSLOG = "/dev/log"
 
 
-class LogOutlet(Protocol):
-    """Takes lines away. Faults are OSError."""
+class LogOutlet:
+    """Standard error, as it is at that moment. Faults of an outlet are OSError."""
 
     def send(self, lines: list[str]) -> None:
         """Write these lines."""
-        ...
+        sys.stderr.write("\n".join(lines) + "\n")
+        sys.stderr.flush()
 
     def reopen(self) -> None:
-        """Begin anew under the same name."""
-        ...
+        """Begin anew under the same name, where it has one."""
 
     def close(self) -> None:
-        """Write no more."""
-        ...
+        """Write no more, where it is ours."""
 
 
 def log_file(place: str | None) -> Path | None:
@@ -59,14 +57,14 @@ def open_outlet(place: str) -> LogOutlet:
     if path is not None:
         return _File(path)
     if place == "-":
-        return _Stream()
+        return LogOutlet()
     if place == "journal":
         return _Datagrams(_JOURNAL, _journal_entry)
     _, _, address = place.partition(":")
     return _Datagrams(address or _SYSLOG, _syslog_entry)
 
 
-class _File:
+class _File(LogOutlet):
     """Whole lines leave in one write, so that several processes may share a file."""
 
     def __init__(self, path: Path) -> None:
@@ -104,21 +102,7 @@ class _File:
         os.close(self._handle)
 
 
-class _Stream:
-    """Standard error, as it is at that moment."""
-
-    def send(self, lines: list[str]) -> None:
-        sys.stderr.write("\n".join(lines) + "\n")
-        sys.stderr.flush()
-
-    def reopen(self) -> None:
-        """Nothing is renamed here."""
-
-    def close(self) -> None:
-        """It is not ours."""
-
-
-class _Datagrams:
+class _Datagrams(LogOutlet):
     """A datagram a line, to a unix socket or HOST:PORT."""
 
     def __init__(self, address: str, entry: Callable[[str], bytes]) -> None:
@@ -144,9 +128,6 @@ class _Datagrams:
                 # The daemon was started again, and with it its socket.
                 self._socket.connect(self._to)
                 self._socket.send(data)
-
-    def reopen(self) -> None:
-        """Nothing is renamed here."""
 
     def close(self) -> None:
         self._socket.close()

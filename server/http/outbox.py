@@ -19,25 +19,26 @@ class Outbox:
     A piece that a push refused is offered again byte for byte, as TLS demands (SSL_write(3)).
     """
 
-    __slots__ = ("_pieces", "_position", "piece_bytes")
+    __slots__ = ("_pieces",)
 
     def __init__(self) -> None:
         self._pieces: deque[memoryview] = deque()
-        self._position = 0
-        #: Bytes of the piece that is on its way; 0 when all is out.
-        self.piece_bytes = 0
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes of the piece that is on its way; 0 when all is out."""
+        return len(self._pieces[0]) if self._pieces else 0
 
     @property
     def waiting_bytes(self) -> int:
         """What no push has taken yet."""
-        return sum(map(len, self._pieces)) - self._position
+        return sum(map(len, self._pieces))
 
     def add(self, data: bytes | memoryview) -> None:
         """More bytes, after all others."""
-        if data:
-            self._pieces.append(memoryview(data))
-            if not self.piece_bytes:
-                self.piece_bytes = min(len(data), PIECE_BYTES)
+        view = memoryview(data)
+        for start in range(0, len(view), PIECE_BYTES):
+            self._pieces.append(view[start : start + PIECE_BYTES])
 
     def flush(self, push: Callable[[memoryview], int]) -> bool:
         """Push until all is out or the socket is full; whether a piece was finished.
@@ -48,21 +49,15 @@ class Outbox:
         finished = False
         pieces = self._pieces
         while pieces:
-            first = pieces[0]
-            left = self.piece_bytes
             try:
-                sent = push(first[self._position : self._position + left])
+                sent = push(pieces[0])
             except BlockingIOError:
                 break
-            self._position += sent
-            self.piece_bytes = left - sent
-            if sent == left:
+            if sent < len(pieces[0]):
+                pieces[0] = pieces[0][sent:]
+            else:
+                pieces.popleft()
                 finished = True
-                if self._position == len(first):
-                    pieces.popleft()
-                    self._position = 0
-                if pieces:
-                    self.piece_bytes = min(len(pieces[0]) - self._position, PIECE_BYTES)
         return finished
 
 

@@ -7,8 +7,8 @@ only when the request before it has been answered, so a peer that pipelines cost
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import httptools
 
@@ -25,9 +25,8 @@ from .parsing import (
 _END = b"\r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A whole request as it arrived; see `request.Request` for what the fields hold."""
+class Message(NamedTuple):
+    """A whole request as it arrived: what `request.Request` is made of."""
 
     method: bytes
     target: bytes
@@ -37,6 +36,7 @@ class Message:
     http10: bool
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RequestParser:
     """Makes requests of bytes.
 
@@ -44,50 +44,32 @@ class RequestParser:
     requests and ends of headers: a change means that another time limit runs from now on.
     """
 
-    __slots__ = (
-        "_body",
-        "_body_bytes",
-        "_body_most",
-        "_broken",
-        "_head_bytes",
-        "_headers",
-        "_large",
-        "_large_bodies",
-        "_limits",
-        "_llhttp",
-        "_ready",
-        "_url",
-        "_version10",
-        "head_done",
-        "mid_message",
-        "pending",
-        "stage",
-        "wants_continue",
-    )
+    _limits: HttpLimits
+    _large_bodies: LargeBodies | None = None
+    #: Whether `_large_bodies` counts the body that is arriving.
+    _large: bool = field(init=False, default=False)
+    _llhttp: Any = field(init=False)
+    _ready: list[Message] = field(init=False, default_factory=list)
+    _url: bytes = field(init=False, default=b"")
+    _headers: dict[bytes, bytes] = field(init=False, default_factory=dict)
+    _body: list[bytes] | None = field(init=False, default=None)
+    _body_bytes: int = field(init=False, default=0)
+    _body_most: int = field(init=False)
+    _head_bytes: int = field(init=False, default=0)
+    _version10: bool = field(init=False, default=False)
+    _broken: ProtocolError | None = field(init=False, default=None)
+    #: Bytes that were not parsed yet.
+    pending: bytes = field(init=False, default=b"")
+    head_done: bool = field(init=False, default=False)
+    #: Whether a request has begun and is not whole.
+    mid_message: bool = field(init=False, default=False)
+    stage: int = field(init=False, default=0)
+    #: Whether the peer waits for 100 (Continue) before it sends its body.
+    wants_continue: bool = field(init=False, default=False)
 
-    def __init__(self, limits: HttpLimits, large_bodies: LargeBodies | None = None) -> None:
-        self._limits = limits
-        self._large_bodies = large_bodies
-        #: Whether `large_bodies` counts the body that is arriving.
-        self._large = False
-        self._llhttp: Any = httptools.HttpRequestParser(self)
-        self._ready: list[Message] = []
-        self._url = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._body: list[bytes] | None = None
-        self._body_bytes = 0
+    def __post_init__(self) -> None:
+        self._llhttp = httptools.HttpRequestParser(self)
         self._body_most = self._everybodys()
-        self._head_bytes = 0
-        self._version10 = False
-        self._broken: ProtocolError | None = None
-        #: Bytes that were not parsed yet.
-        self.pending = b""
-        self.head_done = False
-        #: Whether a request has begun and is not whole.
-        self.mid_message = False
-        self.stage = 0
-        #: Whether the peer waits for 100 (Continue) before it sends its body.
-        self.wants_continue = False
 
     @property
     def quiet(self) -> bool:

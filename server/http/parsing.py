@@ -14,6 +14,8 @@ _HOST = re.compile(
     rb"|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+)"
     rb"(?::[0-9]{0,5})?"
 )
+#: The weight of a member (RFC 9110, 12.4.2): 0 to 1 with up to three digits.
+_WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) \S+ HTTP/[0-9]\.[0-9]\r?\n")
 _KNOWN_VALID: dict[bytes, bool] = {}
@@ -58,6 +60,22 @@ def origin_form(target: bytes) -> tuple[bytes, bytes | None]:
         path = rest[cut:]
         return path if path.startswith(b"/") else b"/" + path, host
     return target, None
+
+
+def weights_of(field: bytes) -> dict[str, float]:
+    """The members of an Accept-like field in lower case, with their weights (RFC 9110, 12.4.2).
+
+    A weight that is none refuses. What is beyond thirty-two members counts for nothing.
+    """
+    weights: dict[str, float] = {}
+    for member in field.decode("latin-1").lower().split(",")[:32]:
+        name, *parameters = (part.strip() for part in member.split(";"))
+        weights[name] = 1.0
+        for parameter in parameters:
+            key, _, text = (part.strip() for part in parameter.partition("="))
+            if key == "q":
+                weights[name] = min(1.0, float(text)) if _WEIGHT.fullmatch(text) else 0.0
+    return weights
 
 
 def with_escaped_target(data: bytes) -> bytes:

@@ -1,19 +1,26 @@
 """The words of the pages that visitors read, by language.
 
-English stands here. Other languages are gettext catalogues, `templates/locales/LANGUAGE.po`, which
-`make catalogues` compiles for `catalogues`. A phrase that a catalogue lacks falls back to English.
-`Accept-Language` picks (RFC 9110, 12.5.4; RFC 4647, 3.4).
+English stands here. Other languages are gettext catalogues, `templates/locales/LANGUAGE.po`. From
+these and from Unicode's CLDR `make catalogues` writes `LANGUAGE.json` beside them, so that a server
+needs no locale library. A phrase that a catalogue lacks falls back to English. `Accept-Language`
+picks (RFC 9110, 12.5.4; RFC 4647, 3.4).
 """
 
 from __future__ import annotations
 
 import datetime
 import functools
+import gettext
+import json
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from ... import templates
 from ...protocol.units import format_size, split_duration
-from .catalogues import FOLDER, load_language
+from .parsing import weights_of
 
+FOLDER = Path(templates.__file__).parent / "locales"
 ENGLISH: Mapping[str, str] = {
     "title_place": "You are number {place} in the queue",
     "title_next": "You are next",
@@ -158,24 +165,24 @@ _BY_TAG: Mapping[str, str] = {name.lower().replace("_", "-"): name for name in L
 }
 
 
+@functools.cache
+def _read_language(language: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((FOLDER / f"{language}.json").read_bytes())
+    return data | {"plural_form": gettext.c2py(data["plural_form"])}
+
+
 class Phrases:
-    """The phrases of one of `LANGUAGES`."""
+    """The phrases of one of `LANGUAGES`, and how it writes numbers, days and durations."""
 
     def __init__(self, language: str = "en") -> None:
         self.language = language
         #: As HTML and HTTP name the language (RFC 5646).
         self.tag = language.replace("_", "-")
-        self._data = load_language(language)
-
-    @property
-    def name(self) -> str:
-        """What the language calls itself."""
-        return self._data.name
-
-    @property
-    def direction(self) -> str:
-        """How the language is written: `ltr` or `rtl`."""
-        return self._data.direction
+        self._data = _read_language(language)
+        #: What the language calls itself.
+        self.name: str = self._data["name"]
+        #: How it is written: `ltr` or `rtl`.
+        self.direction: str = self._data["direction"]
 
     def __call__(self, key: str, **values: object) -> str:
         """A phrase with its blanks filled.
@@ -188,15 +195,21 @@ class Phrases:
 
     def plain(self, key: str) -> str:
         """A phrase with its blanks open, for a script to fill."""
-        return self._data.phrases.get(key) or ENGLISH[key]
+        return self._data["phrases"].get(key) or ENGLISH[key]
 
     def number(self, value: int) -> str:
         """A whole number as this language groups it: 1,234 or 1.234."""
-        return self._data.number(value)
+        return f"{value:,}".replace(",", self._data["group_separator"])
 
     def date(self, unix_s: float) -> str:
         """A day as this language writes it: 22 Nov 2026."""
-        return self._data.date(datetime.datetime.fromtimestamp(unix_s, datetime.UTC).date())
+        day = datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
+        # In the fields of CLDR, such as `{d} {MMM} {y}`.
+        pattern: str = self._data["date_pattern"]
+        month = self._data["months"][day.month - 1]
+        return pattern.format(
+            d=day.day, dd=f"{day:%d}", M=day.month, MM=f"{day:%m}", MMM=month, y=day.year
+        )
 
     def moment(self, unix_s: float) -> str:
         """A day and time of day, UTC, as this language writes it: 22 Nov 2026, 14:05 UTC."""
@@ -205,8 +218,9 @@ class Phrases:
 
     def time(self, duration_s: float) -> str:
         """A duration as this language writes it: 45 sec, 14 min, 2 hr 5 min."""
+        units, plural_form = self._data["units"], self._data["plural_form"]
         return " ".join(
-            _keep_together(self._data.duration(count, unit))
+            _keep_together(units[unit][plural_form(count)].format(self.number(count)))
             for unit, count in split_duration(duration_s)
         )
 
@@ -235,16 +249,7 @@ def phrases_for(accept_language: bytes | None) -> Phrases:
 @functools.lru_cache(256)
 def _best_language(accept_language: bytes) -> str:
     best, best_quality = "en", 0.0
-    for part in accept_language.decode("latin-1").split(",")[:32]:
-        tag, *parameters = part.strip().lower().split(";")
-        quality = 1.0
-        for parameter in parameters:
-            name, _, value = parameter.strip().partition("=")
-            if name == "q":
-                try:
-                    quality = float(value)
-                except ValueError:
-                    quality = 0.0
+    for tag, quality in weights_of(accept_language).items():
         language = _lookup(tag)
         if language is not None and quality > best_quality:
             best, best_quality = language, quality

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .answers import SERVER_LINE, Header, header_block, status_line
@@ -122,7 +122,7 @@ class Turns:
         self._held_bytes = 0
         held, self._held = self._held, []
         for ready in held:
-            ready.let_go()
+            ready.drop_body()
         sent_bytes, self.sent_bytes = self.sent_bytes, 0
         told_bytes, self._told_bytes = self._told_bytes, 0
         asked = sent_bytes or told_bytes
@@ -144,53 +144,32 @@ class Changes(Protocol):
         ...
 
 
-class Subject(Protocol):
-    """What an answer says something of."""
+class Subject:
+    """What an answer says something of. By itself it stays true, for all clients."""
+
+    __slots__ = ()
 
     def is_watched(self) -> bool:
         """Whether `Changes` tells when it is not `current` any more, from now on."""
-        ...
+        return False
 
     def current(self) -> bool:
         """Whether the answer is still true."""
-        ...
+        return True
 
     def admit(self) -> bool:
         """Whether it may be given once more; asked before each repetition."""
-        ...
+        return True
 
     def used(self, times: int) -> None:
         """It was given `times` times."""
-        ...
 
     def read(self) -> bytes | None:
         """The body of an answer that has none in memory; None: the answer is not true any more."""
-        ...
-
-
-class Plainly:
-    """What has no body to be read, and may be said as long as these say so."""
-
-    __slots__ = ("admit", "current", "is_watched")
-
-    def __init__(
-        self,
-        current: Callable[[], bool],
-        admit: Callable[[], bool] = lambda: True,
-        is_watched: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.current = current
-        self.admit = admit
-        self.is_watched = is_watched
-
-    def used(self, times: int) -> None:
-        """Not counted."""
-
-    def read(self) -> bytes | None:
-        """It has its body in memory."""
         return None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Ready:
     """An answer that may be given to every request of one shape; see the laws above.
 
@@ -198,37 +177,24 @@ class Ready:
     read when it is needed.
     """
 
-    __slots__ = (
-        "_holds",
-        "_start",
-        "_turn",
-        "_uses",
-        "_version",
-        "body",
-        "body_bytes",
-        "head",
-        "status",
-        "subject",
-    )
+    status: int
+    head: bytes
+    body: bytes | None
+    subject: Subject
+    body_bytes: int = 0
+    _start: bytes = field(init=False)
+    _turn: int = field(init=False, default=-1)
+    #: That of `Turns` for which it need not be compared again.
+    _version: int = field(init=False, default=-1)
+    _uses: int = field(init=False, default=0)
 
-    def __init__(
-        self, status: int, head: bytes, body: bytes | None, subject: Subject, body_bytes: int = 0
-    ) -> None:
-        self.status = status
-        self._start = status_line(status) + b"\r\n"
-        self.head = head
-        self.body = body
-        self.body_bytes = body_bytes if body is None else len(body)
-        self.subject = subject
-        #: Whether the body is here until the turn is over.
-        self._holds = False
-        self._turn = -1
-        #: That of `Turns` for which it need not be compared again.
-        self._version = -1
-        self._uses = 0
+    def __post_init__(self) -> None:
+        self._start = status_line(self.status) + b"\r\n"
+        if self.body is not None:
+            self.body_bytes = len(self.body)
 
     def drop_body(self) -> None:
-        """Another file needs the room: read the body from now on."""
+        """Read the body from now on: another file needs the room, or the turn is over."""
         self.body = None
 
     def parts(self, body: bytes, date_line: bytes, ending: bytes) -> tuple[bytes, bytes]:
@@ -245,7 +211,7 @@ class Ready:
                 return None
             # Asked for twice in a turn.
             if self._turn == turns.number and turns.may_hold(self):
-                self.body, self._holds = body, True
+                self.body = body
             self._turn = turns.number
         elif self._version != turns.version:
             # Watched before it is compared.
@@ -260,10 +226,6 @@ class Ready:
         self._uses += 1
         return self.parts(body, date_line, ending)
 
-    def let_go(self) -> None:
-        """The turn is over for which its body was held."""
-        self._holds, self.body = False, None
-
     def close_books(self) -> None:
         """Report how often it was used."""
         uses, self._uses = self._uses, 0
@@ -271,7 +233,7 @@ class Ready:
 
 
 #: The subject of an answer that may be given at once, and is not given `again`.
-AT_ONCE = Plainly(lambda: True)
+AT_ONCE = Subject()
 
 
 def ready_of(

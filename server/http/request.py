@@ -8,14 +8,15 @@ to `on_gone` have run once. Header names are lower-case bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from twisted.logger import Logger
 
 from ...protocol.errors import ProtocolError
-from .access_entry import AccessRecord
 from .answers import NOT_FOUND, Header, problem_answer
 from .limits import HttpLimits
+from .log_format import AccessEntry
 from .proxies import Preface, TrustedProxies
 from .unarrived import UnarrivedAnswers
 
@@ -124,6 +125,7 @@ class RequestConnection(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """A request whose header (and bounded body) has arrived whole.
 
@@ -132,54 +134,27 @@ class Request:
     fields joined by a comma and a blank (RFC 9110, 5.3).
     """
 
-    __slots__ = (
-        "_gone",
-        "body",
-        "bytes_out",
-        "connection",
-        "dripped",
-        "finished",
-        "headers",
-        "http10",
-        "keep_alive",
-        "method",
-        "path",
-        "priority_class",
-        "query",
-        "record",
-        "status",
-        "target",
-        "waited_s",
-    )
+    connection: RequestConnection
+    method: bytes
+    target: bytes
+    headers: Mapping[bytes, bytes]
+    body: bytes = b""
+    keep_alive: bool = True
+    http10: bool = False
+    path: bytes = field(init=False)
+    query: bytes = field(init=False)
+    finished: bool = field(init=False, default=False)
+    dripped: int = field(init=False, default=0)
+    status: int = field(init=False, default=0)
+    bytes_out: int = field(init=False, default=0)
+    #: For the access log: what it remembers, how long the download waited, and as what.
+    entry: AccessEntry | None = field(init=False, default=None)
+    waited_s: float = field(init=False, default=0.0)
+    priority_class: str = field(init=False, default="")
+    _gone: list[Callable[[], None]] | None = field(init=False, default=None)
 
-    def __init__(
-        self,
-        connection: RequestConnection,
-        method: bytes,
-        target: bytes,
-        headers: Mapping[bytes, bytes],
-        *,
-        body: bytes = b"",
-        keep_alive: bool = True,
-        http10: bool = False,
-    ) -> None:
-        self.connection = connection
-        self.method = method
-        self.target = target
-        self.path, _, self.query = target.partition(b"?")
-        self.headers = headers
-        self.body = body
-        self.keep_alive = keep_alive
-        self.http10 = http10
-        self.finished = False
-        self.dripped = 0
-        self.status = 0
-        self.bytes_out = 0
-        #: For the access log: what it remembers, how long the download waited, and as what.
-        self.record: AccessRecord | None = None
-        self.waited_s = 0.0
-        self.priority_class = ""
-        self._gone: list[Callable[[], None]] | None = None
+    def __post_init__(self) -> None:
+        self.path, _, self.query = self.target.partition(b"?")
 
     def not_found(self) -> None:
         """Refuse: nothing is here, or nothing that this client may know of; see `refuse`."""

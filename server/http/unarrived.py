@@ -7,6 +7,7 @@ line that carries more for a moment and less for the next.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Protocol
 
 from .outbox import queued_bytes
@@ -26,49 +27,33 @@ class AnsweredConnection(Protocol):
         ...
 
 
-class SentBody(Protocol):
-    """A body that was handed over whole, piece by piece."""
-
-    def flying_bytes(self) -> int:
-        """What has not arrived of it."""
-        ...
-
-
-class _Answer:
-    """An answer that was sent in one go."""
-
-    __slots__ = ("_bodies_bytes", "_connection")
-
-    def __init__(self, connection: AnsweredConnection) -> None:
-        self._connection, self._bodies_bytes = connection, connection.bodies_bytes
-
-    def flying_bytes(self) -> int:
-        # A body that began since is watched by its sender, with all that lies before it.
-        alone = self._connection.bodies_bytes == self._bodies_bytes
-        return self._connection.queued_bytes() if alone else 0
-
-
 class UnarrivedAnswers:
     """Answers that no sender watches. Nothing is watched until the pacer wants to know."""
 
-    __slots__ = ("_parted", "_ways", "wanted")
+    __slots__ = ("_flying", "_parted", "wanted")
 
     def __init__(self) -> None:
         self.wanted = False
         #: Sockets that no connection has any more, and since which look.
         self._parted: dict[socket.socket, float | None] = {}
-        #: One for each connection, as its queue has all that went out before.
-        self._ways: dict[object, SentBody] = {}
+        #: What has not arrived of the last one, by connection: its queue has all before it, too.
+        self._flying: dict[object, Callable[[], int]] = {}
 
     def add(self, connection: AnsweredConnection) -> None:
-        """One was just answered."""
-        if len(self._ways) < _MOST:
-            self._ways[connection] = _Answer(connection)
+        """An answer was just sent on it in one go."""
+        before = connection.bodies_bytes
 
-    def add_body(self, connection: object, body: SentBody) -> None:
-        """A body without a lease was just handed over whole."""
-        if self.wanted and len(self._ways) < _MOST:
-            self._ways[connection] = body
+        def flying_bytes() -> int:
+            # A body that began since is watched by its sender, with all that lies before it.
+            return connection.queued_bytes() if connection.bodies_bytes == before else 0
+
+        if len(self._flying) < _MOST:
+            self._flying[connection] = flying_bytes
+
+    def add_body(self, connection: object, flying_bytes: Callable[[], int]) -> None:
+        """A body without a lease was just handed over whole; how much of it has not arrived."""
+        if self.wanted and len(self._flying) < _MOST:
+            self._flying[connection] = flying_bytes
 
     def take_over(self, sock: socket.socket) -> bool:
         """A connection has had all and would be closed now, which hides what has not arrived.
@@ -89,10 +74,10 @@ class UnarrivedAnswers:
         """All that has not arrived, in bytes; `wanted`: whether to go on watching."""
         self.wanted = wanted
         total = 0
-        for connection, way in tuple(self._ways.items()):
-            flying = way.flying_bytes()
+        for connection, flying_bytes in tuple(self._flying.items()):
+            flying = flying_bytes()
             if not flying or not wanted:
-                del self._ways[connection]
+                del self._flying[connection]
             total += flying
         for sock, since in tuple(self._parted.items()):
             flying = queued_bytes(sock)
