@@ -209,20 +209,6 @@ def from_row(row: object) -> Entry:
     if not isinstance(row, list) or len(row) < 3:
         raise BadManifest("A line of the manifest is not an entry.")
     kind, path = row[0], check_path(row[1])
-    if kind == "f" and path and len(row) == 6:
-        # The common case in one condition; the code below names a fault.
-        _, _, mode, mtime_ns, size, digest = row
-        if (
-            type(mode) is int
-            and 0 <= mode <= _MODE_MASK
-            and type(mtime_ns) is int
-            and -_BIGGEST <= mtime_ns <= _BIGGEST
-            and type(size) is int
-            and 0 <= size <= _BIGGEST
-            and type(digest) is str
-            and _SHA256.match(digest)
-        ):
-            return Entry("f", path, mode, mtime_ns, size, digest)
     if kind == "h" and len(row) == 3 and path:
         target = check_path(row[2])
         if not target or order_key(target) >= order_key(path):
