@@ -430,7 +430,7 @@ def test_attributes_travel_when_asked_for(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("this file system knows no attributes")
     (site.tree / "folder" / "file").chmod(0o444)
-    assert site.publish().bared == ()
+    assert site.publish().bared == []
     follower = site.follower()
     follower.once()
     live = follower.place.live / "folder"

@@ -43,9 +43,9 @@ def test_unchanged_files_are_not_read_again(site: Site) -> None:
     (site.tree / "one").write_bytes(b"more")
     site.now += 60
     again = site.publish()
-    assert again.read_files == 1
+    assert again.seen.read_files == 1
     site.settings = PublishSettings(paranoid=True)
-    assert site.publish().read_files == again.files
+    assert site.publish().seen.read_files == again.seen.files
 
 
 def test_an_edit_that_keeps_size_and_mtime_is_published(site: Site) -> None:
@@ -87,7 +87,7 @@ def test_channels_share_a_directory_without_harm(site: Site) -> None:
 
 def test_special_files_are_left_out_and_named(site: Site) -> None:
     os.mkfifo(site.tree / "pipe")
-    assert site.publish().skipped == ("pipe",)
+    assert site.publish().skipped == ["pipe"]
     site.follower().once()
     assert not (site.base / "mirror" / "pipe").exists()
 
@@ -101,7 +101,7 @@ def test_extended_attributes_are_left_out_aloud(
 
     (site.tree / "marked").write_bytes(b"1")
     monkeypatch.setattr(os, "listxattr", attributes)
-    assert site.publish().bared == ("marked",)
+    assert site.publish().bared == ["marked"]
 
 
 def test_a_publish_directory_inside_the_tree_is_left_out(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class PublishSettings:
         return max(1 << 16, self.memory_bytes // 4)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Published:
     """The result of a publish: the channel's latest version, and the update files written.
 
@@ -81,23 +81,13 @@ class Published:
     set-user-id, set-group-id or sticky bit. `bared`: files without some extended attributes.
     """
 
-    version: int
-    changed: bool
-    files: int
-    read_files: int
-    skipped: tuple[str, ...]
-    stripped: tuple[str, ...]
-    bared: tuple[str, ...]
-    updates: tuple[tuple[Edge, GeneratedUpdate], ...]
-
-
-@dataclass(slots=True)
-class _LeftOut:
-    """The paths of a scan for `Published`."""
-
+    version: int = 0
+    changed: bool = True
+    seen: Seen = field(default_factory=Seen)
     skipped: list[str] = field(default_factory=list)
     stripped: list[str] = field(default_factory=list)
     bared: list[str] = field(default_factory=list)
+    updates: list[tuple[Edge, GeneratedUpdate]] = field(default_factory=list)
 
 
 def _attributes(path: str) -> list[str]:
@@ -182,31 +172,18 @@ class Publisher:
         unfinished = self._state / "unfinished"
         thorough = unfinished.exists() or self.settings.paranoid
         unfinished.touch()
-        left_out = _LeftOut()
-        seen = Seen()
-        manifest, digest = self._scan(tree, now, seen, left_out, report)
-        updates: list[tuple[Edge, GeneratedUpdate]] = []
-
-        def published(number: int, *, changed: bool) -> Published:
-            return Published(
-                number,
-                changed,
-                seen.files,
-                seen.read_files,
-                tuple(left_out.skipped),
-                tuple(left_out.stripped),
-                tuple(left_out.bared),
-                tuple(updates),
-            )
-
+        done = Published()
+        seen, updates = done.seen, done.updates
+        manifest, digest = self._scan(tree, now, done, report)
         latest = index.latest
         if latest is not None and latest.manifest_sha256 == digest:
             self._repository.commit({}, set(), utc(now))
             manifest.unlink()
             if not thorough:
                 unfinished.unlink()
-            return published(latest.version, changed=False)
-        number = latest.version + 1 if latest is not None else 1
+            done.version, done.changed = latest.version, False
+            return done
+        done.version = number = latest.version + 1 if latest is not None else 1
         target = self._manifest_path(number)
         os.replace(manifest, target)
         new = ManifestFile(target)
@@ -214,9 +191,9 @@ class Publisher:
         added: dict[str, tuple[str, int]] = {}
 
         def write(start: int, before: str, old: Iterable[Entry]) -> None:
-            edge, done = self._generate(start, before, old, version, new, report)
-            added[edge.target_path(self.channel)] = (done.sha256, done.length_bytes)
-            updates.append((edge, done))
+            edge, made = self._generate(start, before, old, version, new, report)
+            added[edge.target_path(self.channel)] = (made.sha256, made.length_bytes)
+            updates.append((edge, made))
 
         old = self._last(latest)
         if latest is not None and old is not None:
@@ -230,14 +207,12 @@ class Publisher:
         self._repository.commit_index(kept, added, utc(now))
         self._sweep(number, old, thorough=thorough)
         unfinished.unlink()
-        return published(number, changed=True)
+        return done
 
     def _manifest_path(self, number: int) -> Path:
         return self._state / f"{number}.manifest"
 
-    def _scan(
-        self, tree: Path, now: float, seen: Seen, left_out: _LeftOut, report: Progress
-    ) -> tuple[Path, str]:
+    def _scan(self, tree: Path, now: float, done: Published, report: Progress) -> tuple[Path, str]:
         cache_path = self._state / "cache"
         hasher = hashlib.sha256()
         inside = self._inside(tree)
@@ -250,15 +225,15 @@ class Publisher:
                 lambda line: cache_out.write(encode_cached(line)),
                 int(now * 1e9),
                 skip=lambda path: path == inside,
-                special=left_out.skipped.append,
-                seen=seen,
+                special=done.skipped.append,
+                seen=done.seen,
             )
             for found in entries:
                 entry = found
                 if entry.mode & ~KEPT_MODE and entry.kind != "l":
                     entry = entry._replace(mode=entry.mode & KEPT_MODE)
                     if entry.kind == "f":
-                        left_out.stripped.append(entry.path)
+                        done.stripped.append(entry.path)
                 elif entry.kind == "l" and leads_out(entry.path, entry.target):
                     leading.append(entry.path)
                 if entry.kind in "fd" and (names := _attributes(f"{tree}/{entry.path}")):
@@ -267,12 +242,12 @@ class Publisher:
                         travelling = _travelling(f"{tree}/{entry.path}", names)
                         entry = entry._replace(attributes=travelling)
                     if len(travelling) < len(names):
-                        left_out.bared.append(entry.path)
+                        done.bared.append(entry.path)
                 line = encode_entry(entry)
                 hasher.update(line)
                 out.write(line)
                 if entry.kind == "f":
-                    report("reading", seen.files, 0)
+                    report("reading", done.seen.files, 0)
         if leading:
             raise RepositoryProblem(
                 f"Links lead out of {tree}: {name_some(leading)}. Mirrors would serve what they "

@@ -57,15 +57,15 @@ class Registry:
 
     def __init__(self, admitted: Mapping[str, Admitted] | None = None) -> None:
         self._admitted = dict(admitted or {})
-        self._reports: dict[tuple[str, str], MirrorReport] = {}
-        self._reported_at: dict[tuple[str, str], float] = {}
+        #: By mirror and channel: the last report, and when it came.
+        self._reports: dict[tuple[str, str], tuple[MirrorReport, float]] = {}
         self._latest: dict[str, int] = {}
 
     def admit(self, mirrors: Mapping[str, Admitted]) -> None:
         """Replace the list of admitted mirrors. Reports of others are forgotten at once."""
         self._admitted = dict(mirrors)
-        for key in [key for key in self._reports if key[0] not in self._admitted]:
-            self._forget(key)
+        kept = {key: one for key, one in self._reports.items() if key[0] in self._admitted}
+        self._reports = kept
 
     def secret_of(self, name: str) -> str | None:
         mirror = self._admitted.get(name)
@@ -83,20 +83,19 @@ class Registry:
         """Add a verified report. Raises BadToken when it is not newer than the last one."""
         key = (report.mirror, report.channel)
         last = self._reports.get(key)
-        if last is not None and report.sent_at <= last.sent_at:
+        if last is not None and report.sent_at <= last[0].sent_at:
             raise BadToken("The report was seen before.")
-        self._reports[key] = report
-        self._reported_at[key] = now
+        self._reports[key] = report, now
 
     def standings(self, now: float) -> list[MirrorStanding]:
         """All mirrors that reported within a day, by name."""
-        for key, reported_at in list(self._reported_at.items()):
-            if now - reported_at > FORGET_S:
-                self._forget(key)
+        heard = self._reports.items()
+        self._reports = {key: one for key, one in heard if now - one[1] <= FORGET_S}
         return [self._standing(key, now) for key in sorted(self._reports)]
 
     def _standing(self, key: tuple[str, str], now: float) -> MirrorStanding:
-        report, silent_s = self._reports[key], now - self._reported_at[key]
+        report, at_s = self._reports[key]
+        silent_s = now - at_s
         condition: Condition = "current"
         if silent_s > FRESH_S:
             condition = "silent"
@@ -114,10 +113,6 @@ class Registry:
             report.free,
             silent_s,
         )
-
-    def _forget(self, key: tuple[str, str]) -> None:
-        self._reports.pop(key, None)
-        self._reported_at.pop(key, None)
 
     def sources(
         self, channel: str, now: float, *, only_free: bool = False, relays: bool = False

@@ -65,7 +65,7 @@ def test_set_user_id_bits_are_neither_published_nor_followed(
     (site.tree / "su.sh").chmod(0o4755)
     (site.tree / "pkg").chmod(0o3775)
     published = site.publish()
-    assert published.stripped == ("su.sh",)
+    assert published.stripped == ["su.sh"]
     manifest = (site.publish_dir / ".state" / "main" / "1.manifest").read_text()
     assert not any(f",{mode}," in manifest for mode in (0o4755, 0o3775))
     assert site.publish().changed is False

@@ -178,7 +178,8 @@ def publish(
         click.echo(f"{channel}: nothing changed; version {done.version} signed anew.")
         return
     click.echo(
-        f"{channel}: version {done.version}, {done.files} files, {done.read_files} of them read."
+        f"{channel}: version {done.version}, {done.seen.files} files, {done.seen.read_files} of "
+        "them read."
     )
     if multicast_state is not None:
         click.echo(f"  multicast in {format_duration(delay_s)}")
