@@ -23,13 +23,6 @@ _TABLES: dict[str, Table] = {
 }
 
 
-def drop(connection: Connection, table: str, key: str) -> None:
-    """Remove the row with this key, if there is one."""
-    model = _TABLES[table]
-    (column,) = model.primary_key
-    connection.execute(delete(model).where(column == key))
-
-
 class OperatorTables:
     """The tables of users, tokens, sessions and documents, as plain dictionaries."""
 
@@ -49,4 +42,10 @@ class OperatorTables:
 
     def drop(self, table: str, key: str) -> None:
         """Remove a row with the next batch."""
-        self._store.must(lambda connection: drop(connection, table, key))
+        model = _TABLES[table]
+        (column,) = model.primary_key
+
+        def work(connection: Connection) -> None:
+            connection.execute(delete(model).where(column == key))
+
+        self._store.must(work)

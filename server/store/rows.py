@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
 
 
-def insert_for(connection: Connection) -> type[sqlite.Insert] | type[postgresql.Insert]:
-    """The INSERT with ON CONFLICT of this database."""
-    return insert_of(connection.dialect.name)
-
-
 def insert_of(dialect: str) -> type[sqlite.Insert] | type[postgresql.Insert]:
     """The INSERT with ON CONFLICT of this dialect."""
     if dialect != "postgresql":

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Table, select
 
 from .history import HOUR
 from .models import USAGE, USAGE_HOURS
 from .records import UsageRecord
-from .rows import insert_for
+from .rows import insert_of
 
 _COUNTS = ("begun", "complete", "sent_bytes")
 
@@ -20,24 +21,24 @@ def add_usage(connection: Connection, records: Iterable[UsageRecord]) -> None:
     rows = [asdict(record) for record in records]
     if not rows:
         return
-    statement = insert_for(connection)(USAGE)
-    added = {name: USAGE.c[name] + statement.excluded[name] for name in _COUNTS}
-    added["at_s"] = statement.excluded.at_s
-    upsert = statement.on_conflict_do_update(index_elements=[USAGE.c.file], set_=added)
-    connection.execute(upsert, rows)
-    hours = insert_for(connection)(USAGE_HOURS)
-    also = {name: USAGE_HOURS.c[name] + hours.excluded[name] for name in _COUNTS}
+    _add(connection, USAGE, rows, "at_s")
     by_hour = [
         {"hour_s": int(row["at_s"] // HOUR * HOUR)}
         | {name: row[name] for name in ("file", *_COUNTS)}
         for row in rows
     ]
-    connection.execute(
-        hours.on_conflict_do_update(
-            index_elements=[USAGE_HOURS.c.hour_s, USAGE_HOURS.c.file], set_=also
-        ),
-        by_hour,
-    )
+    _add(connection, USAGE_HOURS, by_hour)
+
+
+def _add(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], *replaced: str
+) -> None:
+    """Insert these rows; counts add up with those of the rows that have their keys."""
+    statement = insert_of(connection.dialect.name)(table)
+    new = {name: table.c[name] + statement.excluded[name] for name in _COUNTS}
+    new |= {name: statement.excluded[name] for name in replaced}
+    keys = list(table.primary_key)
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=new), rows)
 
 
 def read_usage(connection: Connection) -> dict[str, tuple[int, int, int]]:
