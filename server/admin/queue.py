@@ -235,27 +235,21 @@ async def lease_ask(ask: HandlerCall, path: NumberPath) -> Answer:
 
 
 @pages.get("/queue/ticket/{number}/expire", scope=Scope.QUEUE)
-async def expire_ask(ask: HandlerCall, path: NumberPath) -> Answer:
-    """Really?"""
-    text = "It loses its place; its owner is told so when asking."
-    return _ticket_ask(ask, path.number, "Expire", text)
-
-
 @pages.get("/queue/ticket/{number}/promote", scope=Scope.QUEUE)
-async def promote_ask(ask: HandlerCall, path: NumberPath) -> Answer:
+async def ticket_ask(ask: HandlerCall, path: NumberPath) -> Answer:
     """Really?"""
-    text = "It goes to the head of the queue and starts next."
-    return _ticket_ask(ask, path.number, "Promote", text)
-
-
-def _ticket_ask(ask: HandlerCall, number: int, verb: str, text: str) -> Answer:
-    row, policy = ask.server.gate.policy.ticket(number), ask.server.gate.policy
+    number, policy = path.number, ask.server.gate.policy
+    row, verb = policy.ticket(number), ask.call.path.rpartition("/")[2].capitalize()
     if row is None or row.state not in _LIVE:
         raise _gone(number)
+    texts = {
+        "Expire": "It loses its place; its owner is told so when asking.",
+        "Promote": "It goes to the head of the queue and starts next.",
+    }
     return ask.page(
         "confirm.html",
         title=f"{verb} ticket {number}?",
-        text=text,
+        text=texts[verb],
         facts=[("File", row.file), ("Client", row.client), ("Place", policy.place(number) or "–")],
         verb=verb,
         button=f"{verb} the ticket",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -99,24 +99,15 @@ class ReportOut(Shape):
     comparison: ComparisonOut
 
 
-@dataclass(frozen=True, slots=True)
-class PastRelease:
-    """A release whose hour is over: its rule's pattern and its period."""
-
-    path: str
-    period: Period
-
-
-def releases(rules: list[Sourced], now: float) -> list[PastRelease]:
+def releases(rules: list[Sourced], now: float) -> list[Period]:
     """The releases that had their hour, newest first."""
     found = []
     for rule in map(rule_out, rules):
         at_s, end_s = rule.hidden_until_s, now - now % _GRAIN_S
         if at_s is not None and at_s < end_s:
             # The report of a release reaches to this long after its hour.
-            period = Period(at_s, min(at_s + 3 * _DAY_S, end_s), rule.path)
-            found.append(PastRelease(rule.path, period))
-    return sorted(found, key=lambda one: -one.period.since_s)
+            found.append(Period(at_s, min(at_s + 3 * _DAY_S, end_s), rule.path))
+    return sorted(found, key=lambda one: -one.since_s)
 
 
 # -- beside nginx ----------------------------------------------------------------------------
@@ -283,7 +274,7 @@ async def _own(ask: HandlerCall, query: ReportQuery, link: ShareOut | None = Non
         query,
         "report.html",
         spans=[(word, _address(Period(end_s - span_s, end_s))) for word, span_s in SPANS.items()],
-        releases=[(one, _address(one.period)) for one in had],
+        releases=[(one, _address(one)) for one in had],
         address=_address(query.period(ask.now)),
         link=f"{scheme}://{host}{link.path}" if link else "",
         expires_s=link.expires_s if link else None,
