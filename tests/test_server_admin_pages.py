@@ -310,7 +310,7 @@ def test_what_is_empty_folds_and_what_matters_leads(site: Site, browser: Browser
     page = browser.text("/")
     titles = [chart.title for chart in CHARTS]
     assert titles[:LEADING] == ["People in line", "Goodput"]
-    assert page.index(">People in line") < page.index(">Goodput") < page.index(">Slots in use")
+    assert page.index(">People in line") < page.index(">Goodput") < page.index(">Downloads<")
     shown, _, folded = page.partition('<details class="folded">')
     assert 'id="chart-held"' in folded
     assert 'id="chart-goodput"' in shown, "also while nothing is sent"

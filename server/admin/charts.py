@@ -35,7 +35,7 @@ CHARTS = (
     Chart("goodput", "Goodput", "bit_s", {"goodput_bytes_s": "sent"}),
     Chart(
         "slots",
-        "Slots in use",
+        "Downloads",
         "count",
         {"large_active": "large", "small_active": "small", "paused": "paused"},
     ),

@@ -64,7 +64,6 @@ class Health:
     store_degraded: bool = False
     store_fault: str = ""
     held: int = 0
-    held_limit: int = 0
     errors_total: int = 0
     forged_total: int = 0
     multicast_cohorts: int = 0
@@ -150,7 +149,6 @@ class Vitals:
             store_degraded=not state.ok,
             store_fault=state.reason,
             held=len(self.gate.parked),
-            held_limit=self.gate.parked.most,
             errors_total=self.faults.total + self.store.failures_total,
             forged_total=self.gate.reception.forged_total,
             multicast_cohorts=multicast[0],
