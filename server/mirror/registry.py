@@ -89,8 +89,8 @@ class Registry:
 
     def standings(self, now: float) -> list[MirrorStanding]:
         """All mirrors that reported within a day, by name."""
-        heard = self._reports.items()
-        self._reports = {key: one for key, one in heard if now - one[1] <= FORGET_S}
+        kept = self._reports.items()
+        self._reports = {key: one for key, one in kept if now - one[1] <= FORGET_S}
         return [self._standing(key, now) for key in sorted(self._reports)]
 
     def _standing(self, key: tuple[str, str], now: float) -> MirrorStanding:
