@@ -40,6 +40,7 @@ TUNING = StageTuning()
 _HOLE = bytes(TUNING.hole_bytes)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class DiskStage:
@@ -117,14 +118,13 @@ class DiskStage:
     @contextlib.contextmanager
     def _old_file(self, path: str) -> Iterator[int | None]:
         """The old tree's file, open to read; None where it is of no use."""
-        before, handle = self._before(path), None
-        with contextlib.suppress(OSError):
-            handle = _open_file(before) if before is not None else None
-        try:
+        before = self._before(path)
+        with contextlib.ExitStack() as stack:
+            handle = None
+            with contextlib.suppress(OSError):
+                if before is not None:
+                    handle = stack.enter_context(_closing(_open_file(before)))
             yield handle
-        finally:
-            if handle is not None:
-                os.close(handle)
 
     def copy_old(self, path: str, old: str, sha256: str) -> bool:
         target = self._at(path)
@@ -141,12 +141,9 @@ class DiskStage:
     def copy_new(self, path: str, source: str) -> None:
         if not self._leads_inside(self._new, source):
             raise BadManifest(f"The update takes {source!r} through a symbolic link.")
-        handle = _open_file(self._at(source))
-        try:
+        with _closing(_open_file(self._at(source))) as handle:
             os.unlink(self._at(path))
             _copy(handle, self._at(path))
-        finally:
-            os.close(handle)
 
     def link_new(self, path: str, target: str) -> None:
         if not self._leads_inside(self._new, target):
@@ -154,15 +151,11 @@ class DiskStage:
         os.link(self._at(target), self._at(path), follow_symlinks=False)
 
     def create(self, path: str, size_bytes: int) -> None:
-        handle = os.open(self._at(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        os.close(handle)
+        os.close(os.open(self._at(path), _CREATE, 0o600))
 
     def write(self, path: str, offset: int, data: bytes | memoryview) -> None:
-        handle = os.open(self._at(path), _WRITE)
-        try:
+        with _closing(os.open(self._at(path), _WRITE)) as handle:
             _write(handle, offset, memoryview(data))
-        finally:
-            os.close(handle)
 
     def read_old(self, part: FilePart, into: memoryview) -> bool:
         with self._old_file(part.path) as handle:
@@ -174,8 +167,7 @@ class DiskStage:
         with self._old_file(old.path) as source:
             if source is None:
                 return False
-            target = os.open(self._at(part.path), _WRITE)
-            try:
+            with _closing(os.open(self._at(part.path), _WRITE)) as target:
                 behind = WriteBehind(target, part.offset)
                 for at in range(0, part.length, len(self._room)):
                     piece = self._room[: part.length - at]
@@ -186,9 +178,7 @@ class DiskStage:
                     _write(target, part.offset + at, piece)
                     behind.wrote(part.offset + at + len(piece))
                     digested.result()
-                return True
-            finally:
-                os.close(target)
+            return True
 
     def digest_new(self, path: str) -> str:
         with open(os.open(self._at(path), _READ), "rb") as content:
@@ -209,6 +199,15 @@ class DiskStage:
         if entry.kind != "l":
             os.chmod(path, entry.mode & KEPT_MODE)
         os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def _closing(handle: int) -> Iterator[int]:
+    """An open file, closed at the end of the block."""
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _open_file(path: str) -> int:
@@ -236,17 +235,13 @@ def _write(handle: int, offset: int, view: memoryview) -> None:
 
 def _copy(source: int, target: str) -> None:
     """Copy an open file to a new one, sharing extents where possible."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    handle = os.open(target, flags, 0o600)
-    try:
+    with _closing(os.open(target, _CREATE, 0o600)) as handle:
         if clone(source, handle):
             return
         size_bytes = os.fstat(source).st_size
         os.ftruncate(handle, size_bytes)
         for start, end in _data_of(source, size_bytes):
             _copy_part(source, handle, start, end)
-    finally:
-        os.close(handle)
 
 
 def _data_of(source: int, size_bytes: int) -> Iterator[tuple[int, int]]:

@@ -2,8 +2,7 @@
 
 Laws:
 
-- Nothing leaves through `write` that does not hash to what the offer says. A block that does not
-  verify is dropped whole, counted, and collected afresh.
+- Blocks are believed as `client.multicast.blocks` says.
 - A datagram that is not of this session, or whose tag is wrong, changes a counter and nothing
   else. Other members can make good tags: which pass it is, that it or the session is over, how
   many datagrams there were, and that the origin still sends is believed of signed marks and of
@@ -73,9 +72,7 @@ _MARK_KIND = VERSION << 4 | PacketType.MARK
 class MulticastReceiver(BlockCollector):
     """One object on its way in.
 
-    `write(offset, data)` takes verified bytes; `have(block)` says which blocks the caller already
-    holds; `space` gives memory to collect blocks in (the caller may back it by a file). The
-    caller's obligation: call `take` for each datagram, `due` whenever `wake_at` is reached,
+    The caller's obligation: call `take` for each datagram, `due` whenever `wake_at` is reached,
     `answered` for each answer, and stop when `finished` or `given_up`. It gives up where the
     session is faster than `limit_bytes_s`.
     """
@@ -398,10 +395,7 @@ class MulticastReceiver(BlockCollector):
     def _wanted_counts(self, below: int) -> Iterator[tuple[int, int]]:
         for block in islice(self.missing_blocks(below), TUNING.most_blocks):
             decoder = self._open.get(block)
-            yield block, decoder.missing if decoder else self._whole(block)
-
-    def _whole(self, block: int) -> int:
-        return self.layout.k(block)
+            yield block, decoder.missing if decoder else self.layout.k(block)
 
     def _wanted_symbols(self, below: int) -> Iterator[tuple[int, int]]:
         digits = TUNING.most_digits
