@@ -31,8 +31,8 @@ BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_850, 160),
     "protocol": Size(4_750, 78),
     "server": Size(45_150, 450),
-    "client": Size(14_840, 57),
-    "loadtest": Size(7_000, 60),
+    "client": Size(14_820, 57),
+    "loadtest": Size(6_985, 60),
     "bench": Size(5_570, 106),
 }
 

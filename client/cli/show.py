@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ class Quiet:
         self.explain = explain
         self.out = out if out is not None else sys.stderr
         self.download: Download | None = None
+        self._told_s = time.monotonic()
 
     def begin(self, download: Download) -> None:
         self.download = download
@@ -47,14 +49,17 @@ class Quiet:
         alone = self.download is not None and len(self.download.state.mirrors) == 1
         return None if alone and event == "mirror" else words(event, data)
 
-    def waits(self) -> bool:
-        """Whether there is nothing to show yet but a place in a queue."""
-        download = self.download
-        return (
-            download is not None
-            and download.state.first_byte_s is None
-            and any(mirror.visit.waits for mirror in download.state.mirrors)
-        )
+    def is_due(self, interval_s: float) -> bool:
+        """Whether to tell the progress again: not while there is only a place in a queue."""
+        now, download = time.monotonic(), self.download
+        if now - self._told_s < interval_s or download is None:
+            return False
+        if download.state.first_byte_s is None and any(
+            mirror.visit.waits for mirror in download.state.mirrors
+        ):
+            return False
+        self._told_s = now
+        return True
 
     def say(self, text: str) -> None:
         # A closed pipe or a full disk of a log is no reason to fail.
@@ -83,21 +88,12 @@ class Quiet:
 class Plain(Quiet):
     """A line now and then, for logs and pipes."""
 
-    interval_s = 5.0
-
-    def __init__(self, explain: bool, out: TextIO | None = None) -> None:
-        super().__init__(explain, out)
-        self._told_s = time.monotonic()
-
     def event(self, event: str, data: Mapping[str, object]) -> None:
         text = self.news(event, data)
         if text is not None:
             self.say(text)
-        elif event == "progress" and self.download is not None and not self.waits():
-            now = time.monotonic()
-            if now - self._told_s >= self.interval_s:
-                self._told_s = now
-                self.say(progress_line(self.download.progress()))
+        elif event == "progress" and self.download is not None and self.is_due(5.0):
+            self.say(progress_line(self.download.progress()))
 
     def done(self, result: Result) -> None:
         for line in summary(result):
@@ -108,20 +104,13 @@ class Plain(Quiet):
 class Json(Quiet):
     """One JSON object a line; progress at most every half second."""
 
-    interval_s = 0.5
-
     def __init__(self, explain: bool, out: TextIO | None = None) -> None:
         super().__init__(explain, out)
-        self._told_s = 0.0
+        self._told_s = -math.inf
 
     def event(self, event: str, data: Mapping[str, object]) -> None:
-        if event == "progress":
-            now = time.monotonic()
-            early = now - self._told_s < self.interval_s
-            if early or self.download is None or self.waits():
-                return
-            self._told_s = now
-        self._line(event, data)
+        if event != "progress" or self.is_due(0.5):
+            self._line(event, data)
 
     def _line(self, event: str, data: Mapping[str, object]) -> None:
         self.say(json.dumps({"event": event, **data}))
