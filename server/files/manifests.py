@@ -10,9 +10,10 @@ import hashlib
 import html
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet import defer
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -27,7 +28,7 @@ from ...protocol.manifest import (
     encode_sums,
 )
 from ..http.answers import Header
-from ..http.clock import Clock, Waiters, cancel
+from ..http.clock import Clock, Waiters
 from ..http.ready import Ready, Subject, ready_of
 from ..http.request import Request
 from .conditions import verdict
@@ -306,27 +307,22 @@ def when_ready(
 
     Failures other than the `expected` ones and those of the disk are faults of ours.
     """
-    clocks: list[Any] = []
-
-    def stop_clock() -> None:
-        cancel(*clocks)
 
     def late(detail: str) -> None:
         request.refuse(503, "digest-pending", detail, [(b"Retry-After", b"5")])
 
     def failed(failure: Failure) -> None:
-        stop_clock()
+        if isinstance(failure.value, defer.TimeoutError | defer.CancelledError):
+            late("Digests are being computed; ask again in a few seconds.")
+            return
         if not isinstance(failure.value, (OSError, *expected)):
             _log.failure("a generated file failed", failure)
         late("A file changed while its digest was computed; ask again in a moment.")
 
     def done(result: Any) -> None:
-        stop_clock()
         if not request.finished:
             answer(result)
 
-    ready.addCallback(done).addErrback(failed)
-    if not request.finished and not ready.called:
-        pending = "Digests are being computed; ask again in a few seconds."
-        clocks.append(reactor.callLater(10.0, late, pending))
-        request.on_gone(stop_clock)
+    ready.addTimeout(10.0, cast(IReactorTime, reactor)).addCallback(done).addErrback(failed)
+    if not request.finished:
+        request.on_gone(ready.cancel)

@@ -605,12 +605,8 @@ class HttpConnection:
 
     def release_buffers(self) -> None:
         """A long body begins: let go of what only the next request needs (about 2 KiB)."""
-        parser = self._parser
-        if parser is not None:
-            if parser.quiet:
-                self._drop_parser()
-            else:
-                parser.release_buffers()
+        if self._parser is not None and self._parser.quiet:
+            self._drop_parser()
         if self._current is not None:
             self._current.headers = {}
 

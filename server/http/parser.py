@@ -101,10 +101,6 @@ class RequestParser:
                 return None
             self._parse_one()
 
-    def release_buffers(self) -> None:
-        """A long answer begins: let go of what only the next request needs."""
-        self._headers = {}
-
     def end(self) -> None:
         """Nothing is asked of it any more. llhttp holds its callbacks, so it is let go of here:
         else only the garbage collector would find the two.
