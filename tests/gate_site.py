@@ -62,8 +62,11 @@ def answering(pages: Mapping[str, tuple[int, Mapping[str, str], bytes]]) -> Iter
 class GateProcess:
     """`tidegate gate` with these words, or as a document has it, for the length of a `with`."""
 
-    def __init__(self, folder: Path, *words: str, line: str = "") -> None:
+    def __init__(
+        self, folder: Path, *words: str, line: str = "", environ: Mapping[str, str] = {}
+    ) -> None:
         self.folder = folder
+        self.environ = environ
         self.place = f"unix:{folder / 'gate.sock'}"
         own = ("gate", str(folder / "release"), "--listen", self.place)
         self.words = shlex.split(line)[1:] or [*own, "--state", str(folder / "state"), *words]
@@ -76,7 +79,8 @@ class GateProcess:
             said = log.tell()
             words = [*self.words, "--admin", f"127.0.0.1:{self.admin_port}"]
             words += ["--metrics-from", "127.0.0.1"]
-            self.process = fork_server().start(words, self.folder, os.environ, log)
+            environ = {**os.environ, **self.environ}
+            self.process = fork_server(**self.environ).start(words, self.folder, environ, log)
 
         def has_begun() -> bool:
             # It listens before it is ready.
@@ -313,11 +317,15 @@ MOVERS = {
 
 @contextmanager
 def gate_and_nginx(
-    folder: Path, *words: str, snippet: tuple[str, ...] = (), mover: str = "nginx"
+    folder: Path,
+    *words: str,
+    snippet: tuple[str, ...] = (),
+    mover: str = "nginx",
+    environ: Mapping[str, str] = {},
 ) -> Iterator[tuple[GateProcess, Nginx]]:
     """Both, for the release in `folder/release`; or another mover."""
     kind, sends_alone = MOVERS[mover]
-    with GateProcess(folder, *words) as gate:
+    with GateProcess(folder, *words, environ=environ) as gate:
         port = free_port()
         own = ["--complete", "--listen", f"127.0.0.1:{port}"]
         own += [] if sends_alone else ["--if-absent", "closed"]

@@ -23,15 +23,8 @@ class Machine:
     """A server whose clocks are libfaketime's, and what is set here."""
 
     def __init__(self, folder: Path, server: RunningServer) -> None:
-        self._file = folder / "clock"
         self.folder = folder
         self.server = server
-
-    def set(self, ahead_s: int) -> None:
-        """The clock is so far ahead of the true one from now on."""
-        fresh = self._file.with_suffix(".new")
-        fresh.write_text(f"{ahead_s:+d}\n")
-        os.replace(fresh, self._file)
 
     def fetch(self, name: str, agent: str) -> subprocess.Popen[bytes]:
         """curl at work, parked if it must wait."""
@@ -48,24 +41,38 @@ def faketime_library() -> str:
     return str(found[0])
 
 
+def set_clock(folder: Path, ahead_s: int) -> None:
+    """The clock of `faked_time` is so far ahead of the true one from now on."""
+    fresh = folder / "clock.new"
+    fresh.write_text(f"{ahead_s:+d}\n")
+    os.replace(fresh, folder / "clock")
+
+
+def faked_time(folder: Path, *, sleeps: bool) -> dict[str, str]:
+    """The environment of a process whose clock is set by `set_clock`."""
+    set_clock(folder, 0)
+    return {
+        "LD_PRELOAD": faketime_library(),
+        "FAKETIME_TIMESTAMP_FILE": str(folder / "clock"),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "0" if sleeps else "1",
+        "DONT_FAKE_MONOTONIC": "0" if sleeps else "1",
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+    }
+
+
 @contextmanager
 def machine(tmp_path: Path, *, sleeps: bool) -> Iterator[Machine]:
     """A server with one large slot of 1 MB/s. `sleeps`: its monotonic clock leaps as well.
 
     To a process that was stopped for an hour both clocks have leapt when it goes on.
     """
-    (tmp_path / "clock").write_text("+0\n")
     options = ("--policy", "ticket", "--slots", "2", "--reserve-small", "1")
     with serving(
         tmp_path / "release",
         tmp_path / "state",
         *(*options, "--bandwidth", "8Mbit"),
-        LD_PRELOAD=faketime_library(),
-        FAKETIME_TIMESTAMP_FILE=str(tmp_path / "clock"),
-        FAKETIME_NO_CACHE="1",
-        FAKETIME_DONT_FAKE_MONOTONIC="0" if sleeps else "1",
-        DONT_FAKE_MONOTONIC="0" if sleeps else "1",
-        FAKETIME_FORCE_MONOTONIC_FIX="0",
+        **faked_time(tmp_path, sleeps=sleeps),
     ) as server:
         yield Machine(tmp_path, server)
 
@@ -100,7 +107,7 @@ def test_downloads_places_and_parked_requests_live_through_it(
         status, told = ask(one.url("c.bin"))
         assert (status, told["tidegate-status"]) == (503, "ready")
         parked = one.fetch("b.bin", "2")
-        one.set(ahead_s)
+        set_clock(tmp_path, ahead_s)
         # Three seconds of the cap are left for the first, then it is the turn of the second.
         assert running.wait(20) == 0
         assert parked.wait(20) == 0

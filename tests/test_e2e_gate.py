@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection, HTTPResponse
@@ -41,6 +42,7 @@ from tests.gate_site import (
 )
 from tests.installed import PYTHON, TIDEGATE
 from tests.running import make_release, run_forked, sha256, wait_for
+from tests.test_e2e_clock import HOUR, faked_time, set_clock
 from tidegate.server.gate.signing import s3_signer
 
 pytestmark = pytest.mark.e2e
@@ -436,6 +438,54 @@ def test_a_lost_report_leaks_no_slot(tmp_path: Path) -> None:
     assert seen["mover_reports_total"] == 0
     assert seen["mover_reports_lost_total"] == 2
     assert gate.usage() == (2, 2 * SIZE)
+
+
+def test_a_full_report_socket_leaks_no_slot(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=8 * SIZE)
+    with gate_and_nginx(tmp_path, "--slots", "1", "--reserve-small", "0") as (gate, nginx):
+        with closing(HTTPConnection("127.0.0.1", nginx.port, timeout=60)) as client:
+            client.request("GET", "/big.iso")
+            # It reads nothing before the socket is full.
+            sent = client.getresponse()
+            wait_for(lambda: gate.figures()["moved_bodies"] == 1)
+            gate.process.send_signal(signal.SIGSTOP)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as noise:
+                noise.setblocking(False)
+                noise.connect(str(tmp_path / "gate.sock.end"))
+                with suppress(BlockingIOError):
+                    while True:
+                        noise.send(b"noise")
+            assert hashlib.sha256(sent.read()).hexdigest() == digests["big.iso"]
+            # nginx has reported an end when it answers the next request.
+            client.request("GET", "/-/moved/")
+            assert client.getresponse().status == 404
+        gate.process.send_signal(signal.SIGCONT)
+        seen = settled(gate)
+    assert (seen["mover_reports_total"], seen["mover_reports_lost_total"]) == (0, 1)
+    assert gate.usage() == (1, 8 * SIZE)
+
+
+@pytest.mark.parametrize(
+    ("sleeps", "ahead_s"), [(False, -HOUR), (True, HOUR)], ids=["set back", "asleep"]
+)
+def test_a_clock_that_leaps_ends_no_download_and_no_place(
+    tmp_path: Path, sleeps: bool, ahead_s: int
+) -> None:
+    digests = make_release(tmp_path / "release", big_iso=3 * SIZE, more_iso=SIZE)
+    outs = [tmp_path / "first", tmp_path / "second"]
+    with gate_and_nginx(tmp_path, *ONE, environ=faked_time(tmp_path, sleeps=sleeps)) as both:
+        gate, nginx = both
+        first = fetch(nginx, outs[0], PROGRAMS["curl"], "/big.iso")
+        wait_for(lambda: gate.figures()["moved_bodies"] == 1)
+        second = fetch(nginx, outs[1], [*PROGRAMS["curl"], "-A", "second/1"], "/more.iso")
+        wait_for(lambda: gate.figures()["held_requests"] == 1)
+        set_clock(tmp_path, ahead_s)
+        whole(first, outs[0], digests["big.iso"])
+        whole(second, outs[1], digests["more.iso"])
+        seen = settled(gate)
+    assert (seen["mover_reports_total"], seen["mover_reports_lost_total"]) == (2, 0)
+    assert seen["mover_unclaimed_total"] == 0
+    assert gate.usage() == (2, 4 * SIZE)
 
 
 def test_a_client_that_leaves_gives_its_slot_back_and_resumes(tmp_path: Path) -> None:
