@@ -203,6 +203,24 @@ def test_a_service_in_the_four_commands_of_the_manual(package: Path, tmp_path: P
         assert machine.run("stat -Lc %a /var/lib/tidegate").strip() == "700"
         assert machine.run("ps -o user= -p $(systemctl show -P MainPID tidegate)").strip() != "root"
         machine.run("systemctl reload tidegate && curl -fsS http://127.0.0.1/ >/dev/null")
-        machine.run("apt remove -y tidegate && ! systemctl is-active tidegate")
+        # The gate takes its place, with its state.
+        machine.run("systemctl enable --now tidegate-gate && ! systemctl is-active tidegate")
+        told = "journalctl -u tidegate-gate --no-pager -o cat"
+        wait_for(lambda: "ready http" in machine.run(told), 60)
+        assert "ready http" in machine.run(told)
+        asked = "curl -fsS --unix-socket /run/tidegate/gate.sock http://gate"
+        assert '"moving": 0' in machine.run(f"{asked}/-/gate")
+        machine.run(f"{asked}/image.iso | cmp - build/image.iso")
+        assert "no Landlock" not in machine.run(told)
+        assert "no filter" not in machine.run(told)
+        # nginx, which is another user, asks and reports.
+        for name in ("gate.sock", "gate.sock.end"):
+            assert machine.run(f"stat -c %a /run/tidegate/{name}").strip() == "666"
+        before = machine.run("systemctl show -P MainPID tidegate-gate")
+        machine.run("apt install -y --reinstall ./dist/*.deb")
+        assert machine.run("systemctl show -P MainPID tidegate-gate") != before
+        wait_for(lambda: "moving" in machine.run(f"{asked}/-/gate", check=False), 60)
+        machine.run("apt remove -y tidegate && ! systemctl is-active tidegate-gate")
+        machine.run("! systemctl is-enabled tidegate-gate")
         machine.run("test -e /var/lib/private/tidegate && apt purge -y tidegate")
         machine.run("! ls -d /var/l*/tidegate /var/l*/private/tidegate")
