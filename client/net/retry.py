@@ -265,6 +265,9 @@ class RetryState:
         extra_s = min(wait_s * manners.jitter, manners.jitter_cap_s) * self._random.random()
         at = now + wait_s + extra_s
         if at - self._first_wait_s + self.waited_s > manners.max_wait_s:
+            if told is not None and told.place is not None:
+                # A server's sentence says what a client without patience should do.
+                text = f"place {told.place} in the queue"
             return GiveUp(
                 FailureReason.WAITED_TOO_LONG,
                 f"{text}; the next chance is {wait_s:.0f} s away, past the limit of "
