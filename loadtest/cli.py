@@ -96,7 +96,9 @@ def _no_server(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     help="The files that the server serves: the crowd comes for these.",
 )
 @click.option("--visitors", type=click.IntRange(1), help="How many come for --release.")
-@click.option("--within", type=DURATION, default="1h", help="How long they take to arrive.")
+@click.option(
+    "--within", "within_s", type=DURATION, default="1h", help="How long they take to arrive."
+)
 @click.option(
     "--weight",
     "weights",
@@ -137,17 +139,12 @@ def loadtest(
     profile: str,
     locust: tuple[str, ...],
     host: str,
-    workload: str | None,
-    trace: Path | None,
-    release: Path | None,
-    visitors: int | None,
-    within: float,
-    weights: tuple[str, ...],
     lay_out: Path | None,
     ca: str | None,
     bandwidth: float | None,
     policy: str,
     report: Path | None,
+    **crowd: Any,
 ) -> None:
     """Send a server the crowd of PROFILE (release_day), and say in one page what became of it.
 
@@ -164,8 +161,8 @@ def loadtest(
         profile, locust = _PROFILE, (profile, *locust)
     try:
         found = find_profile(profile)
-        own = OwnCrowd(workload, trace, release, visitors, within, weights).population()
-        name = workload or found.settings.get("workload", "release-artefacts")
+        own = OwnCrowd(**crowd).population()
+        name = crowd["workload"] or found.settings.get("workload", "release-artefacts")
         described, population = own or (name, find_workload(name, 1))
         if lay_out is not None:
             write(population, lay_out)
@@ -182,9 +179,9 @@ def loadtest(
         figures = Path(folder) / "figures.json"
         more = list(locust)
         if own is not None:
-            crowd = Path(folder) / "crowd.jsonl"
-            crowd.write_text("\n".join(to_trace(population)), "utf-8")
-            name, more = str(crowd), [*_as_it_comes(population), *locust]
+            trace = Path(folder) / "crowd.jsonl"
+            trace.write_text("\n".join(to_trace(population)), "utf-8")
+            name, more = str(trace), [*_as_it_comes(population), *locust]
         if ca is not None:
             more = ["--ca", ca, *more]
         status = _run(found, host.rstrip("/"), name, figures, more)
