@@ -270,3 +270,26 @@ def test_a_fast_mirror_that_turns_slow_late_is_relieved(
     them[0].rate = lambda t: first if t < at_s else last
     them[-1].rate = lambda t: last if t < at_s else first
     assert ratio(SegmentMap([(0, SIZE)]), them, SIZE / (sum(rates) * MBIT)) < 1.08
+
+
+def test_on_a_long_line_that_turns_out_faster_the_next_block_is_asked_for_earlier() -> None:
+    segments = SegmentMap([(0, SIZE)])
+    for lane in (0, 1):
+        segments.join(lane, 0.0, hint=1e6, rtt_s=0.1)
+    block = segments.ask(0, 0.0)
+    assert block is not None
+    told_at = block.ask_at
+    for turn in range(1, 6):
+        segments.received(block, 20_000, turn / 100)
+    assert block.ask_at < told_at
+
+
+def test_an_answer_that_goes_on_gets_no_more_than_its_mirror_brings() -> None:
+    segments = SegmentMap([(0, SIZE)], first_bytes=1000)
+    for lane in (0, 1):
+        segments.join(lane, 0.0)
+    block = segments.claim(0, 0, SIZE, 0.0)
+    segments.shorten(1000)
+    segments.received(block, 1000, 0.01)
+    assert segments.carry_on(block, 0.01)
+    assert 1000 < block.end < SIZE // 100

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tidegate.client.fetch import connections, sampling
 from tidegate.client.fetch.actions import Action, Connect, Disconnect, Fail
+from tidegate.client.fetch.content import CulpritSearch
 from tidegate.client.fetch.decide import decide
 from tidegate.client.fetch.events import (
     AnswerReceived,
@@ -33,6 +34,8 @@ from tidegate.client.net.errors import AccessRefused, DownloadFailed, NetworkPro
 from tidegate.client.net.retry import FailureReason, Granted, Refused
 from tidegate.client.net.urls import parse
 from tidegate.client.schedule.segments import SegmentMap
+from tidegate.client.storage.piece_writer import PieceWriter
+from tidegate.client.storage.storage import RingStorage
 
 
 def state_of(mirrors: int, now: float = 0.0) -> State:
@@ -258,3 +261,31 @@ def test_the_fastest_of_the_mirrors_without_ranges_is_called_back() -> None:
         mirror.serves = Serves.WHOLE
         mirror.counts.received_bytes, mirror.counts.busy_s = received_bytes, 1.0
     assert revive(state) == [Connect(state.mirrors[1].lanes[0])]
+
+
+# -- wrong bytes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("differences", "order"),
+    [({}, [0, 1, 2]), ({(0, 2): 3, (1, 2): 1}, [2, 0, 1])],
+    ids=["no sample differed", "samples differed"],
+)
+def test_after_samples_whole_shares_are_replaced_the_most_accused_first(
+    differences: dict[tuple[int, int], int], order: list[int]
+) -> None:
+    state, share = fetching(3), 100_000
+    writer = PieceWriter(RingStorage(3 * share), 3 * share)
+    for number in range(3):
+        writer.write_at(number * share, bytes(share), number)
+    segments, search = SegmentMap([]), CulpritSearch(state.mirrors, writer)
+    writer.differences.update(differences)
+    steps = []
+    while (number := search.next(segments)) is not None:
+        steps.append((number, segments.wanted.total))
+        for start, end in list(segments.wanted):
+            writer.write_at(start, bytes(end - start), (number + 1) % 3)
+            segments.filled(start, end)
+    assert [number for number, _ in steps] == [0, 1, 2, *order]
+    assert all(wanted < share // 2 for _, wanted in steps[:3])
+    assert all(wanted > share // 2 for _, wanted in steps[3:])

@@ -433,7 +433,9 @@ def test_what_a_failed_download_keeps_is_told(tmp_path: Path) -> None:
         assert done.returncode == 8
         assert re.search(r"; [0-9.]+ [kM]B are kept, the same command goes on", done.stderr)
         _, _, err = get(tmp_path, mirror.url)
+        _, _, wrong = get(tmp_path, "-o", "x", "--checksum", "sha256:" + "0" * 64, mirror.url)
     assert "were there from an earlier try" in err
+    assert "are kept" not in wrong
     assert next(tmp_path.glob("*.bin")).read_bytes() == DATA
 
 

@@ -125,7 +125,14 @@ def test_a_trace_is_replayed_at_a_given_rate(tmp_path: Path) -> None:
     trace.write_text("\n".join(to_trace(few(exp2(0)))))
     shown = invoke("run", "--trace", str(trace), "--rate", "1Mbit", "--policy", "ps", "--json")
     assert shown.exit_code == 0, shown.output
-    assert json.loads(shown.output)["config"]["bandwidth_bytes_s"] == 125_000.0
+    config = json.loads(shown.output)["config"]
+    assert config["bandwidth_bytes_s"] == 125_000.0
+    assert config["tells_bandwidth"]
+    shown = invoke(
+        *("run", "--trace", str(trace), "--rate", "1Mbit", "--policy", "ps", "--json"),
+        "--measure-bandwidth",
+    )
+    assert not json.loads(shown.output)["config"]["tells_bandwidth"]
 
 
 @pytest.mark.parametrize(
@@ -201,6 +208,15 @@ def test_a_finding_is_reproduced_by_the_papers_own_figures_and_by_no_others() ->
         True,
         False,
     ]
+
+
+def test_a_finding_about_two_scenarios_needs_both() -> None:
+    cells = [
+        replace(cell, improvement=0.2) if cell.label == "Ticket+20" else cell
+        for cell in paper_cells("exp1", "sufficient")
+    ]
+    told = {finding.text: finding.reproduced for finding in findings(cells)}
+    assert not told["Exp 1 sufficient: Reserve+20 and Ticket+20 are worse than HTTP+0"]
 
 
 def test_reserved_slots_gain_what_the_paper_found() -> None:
