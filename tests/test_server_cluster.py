@@ -173,6 +173,26 @@ def test_a_body_that_ended_while_nobody_led_has_no_slot_under_the_next_leader() 
     assert house.ask("192.0.2.2", token=waiting.token).started
 
 
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_body_whose_end_a_leader_may_not_have_heard_has_no_slot_under_the_next(
+    heard: bool,
+) -> None:
+    # The leader stood still as the body ended, and another one took over.
+    house = FleetHouse(slots=1)
+    running, waiting = house.ask("192.0.2.1"), house.ask("192.0.2.2")
+    if not heard:
+        for link in house.links:
+            link.transport.far = None
+    running.transfer.finish()
+    house.wait(0.5)
+    for link in house.links:
+        link.drop()
+    _new_leader(house, slots=1)
+    house.wait(0.5)
+    assert not house.gate.policy.leases()
+    assert house.ask("192.0.2.2", token=waiting.token).started
+
+
 def test_a_body_that_the_next_leader_has_no_slot_for_waits_and_goes_on_with_its_place() -> None:
     house = FleetHouse(slots=2)
     running = [house.ask(f"192.0.2.{n}") for n in (1, 2)]

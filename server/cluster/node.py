@@ -178,9 +178,11 @@ class RemoteAdmission:
         self.met_leader = False
         self._degraded: DegradedQueue | None = None
         self._asked: dict[int, _Asked] = {}
-        #: Bodies that ended while no leader was here: the next one would take them for lost ones,
-        #: keep their slots, and put them ahead of all that wait.
+        #: Bodies that ended while no leader was here, or of which a leader that stands still may
+        #: not know: the next one would take them for lost ones, keep their slots, and put them
+        #: ahead of all that wait. A leader that has told its terms twice since knows of them.
         self._ended_unheard: list[tuple[messages.Ask, messages.Ended]] = []
+        self._ended_before: list[tuple[messages.Ask, messages.Ended]] = []
         #: What each download has of the line, as long as a body of it is here.
         self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
         #: What has been judged of requests that are not answered yet.
@@ -421,8 +423,7 @@ class RemoteAdmission:
             ended = messages.Ended(asked.number, transfer.delivered_bytes(), complete)
             if self._welcomed:
                 self._send(ended)
-            else:
-                self._ended_unheard.append((self._ask_of(asked), ended))
+            self._ended_unheard.append((self._ask_of(asked), ended))
 
     def _tick(self) -> None:
         for request in [one for one in self._allowed if one.finished]:
@@ -583,7 +584,8 @@ class RemoteAdmission:
         if self._parting:
             self._send(messages.Parting())
         self._hand_back()
-        unheard, self._ended_unheard = self._ended_unheard, []
+        unheard = self._ended_before + self._ended_unheard
+        self._ended_before, self._ended_unheard = [], []
         for told in unheard:
             for message in told:
                 self._send(message)
@@ -629,6 +631,8 @@ class RemoteAdmission:
         if not self._welcomed:
             self._epoch = terms.epoch
             self._welcome()
+        else:
+            self._ended_before, self._ended_unheard = self._ended_unheard, []
 
     # -- what becomes of a request --------------------------------------------------------------
 
