@@ -344,6 +344,7 @@ def _cut_off(world: World, fault: FaultPlan) -> None:
     named = "the database" if other == DATABASE else f"machine {other}"
     world.cause(f"machine {number} does not reach {named}")
     fleet.links.cut.add(pair)
+    world.cut_until_s = max(world.cut_until_s, world.schedule.now + fault.for_s)
 
     def back() -> None:
         fleet.links.cut.discard(pair)

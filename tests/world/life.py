@@ -46,6 +46,9 @@ class FrontTurns:
         front._epoll.wake = self.wake
         # A set is walked in another order in each run.
         front._factory.connections = KeptOrder()
+        if front._epoll.hot:
+            # Clients came before the process did.
+            self.wake()
 
     def wake(self) -> None:
         """Something may have happened."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tidegate.policies.contract import ELSEWHERE
 from tidegate.server.store.journal import read_journal
 
 from .programs import HttpExchange, SimulatedClient
@@ -316,18 +317,13 @@ class TheJournalAgrees(Oracle):
     #: Reading it costs as much as 20 ms of a world.
     _EACH_S = 10
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._ticks = 0
-
     def dies(self) -> None:
         self._look()
 
     def tick(self) -> None:
-        self._ticks += 1
+        now = self.world.schedule.now
         # Most of what goes wrong does so just after a fault.
-        disturbed = self.world.caused_since(self.world.schedule.now - 1.0)
-        if self._ticks % self._EACH_S == 0 or disturbed:
+        if round(now) % self._EACH_S == 0 or self.world.caused_since(now - 1.0):
             self._look()
 
     def _look(self) -> None:
@@ -392,7 +388,8 @@ class TicketsLast(Oracle):
         until_s = self._until_s.pop(client, -math.inf)
         ticket = "tidegate-ticket" in fields or "tidegate-ticket=" in fields.get("location", "")
         lasts_s = world.gate.settings.ticket_ttl_s if world.gate is not None else 0.0
-        if status in (302, 503) and ticket:
+        # One that waited for the database may be told late of its return.
+        if status in (302, 503) and ticket and not world.answers_wait:
             self._until_s[client] = now + float(fields.get("retry-after", "0")) + lasts_s
         taken_out = world.has_fault("withdraw") or client.starts_lost > 1
         taken_out = taken_out or client.turned_away
@@ -458,7 +455,7 @@ class TheLostComeFirst(Oracle):
             return
         if any(map(world.has_fault, ("promote", "policy", "settings", "lose answer", "cut"))):
             return
-        oldest = 0
+        oldest, since_s = 0, -math.inf
         table = gate.policy.queue.table  # type: ignore[attr-defined]
         for row in gate.policy.tickets():
             small = row.size_bytes < gate.settings.small_below_bytes
@@ -466,10 +463,12 @@ class TheLostComeFirst(Oracle):
             wasted = table.given_back[table.rows[row.number]]
             if small or wasted or row.number in world.started_tickets:
                 continue
-            if row.number < oldest:
+            # A node without a leader issues numbers that say nothing of the order.
+            given_here = oldest < ELSEWHERE or row.issued_s < since_s
+            if row.number < oldest and given_here:
                 self.broken(f"ticket {row.number} stands behind {oldest}")
                 return
-            oldest = row.number
+            oldest, since_s = row.number, row.issued_s
 
 
 class TheDatabaseIsTriedAgain(Oracle):
@@ -597,6 +596,8 @@ class HeldClientsHear(Oracle):
         world = self.world
         since_s = world.schedule.now - self._SILENT_S
         if world.gate is None or world.caused_since(since_s) or world.still_until_s > since_s:
+            return
+        if world.answers_wait:
             return
         for client in world.clients:
             if client.plan.program not in self._PROGRAMS or client.over:
@@ -1091,7 +1092,10 @@ class CalledIsKept(Oracle):
         if called_s is None:
             return
         self._called_s[client] = None
-        if status == 503 and not self.world.caused_since(called_s):
+        world = self.world
+        # A node may not know yet of the leader that called.
+        disturbed = world.caused_since(called_s) or world.still_until_s > called_s
+        if status == 503 and not disturbed and world.cut_until_s < called_s:
             self.broken(f"{client} was called at {called_s:.3f} s, came, and is to wait")
 
 

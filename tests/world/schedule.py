@@ -71,6 +71,11 @@ class Schedule:
         heapq.heappush(self._heap, (due_s, self._draw(), self._count, event))
         return event
 
+    def forget(self) -> None:
+        """Nothing of what was to come happens, nor keeps what it would call."""
+        self._heap.clear()
+        self.running = None  # type: ignore[assignment]
+
     def run(self, until_s: float, going: Callable[[], bool]) -> None:
         """Let everything happen up to a moment, while `going`."""
         heap = self._heap

@@ -41,6 +41,8 @@ _LIVENESS_FACTOR, _LIVENESS_S = 4.0, 900.0
 #: Everything has run out so long after the last client has left. Mostly it has sooner.
 _AFTER_S = 80.0
 _LOOK_S = 10.0
+#: A write that failed is tried again, and its answers leave, within this time.
+_COMMITS_S = 20.0
 #: A connection whose client takes nothing is cut after `min_rate_window_s`, at the latest by the
 #: kernel, which finds out so of those that are parked, too.
 _CUT_AFTER_S = 60.0
@@ -93,6 +95,8 @@ class World:
         self.files_of_earlier_lives: set[tuple[str, int]] = set()
         #: Until when the database does not work, or is slow.
         self.database_full_until_s = self.database_slow_until_s = -math.inf
+        #: Until when a machine does not reach another one or the database.
+        self.cut_until_s = -math.inf
         #: When an operator last changed something; infinite while that is under way.
         self.switched_s = -math.inf
         self._changing = 0
@@ -329,6 +333,12 @@ class World:
         assert isinstance(self.life, FleetLife)
         return self.life
 
+    @property
+    def answers_wait(self) -> bool:
+        """Whether a cluster's answers wait for its database (docs/cluster.md), or did just now."""
+        ill_s = max(self.database_full_until_s, self.database_slow_until_s, self.cut_until_s)
+        return self.plan.machines > 1 and self.schedule.now < ill_s + _COMMITS_S
+
     def _life_begins(self) -> None:
         """A server starts, or a process begins to lead the others."""
         self.lives += 1
@@ -502,8 +512,10 @@ class World:
         (self.root / "release").mkdir()
         collects = gc.isenabled()
         gc.disable()
-        # What was imported is no garbage: looking at it takes as long as a small world.
-        gc.freeze()
+        # What was imported is no garbage: looking at it takes as long as a small world. Of an
+        # earlier world nothing is frozen: it would stay for ever.
+        if not gc.get_freeze_count():
+            gc.freeze()
         observer: Any = self._log
         globalLogPublisher.addObserver(observer)
         rng = random.Random(self.plan.seed ^ 0xFACE)
@@ -532,6 +544,7 @@ class World:
             if self.life is not None and self.life.alive:
                 self.life.kill()
             self.life = None
+            self.schedule.forget()
             gc.collect()
             if collects:
                 gc.enable()
