@@ -295,11 +295,8 @@ class FleetLife:
 
     def end_process(self, status: int) -> None:
         """Stands for `os._exit`."""
-        process = self.running
-        self._exited(process.reactor, status)
-        if not process.stopping:
-            # At the end of a stop nothing follows, and a Deferred would log this.
-            raise ProcessEnded
+        self._exited(self.running.reactor, status)
+        raise ProcessEnded
 
     def kill_process(self, process: Process) -> None:
         """As SIGKILL does."""

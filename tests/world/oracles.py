@@ -215,12 +215,16 @@ class TicketsKeepTheirNumbers(Oracle):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._number: dict[SimulatedClient, int] = {}
+        self._refused: set[SimulatedClient] = set()
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         if status in (403, 404, 410):
             self._number.pop(client, None)
+            if client.plan.program == "get":
+                # It goes on by parts, and a ticket is used with each.
+                self._refused.add(client)
             return
-        if not client.manner.speaks_tickets:
+        if not client.manner.speaks_tickets or client in self._refused:
             return
         if client.plan.misdeed in ("ask twice", "ask early"):
             # Its ticket is used once two requests together have brought all.

@@ -32,7 +32,7 @@ from .operator import Operator
 from .oracles import Oracle, TheLoopRests, ToldStartsAreKept, all_oracles
 from .plan import FaultPlan, WorldPlan
 from .programs import ClientPlan, FileVersion, HttpExchange, SimulatedClient
-from .schedule import Schedule, StandingStill, VirtualPool
+from .schedule import ProcessEnded, Schedule, StandingStill, VirtualPool
 from .seams import in_world
 from .wire import MemoryNetwork
 
@@ -483,7 +483,13 @@ class World:
         text = formatEvent(event)  # type: ignore[arg-type]
         if "log_failure" in event:
             failure = event["log_failure"]
+            if failure.check(ProcessEnded):
+                # It went through a Deferred.
+                return
             text += ": " + failure.getTraceback()
+        elif text.startswith("Unhandled error in Deferred"):
+            # The next event has the failure.
+            return
         text = text.replace(str(self.root), "")
         self.note(f"log {level.name}: {text.splitlines()[0] if text else ''}")
         for oracle in self.oracles:
