@@ -375,8 +375,11 @@ class World:
         self.life.start()
 
     def _leader_dies(self) -> None:
+        # Oracles reach the database when its machine does not.
+        whose, self.schedule.running = self.schedule.running, None  # type: ignore[assignment]
         for oracle in self.oracles:
             oracle.dies()
+        self.schedule.running = whose
 
     def server_stopped(self) -> None:
         """It has stopped, as it was asked to."""
@@ -496,6 +499,7 @@ class World:
             oracle.logged(level.name, text)
 
     def _tick(self) -> None:
+        self.schedule.running = None  # type: ignore[assignment]
         for oracle in self.oracles:
             oracle.tick()
         self.schedule.after(1.0, self._tick)
