@@ -56,20 +56,20 @@ class _KeptBody(Subject):
     """A body that was dear to make, and `DirectoryCache.changes` of what it was made from."""
 
     owner: GeneratedFiles
-    key: tuple[_Maker, bytes]
+    kept_as: tuple[_Maker, bytes]
     until_s: float
     changes: int
     content_type: bytes
     body: bytes
 
     def is_watched(self) -> bool:
-        return self.owner.tree.watch.watches(self.key[1])
+        return self.owner.tree.watch.watches(self.kept_as[1])
 
     def current(self) -> bool:
         return self.owner.is_current(self)
 
     def admit(self) -> bool:
-        return self.owner.is_shown(self.key[1])
+        return self.owner.is_shown(self.kept_as[1])
 
 
 def _at_origin(body: bytes, request: Request) -> bytes:
@@ -158,7 +158,7 @@ class GeneratedFiles:
 
     def _answer_kept(self, request: Request, kept: _KeptBody) -> None:
         fields = self._answer(request, kept.content_type, _at_origin(kept.body, request))
-        if kept.key[0] == self._sums:
+        if kept.kept_as[0] == self._sums:
             if len(self._ready) >= _MOST_KEPT:
                 self._ready.clear()
             self._ready[request.path] = ready_of(200, fields, kept.body, kept)
@@ -166,9 +166,9 @@ class GeneratedFiles:
     def is_current(self, kept: _KeptBody) -> bool:
         """Whether what was made names what its directory has now."""
         return (
-            self._kept.get(kept.key) is kept
+            self._kept.get(kept.kept_as) is kept
             and self._reactor.seconds() < kept.until_s
-            and self._folders.is_current(kept.key[1])
+            and self._folders.is_current(kept.kept_as[1])
             and self._folders.changes == kept.changes
         )
 
