@@ -423,16 +423,19 @@ class LastBytesComeAgain(Oracle):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        #: When a client had bytes of its file last, the life of its server, and how many in all.
+        #: When a client had bytes of its file last, the life of the server that sent them, and how
+        #: many in all.
         self._took: dict[SimulatedClient, tuple[float, int, int]] = {}
 
     def took(self, client: SimulatedClient, count: int) -> None:
-        had = self._took.get(client, (0.0, 0, 0))[2]
-        self._took[client] = self.world.schedule.now, self.world.lives, had + count
+        _, life, had = self._took.get(client, (0.0, 0, 0))
+        self._took[client] = self.world.schedule.now, life, had + count
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         took_s, life, had = self._took.get(client, (-math.inf, 0, 0))
         world = self.world
+        if status in (200, 206):
+            self._took[client] = took_s, world.lives, had
         if had < 0.5 * world.plan.files[client.file]:
             # One that has had nearly nothing keeps its slot for less.
             return
