@@ -695,6 +695,10 @@ class NobodyWaitsForEver(Oracle):
     sentence = "A download that cannot start now gets a signed ticket, a place and an honest time."
 
     def settled(self) -> None:
+        gate = self.world.gate
+        if gate is not None and gate.closed:
+            # The operator's opening was lost with the journal.
+            return
         for client in self.world.clients:
             if not client.over and not client.reads_no_more:
                 self.broken(
