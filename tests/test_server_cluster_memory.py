@@ -51,6 +51,22 @@ def test_what_one_process_does_not_use_the_others_have_at_once() -> None:
         assert taker.sent == pytest.approx(400_000, rel=0.1)
 
 
+def test_a_process_that_paid_for_answers_is_not_starved_by_one_that_was_idle() -> None:
+    """The idle one saw no debt, sent all that the line earned, and the other's debt stayed."""
+    clock = Clock()
+    [idle, busy], [_, [slow]] = _processes(clock, [], [1_000_000.0])
+    run(clock, [slow], 5)
+    busy.charge(300_000)
+    late = [Taker(pacer, clock, 1e9) for pacer in (idle, busy)]
+    for taker in late:
+        taker.ready()
+    before = idle.sent_bytes_total + busy.sent_bytes_total
+    run(clock, [slow, *late], 5)
+    assert [taker.sent for taker in late] == pytest.approx([5 * CAP / 3] * 2, rel=0.2)
+    sent = idle.sent_bytes_total + busy.sent_bytes_total - before
+    assert sent == pytest.approx(5 * CAP, rel=0.08)
+
+
 def test_a_process_that_stands_still_takes_nothing_along() -> None:
     clock = Clock()
     memory = CommonMemory(2)

@@ -312,6 +312,7 @@ class Pacer:
         rate = self._bandwidth_bytes_s
         if rate is not None:
             self._budget = max(self._budget - count, -_MOST_DEBT_S * rate)
+            self._due = max(self._due - count, -_MOST_DEBT_S * rate)
         self._tell()
 
     def charge_answers(self, count: int) -> None:
@@ -344,6 +345,7 @@ class Pacer:
             given = -min(float(-count), self._given, max(0.0, most + self._budget))
         self._given += given
         self._budget += given
+        self._due += given
 
     def _tell(self) -> None:
         self._others.tell(self.sent_bytes_total, self._waiting)
@@ -491,9 +493,12 @@ class Pacer:
             self._others_sent = sent
             waiting, own = self._others.waiting(), self._waiting
             part = own / (own + waiting) if waiting else 1.0
-            # What lies unspent for longer than its owners' next turn is for all.
+            # What lies unspent for longer than its owners' next turn is for all. Each process pays
+            # for its own from its part: one that was idle has seen no debt, and would use all that
+            # the line earns while the others wait to have paid.
             free = self._budget - (rate * _CLAIM_S if waiting else 0.0)
-            self._due = min(self._budget, max(self._due + part * earned, free))
+            due = max(self._due + part * earned, free)
+            self._due = min(due, most) if waiting else self._budget
             self._grant(part * earned, rate)
         self._last_tick_s = now
 
@@ -506,10 +511,10 @@ class Pacer:
         sharing = max(networks + large, 2 * networks) if large else networks
         requests.earn(earned_bytes, rate_bytes_s, sharing)
         if large:
-            most = min(_BURST_S * rate_bytes_s, self._budget + _BURST_S * rate_bytes_s)
+            most = min(_BURST_S * rate_bytes_s, self._due + _BURST_S * rate_bytes_s)
             requests.granted_bytes = min(most, requests.granted_bytes + 0.5 * earned_bytes)
         else:
-            requests.granted_bytes = self._budget
+            requests.granted_bytes = self._due
 
     def _quantum_bytes(self, rate_bytes_s: float) -> int:
         """Short turns keep the round short: of a slow link, and of a long ring."""
