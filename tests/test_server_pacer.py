@@ -481,6 +481,28 @@ def test_large_downloads_of_one_network_leave_its_small_ones_a_share() -> None:
     assert large >= 0.4 * 20 * 2_500_000
 
 
+def test_requests_do_not_wait_until_bytes_that_stood_in_sockets_are_paid_for() -> None:
+    clock, cap = Clock(), 2_500_000.0
+    pacer = Pacer(clock, cap)
+    large = [Taker(pacer, clock, 1e9)]
+    large[0].ready()
+    # One request of each network, every 0.1 s.
+    addresses = [f"10.{number}.0.1" for number in range(40)]
+    floods = [Flood(pacer, clock, [address], 1_000) for address in addresses]
+    waited_s = 0.0
+    for tick in range(400):
+        if tick % 25 == 0:
+            # Four looks a second: sockets keep 0.5 MB, and at the next look it leaves after all.
+            pacer.give_back(500_000 if tick % 50 else -500_000)
+        floods[tick % 40].ask(1)
+        run(clock, large, 0.01)
+        waited_s += 0.01 * sum(len(flood.waiting) for flood in floods)
+    answers = sum(flood.sent for flood in floods) / 1_000
+    assert answers > 350
+    assert waited_s / answers < 0.005
+    assert large[0].sent <= 1.02 * 4.0 * cap + 600_000
+
+
 def test_downloads_have_all_of_the_line_once_a_flood_is_over() -> None:
     *_, clock, pacer, large = flood_beside(8, [f"10.{n}.0.1" for n in range(40)], 250_000)
     pacer.requests.let_all_go()

@@ -229,8 +229,8 @@ class Pacer:
         #: What of a turn the background has come to have by turns of others.
         self._behind_due = 0.0
         self._budget = 0.0
-        #: What of it was given back, see `give_back`.
-        self._given = 0.0
+        #: What of it was given back, and what of that is owed, see `give_back`.
+        self._given = self._owed = 0.0
         #: What of the budget this process may spend: all, or its part where others wait, too.
         self._due = 0.0
         self._last_tick_s = reactor.seconds()
@@ -280,7 +280,7 @@ class Pacer:
         """Change the cap; running transfers feel it at the next tick."""
         self._bandwidth_bytes_s = bandwidth_bytes_s
         if bandwidth_bytes_s is None:
-            self._short, self._given = False, 0.0
+            self._short, self._given, self._owed = False, 0.0, 0.0
             self.requests.let_all_go()
             shares = [*self._ring, *self._behind, *self._beyond]
             for ring in (self._ring, self._behind, self._beyond):
@@ -333,19 +333,21 @@ class Pacer:
         """Bytes that were paid for do not leave: their sockets keep them.
 
         Fewer than none: they have left after all. Nothing is taken that was not given and used
-        before, and the line is never silent for long.
+        before. Half of what the line earns pays for it, so that requests do not wait for it.
         """
         rate = self._bandwidth_bytes_s
         if rate is None:
             return
-        most = rate * _LATE_S
+        most, owned = rate * _LATE_S, self._budget - self._owed
         if count > 0:
-            given = min(float(count), max(0.0, most - self._budget))
+            given = min(float(count), max(0.0, most - owned))
         else:
-            given = -min(float(-count), self._given, max(0.0, most + self._budget))
+            given = -min(float(-count), self._given, max(0.0, most + owned))
         self._given += given
-        self._budget += given
-        self._due += given
+        free = max(0.0, given - self._owed)
+        self._owed = max(0.0, self._owed - given)
+        self._budget += free
+        self._due += free
 
     def _tell(self) -> None:
         self._others.tell(self.sent_bytes_total, self._waiting)
@@ -493,11 +495,14 @@ class Pacer:
             self._others_sent = sent
             waiting, own = self._others.waiting(), self._waiting
             part = own / (own + waiting) if waiting else 1.0
+            paid = min(self._owed, 0.5 * part * earned)
+            self._owed -= paid
+            self._budget -= paid
             # What lies unspent for longer than its owners' next turn is for all. Each process pays
             # for its own from its part: one that was idle has seen no debt, and would use all that
             # the line earns while the others wait to have paid.
             free = self._budget - (rate * _CLAIM_S if waiting else 0.0)
-            due = max(self._due + part * earned, free)
+            due = max(self._due + part * earned - paid, free)
             self._due = min(due, most) if waiting else self._budget
             self._grant(part * earned, rate)
         self._last_tick_s = now
