@@ -35,6 +35,7 @@ from ...policies.settings import PolicySettings
 from ...protocol.ticket import KeyRing, Ticket
 from ..files.transfer import BodyPlan, Representation, StartBody
 from ..http.answers import Header
+from ..http.clock import DelayedCall, cancel
 from ..http.cookies import read_cookie
 from ..http.request import Request
 from ..store.records import ArrivalRecord
@@ -62,7 +63,8 @@ _SENTENCES = {
 #: How one more connection of a running download is held, for programs that come back and for those
 #: that are unknown. Every program bears this much silence.
 _BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
-#: How a client that would come back is held while its turn is near, for `Wait.hold_s`.
+#: How a client that would come back is held while its turn is near, for `Wait.hold_s`, or while its
+#: answer waits for the journal.
 _TO_ITS_TURN = ToolRule(agent=".", manner="come-back", drip_lines=0)
 _QUEUED = frozenset({TicketState.WAITING, TicketState.READY})
 _FORBIDDEN = frozenset({Reason.TICKET_EXPIRED, Reason.TICKET_USED, Reason.TICKET_FOREIGN})
@@ -82,6 +84,8 @@ class GateBounds:
     most_slowed: int = 2_000
     #: No longer time is told to who waits for a download of its own.
     longest_told_s: float = 86_400.0
+    #: A client whose answer waits longer for the journal is parked meanwhile.
+    unstored_s: float = 1.0
 
 
 BOUNDS = GateBounds()
@@ -362,12 +366,18 @@ class Gate:
             return False
         if not self.parked.has_room(job.client, job.network):
             return False
-        visit.job = replace(job, present=True)
-        self._driver.present(wait.ticket, self.now(), job.line)
         rule = _TO_ITS_TURN.model_copy(update={"silent_s": wait.hold_s})
-        self._park(visit, rule, wait, ParkedFor.PLACE)
-        self.leases.settle()
+        self._hold(visit, wait, rule)
         return True
+
+    def _hold(self, visit: AdmissionRequest, wait: Wait, rule: ToolRule) -> ParkedRequest:
+        """Park a client that would come back; it is told anew in the end."""
+        visit.job = replace(visit.job, present=True)
+        if wait.ticket is not None:
+            self._driver.present(wait.ticket, self.now(), visit.job.line)
+        request = self._park(visit, rule, wait, ParkedFor.PLACE)
+        self.leases.settle()
+        return request
 
     def _behind_its_own(self, visit: AdmissionRequest, refusal: Refuse) -> Wait:
         """A browser opens a running download once too often: it is next after its own."""
@@ -490,13 +500,20 @@ class Gate:
             self._let_go(request)
 
     def redirect(self, request: ParkedRequest) -> None:
-        visit, ticket = request.visit, request.ticket
+        visit = request.visit
         if request.over or isinstance(visit, StatusRequest):
             return
-        self._part_with(request)
-        token = self._token(ticket, visit)[0] if ticket is not None else None
+
+        def stored() -> None:
+            if not request.over:
+                ticket = request.ticket
+                self._part_with(request)
+                send_on(
+                    visit.request, self._token(ticket, visit)[0] if ticket is not None else None
+                )
+
         # The token must survive a crash, as that of every answer.
-        self.parts.journal.after_commit(lambda: send_on(visit.request, token))
+        self.parts.journal.after_commit(stored)
 
     def _part_with(self, request: ParkedRequest) -> None:
         ticket = request.ticket
@@ -640,7 +657,7 @@ class Gate:
         rule: ToolRule,
         wait: Wait,
         waits_for: ParkedFor,
-    ) -> None:
+    ) -> ParkedRequest:
         crowded_out = self.parked.to_let_go(visit.job.network)
         if crowded_out is not None:
             self.left(crowded_out, True)
@@ -650,6 +667,7 @@ class Gate:
         self.parked.add(request)
         self._keep(request, wait, waits_for)
         visit.request.on_gone(lambda: self.left(request, False))
+        return request
 
     def _keep(self, request: ParkedRequest, wait: Wait, waits_for: ParkedFor) -> None:
         self._note_issued(wait)
@@ -683,19 +701,45 @@ class Gate:
             visitor=visit.cookie,
         )
 
-        def answer() -> None:
-            self.parts.waiting.answer(visit.request, notice)
-
         if slowly_s > 0.0:
             self._slowed += 1
-            self.parts.reactor.callLater(slowly_s, self._answer_late, answer)
+            self.parts.reactor.callLater(slowly_s, self._answer_late, visit, notice)
         else:
-            # What a client was told must survive a crash: the answer waits for the journal.
-            self.parts.journal.after_commit(answer)
+            self._answer_stored(visit, notice)
 
-    def _answer_late(self, answer: Callable[[], None]) -> None:
+    def _answer_late(self, visit: AdmissionRequest, notice: Notice) -> None:
         self._slowed -= 1
-        self.parts.journal.after_commit(answer)
+        self._answer_stored(visit, notice)
+
+    def _answer_stored(self, visit: AdmissionRequest, notice: Notice) -> None:
+        """Answer once the journal has it: what a client was told must survive a crash.
+
+        A cluster's answer waits as long as its database is ill. Its ticket must not expire
+        meanwhile, and its turn may come.
+        """
+        late: DelayedCall | None = None
+        held: ParkedRequest | None = None
+        done = False
+
+        def stored() -> None:
+            nonlocal done
+            done = True
+            cancel(late)
+            if held is None:
+                self.parts.waiting.answer(visit.request, notice)
+            else:
+                self.left(held, True)
+
+        def hold() -> None:
+            nonlocal held
+            over = self.draining or visit.request.finished
+            has_room = self.parked.has_room(visit.job.client, visit.job.network)
+            if notice.wait.ticket is not None and has_room and not over:
+                held = self._hold(visit, notice.wait, _TO_ITS_TURN)
+
+        self.parts.journal.after_commit(stored)
+        if not done:
+            late = self.parts.reactor.callLater(BOUNDS.unstored_s, hold)
 
     def _refuse(self, visit: AdmissionRequest, refusal: Refuse) -> None:
         forbidden = refusal.reason in _FORBIDDEN

@@ -681,13 +681,8 @@ class Leader:
             self._gate.served_elsewhere(url_path, times, whole, size_bytes)
 
     def _find_digests(self, node: Node, message: messages.FindDigests) -> None:
-        def found(digests: FileDigests | None) -> None:
-            node.send(messages.Digests(message.number, digests))
-
-        def failed(_: object) -> None:
-            node.send(messages.Digests(message.number, None))
-
-        self._home.digests(message.file).addCallbacks(found, failed)
+        found = self._home.digests(message.file).addErrback(lambda _: None)
+        found.addCallback(lambda digests: node.send(messages.Digests(message.number, digests)))
 
     # -- terms -------------------------------------------------------------------------------
 

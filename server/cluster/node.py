@@ -39,19 +39,6 @@ from .degraded import RETRY_S, DegradedQueue, MakeGate, no_leader
 from .link import Link, Peer
 
 _log = Logger()
-#: What a leader tells of one request.
-Told = (
-    messages.Respond
-    | messages.Allow
-    | messages.Begin
-    | messages.Write
-    | messages.Drip
-    | messages.Cut
-    | messages.Start
-    | messages.Pause
-    | messages.Resume
-    | messages.MayEnd
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -636,11 +623,7 @@ class RemoteAdmission:
 
     # -- what becomes of a request --------------------------------------------------------------
 
-    def _do(
-        self,
-        asked: _Asked,
-        message: Told,
-    ) -> None:
+    def _do(self, asked: _Asked, message: messages.FromLeader) -> None:
         if asked.transfer is not None:
             self._do_running(asked, asked.transfer, message)
         elif isinstance(message, messages.Start):
@@ -685,12 +668,7 @@ class RemoteAdmission:
         asked.may_leave = all(name.lower() != TICKET_FIELD for name, _ in message.headers)
         asked.transfer = asked.start(asked, message.headers)
 
-    def _do_running(
-        self,
-        asked: _Asked,
-        transfer: Transfer,
-        message: Told,
-    ) -> None:
+    def _do_running(self, asked: _Asked, transfer: Transfer, message: messages.FromLeader) -> None:
         if isinstance(message, messages.Start | messages.Resume):
             # Start: it ran under an earlier leader, and this one has given it a slot again.
             asked.paused = False

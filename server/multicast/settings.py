@@ -57,7 +57,8 @@ class MulticastSettings(BaseModel):
     )
     groups: str = Field(
         "",
-        description="Network of the groups; empty: 232.64.0.0/10 or ff35::8000:0/98.",
+        description="Network of the groups; empty: 232.64.0.0/10 or ff35::8000:0/98, which "
+        "source-specific networks route.",
     )
     wifi: bool = Field(
         False,

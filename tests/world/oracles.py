@@ -392,8 +392,7 @@ class TicketsLast(Oracle):
         until_s = self._until_s.pop(client, -math.inf)
         ticket = "tidegate-ticket" in fields or "tidegate-ticket=" in fields.get("location", "")
         lasts_s = world.gate.settings.ticket_ttl_s if world.gate is not None else 0.0
-        # One that waited for the database may be told late of its return.
-        if status in (302, 503) and ticket and not world.answers_wait:
+        if status in (302, 503) and ticket:
             self._until_s[client] = now + float(fields.get("retry-after", "0")) + lasts_s
         taken_out = world.has_fault("withdraw") or client.starts_lost > 1
         taken_out = taken_out or client.turned_away

@@ -61,8 +61,8 @@ PAST: tuple[PastFault, ...] = (
         "answer-before-journal",
         "tests/test_e2e_crash.py",
         "server.admission.gate",
-        "the answer waits for the journal.\n            self.parts.journal.after_commit(answer)",
-        "the answer waits for the journal.\n            answer()",
+        "        self.parts.journal.after_commit(stored)\n        if not done:",
+        "        stored()\n        if not done:",
     ),
     PastFault(
         "failed-batch-dropped",
