@@ -20,6 +20,8 @@ from .schedule import ScheduledEvent
 from .wire import Channel
 
 _HEAD_END = b"\r\n\r\n"
+#: The host that the world has.
+SERVER = "files.example"
 #: A thread of the engine has worked after this time.
 _WORKED_S = 0.001
 
@@ -52,7 +54,7 @@ class EngineNetwork:
             call()
 
     def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> EngineTransport:
-        return EngineTransport(self, receiver, timeout_s)
+        return EngineTransport(self, receiver, timeout_s, is_here=endpoint.host == SERVER)
 
     def in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         result: Any
@@ -75,7 +77,9 @@ class EngineNetwork:
 class EngineTransport:
     """Implements `client.net.network.Transport` on a connection of the world."""
 
-    def __init__(self, network: EngineNetwork, receiver: Receiver, timeout_s: float) -> None:
+    def __init__(
+        self, network: EngineNetwork, receiver: Receiver, timeout_s: float, *, is_here: bool
+    ) -> None:
         client = network.client
         world = client.world
         self._network, self._receiver = network, receiver
@@ -89,7 +93,9 @@ class EngineTransport:
             client.address, self, client.rate_bytes_s, b""
         )
         network.transports[self] = None
-        network.call_later(self.rtt_s, self._connected)
+        # No mirror answers.
+        if is_here:
+            network.call_later(self.rtt_s, self._connected)
         network.call_later(timeout_s, self._times_out)
 
     def _connected(self) -> None:
@@ -213,7 +219,7 @@ class EngineClient(SimulatedClient):
             headers=(("User-Agent", self.manner.agent),),
         )
         self._engine = EngineNetwork(self)
-        urls = read_urls(f"http://files.example{self.file}")
+        urls = read_urls(f"http://{SERVER}{self.file}")
         self._path = folder / "file"
         self._download = download = build(self._engine, urls, self._path, options)
         download.when_over = lambda: self._ended(download)

@@ -1103,11 +1103,11 @@ class CalledIsKept(Oracle):
         self._called_s.setdefault(client, self.world.schedule.now)
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
-        called_s = self._called_s.get(client)
-        if called_s is None:
+        world, called_s = self.world, self._called_s.get(client)
+        if called_s is None or world.schedule.now < called_s + 2 * world.plan.latency_s:
+            # A request that left after the call has no answer yet.
             return
         self._called_s[client] = None
-        world = self.world
         # A node may not know yet of the leader that called.
         disturbed = world.caused_since(called_s) or world.still_until_s > called_s
         if status == 503 and not disturbed and world.cut_until_s < called_s:
