@@ -137,7 +137,7 @@ class PolicySettings(BaseModel):
         ge=1,
         le=1_000_000,
         description="How many downloads may run at once, the reserved ones included. Under fair "
-        "the line decides instead, up to `slots_max`.",
+        "the line decides.",
         json_schema_extra=_about("slots"),
     )
     reserve_small: int = Field(
@@ -172,17 +172,18 @@ class PolicySettings(BaseModel):
         20.0,
         ge=0.0,
         le=86_400.0,
-        description="How long a download that lost its connection keeps its slot for a resume. One "
-        "that had taken nearly nothing keeps it as long as it ran, and at least a quarter of this.",
+        description="How long a download that lost its connection keeps its slot for a resume. "
+        "One that had taken nearly nothing keeps it as long as it ran, and at least a quarter of "
+        "this.",
         json_schema_extra=_about("s"),
     )
     slot_use_fraction: float = Field(
         0.1,
         ge=0.0,
         le=1.0,
-        description="While others wait, a download must take this part of its slot's share of the "
-        "link, or of what a typical client takes while the link is unknown. A download that takes "
-        "less goes on, but its slot goes to the next. 0: never.",
+        description="While others wait, a download must take this part of its slot's share of "
+        "the link, or of what a typical client takes while the link is unknown. Otherwise its "
+        "slot goes to the next. 0: never.",
         json_schema_extra=_about("fraction"),
     )
     network_shares: int = Field(
@@ -190,24 +191,23 @@ class PolicySettings(BaseModel):
         ge=0,
         le=1_000_000,
         description="How many shares of the line new clients of one network (IPv4 /24, IPv6 /48) "
-        "have together. Clients that have downloaded before have their own share. Where slots "
-        "decide, new clients of one network have this many parts of the slots while others wait, "
-        "and all other clients have 16. 0: no limit.",
+        "have together. Where slots decide, they have this many parts of the slots while others "
+        "wait, and all others 16. 0: no limit.",
         json_schema_extra=_about("count"),
     )
     busy_retry_s: float = Field(
         15.0,
         gt=0.0,
         le=86_400.0,
-        description="Clients that get no ticket are told to come back after this.",
+        description="Clients that get no ticket come back after this.",
         json_schema_extra=_about("s"),
     )
     come_back_s: float | None = Field(
         None,
         gt=0.0,
         le=86_400.0,
-        description="Clients that wait for a large file are told to come back after this. None: at "
-        "the time of their turn (reserve, which has no turns, then uses `busy_retry_s`).",
+        description="Clients that wait for a large file come back after this. None: at the time "
+        "of their turn (reserve: after `busy_retry_s`).",
         json_schema_extra=_about("s"),
     )
     retry_min_s: float = Field(
@@ -228,17 +228,15 @@ class PolicySettings(BaseModel):
         0.05,
         ge=0.0,
         le=1.0,
-        description="Come-back times are lengthened at random by up to this part, so that clients "
-        "do not return together.",
+        description="Come-back times are lengthened at random by up to this part.",
         json_schema_extra=_about("fraction"),
     )
     ready_list: int | None = Field(
         None,
         ge=1,
         le=1_000_000,
-        description="This many tickets may start as soon as a slot is free. None: as many as there "
-        "are slots for large downloads, and those whose turn comes within `retry_min_s`. Grown by "
-        "1 / (1 - no-shows).",
+        description="This many tickets may start as soon as a slot is free. None: as many as "
+        "there are slots for large downloads, and those whose turn comes within `retry_min_s`.",
         json_schema_extra=_about("tickets"),
     )
     ready_grow_s: float = Field(
@@ -246,7 +244,7 @@ class PolicySettings(BaseModel):
         gt=0.0,
         le=3_600.0,
         description="While slots stay free although tickets wait, the ready list grows by a "
-        "quarter each time this has passed. It shrinks back as the slots fill.",
+        "quarter each time this has passed.",
         json_schema_extra=_about("s"),
     )
     ticket_ttl_s: float = Field(
@@ -288,8 +286,7 @@ class PolicySettings(BaseModel):
         1.0,
         ge=0.0,
         le=3_600.0,
-        description="Each further early visit moves the told time, and later ones of the same "
-        "ticket, by this.",
+        description="Each further early visit moves the told time by this.",
         json_schema_extra=_about("s"),
     )
     early_penalty_max_s: float = Field(
@@ -303,9 +300,8 @@ class PolicySettings(BaseModel):
         2.0,
         ge=0.0,
         le=25.0,
-        description="The answer to a further early visit is kept back this long, up to five times "
-        "as long when more follow, so that asking again and again takes no bandwidth from "
-        "downloads.",
+        description="The answer to a further early visit is kept back this long, up to five "
+        "times as long when more follow.",
         json_schema_extra=_about("s"),
     )
     class_weights: dict[str, Annotated[float, Field(ge=0.01, le=1_000.0)]] = Field(
@@ -319,8 +315,7 @@ class PolicySettings(BaseModel):
         None,
         gt=0.0,
         le=1e12,
-        description="What the line carries at most, such as 40Mbit. None: the server finds it by "
-        "measuring.",
+        description="What the line carries at most, such as 40Mbit. None: the server measures it.",
         json_schema_extra=_about("bytes/s"),
     )
 

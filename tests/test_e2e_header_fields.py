@@ -33,13 +33,18 @@ FULL: dict[str, tuple[str, str, Mapping[str, str], int]] = {
 
 
 def documented() -> dict[str, set[str]]:
-    """The fields of each answer, by the table in PROTOCOL.md."""
-    rows = re.findall(
-        r"^\| ((?:200|206|304|404|503)[^|]*) \| ((?:`[\w-]+` ?)+) \|$",
+    """The fields of each answer, by the table in PROTOCOL.md; `+` adds to the last whole row."""
+    found: dict[str, set[str]] = {}
+    whole: set[str] = set()
+    for answers, more, fields in re.findall(
+        r"^\| ((?:200|206|304|404|503)[^|]*) \| (\+ )?((?:`[\w-]+` ?)+) \|$",
         (ROOT / "PROTOCOL.md").read_text("utf-8"),
         re.MULTILINE,
-    )
-    return {answer: set(re.findall(r"`([\w-]+)`", fields)) for answer, fields in rows}
+    ):
+        named = set(re.findall(r"`([\w-]+)`", fields)) | (whole if more else set())
+        whole = whole if more else named
+        found |= dict.fromkeys(answers.split("; "), named)
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -100,6 +100,9 @@ def run(lines: FleetLine, machines: list[Machine], seconds: float, now: float = 
         now += TICK_S
         for machine in machines:
             machine.pass_time(lines, now)
+        for download in downloads:
+            download.look()
+        lines.looked(now + 0.05, downloads)
         lines.tick(now + 0.05, downloads, 0)
         if turn % 2:
             # The gate's clock is quicker than the nodes.
@@ -222,7 +225,11 @@ def _found() -> float:
     for turn in range(240):
         now = turn * TICK_S
         crowd.pass_time(lines, now)
-        lines.tick(now + 0.05, [body.download for body in crowd.running], 0)
+        running = [body.download for body in crowd.running]
+        for download in running:
+            download.look()
+        lines.looked(now + 0.05, running)
+        lines.tick(now + 0.05, running, 0)
         cap = lines.cap_of("a")
         caps.append(cap if cap is not None else float("inf"))
     return statistics.median(caps[80:])

@@ -113,6 +113,9 @@ def test_downloads_that_lose_packets_together_show_the_line() -> None:
         crowd.append((download, body))
     for tick in range(8):
         assert keeper.line_bytes_s == math.inf
+        for download, _ in crowd:
+            download.look()
+        keeper.looked(0.25 * tick, [download for download, _ in crowd])
         keeper.tick(0.25 * tick, [download for download, _ in crowd], 0)
         if keeper.line_bytes_s < math.inf:
             break

@@ -44,10 +44,8 @@ from tidegate.policies.virtual_sharing import VirtualSharing
 _PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
 _BEGIN = "<!-- make laws: begin -->\n"
 _END = "<!-- make laws: end -->\n"
-#: A smaller change of the mean is shown as none, as a fraction of it.
-_LEAST_MEAN = 0.0025
-#: The same for parts of the clients.
-_LEAST_POINTS = 0.5
+#: A smaller change of the mean, or of a part of the clients, decides nothing and is not shown.
+_LEAST = 0.01
 
 Patch = tuple[Any, str, Any]
 
@@ -132,12 +130,12 @@ def change(usual: CellFigures, off: CellFigures) -> str:
     """A cell of the table; empty where nothing changes."""
     parts = []
     mean = off.mean_s / usual.mean_s - 1.0
-    if abs(mean) >= _LEAST_MEAN:
+    if abs(mean) >= _LEAST:
         parts.append(f"{100.0 * mean:+.1f} %")
-    for name, title in (("later", "later"), ("within", "in time"), ("gave_up", "gave up")):
-        points = 100.0 * (getattr(off, name) - getattr(usual, name))
-        if abs(points) >= _LEAST_POINTS:
-            parts.append(f"{title} {points:+.1f}")
+    for name, title in (("later", "later"), ("within", "kept"), ("gave_up", "gave up")):
+        part = getattr(off, name) - getattr(usual, name)
+        if abs(part) >= _LEAST:
+            parts.append(f"{title} {100.0 * part:+.1f}")
     return ", ".join(parts)
 
 
@@ -146,10 +144,10 @@ def figures_of(usual: CellFigures) -> str:
     parts = [f"{usual.mean_s:.1f} s"]
     for value, title in (
         (usual.later, "later"),
-        (usual.within, "in time"),
+        (usual.within, "kept"),
         (usual.gave_up, "gave up"),
-        (usual.end_within, "whole in time"),
-        (usual.end_error, "ends off by"),
+        (usual.end_within, "ends kept"),
+        (usual.end_error, "ends off"),
     ):
         if not math.isnan(value) and (value or title == "later"):
             parts.append(f"{title} {100.0 * value:.1f} %")

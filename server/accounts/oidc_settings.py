@@ -30,8 +30,7 @@ class OidcSettings(BaseModel):
     issuer: str | None = Field(
         None,
         description="The OpenID Connect provider that operators may log in with, as its "
-        "discovery document writes `issuer`. Empty: passwords only. It needs the extra "
-        "tidegate[oidc].",
+        "discovery document writes `issuer`. It needs the extra tidegate[oidc].",
     )
     client_id: str = Field(
         "tidegate", min_length=1, max_length=255, description="The server's name at the provider."
@@ -44,9 +43,8 @@ class OidcSettings(BaseModel):
     )
     url: str | None = Field(
         None,
-        description="The address of the administration in a browser, such as "
-        "https://admin.example.org. The provider must allow its page /login/oidc/back as the "
-        "redirect URI.",
+        description="The address of the administration in a browser. The provider must allow its "
+        "page /login/oidc/back as the redirect URI.",
     )
     title: str = Field(
         "single sign-on",
@@ -74,9 +72,9 @@ class OidcSettings(BaseModel):
     )
     account_claim: Literal["email", "preferred_username"] | None = Field(
         None,
-        description="The claim that has the name of an account here, whose rights the person then "
-        "has. An e-mail address counts only if the provider has verified it. Take "
-        "`preferred_username` only where people cannot choose it themselves.",
+        description="The claim that has the name of an account here, whose rights the person "
+        "then has. An e-mail address must be verified. Take `preferred_username` only where "
+        "people cannot choose it themselves.",
     )
 
     @field_validator("issuer", "url")

@@ -148,12 +148,6 @@ class Delivery:
         """Bytes of this body that have arrived and are not in the coverage yet."""
         return self.transfer.delivered_bytes() if self.transfer is not None else 0
 
-    def flow(self) -> int:
-        """Bytes that arrived since the last call."""
-        arrived = self.in_flight_bytes()
-        fresh, self.seen_bytes = arrived - self.seen_bytes, arrived
-        return max(0, fresh)
-
     def shut(self) -> float:
         """For how long its peer's window was shut since the last call, seconds."""
         shut_s = self.transfer.shut_s() if self.transfer is not None else 0.0
@@ -203,8 +197,10 @@ class LeasedDownload:
     pace: ReadingPace = field(default_factory=ReadingPace)
     #: What its program is known to read; 0: that is not known.
     reads_bytes_s: float = 0.0
+    #: What has arrived since its rate was measured.
     flowed_bytes: int = 0
-    #: What had not arrived yet at the last `look`.
+    #: What had arrived of all its bodies at the last `look`, and what had been sent and had not.
+    arrived_bytes: int = 0
     flying_bytes: int = 0
     coverage: IntervalSet = field(default_factory=IntervalSet)
     _was_complete: bool = False
@@ -285,18 +281,23 @@ class LeasedDownload:
         """How much of what the client wanted it has."""
         return self.wanted_bytes - self.remaining_bytes()
 
-    def look(self) -> tuple[int, int]:
-        """All bytes ever delivered on this lease, and those sent that have not arrived yet."""
+    def look(self) -> int:
+        """Ask each body once how far it is: asking the kernel is most of the cost.
+
+        Returns what the client still wants.
+        """
         arrived, flying = self.ended_bytes, 0
         for delivery in self.deliveries:
             if delivery.transfer is not None:
-                unacknowledged = delivery.transfer.flying_bytes()
-                arrived += delivery.transfer.sent_bytes - unacknowledged
-                flying += unacknowledged
-        self.flying_bytes = flying
-        return arrived, flying
+                here = delivery.transfer.delivered_bytes()
+                self.flowed_bytes += max(0, here - delivery.seen_bytes)
+                delivery.seen_bytes = here
+                arrived += here
+                flying += delivery.transfer.sent_bytes - here
+        self.arrived_bytes, self.flying_bytes = arrived, flying
+        return self.left_when_seen()
 
-    def came_to_stand(self, now: float, arrived: int, flying: int) -> int:
+    def came_to_stand(self, now: float) -> int:
         """How many bytes more than before wait in its sockets for a peer that takes almost none.
 
         Fewer than none: some have left. Of what is under way (`look`) those are the bytes that it
@@ -306,6 +307,7 @@ class LeasedDownload:
         passed_s = now - since_s
         if passed_s < DOWNLOADS.stands_s:
             return 0
+        arrived, flying = self.arrived_bytes, self.flying_bytes
         self._counted = now, arrived
         if self.paused and not self.held:
             # While nothing is measured: what keeps its client alive is too little to look for.
@@ -364,29 +366,20 @@ class LeasedDownload:
         return self._left(coming) == 0
 
     def measure(self, now: float, late_s: float = 0.0) -> int:
-        """Update the smoothed rate over the time it has run; not while paused.
+        """`look`, and update the smoothed rate over the time it has run; not while paused.
 
-        Returns what the client still wants. Each body is asked once, because asking the kernel is
-        most of the cost. The process has been late by `late_s`, see `unsent_most`.
+        The process has been late by `late_s`, see `unsent_most`.
         """
-        flying, seen, fresh = 0, self.ended_bytes, self.flowed_bytes
-        for delivery in self.deliveries:
-            fresh += delivery.flow()
-            seen += delivery.seen_bytes
-            if delivery.transfer is not None:
-                flying += delivery.transfer.sent_bytes - delivery.seen_bytes
-        self.flying_bytes = flying
-        left = self.left_when_seen()
+        left = self.look()
         running_s = now - self._looked_s
         if running_s < DOWNLOADS.look_s:
-            self.flowed_bytes = fresh
             return left
-        self.flowed_bytes = 0
+        fresh, self.flowed_bytes = self.flowed_bytes, 0
         self._looked_s = now
         self._still_s = 0.0 if fresh else self._still_s + running_s
         self.look_at_s = self._next_look_s(now)
         self.rate.look(fresh, running_s)
-        self.reads_bytes_s = self.pace.look(now, seen, self._was_shut(running_s))
+        self.reads_bytes_s = self.pace.look(now, self.arrived_bytes, self._was_shut(running_s))
         most_bytes = unsent_most(self.rate.bytes_s, late_s)
         for delivery in self.deliveries:
             if delivery.transfer is not None:
@@ -445,8 +438,7 @@ class LeasedDownload:
         if self.still:
             return
         # What trickled in while it was paused tells nothing of its speed.
-        for delivery in tuple(self.deliveries):
-            delivery.flow()
+        self.look()
         self.flowed_bytes = 0
         self.rate.resume()
         self.pace.forget()
@@ -522,24 +514,21 @@ class Rounds:
         return [*self._awake, *(lease for span in past for lease in self._due.pop(span))]
 
     def take(self, lease: int, now: float) -> LeasedDownload | None:
-        """The download, awake, if it is to be measured now; `measured` follows."""
+        """The download, awake, if it is to be looked at now; `looked` follows."""
         known = self._asleep.get(lease)
         if known is not None:
             if known[0].look_at_s > now:
                 # It moved and stands still again since: a later span has it as well.
                 return None
             self.wake(lease)
-        download = self._awake.get(lease)
-        if download is None or not download.still:
-            return download
-        if not download.held:
-            self.measured(download)
-        return None
+        return self._awake.get(lease)
 
-    def measured(self, download: LeasedDownload) -> None:
+    def looked(self, download: LeasedDownload) -> None:
         """It was looked at, which tells when it is worth looking again."""
         lease = download.lease
-        if download.look_at_s and self._awake.pop(lease, None) is not None:
+        if not download.look_at_s or download.held:
+            return
+        if self._awake.pop(lease, None) is not None:
             download.woken = self._wake
             self._asleep[lease] = download, download.flying_bytes
             self.asleep_bytes += download.flying_bytes

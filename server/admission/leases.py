@@ -1,7 +1,8 @@
 """The live side of the policy driver: leases with their transfers, the journal, passing time.
 
 Everything that the policy decides by itself is carried out here: pauses, resumes, leases that
-ended, tickets that are called. It looks at the progress of each download four times a second.
+ended, tickets that are called. It looks at each download four times a second, a few in one go, and
+ticks when it has seen all.
 Others call the policy by `LeaseManager.driver`, then `settle`, and read `LeaseManager.policy`.
 """
 
@@ -34,15 +35,16 @@ _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN}
 
 @dataclass(frozen=True, slots=True)
 class LeaseTuning:
-    """When changes are settled, and how many downloads are measured in one go."""
+    """When changes are settled, and how many downloads are looked at in one go."""
 
     #: Changes that no client waits for are settled together after this time, seconds.
     moment_s: float = 0.01
     #: The same for visits that were told to come back, while no client could be called, seconds.
     calm_s: float = 0.1
-    #: Downloads that are measured in one go (a quarter of a millisecond). Requests are answered in
-    #: between.
+    #: Downloads that are looked at in one go (half a millisecond).
     at_once: int = 25
+    #: From there to the next ones, seconds. Requests are answered in between.
+    pause_s: float = 0.0015
     #: What remains at the next tick of how late this process was.
     less_late: float = 0.9
     #: Downloads of which last bytes may be missing are remembered up to this number.
@@ -101,11 +103,11 @@ class LeaseManager:
         self._wake_call: DelayedCall | None = None
         self._tick_call: DelayedCall | None = None
         self._due_s = math.inf
-        #: By how much measuring was late lately, seconds.
+        #: By how much looking was late lately, seconds.
         self._late_s = 0.0
-        #: What is still to be measured before the next tick.
-        self._to_measure: Iterator[int] = iter(())
-        self._measure_call: DelayedCall | None = None
+        #: What is still to be looked at before the tick.
+        self._to_look: Iterator[int] = iter(())
+        self._look_call: DelayedCall | None = None
 
     @property
     def policy(self) -> PolicyView:
@@ -127,12 +129,12 @@ class LeaseManager:
         self._restore(rows)
         self._record()
         self._due_s = self.now() + TICK_S
-        self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
+        self._tick_call = self._parts.reactor.callLater(TICK_S, self._begin_round)
         self.settle()
 
     def close(self) -> None:
         """Stop the clocks and write the last changes."""
-        cancel(self._soon_call, self._wake_call, self._tick_call, self._measure_call)
+        cancel(self._soon_call, self._wake_call, self._tick_call, self._look_call)
         self._record()
 
     def switch(self, name: str, settings: PolicySettings) -> None:
@@ -373,21 +375,21 @@ class LeaseManager:
             delay_s = max(0.001, wake_s - now)
             self._wake_call = self._parts.reactor.callLater(delay_s, self._pass_time)
 
-    def _tick(self) -> None:
+    def _begin_round(self) -> None:
         now = self.now()
         late_s = min(now - self._due_s, DOWNLOADS.most_late_s)
         self._late_s = max(late_s, LEASES.less_late * self._late_s)
-        self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
+        self._tick_call = self._parts.reactor.callLater(TICK_S, self._begin_round)
         self._due_s = now + TICK_S
-        line = self._parts.line
-        rounds = self._rounds
+        if self._look_call is None:
+            self._to_look = iter(self._rounds.begin(now))
+            self._look(now)
+
+    def _tick(self) -> None:
+        now, line, rounds = self.now(), self._parts.line, self._rounds
         line.tick(now, rounds.awake, rounds.asleep_bytes)
         # A network of which some downloads run and others wait counts twice.
         line.wanted_by(len(self._networks) + self._parked.how_many_networks())
-        if self._measure_call is None:
-            leases = rounds.begin(now)
-            self._to_measure = iter(leases)
-            self._measure(now, TICK_S / max(1, -(-len(leases) // LEASES.at_once)))
         goodput = line.goodput_bytes_s()
         self.driver.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
         self._seat(now)
@@ -398,31 +400,39 @@ class LeaseManager:
                 self._forget(key)
         self._check()
 
-    def _measure(self, due_s: float, pause_s: float) -> None:
-        """Look how far downloads are: a few now, the others in pieces before the next tick.
+    def _look(self, due_s: float) -> None:
+        """Look how far downloads are, a few at a time, and tick once all were looked at.
 
         This piece was due at `due_s`; one that comes late does not put off those after it.
         """
+        self._look_call = None
         now, rounds, line = self.now(), self._rounds, self._parts.line
         late_s = self._late_s = max(min(now - due_s, DOWNLOADS.most_late_s), self._late_s)
-        leases = list(islice(self._to_measure, LEASES.at_once))
+        leases = list(islice(self._to_look, LEASES.at_once))
+        looked = []
         for lease in leases:
             download = rounds.take(lease, now)
-            if download is not None:
-                with _log.failuresHandled("A download could not be measured"):
-                    left = download.measure(now, late_s)
-                    rounds.measured(download)
-                    held_back = line.held_back(download)
-                    rate = download.rate.told_bytes_s(held_back)
-                    reads = download.reads_bytes_s
-                    self.driver.progress(lease, now, left, rate, held_back, reads)
-        self._measure_call = (
-            self._parts.reactor.callLater(
-                max(0.0, due_s + pause_s - now), self._measure, due_s + pause_s, pause_s
-            )
-            if len(leases) == LEASES.at_once
-            else None
-        )
+            if download is None:
+                continue
+            looked.append(download)
+            with _log.failuresHandled("A download could not be measured"):
+                if download.still:
+                    download.look()
+                    rounds.looked(download)
+                    continue
+                left = download.measure(now, late_s)
+                rounds.looked(download)
+                held_back = line.held_back(download)
+                rate = download.rate.told_bytes_s(held_back)
+                reads = download.reads_bytes_s
+                self.driver.progress(lease, now, left, rate, held_back, reads)
+        line.looked(now, looked)
+        if len(leases) == LEASES.at_once:
+            due_s += LEASES.pause_s
+            delay_s = max(0.0, due_s - now)
+            self._look_call = self._parts.reactor.callLater(delay_s, self._look, due_s)
+        else:
+            self._tick()
 
     def _seat(self, now: float) -> None:
         """Give drawn entries their places. A slot given to one waits for it like a resume does."""

@@ -85,8 +85,12 @@ class Line(Protocol):
         """Of how many networks downloads want the line: running, paused or waiting here."""
         ...
 
+    def looked(self, now: float, downloads: Collection[LeasedDownload]) -> None:
+        """Some running downloads were just looked at; a tick follows when all were."""
+        ...
+
     def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
-        """Look at running downloads; so much is under way to those that stand still."""
+        """All of these were looked at; so much is under way to those that stand still."""
         ...
 
 
@@ -142,6 +146,10 @@ class LineKeeper:
         self._orders = LineOrders(ceiling_bytes_s)
         self._held: dict[int, LeasedDownload] = {}
         self._lingering = LingeringBodies()
+        #: Of the looks since the last tick: how many downloads there were, and what had been sent.
+        self._looks: list[tuple[int, int]] = []
+        #: What these told, by lease.
+        self._samples: dict[int, Sample] = {}
 
     @property
     def line_bytes_s(self) -> float:
@@ -175,6 +183,19 @@ class LineKeeper:
     def wanted_by(self, networks: int) -> None:
         self._link.waiting_networks = networks
 
+    def looked(self, now: float, downloads: Collection[LeasedDownload]) -> None:
+        stands = sum([download.came_to_stand(now) for download in downloads])
+        if stands:
+            # Else many readers that take nothing would make a line look full that is not.
+            self._link.give_back(stands)
+        self._looks.append((len(downloads), self._link.sent_bytes_total))
+        unknown, samples = self.line_bytes_s == math.inf, self._samples
+        for one in downloads:
+            if one.deliveries and (one.held or not one.paused):
+                left, lossy = one.left_when_seen(), unknown and one.has_lost()
+                shut, stuck = one.pace.shut, one.stuck
+                samples[one.lease] = Sample(one.lease, one.arrived_bytes, left, stuck, shut, lossy)
+
     def tick(
         self,
         now: float,
@@ -182,35 +203,25 @@ class LineKeeper:
         asleep_bytes: int,
         seen: ToldSight | None = None,
     ) -> None:
-        """Look at running downloads, then cap and hold back as the bottleneck asks.
+        """Cap and hold back as the bottleneck asks, by what downloads showed at their last look.
 
         What others send they have `seen`.
         """
+        link = self._link
         total_flying = self._lingering.flying_bytes(now) + asleep_bytes
         if self._answers is not None:
             total_flying += self._answers.flying_bytes(now, wanted=bool(downloads))
-        samples, stands, unknown = [], 0, self.line_bytes_s == math.inf
-        for download in downloads:
-            if download.look_at_s and not download.held:
-                # A reader that stands still tells nothing of the line, and thousands may.
-                total_flying += download.flying_bytes
-                continue
-            arrived, flying = download.look()
-            total_flying += flying
-            stands += download.came_to_stand(now, arrived, flying)
-            if download.deliveries and (download.held or not download.paused):
-                left = download.left_when_seen()
-                shut, stuck = download.pace.shut, download.stuck
-                lossy = unknown and download.has_lost()
-                samples.append(Sample(download.lease, arrived, left, stuck, shut, lossy))
-        link = self._link
-        if stands:
-            # Else many readers that take nothing would make a line look full that is not.
-            link.give_back(stands)
+        total_flying += sum([download.flying_bytes for download in downloads])
+        # What was sent since a look has not arrived in it. All tell of the middle of their looks.
+        sent, count = link.sent_bytes_total, sum([many for many, _ in self._looks])
+        if count:
+            sent = sum([many * sent for many, sent in self._looks]) // count
+        self._looks.clear()
+        samples, self._samples = list(self._samples.values()), {}
         seen_s = now
         if seen is not None:
-            seen_s, total_flying = seen.at_s, seen.flying_bytes
-        acked = link.sent_bytes_total - total_flying
+            seen_s, sent, total_flying = seen.at_s, link.sent_bytes_total, seen.flying_bytes
+        acked = sent - total_flying
         orders = LineOrders(self._bottleneck.ceiling_bytes_s)
         with _log.failuresHandled("The line could not be judged: it is unknown") as judged:
             orders = self._bottleneck.observe(seen_s, acked, total_flying, link.link_busy, samples)

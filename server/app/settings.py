@@ -50,15 +50,13 @@ class HoldingSettings(_Section):
         5000,
         ge=0,
         le=1_000_000,
-        description="The number of clients that wait inside their request. Beyond it, the network "
-        "with most of them loses its oldest one, which keeps its place; other clients "
-        "are answered 503.",
+        description="How many clients wait inside their request. Beyond it, the network with "
+        "most of them loses its oldest one, which keeps its place.",
     )
     unknown: Manner = Field(
         "hold",
         description="How a program waits that neither `holding.tools` nor the built-in table "
-        "names: `come-back` answers 503 with Retry-After, `hold` keeps the request "
-        "open.",
+        "names: see `manner`.",
     )
     tools: tuple[ToolRule, ...] = Field(
         (),
@@ -124,31 +122,30 @@ class ServerConfig(_Section):
     listen: tuple[str, ...] = Field(
         ("127.0.0.1:8080",),
         min_length=1,
-        description="Where to listen: HOST:PORT, [IPv6]:PORT (without IPv4), unix:PATH, or "
-        "systemd: for the sockets of its socket unit. Port 0 picks a free one.",
+        description="HOST:PORT, [IPv6]:PORT (without IPv4), unix:PATH, or systemd: for the "
+        "sockets of its socket unit. Port 0 picks a free one.",
     )
     workers: int | Literal["auto"] = Field(
         1,
-        description="The number of processes that serve and share one queue: 1 to 256, or auto "
-        "for one per core.",
+        description="The number of processes that serve and share one queue, or auto: one per "
+        "core.",
     )
     small_files_bytes: int | None = Field(
         None,
         ge=0,
         le=1 << 40,
-        description="Memory for small files with their answers, over all workers. Empty: a 64th "
-        "of the machine's memory, between 32 and 256 MiB.",
+        description="Memory for small files, over all workers. Empty: a 64th of the machine's "
+        "memory, between 32 and 256 MiB.",
         json_schema_extra={"unit": "bytes"},
     )
     admin: str = Field(
         "127.0.0.1:8081",
-        description="Where the admin page listens: HOST:PORT, off, or systemd: for the socket of "
+        description="The place of the admin page: HOST:PORT, off, or systemd: for the socket of "
         "a unit with FileDescriptorName=admin.",
     )
     metrics_from: tuple[str, ...] = Field(
         (),
-        description="Networks that may read /metrics on the admin page without an API token, "
-        "besides this machine.",
+        description="Networks that may read /metrics without an API token, besides this machine.",
     )
     policy: PolicyName = Field(
         "fair",
@@ -158,19 +155,18 @@ class ServerConfig(_Section):
         None,
         gt=0,
         le=1e12,
-        description="The upper bound for everything the server sends. The server finds by "
-        "measuring what the line carries below it.",
+        description="The upper bound for everything the server sends. Below it the server "
+        "measures what the line carries.",
         json_schema_extra={"unit": "bytes/s"},
     )
     state: Path = Field(Path("state"), description="The folder of keys, database and sessions.")
     database: str | None = Field(
         None,
-        description="The database: sqlite:///FILE or postgresql://…. Empty: SQLite in the state "
-        "folder.",
+        description="sqlite:///FILE or postgresql://…. Empty: SQLite in the state folder.",
     )
     cluster: str | None = Field(
         None,
-        description="The database postgresql://… that several machines share for one queue, see "
+        description="The database postgresql://… that machines share for one queue, see "
         "[cluster](cluster.md). It replaces `database`.",
     )
     cluster_address: str | None = Field(
@@ -182,29 +178,28 @@ class ServerConfig(_Section):
         1.0,
         ge=0.5,
         le=60,
-        description="A leader that does not renew its lease in the database within this time ends "
-        "and is replaced.",
+        description="A leader that does not renew its lease within this time ends and is replaced.",
         json_schema_extra={"unit": "s"},
     )
     security_contact: tuple[str, ...] = Field(
         (),
         max_length=20,
-        description="Where to report a vulnerability, best first: mailto:, https: or tel: URIs. "
-        "They are published in /.well-known/security.txt (RFC 9116).",
+        description="Where to report a vulnerability, best first: mailto:, https: or tel: URIs, "
+        "for /.well-known/security.txt (RFC 9116).",
     )
     show_hidden: bool = Field(
         False, description="Whether files are served whose name starts with a dot."
     )
     access_log: str | None = Field(
         None,
-        description="The access log: a file, - for standard error, journal, syslog, syslog:PATH "
-        "or syslog:HOST:PORT; off for none. SIGUSR1 and SIGHUP open the file again.",
+        description="A file, - for standard error, journal, syslog, syslog:PATH or "
+        "syslog:HOST:PORT; off for none. SIGUSR1 and SIGHUP open the file again.",
     )
     access_log_format: str = Field(
         "combined",
         max_length=2000,
-        description="The format of a line in the access log: combined, json, or a pattern with "
-        "{fields}, see docs/operations.md.",
+        description="A line of the access log: combined, json, or a pattern with {fields}, see "
+        "[operations](operations.md#access-log).",
     )
     access_log_most: int = Field(
         6000,
@@ -219,8 +214,7 @@ class ServerConfig(_Section):
     waiting_pages: Path | None = Field(
         None,
         description="The folder of your own templates for the waiting page (Jinja2, sandboxed): "
-        "waiting.html, and if they differ ready.html, busy.html, closed.html and "
-        "pre-queue.html.",
+        "waiting.html, and if they differ ready.html, busy.html, closed.html, pre-queue.html.",
     )
     tls_cert: Path | None = Field(
         None, description="The certificate chain (PEM). It switches TLS on."
@@ -230,28 +224,26 @@ class ServerConfig(_Section):
         None,
         min_length=1,
         description="The user that serves after root has opened the sockets of `listen`. It must "
-        "be able to read the release and the private key, and to write the logs. Root "
-        "refuses to serve without this setting; `root` stays root.",
+        "be able to read the release and the private key, and to write the logs. `root` stays "
+        "root.",
     )
     confine: bool = Field(
         True,
-        description="Whether a started server gives up what it does not need: writing outside the "
-        "state and the logs, other programs, connections and most system calls. This "
-        "needs Landlock and seccomp, see [security](security.md).",
+        description="Whether a started server gives up what it does not need, by Landlock and "
+        "seccomp, see [security](security.md#what-a-bug-could-reach).",
     )
     tls_min_version: TlsVersion = Field("1.2", description="The oldest version of TLS: 1.2 or 1.3.")
     tls_ciphers: str = Field(
         INTERMEDIATE,
         max_length=2000,
-        description="The ciphers of TLS 1.2 by their OpenSSL names; the default is Mozilla's "
-        "intermediate profile.",
+        description="The ciphers of TLS 1.2 by their OpenSSL names.",
     )
     tls_hsts_s: float = Field(
         0.0,
         ge=0,
         le=10 * 365 * 86400.0,
-        description="How long browsers must use only https (Strict-Transport-Security); 0: the "
-        "field is not sent.",
+        description="How long browsers must use only https (Strict-Transport-Security). 0: not "
+        "sent.",
         json_schema_extra={"unit": "s"},
     )
     trusted_proxies: tuple[str, ...] = Field(
@@ -261,7 +253,7 @@ class ServerConfig(_Section):
     proxy_header: ProxyHeader = Field(
         "x-forwarded-for",
         description="The one header that names the client. The trusted proxies must set it "
-        "themselves. All others are ignored, as clients could send them.",
+        "themselves.",
     )
     proxy_protocol: bool = Field(
         False,
@@ -287,7 +279,7 @@ class ServerConfig(_Section):
         1000,
         ge=1,
         le=65_536,
-        description="How many clients are told apart behind one address (NAT); further clients "
+        description="How many clients are told apart behind one address (NAT); further ones "
         "share a few places.",
     )
     ticket_max_age_s: float = Field(

@@ -130,6 +130,12 @@ class FleetLine:
     def ended(self, transfer: Transfer, now: float) -> None:
         """See `Line`; its node watches it, and tells what has not arrived."""
 
+    def looked(self, now: float, downloads: Collection[LeasedDownload]) -> None:
+        """See `Line`: on their lines."""
+        for name, on_it in _by_machine(downloads).items():
+            if name in self._lines:
+                self._lines[name][1].looked(now, on_it)
+
     def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
         """Look at each line whose nodes have all told how far they are since the last time."""
         by_machine: dict[str, list[Node]] = {}
@@ -137,9 +143,7 @@ class FleetLine:
             by_machine.setdefault(node.machine, []).append(node)
         for name in self._lines.keys() - by_machine.keys():
             del self._lines[name]
-        on: dict[str, list[LeasedDownload]] = {}
-        for download in downloads:
-            on.setdefault(_machine_of(download), []).append(download)
+        on = _by_machine(downloads)
         for name, nodes in by_machine.items():
             if name not in self._lines:
                 machine = _Machine(self._ceiling_bytes_s)
@@ -150,6 +154,13 @@ class FleetLine:
                 asleep = asleep_bytes // len(by_machine)
                 seen = ToldSight(machine.at_s, machine.flying_bytes)
                 keeper.tick(now, on.get(name, ()), asleep, seen)
+
+
+def _by_machine(downloads: Collection[LeasedDownload]) -> dict[str, list[LeasedDownload]]:
+    on: dict[str, list[LeasedDownload]] = {}
+    for download in downloads:
+        on.setdefault(_machine_of(download), []).append(download)
+    return on
 
 
 def _machine_of(download: LeasedDownload) -> str:

@@ -20,8 +20,7 @@ class GateSettings(BaseModel):
 
     enabled: bool = Field(
         False,
-        description="A program in front, such as nginx, sends the files that this server admits, "
-        "see [gate](gate.md).",
+        description="A program in front, such as nginx, sends the files, see [gate](gate.md).",
     )
     report: str = Field(
         "",
@@ -33,9 +32,8 @@ class GateSettings(BaseModel):
     origin: str = Field(
         "",
         max_length=2000,
-        description="The http or https URL of a bucket or server with the files that the directory "
-        "has not: it is asked for their sizes, and the program in front or the client gets them "
-        "there. Its redirects are not followed.",
+        description="The http or https URL of a bucket or server with the files that the "
+        "directory has not. Its redirects are not followed.",
     )
     sign: str = Field(
         "",
@@ -50,14 +48,13 @@ class GateSettings(BaseModel):
     )
     redirect: bool = Field(
         False,
-        description="Clients that are known to follow are sent to the origin when their turn "
-        "comes. Otherwise the program in front fetches from there.",
+        description="Clients that are known to follow are sent to the origin at their turn. "
+        "Otherwise the program in front fetches from there.",
     )
     assumed_bytes_s: float = Field(
         2_500_000.0,
         gt=0,
-        description="How fast a client downloads that was sent to the origin: no report tells of "
-        "its end.",
+        description="How fast a client downloads that was sent to the origin.",
         json_schema_extra={"unit": "bytes/s"},
     )
     claim_s: float = Field(

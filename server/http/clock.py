@@ -195,7 +195,7 @@ class LoopTurns:
         for one in steps:
             done.append(one)
             # How long work in steps may keep others from the reactor.
-            if self._clock.seconds() - began_s > 0.002:
+            if self._clock.seconds() - began_s > 0.001:
                 await self.turn()
                 began_s = self._clock.seconds()
         return done

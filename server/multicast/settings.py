@@ -57,8 +57,7 @@ class MulticastSettings(BaseModel):
     )
     groups: str = Field(
         "",
-        description="Network of the groups; empty: 232.64.0.0/10 or ff35::8000:0/98, which "
-        "source-specific networks route.",
+        description="Network of the groups; empty: 232.64.0.0/10 or ff35::8000:0/98.",
     )
     wifi: bool = Field(
         False,

@@ -12,8 +12,8 @@ class TorrentSettings(BaseModel):
 
     enabled: bool = Field(
         False,
-        description="Offer FILE.torrent and a magnet link beside each file, and a tracker for "
-        "them; needs the `peers` extra.",
+        description="Offer FILE.torrent and a magnet link beside each file, and a tracker; needs "
+        "the `peers` extra.",
     )
     least: int = Field(
         1 << 20,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.running import wait_for
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import Admit, Job
 from tidegate.policies.leases import Lease
+from tidegate.protocol.intervals import Span
 from tidegate.server.admission.downloads import LeasedDownload
 from tidegate.server.admission.line import LineKeeper
 from tidegate.server.files.pacer import Pacer, Share, TransferState
@@ -67,8 +69,11 @@ class Reader:
     def uncapped(self) -> None:
         self.blocked = False
 
-    def flying_bytes(self) -> int:
-        return min(self._holds, self.sent_bytes)
+    def spans(self, count: int) -> Iterator[Span]:
+        yield 0, count
+
+    def delivered_bytes(self) -> int:
+        return self.sent_bytes - min(self._holds, self.sent_bytes)
 
 
 def test_what_lies_in_the_sockets_of_idle_readers_is_no_part_of_the_line() -> None:
@@ -95,6 +100,9 @@ def test_what_lies_in_the_sockets_of_idle_readers_is_no_part_of_the_line() -> No
             begins(20_000, takes=False)
         for _ in range(25):
             clock.advance(0.01)
+        for download in downloads:
+            download.look()
+        keeper.looked(clock.seconds(), downloads)
         keeper.tick(clock.seconds(), downloads, 0)
         if tick == 19:
             before = sum(reader.sent_bytes for reader in honest)

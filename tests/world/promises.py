@@ -104,7 +104,6 @@ WITHOUT_ORACLE: Mapping[str, Mapping[str, str]] = {
             "tests/test_server_identify.py::test_a_cookie_of_an_old_key_is_given_anew_with_its_age"
         ),
         "- **The leader of a cluster** keeps `chmod`": "a limit, not a promise",
-        "| nobody | one IPv4 |": "heads of a table",
     },
 }
 

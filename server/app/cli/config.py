@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
 
 from ...admission.client_programs import ToolRule
 from ...admission.rules import Rule
@@ -147,7 +146,7 @@ def manual() -> str:
         "check` names every fault, `tidegate config show` says where each value came from, "
         "and which ones a revision of the admin page overrides. "
         "`SIGHUP` reads everything again; a bad configuration changes nothing. A setting follows "
-        "at once, or where the column *reload* says `restart`, at the next start.",
+        "at once, or at the next start where a table says `restart`.",
         "",
         "In the file, settings stand under their section (`[admission]`, `[holding]`, …); in the "
         "environment they are `TIDEGATE_NAME`, `TIDEGATE_SECTION__NAME`, and those of `admission` "
@@ -164,28 +163,20 @@ def manual() -> str:
         if head != section:
             section = head
             lines += ["", f"## `[{head}]`" if head else "## Top level", ""]
-            lines += ["| setting | default | reload | |", "|---|---|---|---|"]
+            lines += ["At `restart`:", ""] if head in FIXED else []
+            columns = "| setting | default | " if head else "| setting | default | reload | "
+            lines += [f"{columns}|", "|---|---|---|" if head else "|---|---|---|---|"]
         field = field_of(name)
         assert field is not None
         default = json.dumps(plain(value_of(ServerConfig(), name)))
         text = " ".join((field.description or "").split()).replace("|", "\\|")
         shown = "" if default == "null" else f"`{default}`"
-        reload = "restart" if name.partition(".")[0] in FIXED else ""
-        lines.append(f"| `{key}` | {shown} | {reload} | {text}{_bounds(field)} |")
+        reload = "" if head else "restart | " if key in FIXED else "| "
+        lines.append(f"| `{key}` | {shown} | {reload}{text} |")
     for title, model in (("`[[rules]]`", Rule), ("`[[holding.tools]]`", ToolRule)):
         lines += ["", f"## {title}", "", "| key | default | |", "|---|---|---|"]
         for key, field in model.model_fields.items():
             default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
             shown = "" if default == "`null`" else default
-            lines.append(f"| `{key}` | {shown} | {field.description}{_bounds(field)} |")
+            lines.append(f"| `{key}` | {shown} | {field.description} |")
     return "\n".join(lines) + "\n"
-
-
-def _bounds(field: FieldInfo) -> str:
-    low = high = None
-    for rule in field.metadata:
-        low = getattr(rule, "ge", getattr(rule, "gt", low))
-        high = getattr(rule, "le", getattr(rule, "lt", high))
-    if low is None or high is None:
-        return ""
-    return f" ({low:g} to {high:g})"
