@@ -10,7 +10,7 @@ import pytest
 from tidegate.client.net.retry import FailureReason, Refused, RetryAfter, RetryPolicy, RetryState
 from tidegate.loadtest.download_tally import DownloadTally
 from tidegate.loadtest.tally import Tally
-from tidegate.loadtest.verdict import verdict, verdict_page
+from tidegate.loadtest.verdict import side_by_side, verdict, verdict_page
 
 
 def run(
@@ -108,3 +108,9 @@ def test_a_start_without_a_ticket_redeems_none() -> None:
     tally, one = download()
     one.note_start(1.0)
     assert tally.counters["tickets_redeemed"] == 0
+
+
+def test_figures_without_a_simulated_twin_are_shown() -> None:
+    figures = {"mean_visit": 3.0}
+    assert side_by_side(figures, None)[1][1:] == ("3.00 s", "–")
+    assert side_by_side(figures, {"mean_session_s": 12.0})[1][1:] == ("3.00 s", "12 s")

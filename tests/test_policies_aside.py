@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,6 +14,7 @@ from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import Admit, Decision, Job, Wait
 from tidegate.policies.fair import FairPolicy
 from tidegate.policies.hooks import Policy
+from tidegate.policies.laws.aside import LOOKS
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 from tidegate.policies.testing import check_laws
@@ -141,3 +142,31 @@ def test_a_policy_without_the_rule_lets_them_come_forward(name: str) -> None:
 
 def test_the_laws_hold(name: str) -> None:
     check_laws(name, examples=10)
+
+
+class HeldPolicy(Policy):
+    """Tickets of some networks stand aside."""
+
+    name = "held"
+    summary = "As ticket, but some networks wait."
+    reads = CappedFair.reads
+    held: ClassVar[set[str]] = set()
+
+    def stands_aside(self, row: int, now: float) -> bool:
+        return self.admission.queue.table.subnet[row] in self.held
+
+
+def test_a_network_is_asked_about_behind_many_that_stand_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "POLICIES", {**registry.POLICIES, "held": HeldPolicy})
+    networks = [f"10.0.{number}.0/24" for number in range(LOOKS + 1)]
+    monkeypatch.setattr(HeldPolicy, "held", set(networks))
+    policy = server("held")
+    for number, network in enumerate(networks):
+        asked = Job(f"c{number}", "/f", SIZE, SIZE, network=(network,), known=True)
+        assert isinstance(policy.offer(asked, 0.0), Wait)
+    HeldPolicy.held.discard(networks[-1])
+    for now in (1.0, 2.0):
+        policy.advance(now)
+    assert policy.place(LOOKS + 1) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketRow, TicketState, Wait
-from tidegate.policies.laws.crowds import Crowds
+from tidegate.policies.laws.crowds import CROWDS, Crowds
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 
@@ -343,3 +343,26 @@ def test_a_crowd_that_does_not_use_its_slots_gets_no_more_though_nobody_else_wai
         policy.crowds.wastes_slot(CROWD[1], 0.0)
     assert isinstance(policy.offer(job(1, crowd=True), 0.0), Wait)
     assert isinstance(policy.offer(job(2, crowd=False), 0.0), Admit)
+
+
+def test_a_crowd_owes_until_a_client_of_a_network_that_does_not_uses_a_slot() -> None:
+    crowds = Crowds()
+    # The first was given its number elsewhere, and came before the second.
+    crowds.add(ELSEWHERE + 1, 0.5, "a", back=False)
+    crowds.add(1, 1, "a", back=False)
+    assert crowds.owe("a", lambda number: True) == [1, ELSEWHERE + 1]
+    crowds.owe("b", lambda number: True)
+    assert crowds.stands_back(ELSEWHERE + 1)
+    crowds.repay("b")
+    assert crowds.to_come_forward(8, 16, 0.0) == []
+    crowds.repay("c")
+    assert crowds.to_come_forward(8, 16, 0.0) == [ELSEWHERE + 1, 1]
+
+
+def test_a_crowd_comes_forward_behind_many_that_may_not() -> None:
+    crowds = Crowds()
+    for number in range(CROWDS.most_at_once):
+        crowds.add(number, number, f"owes {number}", back=False)
+        crowds.owe(f"owes {number}", lambda number: True)
+    crowds.add(99, 99, "free", back=True)
+    assert [crowds.to_come_forward(80, 16, 0.0) for _ in range(2)] == [[], [99]]

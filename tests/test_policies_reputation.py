@@ -46,6 +46,10 @@ def test_memory_of_idlers_is_bounded() -> None:
         idlers.idled(str(client))
     assert idlers.times("4") == 0
     assert idlers.times("5") == 1
+    # The one that idled longest ago is forgotten, not the one that was seen first.
+    idlers.idled("5")
+    idlers.idled("one more")
+    assert (idlers.times("5"), idlers.times("6")) == (2, 0)
     for _ in range(100):
         idlers.idled("x")
     assert 0.5 ** idlers.times("x") > 0

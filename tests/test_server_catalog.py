@@ -183,3 +183,20 @@ def test_the_walk_over_a_tree_goes_in_pieces_and_leaves_nothing_out(
     assert not survey.running
     assert not logged
     assert bench.catalog._known == before
+
+
+def test_a_weak_tag_names_no_earlier_content(
+    tmp_path: Path, at_work: dict[str, defer.Deferred[Any]]
+) -> None:
+    file = opened(tmp_path, big=1 << 24)["big"]
+    catalog = DigestService(Clock(), MemoryDigestCache(), threads=2)
+    catalog.want(file)
+    at_work.pop("big").callback(FileDigests(1 << 24, b"d" * 32, 1 << 24, (b"d" * 32,)))
+    touched = Touched(catalog)
+    touched.serves(file.rep)
+    os.utime(tmp_path / "big", (1, 1))
+    now = file.as_it_is()
+    assert now is not None
+    tag = file.rep.etag.encode()
+    assert touched.named({b"if-range": tag}, now.rep) == file.rep
+    assert touched.named({b"if-range": b"W/" + tag}, now.rep) is None

@@ -1050,6 +1050,21 @@ def test_a_page_that_watches_hears_of_its_turn_at_once_and_finds_its_slot(policy
     assert later.started
 
 
+def test_a_page_is_told_whether_a_visit_before_its_time_would_start() -> None:
+    house = House(slots=1, slots_max=1)
+    first = house.ask("192.0.2.1")
+    page = house.ask("192.0.2.2", **BROWSER)
+
+    def told() -> tuple[str, bool]:
+        answer = json.loads(house.watch("192.0.2.2", page.token, 0).connection.body)
+        return answer["state"], answer["free"]
+
+    assert told() == ("ready", False)
+    first.transfer.finish()
+    house.clock.advance(0.1)
+    assert told() == ("ready", True)
+
+
 def near_its_turn(agent: str = BROWSER["agent"], **fields: str) -> tuple[House, Asked, Asked]:
     """A download that is done in a second, and one that has its page and asks again."""
     house = House("fair", slots=1, slots_max=1, bandwidth_bytes_s=1_000_000.0)

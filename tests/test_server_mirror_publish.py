@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -72,17 +74,42 @@ def test_channels_share_a_directory_without_harm(site: Site) -> None:
     site.tree = site.base / "other"
     site.tree.mkdir()
     (site.tree / "file").write_bytes(b"of the other channel")
+    shared = (tree / "pkg" / "a.py").read_bytes()
+    (site.tree / "file").write_bytes(shared)
     site.publish("other")
     (site.tree / "file").write_bytes(b"changed")
     site.publish("other")
     (site.tree / "file").write_bytes(b"changed again")
     site.publish("other")
+    assert hashlib.sha256(shared).hexdigest() in stored(site)
     site.tree = tree
     follower = site.follower()
     follower.once()
     (follower.place.live / "pkg" / "a.py").unlink()
     follower.once()
     assert described(follower.place.live) == described(tree)
+
+
+def test_what_a_run_that_died_stored_is_removed_with_the_next_version(site: Site) -> None:
+    site.publish()
+    (site.publish_dir / ".state" / "main" / "unfinished").touch()
+    before = stored(site)
+    (site.base / "orphan").write_bytes(b"of no manifest")
+    ObjectStore(site.publish_dir / "objects").put(str(site.base / "orphan"))
+    # Nothing has changed, so nothing is swept yet.
+    site.publish()
+    assert stored(site) > before
+    edit(site.tree)
+    site.publish()
+    assert hashlib.sha256(b"of no manifest").hexdigest() not in stored(site)
+
+
+def test_large_updates_make_a_snapshot_due(site: Site) -> None:
+    """So a new mirror fetches at most one and a half of them."""
+    for seed in range(2):
+        (site.tree / "large").write_bytes(random.Random(seed).randbytes(200_000))
+        made = site.publish()
+    assert [(edge.from_version, edge.to_version) for edge, _ in made.updates] == [(1, 2), (0, 2)]
 
 
 def test_special_files_are_left_out_and_named(site: Site) -> None:

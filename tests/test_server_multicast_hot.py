@@ -83,6 +83,19 @@ def test_a_warm_object_cools_down_when_nobody_comes():
     assert hot.decide(101.0) == []
 
 
+def test_the_polls_of_one_client_keep_no_object_warm():
+    hot = DemandDetector(MulticastSettings(hold_share=0, threshold=4))
+    hot.started("a", 7)
+    assert [hot.request("a", name, BIG, 0.0) for name in "12"] == [Join(7), Join(7)]
+    hot.ended("a", 7)
+    for second in range(0, 60, 5):
+        hot.poll("a", "one", f"poll {second}", float(second))
+        hot.decide(float(second))
+    hot.request("a", "3", BIG, 60.0)
+    # Of a warm object two would be enough.
+    assert hot.decide(60.0) == []
+
+
 def test_waiters_with_tickets_count_and_are_told_of_the_session():
     hot = DemandDetector(MulticastSettings(hold_share=0))
     assert hot.poll("a", "q1", "1", 0.0) == Unicast()
