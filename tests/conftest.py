@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -24,6 +25,9 @@ settings.load_profile("tidegate")
 
 # A shell that starts this in the background has it, and all it starts, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# As in a server (`server.app.run`). Collecting took a tenth of the time of unit tests.
+gc.set_threshold(20_000, 20, 20)
 
 IN_CI = bool(os.environ.get("CI"))
 
@@ -102,6 +106,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.removeprefix("tests/").partition("[")[0] in slow:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of what is collected as garbage from now on."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
