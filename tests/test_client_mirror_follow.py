@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from mirror_site import Site, described, edit, fill, transport_of
 
+from tidegate.client.mirror import building
 from tidegate.client.mirror import drift as drift_module
 from tidegate.client.mirror.problem import MirrorProblem
 from tidegate.client.mirror.stage import DiskStage
@@ -359,11 +360,13 @@ def test_a_full_disk_keeps_the_old_version(site: Site, monkeypatch: pytest.Monke
     assert old != described(follower.place.live) == described(site.tree)
 
 
-def test_names_that_differ_in_case_only_need_a_file_system_that_tells(site: Site) -> None:
+def test_names_that_differ_in_case_only_need_a_file_system_that_tells(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     follower, old = two_versions(site)
     (site.tree / "PKG").mkdir()
     site.publish()
-    follower._builder._case_blind = lambda folder: True
+    monkeypatch.setattr(building, "ignores_case", lambda folder: True)
     with pytest.raises(MirrorProblem, match="'PKG' and 'pkg'") as caught:
         follower.once()
     assert caught.value.code == "case-clash"

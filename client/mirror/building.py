@@ -18,24 +18,15 @@ from ...protocol.tree import Entry, first_clash, name_some
 from .drift import Drift, KeptManifest
 from .place import Place
 from .problem import MirrorProblem
-from .stage import DiskStage, remove_tree
+from .stage import DiskStage, ignores_case, remove_tree
 
 
 class Builder:
-    """Builds trees in `place`; `bring` gives a file with a content that is not here.
+    """Builds trees in `place`; `bring` gives a file with a content that is not here."""
 
-    `case_blind` says whether a folder's file system takes two spellings of a name for one.
-    """
-
-    def __init__(
-        self,
-        place: Place,
-        bring: Callable[[Entry], Path],
-        case_blind: Callable[[Path], bool],
-    ) -> None:
+    def __init__(self, place: Place, bring: Callable[[Entry], Path]) -> None:
         self._place = place
         self._bring = bring
-        self._case_blind = case_blind
 
     def chain(self, edges: Sequence[Edge], files: Sequence[Path], drift: Drift) -> tuple[Path, str]:
         """Apply updates one on the other; the last tree and its manifest's digest."""
@@ -76,7 +67,7 @@ class Builder:
         tree = self._place.fresh(update.header.to_version)
         stage = DiskStage(tree, old, drift.lost, drift.touched)
         application = Application(update, lambda: manifest if manifest is not None else (), stage)
-        if self._case_blind(self._place.trees):
+        if ignores_case(self._place.trees):
             clash = first_clash(application.entries())
             if clash is not None:
                 raise MirrorProblem(

@@ -20,7 +20,6 @@ from .building import Builder
 from .drift import Drift, find_drift, remember
 from .place import Place
 from .problem import MirrorProblem, named
-from .stage import ignores_case
 from .transport import ChannelTransport
 from .trust import Trust, Verified
 
@@ -67,15 +66,13 @@ class Follower:
         settings: FollowSettings,
         transport: ChannelTransport,
         clock: Callable[[], float],
-        *,
-        case_blind: Callable[[Path], bool] = ignores_case,
     ) -> None:
         self.place = place
         self.settings = settings
         self._clock = clock
         self.trust = Trust(place.trust, settings.url, transport)
         self._bringer = Bringer(place, settings.url, settings.channel, transport)
-        self._builder = Builder(place, self._bringer.content, case_blind)
+        self._builder = Builder(place, self._bringer.content)
 
     def once(self, *, look: bool = True) -> Followed:
         """One round: come to the newest version, or repair what drifted. Holds the mirror's lock.

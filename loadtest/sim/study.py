@@ -28,19 +28,10 @@ class StudyResult:
     runs: tuple[Mapping[str, float], ...] = field(repr=False)
 
 
-def run_one(
-    workload: Workload,
-    scenario: Scenario,
-    seed: int = 0,
-    *,
-    control: bool = True,
-    bound: bool = True,
-) -> dict[str, float]:
-    """All figures of one run.
+def _run_one(workload: Workload, scenario: Scenario, seed: int) -> dict[str, float]:
+    """All figures of one run, beside HTTP and the lower bound.
 
-    `control` adds those that compare with HTTP (a second run), `bound` the lower bound (as slow as
-    a run, and anew for every run in which a client gave up). With rude clients there is one more
-    run, in which the same are polite.
+    With rude clients there is one more run, in which the same are polite.
     """
     played = with_rude(workload, scenario.rude) if scenario.rude > 0.0 else workload
     calm = replace(scenario, rude=0.0)
@@ -51,18 +42,16 @@ def run_one(
     if scenario.rude > 0.0:
         polite = session_times(calm.simulate(workload, seed), len(played.visitors))
         figures["rude_gain"] = rude_gain(played, times, polite)
-    if bound:
-        best_s = _bound(workload, played, calm, times)
-        figures["bound_s"] = best_s
-        figures["ratio_to_bound"] = figures["mean_session_s"] / best_s if best_s else math.nan
-    if control:
-        other = times
-        if scenario != scenario.control():
-            other = _control_times(played, scenario.control(), seed)
-        figures["net_faster"] = net_faster(times, other)
-        http = mean([time for time in other if not math.isnan(time)])
-        figures["http_mean_session_s"] = http
-        figures["ratio_to_http"] = figures["mean_session_s"] / http
+    best_s = _bound(workload, played, calm, times)
+    figures["bound_s"] = best_s
+    figures["ratio_to_bound"] = figures["mean_session_s"] / best_s if best_s else math.nan
+    other = times
+    if scenario != scenario.control():
+        other = _control_times(played, scenario.control(), seed)
+    figures["net_faster"] = net_faster(times, other)
+    http = mean([time for time in other if not math.isnan(time)])
+    figures["http_mean_session_s"] = http
+    figures["ratio_to_http"] = figures["mean_session_s"] / http
     return figures
 
 
@@ -110,7 +99,7 @@ def _population(name: str, seed: int) -> Workload:
 
 def _named(task: tuple[str, int, Scenario]) -> dict[str, float]:
     name, seed, scenario = task
-    return run_one(_population(name, seed), scenario, seed)
+    return _run_one(_population(name, seed), scenario, seed)
 
 
 def run_seeds(

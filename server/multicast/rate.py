@@ -12,7 +12,7 @@ from statistics import median
 
 from ...protocol.session_report import ReceiverReport
 from .rate_votes import RateVotes
-from .rate_wish import RateSettings, RateWish
+from .rate_wish import TUNING, RateWish
 
 #: The share of the rate for all sessions that wait for the first pass of another one.
 _TRICKLE = 0.05
@@ -35,14 +35,7 @@ def shares(left: Sequence[int]) -> list[float]:
 class RateControl:
     """The rate of one session in bytes per second."""
 
-    def __init__(
-        self,
-        configured_bytes_s: float,
-        settings: RateSettings | None = None,
-        datagram_bytes: int = 1500,
-    ) -> None:
-        self._datagram_bytes = datagram_bytes
-        self._settings = settings or RateSettings()
+    def __init__(self, configured_bytes_s: float) -> None:
         self._configured = configured_bytes_s
         #: What members can receive, and what TCP would get on their paths.
         self._limits, self._fair = RateVotes(), RateVotes(median)
@@ -55,7 +48,7 @@ class RateControl:
     @property
     def floor_bytes_s(self) -> float:
         """The lowest rate of this session."""
-        return self._configured * self._settings.floor_share
+        return self._configured * TUNING.floor_share
 
     @property
     def rate_bytes_s(self) -> float:
@@ -89,7 +82,7 @@ class RateControl:
         declared_bytes_s: float = float("inf"),
     ) -> None:
         """Add a voter from these networks, narrow to wide."""
-        self._wishes[member] = RateWish(self._settings, self._datagram_bytes, declared_bytes_s)
+        self._wishes[member] = RateWish(declared_bytes_s)
         self._limits.join(member, networks)
         self._fair.join(member, networks)
         self._vote(member)
@@ -108,7 +101,7 @@ class RateControl:
             return
         wish.report(report, now, self._share, rtt_s)
         self._vote(report.member)
-        if now - self._looked_at < self._settings.faster_every_s:
+        if now - self._looked_at < TUNING.faster_every_s:
             return
         self._looked_at = now
         for member, other in self._wishes.items():

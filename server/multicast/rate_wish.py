@@ -30,6 +30,7 @@ class RateSettings:
     - `slow_share`: the factor of one step for a slow reader.
     - `faster_every_s`, `step_every_s`, `recover_share`: the pace at which wishes change.
     - `quiet_s`: a receiver without a report for this time misses nothing.
+    - `datagram_bytes`: what TCP's rate in datagrams is taken to carry.
     """
 
     floor_share: float = 0.25
@@ -45,6 +46,10 @@ class RateSettings:
     step_every_s: float = 0.5
     recover_share: float = 0.05
     quiet_s: float = 1.0
+    datagram_bytes: int = 1500
+
+
+TUNING = RateSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +63,7 @@ class _StepDown:
 class RateWish:
     """The wish of one receiver, as a share of the configured rate; 1: all of it."""
 
-    def __init__(
-        self,
-        settings: RateSettings,
-        datagram_bytes: int = 1500,
-        declared_bytes_s: float = float("inf"),
-    ) -> None:
-        self._settings = settings
-        self._datagram_bytes = datagram_bytes
+    def __init__(self, declared_bytes_s: float = float("inf")) -> None:
         #: The highest rate that the receiver declared in its request.
         self.declared_bytes_s = declared_bytes_s
         #: TCP's rate on the path to it.
@@ -99,12 +97,12 @@ class RateWish:
     def share(self, configured_bytes_s: float) -> float:
         """The share of the configured rate that it can receive."""
         declared = self.declared_bytes_s / configured_bytes_s
-        return max(self._settings.floor_share, min(self._share * self._readable, declared))
+        return max(TUNING.floor_share, min(self._share * self._readable, declared))
 
     def fair_share(self, configured_bytes_s: float) -> float:
         """The share of the configured rate that TCP would get on its path; 1 at most."""
-        fair = self._fair.datagrams_s * self._datagram_bytes / configured_bytes_s
-        return max(self._settings.floor_share, min(1.0, fair))
+        fair = self._fair.datagrams_s * TUNING.datagram_bytes / configured_bytes_s
+        return max(TUNING.floor_share, min(1.0, fair))
 
     def bearable_share(self, configured_bytes_s: float) -> float:
         """The highest share that harms neither it, nor its line, nor the other members.
@@ -124,9 +122,9 @@ class RateWish:
         `session_share` is the session's present share of the configured rate. `rtt_s` is the age of
         the last datagram that the receiver saw; None if it is not known.
         """
-        settings, before = self._settings, self._counts
+        before = self._counts
         sent = report.expected - before[0]
-        if sent < settings.judged_datagrams:
+        if sent < TUNING.judged_datagrams:
             return
         self._counts = (report.expected, report.received, report.overruns)
         lost_there = self._lost_there = max(0, report.overruns - before[2]) / sent
@@ -142,14 +140,14 @@ class RateWish:
             sent, 0 if excused else round(loss * sent), seconds, report.queue_ms, rtt_s
         )
         self._is_congested = self._shows_congestion(loss, report.queue_ms)
-        if now - self._changed_at < settings.step_every_s or lost_there >= settings.slow_loss:
+        if now - self._changed_at < TUNING.step_every_s or lost_there >= TUNING.slow_loss:
             return
         trial = self._trial
         # A session has followed a wish when its rate is at most this factor above it.
         if trial is not None and session_share <= 1.05 * self._share:
             self._judge(trial, loss, now)
         elif self._is_congested:
-            share = max(settings.floor_share, sent_share * max(0.5, 1 - loss))
+            share = max(TUNING.floor_share, sent_share * max(0.5, 1 - loss))
             if trial is not None or share < self._share:
                 self._trial = trial or _StepDown(loss, self._share)
                 self._change(share, now)
@@ -159,29 +157,28 @@ class RateWish:
 
     def others_reported(self, now: float) -> None:
         """Raise the wish of a receiver that had nothing to report for `quiet_s`."""
-        if self._reported_at is not None and now - self._reported_at >= self._settings.quiet_s:
+        if self._reported_at is not None and now - self._reported_at >= TUNING.quiet_s:
             self._trial = None
             self._rise(now)
             self._read_faster(now)
 
     def _rise(self, now: float) -> None:
-        if self._share < 1.0 and now - self._changed_at >= self._settings.step_every_s:
-            self._change(min(1.0, self._share + self._settings.recover_share), now)
+        if self._share < 1.0 and now - self._changed_at >= TUNING.step_every_s:
+            self._change(min(1.0, self._share + TUNING.recover_share), now)
 
     def _follow_reader(self, report: ReceiverReport, lost_there: float, now: float) -> None:
         """Lower the wish while its lag grows, and raise it afterwards."""
-        settings = self._settings
         catching_up = report.lag_ms < 0.9 * self._lag_ms
         self._lag_ms = report.lag_ms
         # A lower rate does not help a busy host; it only keeps its buffer from overflowing.
-        most_lag_ms = max(settings.slow_lag_ms, report.room_ms // 2)
-        if lost_there >= settings.slow_loss or report.lag_ms >= most_lag_ms:
+        most_lag_ms = max(TUNING.slow_lag_ms, report.room_ms // 2)
+        if lost_there >= TUNING.slow_loss or report.lag_ms >= most_lag_ms:
             self._is_slow = True
-            is_due = now - self._readable_at >= settings.step_every_s
+            is_due = now - self._readable_at >= TUNING.step_every_s
             if is_due and (lost_there or not catching_up):
-                share = self._readable * max(0.5, settings.slow_share - lost_there)
+                share = self._readable * max(0.5, TUNING.slow_share - lost_there)
                 # Lag alone may come from other work on that host, which a lower rate cannot help.
-                floor = settings.floor_share if lost_there else settings.lag_floor_share
+                floor = TUNING.floor_share if lost_there else TUNING.lag_floor_share
                 self._readable, self._readable_at = max(floor, share), now
             return
         if report.lag_ms < most_lag_ms / 2:
@@ -189,17 +186,13 @@ class RateWish:
         self._read_faster(now)
 
     def _read_faster(self, now: float) -> None:
-        settings = self._settings
-        is_due = now - self._readable_at >= settings.faster_every_s
+        is_due = now - self._readable_at >= TUNING.faster_every_s
         if self._readable < 1.0 and not self._is_slow and is_due:
-            self._readable, self._readable_at = min(1.0, self._readable / settings.slow_share), now
+            self._readable, self._readable_at = min(1.0, self._readable / TUNING.slow_share), now
 
     def _shows_congestion(self, loss: float, queue_ms: int) -> bool:
-        settings = self._settings
         known = 1.5 * (self._constant_loss or 0.0)
-        return loss >= max(settings.congested_loss, known) and (
-            queue_ms >= settings.congested_queue_ms
-        )
+        return loss >= max(TUNING.congested_loss, known) and (queue_ms >= TUNING.congested_queue_ms)
 
     def _is_constant(self, loss: float) -> bool:
         """Whether the loss is at most what a lower rate did not reduce.
@@ -215,7 +208,7 @@ class RateWish:
 
     def _judge(self, trial: _StepDown, loss: float, now: float) -> None:
         self._trial = None
-        if loss > self._settings.better_share * trial.loss:
+        if loss > TUNING.better_share * trial.loss:
             self._constant_loss = max(loss, trial.loss)
             self._change(trial.share_before, now)
 

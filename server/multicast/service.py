@@ -22,9 +22,6 @@ from .sessions import Sessions
 from .settings import MulticastSettings
 from .switch import MulticastSwitch, hurry
 
-#: The rule of a file that may be multicast and has no other condition.
-_ALLOWED = Verdict(multicast=True)
-
 
 class MulticastSender:
     """The demand detector and the sessions. Raises `ProtocolError` for an unusable interface."""
@@ -89,6 +86,6 @@ class MulticastRoom:
         """Whether the file is open to all clients: the gate decides on all other requests."""
         gate = self._gate
         verdict = gate.parts.rules.verdict(rep.url_path)
-        if gate.draining or verdict not in (NOTHING, _ALLOWED):
+        if gate.draining or verdict not in (NOTHING, Verdict(multicast=True)):
             return False
         return request.client_address not in gate.reception.blocked

@@ -29,7 +29,6 @@ from .symbols import ObjectChanged, SymbolSource
 from .udp import TUNING as BUFFER
 
 _log = Logger()
-_KIND = VERSION << 4
 #: A session sends one object.
 _OBJECT = 0
 
@@ -74,7 +73,7 @@ class Framer:
         for symbol, payload in zip(run.symbols, payloads, strict=True):
             header = pack(
                 MAGIC,
-                _KIND | PacketType.SYMBOL,
+                VERSION << 4 | PacketType.SYMBOL,
                 0,
                 session,
                 _OBJECT,
@@ -94,7 +93,7 @@ class Framer:
         """The datagram of a mark."""
         header = HEADER.pack(
             MAGIC,
-            _KIND | PacketType.MARK,
+            VERSION << 4 | PacketType.MARK,
             mark.flags,
             self._session,
             _OBJECT,

@@ -43,7 +43,6 @@ class Kernel(enum.IntEnum):
 
 
 _NETWORK = Path("/sys/class/net")
-_NO_OFFLOAD = frozenset({errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
 _LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -229,7 +228,8 @@ class GroupSender:
             except OSError as error:
                 if error.errno in _LATER:
                     break
-                if some > 1 and error.errno in _NO_OFFLOAD:
+                refusals = (errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP)
+                if some > 1 and error.errno in refusals:
                     self.offload = False
                     continue
                 raise
