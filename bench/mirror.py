@@ -62,10 +62,6 @@ def timed(command: Sequence[object]) -> RunCost:
     return RunCost(used.ru_utime + used.ru_stime, wall_s, output)
 
 
-#: The result of `same` for equal trees.
-IDENTICAL = "identical"
-
-
 def row(*cells: object) -> None:
     sys.stdout.write(markdown.row(*cells) + "\n")
     sys.stdout.flush()
@@ -74,13 +70,13 @@ def row(*cells: object) -> None:
 def same(one: Path, other: Path) -> str:
     """Compare two trees by rsync, which reads all bytes."""
     command = ["rsync", "-aHnic", "--delete", f"{one}/", f"{other}/"]
-    return IDENTICAL if not timed(command).output.strip() else "WRONG"
+    return "identical" if not timed(command).output.strip() else "WRONG"
 
 
 def require_mirrored(verdicts: Mapping[str, str]) -> None:
     """Raise NothingMeasured unless each method made the new tree."""
     for name, verdict in verdicts.items():
-        require(verdict == IDENTICAL, f"{name} did not make the new tree.")
+        require(verdict == "identical", f"{name} did not make the new tree.")
 
 
 def copy(source: Path, target: Path) -> None:
@@ -170,7 +166,9 @@ def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
 
 def comparison(work: Path, old: Path, new: Path, rounds: int) -> None:
     files, size = described(new)
-    require(same(new, old) != IDENTICAL, "The two trees do not differ: there is nothing to mirror.")
+    require(
+        same(new, old) != "identical", "The two trees do not differ: there is nothing to mirror."
+    )
     sys.stdout.write(f"\nThe pair: {size / 1e6:.1f} MB, {files} files\n\n")
     row("method", "master CPU s", "MB per mirror", "CPU s per mirror", "result")
     row("---", "---", "---", "---", "---")

@@ -16,7 +16,6 @@ from pathlib import Path
 
 #: When every file was written, and how a condition names that.
 WRITTEN_S = 1_700_000_000
-WRITTEN = "Tue, 14 Nov 2023 22:13:20 GMT"
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def requests() -> list[bytes]:
         language = draw.choice(("de,en;q=0.7", "en-US,en;q=0.5", "fr,en;q=0.6", "ja"))
         lines = [one.format(number=number, language=language) for one in program.fields]
         if draw.random() < program.has_copy:
-            lines.append(f"If-Modified-Since: {WRITTEN}")
+            lines.append("If-Modified-Since: Tue, 14 Nov 2023 22:13:20 GMT")
         elif draw.random() < program.ranges:
             lines.append("Range: bytes=0-99")
         head = "\r\n".join([f"GET {path} HTTP/1.1", "Host: downloads.example", *lines])

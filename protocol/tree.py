@@ -29,7 +29,6 @@ from .errors import BadManifest
 Kind = Literal["d", "f", "l", "h"]
 #: The manifest digest of no tree, from which a snapshot starts.
 EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
-_MODE_MASK = 0o7777
 #: The mode bits that are published. Set-user-id, set-group-id and sticky bits would give rights on
 #: the mirrors' machines.
 KEPT_MODE = 0o777
@@ -178,7 +177,7 @@ def _mode_cell(entry: Entry) -> object:
 
 def _from_mode_cell(cell: object) -> tuple[int, Attributes]:
     if not isinstance(cell, list):
-        return check_number(cell, "mode", 0, _MODE_MASK), ()
+        return check_number(cell, "mode", 0, 0o7777), ()
     if len(cell) != 2 or not isinstance(cell[1], dict) or not cell[1]:
         raise BadManifest("The manifest carries extended attributes that cannot be read.")
     try:
@@ -187,7 +186,7 @@ def _from_mode_cell(cell: object) -> tuple[int, Attributes]:
         raise BadManifest(
             "The manifest carries extended attributes that cannot be read."
         ) from fault
-    return check_number(cell[0], "mode", 0, _MODE_MASK), check_attributes(found)
+    return check_number(cell[0], "mode", 0, 0o7777), check_attributes(found)
 
 
 def to_row(entry: Entry) -> list[object]:
@@ -260,7 +259,7 @@ def decode_entry(line: bytes) -> Entry:
     if usual is not None:
         name, bits, time, length, digest = usual.groups()
         mode, mtime_ns, size = int(bits), int(time), int(length)
-        if mode <= _MODE_MASK and -_BIGGEST <= mtime_ns <= _BIGGEST and size <= _BIGGEST:
+        if mode <= 0o7777 and -_BIGGEST <= mtime_ns <= _BIGGEST and size <= _BIGGEST:
             path = check_path(name.decode())
             return Entry("f", path, mode, mtime_ns, size, digest.decode())
     return from_row(decode_row(line))

@@ -41,7 +41,7 @@ SHARED = peers.PeerRound((), (1.0, 1.0), 1.2)
 WRK = "0 requests in 1.00s, 0.00B read"
 OVERLOAD = {"arrived": 4.0, "finished": 4.0, "queued": 2.0}
 STRUCK = live.Strikes(tried=90, connected=90, answered=90, admitted=9, read_bytes=9_000_000)
-MIRRORED = {"rsync": mirror.IDENTICAL}
+MIRRORED = {"rsync": "identical"}
 GIVEN = {"ticket numbers": 3, "whole files": 2}
 
 

@@ -46,8 +46,6 @@ _NAMES: dict[live.Manner, str] = {
     "short": "short files",
     "half": "half a request",
 }
-_FETCHING = ("real", "small", "short")
-_NAT_PEOPLE = 500
 #: The highest cost of attackers that download nothing, as a share of the mean session time.
 _BARS = {"one IPv4": 0.05, "one /64": 0.05, "one /48": 0.05, "ten addresses": 0.15}
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -88,7 +86,7 @@ class CostJudge:
         bar = _BARS.get(title, math.inf)
         if title == SHARE.title:
             self._share = cost
-        elif manner not in _FETCHING:
+        elif manner not in ("real", "small", "short"):
             if cost.mean - 2.0 * cost.error > bar:
                 self.fault(policy, f"{title}, {manner}: {_spelled(cost)}")
         elif title in ("one IPv4", "one /64", "one /48") and self._share is not None:
@@ -174,11 +172,11 @@ def simulated_rows(
                     cost = next(iter(measured), None)
                 cells.append(judge.cell(policy, attacker.title, manner, cost))
             yield markdown.row(f"`{policy}`", attacker.title, *cells)
-        nat = costs(policy, "nat", lambda policy=policy: [*bench(policy).nat(_NAT_PEOPLE)])  # type: ignore[misc]
+        nat = costs(policy, "nat", lambda policy=policy: [*bench(policy).nat(500)])  # type: ignore[misc]
         if nat:
             cell = f"they {_spelled(nat[0])}, the others {_spelled(nat[1])}"
             yield markdown.row(
-                f"`{policy}`", f"{_NAT_PEOPLE} honest people behind one NAT", _EMPTY, _EMPTY, cell
+                f"`{policy}`", "500 honest people behind one NAT", _EMPTY, _EMPTY, cell
             )
 
 

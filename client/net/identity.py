@@ -15,9 +15,12 @@ from pathlib import Path
 from ...protocol.version import __version__
 from .urls import Url
 
-USER_AGENT = f"tidegate/{__version__}"
 #: What every request says, in this order, unless the user says otherwise.
-STANDARD_FIELDS = (("User-Agent", USER_AGENT), ("Accept", "*/*"), ("Accept-Encoding", "identity"))
+STANDARD_FIELDS = (
+    ("User-Agent", f"tidegate/{__version__}"),
+    ("Accept", "*/*"),
+    ("Accept-Encoding", "identity"),
+)
 CLIENT_FIELD = "Tidegate-Client"
 _SECRET = "client-id"
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from .errors import UsageProblem
 from .identity import CLIENT_FIELD, STANDARD_FIELDS, client_name
 from .network import Endpoint
-from .retry import PASS_HEADER
 from .urls import BadUrl, Url, parse
 
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
@@ -102,7 +101,7 @@ class RequestBuilder:
             if login is not None and "authorization" not in given:
                 lines.append(f"Authorization: {login}")
             if self._pass is not None:
-                lines.append(f"{PASS_HEADER}: {self._pass}")
+                lines.append(f"Tidegate-Pass: {self._pass}")
             lines += [f"{name}: {value}" for name, value in self._headers]
         if self._client_id is not None and home:
             lines.append(f"{CLIENT_FIELD}: {self._client_id}")

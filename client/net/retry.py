@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from random import Random
 
-PASS_HEADER = "Tidegate-Pass"
-
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -52,8 +50,6 @@ class RetryPolicy:
 
 #: `tidegate get`.
 POLITE = RetryPolicy()
-#: `curl --retry`, pip, urllib3: wait as told, know no tickets.
-RETRYING = RetryPolicy(tickets=False, jitter=0.0)
 
 
 class Granted(NamedTuple):

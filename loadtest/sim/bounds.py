@@ -26,8 +26,6 @@ from ...policies.max_min import Flow, SharedLink
 from ..workloads import Workload
 from .arithmetic import mean, quantile
 
-_STEPS = 24
-
 
 @dataclass(slots=True)
 class _Demand:
@@ -142,7 +140,7 @@ def _combined(workload: Workload, bandwidth_bytes_s: float, connect_s: float) ->
     # Polyak's step towards a hoped-for value; hope less each time it was not met.
     hope = 0.1 * abs(fixed + best)
     candidate, value = prices, best
-    for _ in range(_STEPS):
+    for _ in range(24):
         excess = [
             used / width - bandwidth_bytes_s for used, width in zip(usage, widths, strict=True)
         ]

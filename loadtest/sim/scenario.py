@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...client.net.retry import POLITE, RETRYING, RetryPolicy
+from ...client.net.retry import POLITE, RetryPolicy
 from ...policies import registry
 from ...policies.admission import AdmissionPolicy
 from ...policies.registry import make_policy
@@ -32,7 +32,12 @@ POLICIES: Mapping[str, str] = {
 HELD = frozenset(
     {"ticket-hold"} | {name for name, kind in registry.POLICIES.items() if kind.prefers_present}
 )
-MANNERS: Mapping[str, RetryPolicy] = {"polite": POLITE, "punctual": PUNCTUAL, "retrying": RETRYING}
+MANNERS: Mapping[str, RetryPolicy] = {
+    "polite": POLITE,
+    "punctual": PUNCTUAL,
+    # `curl --retry`, pip, urllib3: wait as told, know no tickets.
+    "retrying": RetryPolicy(tickets=False, jitter=0.0),
+}
 
 
 @dataclass(frozen=True, slots=True)

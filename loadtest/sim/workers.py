@@ -11,15 +11,14 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
-#: The default of Python 3.14 puts a server between the processes: `_begin` would watch the server.
-_FORK = multiprocessing.get_context("fork")
-
 
 @contextmanager
 def worker_processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """`jobs` processes; what is still to do when an exception leaves the block is not done."""
     begin = partial(_begin, os.getpid())
-    pool = ProcessPoolExecutor(jobs, mp_context=_FORK, initializer=begin)
+    # The default of Python 3.14 puts a server between the processes: `_begin` would watch it.
+    fork = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(jobs, mp_context=fork, initializer=begin)
     try:
         yield pool
     except BaseException:

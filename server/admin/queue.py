@@ -12,7 +12,7 @@ from ...policies.contract import LeaseView, TicketRow, TicketState
 from ..accounts.accounts import Scope
 from ..admission.client_keys import address_of
 from ..control.blocks import BlockedNetwork, network_of
-from ..control.doors import TEXT_MAX, DoorState
+from ..control.doors import DoorState
 from ..control.events import ask as ask_store
 from ..control.problems import Problem
 from ..control.queue_groups import COUNTED_MOST, QueueGroup, count_groups, largest_first
@@ -112,7 +112,7 @@ class DoorsIn(Shape):
     """Close the doors, or open them; text and time are told to those who wait."""
 
     closed: bool
-    text: Lines = Field("", max_length=TEXT_MAX)
+    text: Lines = Field("", max_length=500)
     opens_s: Annotated[Hour, Field(description="When they are expected to open; no timer.")] = None
 
 

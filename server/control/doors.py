@@ -12,8 +12,6 @@ from ..admission.gate import Gate
 from .branding import Branding
 from .key_values import KeyValues
 
-TEXT_MAX = 500
-
 
 @dataclass(frozen=True, slots=True)
 class DoorState:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Steps of the report's charts and sums.
 POINTS = 240
-#: A kept report is shown for this time.
-_FRESH_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,8 @@ class Reports:
         async with self._turn:
             kept = self._kept.use(period)
             now = self._server.now()
-            if kept is None or not 0 <= now - kept[0] < _FRESH_S:
+            # A kept report is shown for half a minute.
+            if kept is None or not 0 <= now - kept[0] < 30.0:
                 kept = self._kept[period] = (now, *await _make_report(self._server, period))
             return kept[1:]
 

@@ -53,7 +53,6 @@ _POSTGRES: dict[str, Any] = {
 #: The oldest migration number whose programs can use the tables as they are now: later migrations
 #: only add tables, and columns with a default. An older machine of a cluster may start again then.
 FITS = 9
-_FITS_KEY = "schema_fits"
 
 
 def _migration_numbers() -> list[str]:
@@ -239,7 +238,7 @@ class Database:
                 change = self._needed_change(connection)
                 if change is not None:
                     change(connection)
-                    put(connection, COUNTERS, {"name": _FITS_KEY, "value": FITS})
+                    put(connection, COUNTERS, {"name": "schema_fits", "value": FITS})
         self._identity = self._look_at_file()
 
     def _needed_change(self, connection: Connection) -> Callable[[Connection], None] | None:
@@ -256,7 +255,7 @@ class Database:
             )
         if found <= newest:
             return _upgrade if found < newest else None
-        wanted = select(COUNTERS.c.value).where(COUNTERS.c.name == _FITS_KEY)
+        wanted = select(COUNTERS.c.value).where(COUNTERS.c.name == "schema_fits")
         fits = connection.scalar(wanted) if self._clustered else None
         if fits is None or fits > int(newest):
             raise StoreUnavailable(

@@ -112,13 +112,12 @@ def read_events(
     return [EventRecord(*row) for row in connection.execute(query)]
 
 
-_ARRIVAL = tuple(one.name for one in fields(ArrivalRecord))
-_ARRIVALS = RowInsert(ARRIVALS, _ARRIVAL)
+_ARRIVALS = RowInsert(ARRIVALS, tuple(one.name for one in fields(ArrivalRecord)))
 
 
 def write_arrivals(connection: Connection, records: Iterable[ArrivalRecord]) -> None:
     """Add arrivals."""
-    _ARRIVALS.write(connection, map(attrgetter(*_ARRIVAL), records))
+    _ARRIVALS.write(connection, map(attrgetter(*_ARRIVALS.names), records))
 
 
 def read_arrivals(connection: Connection, since_s: float, limit: int) -> list[ArrivalRecord]:

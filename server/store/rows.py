@@ -71,7 +71,7 @@ class RowInsert:
         changing: Sequence[str] = (),
     ) -> None:
         self._table = table
-        self._names = tuple(names)
+        self.names = tuple(names)
         self._key = key
         self._changing = tuple(changing)
         # Dictionaries take three times as long to make and to encode.
@@ -93,25 +93,25 @@ class RowInsert:
     @cached_property
     def _sqlite_text(self) -> str:
         """The statement for SQLite's driver, which accepts rows as they are."""
-        values: dict[str, Any] = {name: bindparam(name) for name in self._names}
+        values: dict[str, Any] = {name: bindparam(name) for name in self.names}
         statement = self._overwriting(sqlite.Insert(self._table).values(values))
         compiled = statement.compile(dialect=sqlite.dialect())
         assert isinstance(compiled, SQLCompiler)
-        assert compiled.positiontup == list(self._names)
+        assert compiled.positiontup == list(self.names)
         return compiled.string
 
     @cached_property
     def _from_json(self) -> Insert:
         """The statement for PostgreSQL: all rows are one JSON parameter."""
         statement = insert_of("postgresql")(self._table)
-        return self._overwriting(statement.from_select(self._names, self._rows_of_json()))
+        return self._overwriting(statement.from_select(self.names, self._rows_of_json()))
 
     def _rows_of_json(self) -> Select[Any]:
         text = cast(bindparam("rows", type_=Text), JSON)
-        columns = [column(name, self._table.c[name].type) for name in self._names]
+        columns = [column(name, self._table.c[name].type) for name in self.names]
         found = func.json_to_recordset(text).table_valued(*columns)
         named = found.render_derived(with_types=True)
-        return select(*(named.c[name] for name in self._names))
+        return select(*(named.c[name] for name in self.names))
 
     def _overwriting(self, statement: sqlite.Insert | postgresql.Insert) -> Insert:
         if not self._key:

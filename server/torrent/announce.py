@@ -15,7 +15,6 @@ from ...protocol.errors import ProtocolError
 from .ring import Place
 from .swarm import Announce, Census, PeerEvent
 
-_HASH_BYTES = 20
 #: Bounds a scrape's answer.
 _MOST_HASHES = 16
 
@@ -69,14 +68,14 @@ def read_scrape(query: bytes) -> list[bytes]:
     hashes = fields_of(query).get(b"info_hash", [])
     if not hashes or len(hashes) > _MOST_HASHES:
         raise BadAnnounce(f"A scrape names 1 to {_MOST_HASHES} torrents by their info_hash.")
-    if any(len(one) != _HASH_BYTES for one in hashes):
+    if any(len(one) != 20 for one in hashes):
         raise BadAnnounce("An info_hash has 20 bytes.")
     return hashes
 
 
 def _hash(fields: Mapping[bytes, Sequence[bytes]]) -> bytes:
     found = _one(fields, b"info_hash", None)
-    if len(found) != _HASH_BYTES:
+    if len(found) != 20:
         raise BadAnnounce("An info_hash has 20 bytes.")
     return found
 
