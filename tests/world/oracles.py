@@ -226,7 +226,7 @@ class TicketsKeepTheirNumbers(Oracle):
             return
         if not client.manner.speaks_tickets or client in self._refused:
             return
-        if client.plan.misdeed in ("ask twice", "ask early"):
+        if client.over or client.plan.misdeed in ("ask twice", "ask early"):
             # Its ticket is used once two requests together have brought all.
             return
         number = self.world.number_of(client, fields)
@@ -306,7 +306,7 @@ class TicketsSurvive(Oracle):
         if self._unwritten == world.lives - 1:
             return
         for client, (number, told_s, until_s) in self._told.items():
-            if client.starts_lost or told_s <= world.journal_lost_s:
+            if client.starts_lost or client.turned_away or told_s <= world.journal_lost_s:
                 continue
             if told_s < stopped_s and until_s > now and gate.policy.ticket(number) is None:
                 self.broken(f"ticket {number} of {client} was told at {told_s:.3f} s and is gone")
@@ -417,8 +417,11 @@ class LastBytesComeAgain(Oracle):
     document = "docs/operations.md"
     sentence = "and they are sent again without a slot"
 
-    #: What ends a download, or forgets it.
-    _ENDS = ("cancel", "withdraw", "block", "pass", "policy", "settings", "replace", "overwrite")
+    #: What ends a download, or forgets it; the kernel goes on sending for a killed process.
+    _ENDS = (
+        *("cancel", "withdraw", "block", "pass", "policy", "settings", "replace", "overwrite"),
+        "kill process",
+    )
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -454,6 +457,15 @@ class TheLostComeFirst(Oracle):
     document = "docs/operations.md"
     sentence = "one that comes back stands before all younger tickets"
 
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        #: Tickets that have started: a journal that was not written has them before all others.
+        self._started: set[int | None] = set()
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        if status in (200, 206):
+            self._started.add(self.world.number_of(client, fields))
+
     def tick(self) -> None:
         world, gate = self.world, self.world.gate
         # Elsewhere the order is not that of numbers, or has more causes.
@@ -467,7 +479,7 @@ class TheLostComeFirst(Oracle):
             small = row.size_bytes < gate.settings.small_below_bytes
             # One that was called and did not come stands behind.
             wasted = table.given_back[table.rows[row.number]]
-            if small or wasted or row.number in world.started_tickets:
+            if small or wasted or row.number in world.started_tickets | self._started:
                 continue
             # A node without a leader issues numbers that say nothing of the order.
             given_here = oldest < ELSEWHERE or row.issued_s < since_s
@@ -654,6 +666,9 @@ class PlacesNeverRise(Oracle):
         before = self._told.get(client)
         self._told[client] = place, now
         if before is None or not client.manner.speaks_tickets:
+            return
+        if client.plan.misdeed in ("ask twice", "ask early"):
+            # Some of its answers are kept back, and younger ones come before them.
             return
         if place <= before[0]:
             return
@@ -1053,7 +1068,9 @@ class UsedTicketsStayUsed(Oracle):
         super().__init__(world)
         #: Whose they were, and since when they are used.
         self._used: dict[int, tuple[str, float]] = {}
-        self._starts: dict[SimulatedClient, int] = {}
+        #: Its ticket, and the life of the server that it began in: the next one cannot know what of
+        #: it the client had then.
+        self._starts: dict[SimulatedClient, tuple[int, int]] = {}
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         number = self.world.number_of(client, fields)
@@ -1067,7 +1084,7 @@ class UsedTicketsStayUsed(Oracle):
             # What a node sent last is known to it alone.
             return
         if status in (200, 206):
-            self._starts[client] = number
+            self._starts.setdefault(client, (number, self.world.lives))
             name, since_s = self._used.get(number, ("", -math.inf))
             if since_s > self.world.journal_lost_s:
                 self.broken(f"{client} starts with ticket {number}, used by {name}")
@@ -1076,9 +1093,10 @@ class UsedTicketsStayUsed(Oracle):
         world, now = self.world, self.world.schedule.now
         # The last bytes wait for a slow database no longer than any answer.
         ill_s = max(world.database_slow_until_s, world.database_full_until_s)
-        known = client in self._starts and not client.has_vanished
+        number, life = self._starts.get(client, (0, 0))
+        known = life == world.lives and not client.has_vanished
         if client.state == "done" and known and now > ill_s + 1.0:
-            self._used[self._starts[client]] = client.name, now
+            self._used[number] = client.name, now
 
     def dies(self) -> None:
         used = {n for n, (_, at_s) in self._used.items() if at_s > self.world.journal_lost_s}

@@ -272,6 +272,7 @@ class SideRequest:
         self._of_queue = request.startswith(b"GET /-/queue/")
         network = client.world.network
         self._channel = network.connect(client.address, self, client.rate_bytes_s, request)
+        client.beside.append(self._channel)
 
     def arrived(self, data: bytes) -> None:
         """See `wire.Peer`."""
@@ -379,6 +380,8 @@ class SimulatedClient:
         self._nearly_done = False
         self._watches = False
         self._timers: list[ScheduledEvent] = []
+        #: Connections of its requests beside its own.
+        self.beside: list[Channel] = []
         self._watch: ScheduledEvent | None = None
         #: The connection of its last answer, if it stays.
         self._idle: Channel | None = None
@@ -765,5 +768,7 @@ class SimulatedClient:
 
     def give_up(self) -> None:
         """The world ends."""
+        for channel in self.beside:
+            channel.close()
         if not self.over:
             self._end("gone", "the end of the world")
