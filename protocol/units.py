@@ -106,7 +106,7 @@ def split_duration(duration_s: float) -> tuple[tuple[str, int], ...]:
     seconds = max(0, round(duration_s))
     if seconds < 90:
         return (("s", seconds),)
-    minutes = round(duration_s / 60)
+    minutes = round(seconds / 60)
     if minutes < 90:
         return (("min", minutes),)
     hours, minutes = divmod(minutes, 60)

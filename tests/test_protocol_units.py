@@ -114,7 +114,15 @@ def test_a_formatted_size_reads_back_within_its_digits(size_bytes: float) -> Non
 
 @pytest.mark.parametrize(
     ("duration_s", "text"),
-    [(0, "0 s"), (45, "45 s"), (840, "14 min"), (7500, "2 h 5 min"), (7200, "2 h"), (9e5, "10 d")],
+    [
+        (0, "0 s"),
+        (45, "45 s"),
+        (840, "14 min"),
+        (7500, "2 h 5 min"),
+        (7200, "2 h"),
+        (9e5, "10 d"),
+        (89.6, "2 min"),
+    ],
 )
 def test_durations_are_written_for_people(duration_s: float, text: str) -> None:
     assert format_duration(duration_s) == text
