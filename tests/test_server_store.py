@@ -51,6 +51,7 @@ from tidegate.server.store.records import (
     SampleRecord,
     UsageRecord,
 )
+from tidegate.server.store.reports import Sought, read_period
 from tidegate.server.store.store import TIMES, Store
 from tidegate.server.store.usage import add_usage, read_hours, read_usage
 
@@ -850,6 +851,21 @@ def test_history_thins_to_minutes_and_hours(database: Database) -> None:
         assert [mean for _, mean, _ in hours] == [25.0, 25.0]
         history.thin(connection, start + 400 * 86400)
         assert connection.scalars(select(HISTORY)).all() == []
+
+
+def test_a_rate_counts_the_same_in_a_report_of_any_span(database: Database) -> None:
+    """A server that ran for three minutes has no more refusals in a week than in an hour."""
+    start = 7200.0 * 100
+    with database.engine.begin() as connection:
+        for step in range(0, 180, 5):
+            history.write_samples(connection, [SampleRecord(start + step, "refused", 0.2, 0.2)])
+        for later_s in (180.0, 7200.0):
+            now = start + later_s
+            history.thin(connection, now)
+            for span_s in (7200.0, 86_400.0, 7 * 86_400.0):
+                sought = Sought(now - span_s, now, None)
+                *_, sums = read_period(connection, sought, str, (), ("refused", "errors"), now)
+                assert sums == {"refused": 36, "errors": 0}, (later_s, span_s)
 
 
 CONFINED = """

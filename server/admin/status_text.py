@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...policies.contract import Snapshot
+from ...policies.registry import POLICIES
 from ...protocol.units import format_duration
+from ..control.report import counted
 from ..control.vitals import Health
 
 
@@ -22,9 +24,9 @@ def state_of(snapshot: Snapshot, health: Health) -> Status:
     """What is going on, worst news first."""
     active = snapshot.small_active + snapshot.large_active
     if health.draining:
-        return Status("alarm", "Draining", f"{_count(active, 'download')} to go, then it stops.")
+        return Status("alarm", "Draining", f"{counted(active, 'download')} to go, then it stops.")
     if snapshot.closed:
-        running = f"{_count(active, 'download')} still running." if active else "Nothing runs."
+        running = f"{counted(active, 'download')} still running." if active else "Nothing runs."
         waits = _waiting(snapshot) if snapshot.people_waiting else "nobody waits"
         return Status("alarm", f"Doors closed: {waits}", f"{running} Nobody starts until you open.")
     room = _room(snapshot)
@@ -35,11 +37,15 @@ def state_of(snapshot: Snapshot, health: Health) -> Status:
             "calm", "Sending by multicast" if health.multicast_receivers else "Quiet", room
         )
     elif not snapshot.link_bound and _free(snapshot) <= _kept_for_small(snapshot):
-        found = Status("busy", "Full, and nobody waits", f"{room} The next large download waits.")
+        if keeps_queue(snapshot):
+            headline, more = "Full, and nobody waits", "The next large download waits."
+        else:
+            headline, more = "Full: clients are told to come back", "This policy has no queue."
+        found = Status("busy", headline, f"{room} {more}")
     else:
         found = Status("calm", "Open: everybody starts at once", room)
     if health.multicast_receivers:
-        receivers = _count(health.multicast_receivers, "receiver")
+        receivers = counted(health.multicast_receivers, "receiver")
         found = Status(found.tone, found.headline, f"{found.more} Multicast reaches {receivers}.")
     if health.totals.fleet_fault:
         found = Status("alarm", found.headline, f"{found.more} {health.totals.fleet_fault}")
@@ -48,6 +54,11 @@ def state_of(snapshot: Snapshot, health: Health) -> Status:
         more += "downloads and the queue go on, history and the journal wait in memory."
         return Status("alarm", found.headline, more)
     return found
+
+
+def keeps_queue(snapshot: Snapshot) -> bool:
+    """Whether the policy counts clients that wait; the others ask again and again."""
+    return POLICIES[snapshot.mode].gives_tickets
 
 
 def _waiting(snapshot: Snapshot) -> str:
@@ -85,7 +96,7 @@ def _kept_for_small(snapshot: Snapshot) -> int:
 def _room(snapshot: Snapshot) -> str:
     if snapshot.link_bound:
         running = snapshot.small_active + snapshot.large_active - snapshot.paused
-        told = _count(running, "download") if running else "No download"
+        told = counted(running, "download") if running else "No download"
         return f"{told} {'is' if running <= 1 else 'are'} running."
     free, kept = _free(snapshot), _kept_for_small(snapshot)
     promised = min(free - kept, snapshot.ready)
@@ -95,7 +106,3 @@ def _room(snapshot: Snapshot) -> str:
     if kept:
         parts.append(f"{kept:,} kept for small files")
     return ", ".join(parts) + "."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from ..admission.popularity import Popularity
 from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock, Repeat
-from ..store.history import read_binned, thin, write_samples
+from ..store.history import SAMPLE_S, read_binned, thin, write_samples
 from ..store.journal import forget_tickets
 from ..store.queries import forget, read_arrivals, write_arrivals
 from ..store.records import ArrivalRecord, SampleRecord
@@ -49,8 +49,6 @@ class HistoryTuning:
     chart_fresh_most_s: float = 60.0
     chart_fresh_share: float = 1 / 4
     charts_kept: int = 16
-    #: Seconds between two samples.
-    sample_s: float = 5.0
     #: A page waits for this time at most for a database that hangs. An hour is read in 0.07 s.
     read_s: float = 3.0
 
@@ -172,7 +170,7 @@ class History:
         self._popularity = popularity
         self._arrivals = arrivals
         self._kept_s = kept_s
-        self._timer = Repeat(reactor, _TUNING.sample_s, self._sample)
+        self._timer = Repeat(reactor, SAMPLE_S, self._sample)
         self._sampler = Sampler(vitals)
         self._taken = 0
         self._drawn: BoundedTable[tuple[int, int], tuple[float, Series]] = BoundedTable(
@@ -234,7 +232,7 @@ class History:
         """Arrivals for small files at random times: the server records only their number."""
         now = self._now()
         # One step per sample: a wider step that is partly sampled would count too much.
-        past = await self.read(since_s, now, max(1, round((now - since_s) / _TUNING.sample_s)))
+        past = await self.read(since_s, now, max(1, round((now - since_s) / SAMPLE_S)))
         rates = [rate for rate in past.series.get("admitted_small", ()) if rate is not None]
         span_s = len(rates) * (now - since_s) / max(1, len(past.t))
         sampled = sum(rates) / len(rates) * span_s if rates else 0.0
@@ -242,7 +240,7 @@ class History:
         count = min(
             _TUNING.preview_small_files, round(sampled + self._sampler.grown("admitted_small"))
         )
-        span_s = max(span_s, _TUNING.sample_s)
+        span_s = max(span_s, SAMPLE_S)
         size = max(1, self._vitals.gate.settings.small_below_bytes // 2)
         moments = sorted(self._thin.uniform(now - span_s, now) for _ in range(count))
         return [ArrivalRecord(at, f"small-{i}", "small", size) for i, at in enumerate(moments)]

@@ -23,7 +23,7 @@ from .history import Series
 if TYPE_CHECKING:
     from .server import Server
 
-#: Steps of the report's charts and sums.
+#: Steps of the report's charts.
 POINTS = 240
 
 
@@ -122,8 +122,10 @@ class Reports:
 async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
     sought, since_s = period.sought(), period.since_s
     levels = ("people_waiting", "goodput_bytes_s", "last_wait_s")
-    arrivals, files, peaks = await ask(
-        server.store, lambda c: read_period(c, sought, _network_of, levels)
+    rates = ("ends_judged", "ends_kept", "admitted_small", "refused", "errors")
+    arrivals, files, peaks, sums = await ask(
+        server.store,
+        lambda c: read_period(c, sought, _network_of, levels, rates, server.now()),
     )
     end_s = max(since_s + 1.0, min(sought.until_s, server.now()))
     history = await server.history.read(since_s, end_s, POINTS)
@@ -138,12 +140,12 @@ async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
         peak_people=known.get("people_waiting"),
         peak_goodput=known.get("goodput_bytes_s"),
         longest_wait=known.get("last_wait_s"),
-        ends_judged=_total(history, "ends_judged"),
-        ends_kept=_total(history, "ends_kept"),
+        ends_judged=sums["ends_judged"],
+        ends_kept=sums["ends_kept"],
         end_error=sum(errors) / len(errors) if errors else None,
-        small=_total(history, "admitted_small"),
-        refused=_total(history, "refused"),
-        faults=_total(history, "errors"),
+        small=sums["admitted_small"],
+        refused=sums["refused"],
+        faults=sums["errors"],
         **_fields(arrivals),
         **_fields(replace(files, files=[replace(f, path=unquote(f.path)) for f in files.files])),
     )
@@ -165,14 +167,6 @@ def _network_of(client: str) -> str:
     return prefixes_of(address_of(client).partition("/")[0])[-1]
 
 
-def _total(history: Series, name: str) -> int:
-    """How often something happened, from its recorded rate."""
-    if len(history.t) < 2:
-        return 0
-    width_s = history.t[1] - history.t[0]
-    return round(sum(rate for rate in history.series[name] if rate is not None) * width_s)
-
-
 def sentences(report: Report, beside: Beside | None, moment: Callable[[float], str]) -> list[str]:
     """The report in words, what matters most first; `moment` writes a time."""
     if report.empty:
@@ -180,12 +174,12 @@ def sentences(report: Report, beside: Beside | None, moment: Callable[[float], s
     told = []
     if report.downloads:
         told.append(
-            f"{_count(report.clients, 'client')} asked for {_count(report.downloads, 'download')} "
-            "of large files."
+            f"{counted(report.clients, 'client')} asked for "
+            f"{counted(report.downloads, 'download')} of large files."
         )
     if report.files:
         told.append(
-            f"{_count(report.complete, 'download')} became complete, of {report.begun:,} that "
+            f"{counted(report.complete, 'download')} became complete, of {report.begun:,} that "
             f"began. {format_size(report.sent_bytes)} were sent."
         )
     if report.peak_people:
@@ -195,18 +189,18 @@ def sentences(report: Report, beside: Beside | None, moment: Callable[[float], s
             f"{'1 person was' if people == 1 else f'{people:,} people were'} waiting."
         )
     elif report.downloads:
-        told.append("Nobody had to wait.")
+        told.append("Nobody waited in the queue.")
     if report.longest_wait:
         told.append(f"The longest told wait was {format_duration(report.longest_wait.value)}.")
     if report.ends_judged:
         was = "was" if report.ends_judged == 1 else "were"
-        kept = f"{report.ends_kept:,} of {_count(report.ends_judged, 'told end')} {was} kept"
+        kept = f"{report.ends_kept:,} of {counted(report.ends_judged, 'told end')} {was} kept"
         share = 100 * report.ends_kept / report.ends_judged
         told.append(f"{kept} ({share:.0f} %): the last byte came before the told bound.")
     told.append(
-        f"{_count(report.refused, 'request') if report.refused else 'No request'} "
+        f"{counted(report.refused, 'request') if report.refused else 'No request'} "
         f"{'was' if report.refused <= 1 else 'were'} refused. "
-        f"{_count(report.faults, 'fault') if report.faults else 'No fault'} "
+        f"{counted(report.faults, 'fault') if report.faults else 'No fault'} "
         f"{'was' if report.faults <= 1 else 'were'} logged."
     )
     if beside is not None:
@@ -225,5 +219,6 @@ def _comparison(beside: Beside) -> str:
     return told
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """`1 download`, `2,000 downloads`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

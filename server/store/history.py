@@ -18,6 +18,8 @@ from .records import SampleRecord
 RAW = 0
 MINUTE = 60
 HOUR = 3600
+#: Seconds between two raw samples.
+SAMPLE_S = 5.0
 #: How long the rows of a resolution are kept, in seconds.
 KEPT_S = {RAW: 3600.0, MINUTE: 7 * 86400.0, HOUR: 365 * 86400.0}
 
@@ -81,7 +83,7 @@ def read_binned(
     span_s = round(until_s - since_s)
     finest = next((r for r, kept_s in KEPT_S.items() if span_s <= kept_s), HOUR)
     coarsest = max((r for r in KEPT_S if finest <= r <= 2 * wished_s), default=finest)
-    width_s = max(wished_s, float(coarsest) or 5.0)
+    width_s = max(wished_s, float(coarsest) or SAMPLE_S)
     steps = max(1, round((until_s - since_s) / width_s))
     axis = [since_s + (step + 0.5) * width_s for step in range(steps)]
     sums: dict[str, list[tuple[float, float] | None]] = {name: [None] * steps for name in series}

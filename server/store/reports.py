@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Column, ColumnElement, Connection, func, select
 
-from .history import HOUR, KEPT_S
+from .history import HOUR, KEPT_S, MINUTE, RAW, SAMPLE_S
 from .models import ARRIVALS, HISTORY, USAGE_HOURS
 from .queries import columns_of
 from .records import ArrivalRecord
@@ -89,6 +89,31 @@ def _peaks(
     return found
 
 
+def _sums(
+    connection: Connection, sought: Sought, rates: Collection[str], now: float
+) -> dict[str, int]:
+    """How often each happened, from the finest rows of its rate that are kept.
+
+    A chart's step that is recorded in part has the rate of that part, and would count too much.
+    """
+    found = dict.fromkeys(rates, 0.0)
+    end_s = sought.until_s
+    for resolution_s, coarser_s in ((RAW, MINUTE), (MINUTE, HOUR), (HOUR, 0)):
+        # Older rows of this resolution may be deleted.
+        begin_s = -((KEPT_S[resolution_s] - now) // coarser_s) * coarser_s if coarser_s else 0.0
+        query = (
+            select(HISTORY.c.series, func.sum(HISTORY.c.mean))
+            .where(HISTORY.c.resolution_s == resolution_s, HISTORY.c.series.in_(rates))
+            .where(*_within(HISTORY.c.at_s, sought))
+            .where(HISTORY.c.at_s >= begin_s, HISTORY.c.at_s < end_s)
+            .group_by(HISTORY.c.series)
+        )
+        for name, rate in connection.execute(query):
+            found[name] += rate * (resolution_s or SAMPLE_S)
+        end_s = min(end_s, begin_s)
+    return {name: round(value) for name, value in found.items()}
+
+
 def _within(column: Column[float], sought: Sought) -> list[ColumnElement[bool]]:
     return [column >= sought.since_s, column < sought.until_s]
 
@@ -133,16 +158,19 @@ def read_period(
     connection: Connection,
     sought: Sought,
     network_of: Callable[[str], str],
-    series: Collection[str],
-) -> tuple[PeriodArrivals, PeriodFiles, dict[str, tuple[float, float]]]:
-    """Who came, what was taken, and when and how high each series peaked.
+    levels: Collection[str],
+    rates: Collection[str],
+    now: float,
+) -> tuple[PeriodArrivals, PeriodFiles, dict[str, tuple[float, float]], dict[str, int]]:
+    """Who came, what was taken, when and how high each level peaked, and the count of each rate.
 
     `network_of` names the network of a client.
     """
     return (
         _arrivals(connection, sought, network_of),
         _files(connection, sought),
-        _peaks(connection, sought, series),
+        _peaks(connection, sought, levels),
+        _sums(connection, sought, rates, now),
     )
 
 
