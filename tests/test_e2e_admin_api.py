@@ -202,7 +202,8 @@ def test_the_command_line_prepares_a_release(
     assert "Nothing is sent" in tidegate("multicast")
     assert "t" in json.loads(tidegate("history"))
     wait_for(lambda: "asked for" in tidegate("report", "--span", "1h"), 60)
-    assert "asked for" in tidegate("report", "--span", "1h")
+    told = tidegate("report", "--span", "1h").split()
+    assert told[told.index("program") + 1] == "downloads"
     came = [json.loads(line) for line in tidegate("arrivals", "--span", "1h").splitlines()]
     assert all(one["client"].startswith("c") for one in came)
     assert json.loads(tidegate("--json", "arrivals"))["arrivals"] == came

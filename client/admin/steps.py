@@ -254,9 +254,14 @@ def _show_report(found: Mapping[str, Any]) -> None:
     click.echo(f"{moment(period['since_s'])} to {moment(period['until_s'])}")
     for sentence in found["words"]:
         click.echo(clean(sentence))
-    counts = {"programs": "name count", "networks": "name count"}
-    for name, fields in {"files": "path begun complete sent_bytes", **counts}.items():
-        if figures[name]:
+    programs = [{"program": one["name"], "downloads": one["count"]} for one in figures["programs"]]
+    networks = [{"network": one["name"], "clients": one["count"]} for one in figures["networks"]]
+    for fields, rows in (
+        ("path begun complete sent_bytes", figures["files"]),
+        ("program downloads", programs),
+        ("network clients", networks),
+    ):
+        if rows:
             click.echo()
             # Rows of each table of a report.
-            table(name, fields)({name: figures[name][:10]})
+            table("rows", fields)({"rows": rows[:10]})
