@@ -113,17 +113,8 @@ class AlertBook:
         return AlertChange(rule, True, standing.since_s)
 
 
-def _stalled(seen: Readings) -> bool:
-    return seen.figures["waiting"] > 0 and seen.increase("sent_bytes_total", 300.0) == 0
-
-
 def _more_than(name: str, bound: float) -> Callable[[Readings], bool]:
     return lambda seen: (seen.figures[name] or 0.0) > bound
-
-
-def _times_wrong(seen: Readings) -> bool:
-    part = seen.figures["eta_within_p90"]
-    return part is not None and part < 0.7
 
 
 RULES = (
@@ -150,7 +141,7 @@ RULES = (
         300.0,
         "Clients wait and nothing is sent.",
         "Look at the page Queue. The doors may be closed for maintenance, or the network is cut.",
-        _stalled,
+        lambda seen: seen.figures["waiting"] > 0 and seen.increase("sent_bytes_total", 300.0) == 0,
     ),
     AlertRule(
         "TidegateLongWait",
@@ -165,9 +156,9 @@ RULES = (
         "TidegateTimesWrong",
         "warning",
         1800.0,
-        "Fewer than 7 of 10 clients start within the time they were told.",
+        "Fewer than 7 of 10 downloads are complete within the time they were told.",
         "The line may carry less than its limit says, or other traffic shares it.",
-        _times_wrong,
+        lambda seen: (1.0 if (kept := seen.figures["end_within_p90"]) is None else kept) < 0.7,
     ),
     AlertRule(
         "TidegateNoShows",
