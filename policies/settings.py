@@ -144,7 +144,7 @@ class PolicySettings(BaseModel):
         6,
         ge=0,
         le=999_999,
-        description="Slots out of `slots` that large downloads never take.",
+        description="Slots that large downloads never take.",
         json_schema_extra=_about("slots"),
     )
     slots_max: int = Field(
@@ -206,7 +206,7 @@ class PolicySettings(BaseModel):
         None,
         gt=0.0,
         le=86_400.0,
-        description="Clients that wait for a large file come back after this. None: at the time "
+        description="Clients that wait for a large file come back after this. Empty: at the time "
         "of their turn (reserve: after `busy_retry_s`).",
         json_schema_extra=_about("s"),
     )
@@ -235,7 +235,7 @@ class PolicySettings(BaseModel):
         None,
         ge=1,
         le=1_000_000,
-        description="This many tickets may start as soon as a slot is free. None: as many as "
+        description="This many tickets may start as soon as a slot is free. Empty: as many as "
         "there are slots for large downloads, and those whose turn comes within `retry_min_s`.",
         json_schema_extra=_about("tickets"),
     )
@@ -315,7 +315,7 @@ class PolicySettings(BaseModel):
         None,
         gt=0.0,
         le=1e12,
-        description="What the line carries at most, such as 40Mbit. None: the server measures it.",
+        description="What the line carries at most, such as 40Mbit. Empty: the server measures it.",
         json_schema_extra=_about("bytes/s"),
     )
 

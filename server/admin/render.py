@@ -13,7 +13,7 @@ from jinja2.runtime import Context
 
 from ...protocol.units import format_duration, format_rate, format_size
 from ..files.pages import Pages
-from .setting_words import policy_title, setting_title
+from .setting_words import in_words, policy_title, setting_title
 
 #: The file of a zone with one kind of time. A machine without a time zone database has UTC, too.
 UTC_ZONE = ZoneInfo.from_file(
@@ -53,9 +53,14 @@ def field_time(at_s: float | None, zone: tzinfo = UTC_ZONE) -> str:
 
 
 def read_time(text: str, zone: tzinfo) -> float | None:
-    """A `datetime-local` field as Unix time; None when empty. Raises ValueError."""
+    """A `datetime-local` field as Unix time, or the seconds of a link; None when empty.
+
+    Raises ValueError.
+    """
     if not text:
         return None
+    if text.replace(".", "").isdecimal():
+        return float(text)
     found = datetime.fromisoformat(text)
     return (found.replace(tzinfo=zone) if found.tzinfo is None else found).timestamp()
 
@@ -94,6 +99,7 @@ def make_pages() -> Pages:
         field_time=_field_time,
         short=short,
         setting_title=setting_title,
+        in_words=in_words,
         policy_title=policy_title,
     )
     pages.compile("admin/")

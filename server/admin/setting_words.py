@@ -5,6 +5,7 @@ What a setting does is its description in `policies.settings`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -69,6 +70,11 @@ def setting_title(name: str) -> str:
     """What people call a setting; one that has no words yet keeps its name."""
     found = WORDS.get(name)
     return found.label if found else name.replace("_", " ").capitalize()
+
+
+def in_words(text: str) -> str:
+    """A text about settings, in which each has the name that people know."""
+    return re.sub(r"\w+_\w+", lambda found: f"“{setting_title(found[0])}”", text)
 
 
 def policy_title(name: str) -> str:
