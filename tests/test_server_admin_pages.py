@@ -31,7 +31,7 @@ from tidegate.server.admin.charts import (
     show,
 )
 from tidegate.server.admin.policy import PAGE
-from tidegate.server.admin.setting_words import ADVANCED, MAIN, WORDS
+from tidegate.server.admin.setting_words import ADVANCED, MAIN, WORDS, in_words
 from tidegate.server.admin.status_text import state_of
 from tidegate.server.admission.responses import Notice
 from tidegate.server.app.run import introduction
@@ -171,6 +171,13 @@ HEALTH = Health("1", NOW)
             "busy",
             "Full, and nobody waits",
             "0 of 36 slots free, 4 kept for small files. The next large download waits.",
+        ),
+        # Clients ask again and again, and no figure counts them.
+        (
+            {"waiting": 0, "ready": 0, "last_wait": None, "mode": "reserve"},
+            "busy",
+            "Full: clients are told to come back",
+            "0 of 36 slots free, 4 kept for small files. This policy has no queue.",
         ),
         (
             {"waiting": 1, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
@@ -332,6 +339,8 @@ def test_the_queue_is_grouped_by_file_and_program_and_opens_to_rows(
     assert counts == [("/a%20b.iso", "curl", 0, 6), ("/big.iso", "tidegate", 1, 3)]
     page = browser.text("/queue")
     assert "/queue?tab=tickets&amp;q=/a%2520b.iso" in page
+    zeros = len(re.findall('class="n zero">0<', page))
+    assert (zeros, page.count('class="n">0<')) == (3, 0), "a phone shows no zeros"
     rows = browser.text("/queue?tab=tickets&q=/a%2520b.iso")
     assert "1–6 of 6" in rows
     assert [one["file"] for one in api(browser, "GET", "/queue/groups?q=curl")["groups"]] == [
@@ -573,8 +582,9 @@ def test_every_setting_is_in_the_form_under_a_name_for_people_with_its_effect_an
         assert page.count(f'name="s.{name}"') == 1, name
         assert f">{words.label}</label>" in page, name
         help_text = PolicySettings.model_fields[name].description or ""
-        assert escape(help_text.replace("`", "")) in page, name
+        assert escape(in_words(help_text.replace("`", ""))) in page, name
         assert words.chart in charts, name
+    assert not re.search(r'class="help">[^<]*\w_\w', page), "a name of the code"
     three, _, rest = page.partition("<summary>Advanced</summary>")
     assert [name for name in WORDS if f'name="s.{name}"' in three] == list(MAIN)
     assert all(f"<h2>{title}</h2>" in rest for title in ADVANCED if title != "LoopTurns")

@@ -52,14 +52,10 @@ async def get_alerts(ask: HandlerCall) -> AlertsOut:
 @api.post("/alerts/test")
 async def test_alerts(ask: HandlerCall) -> SentTestsOut:
     """Send a test message to every place."""
-    return SentTestsOut(sent=await _test(ask))
-
-
-async def _test(ask: HandlerCall) -> list[SentTest]:
     sent = await ask.server.alerting.test()
     failed = sum(bool(one.fault) for one in sent)
     ask.log("alert", f"sent {len(sent)} test messages, {failed} of them failed")
-    return sent
+    return SentTestsOut(sent=sent)
 
 
 @pages.get("/alerts")
@@ -71,4 +67,5 @@ async def alerts(ask: HandlerCall) -> Answer:
 @pages.post("/alerts", again=alerts)
 async def alerts_test(ask: HandlerCall) -> Answer:
     """Send a test message, and say what became of it."""
-    return ask.page("alerts.html", found=await get_alerts(ask), sent=await _test(ask))
+    tested = await test_alerts(ask)
+    return ask.page("alerts.html", found=await get_alerts(ask), sent=tested.sent)

@@ -22,7 +22,7 @@ from .openapi import openapi
 from .render import clock, moment, stamp
 from .router import Operations, PageRoutes
 from .shapes import Shape, of_fields
-from .status_text import Status, state_of
+from .status_text import Status, keeps_queue, state_of
 from .web import Answer, csv_answer, json_answer
 
 api = Operations("server")
@@ -184,6 +184,7 @@ async def _figures(ask: HandlerCall) -> dict[str, Any]:
     return {
         "state": state_of(snapshot, ask.server.vitals.read()),
         "snapshot": snapshot,
+        "counted": keeps_queue(snapshot) or snapshot.people_waiting,
         "steps": await first_steps(ask),
         "firing": sum(book.firing_since(rule) is not None for rule in book.rules),
     }

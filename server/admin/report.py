@@ -6,11 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from itsdangerous import BadSignature, Signer
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from ..accounts.accounts import Scope
 from ..control.problems import Problem, wrong
@@ -43,21 +43,9 @@ _GRAIN_S = 300.0
 SPANS = {"24 hours": _DAY_S, "7 days": 7 * _DAY_S, "30 days": 30 * _DAY_S}
 
 
-def _plain_seconds(value: Any) -> Any:
-    """A link says a time in seconds, where a form says it as people do."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return value
-
-
-#: A time of a link or a form.
-Moment = Annotated[Hour, BeforeValidator(_plain_seconds)]
-
-
 class ReportQuery(Shape):
-    since_s: Moment = Field(None, description="From this time; null: a day before its end.")
-    until_s: Moment = Field(None, description="To this time; null: now.")
+    since_s: Hour = Field(None, description="From this time; null: a day before its end.")
+    until_s: Hour = Field(None, description="To this time; null: now.")
     path: Text = Field("", max_length=1024, description="Only files that fit this pattern.")
 
     def period(self, now: float) -> Period:
