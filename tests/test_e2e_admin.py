@@ -204,6 +204,8 @@ def test_release_pages_act(driver: Any, visit: AdminVisit) -> None:
     type_in(driver, "f-title", "Release night <3")
     for frame in driver.find_elements(By.CSS_SELECTOR, "iframe.preview"):
         wait_for(lambda frame=frame: "Release night <3" in text_of_frame(driver, frame))
+    leave = "return dispatchEvent(new Event('beforeunload', {cancelable: true}))"
+    assert not driver.execute_script(leave), "typed words are not lost without a question"
     click(driver, PRIMARY)
     assert visit.get("/api/v1/waiting-page").json()["title"] == "Release night <3"
     frame = driver.find_element(By.CSS_SELECTOR, "iframe.preview")
@@ -218,6 +220,18 @@ def test_release_pages_act(driver: Any, visit: AdminVisit) -> None:
     click(driver, GRAVE)
     states = [p["revoked"] for p in visit.get("/api/v1/passes").json()["passes"]]
     assert sorted(states) == [False, False, True]
+
+
+def test_a_table_is_printed_as_a_table(driver: Any, visit: AdminVisit) -> None:
+    """A4 is narrower than what counts as a phone on a screen."""
+    driver.get(visit.url + "/files")
+    show(driver, phone=True)
+    row = "return getComputedStyle(document.querySelector('tbody tr')).display"
+    assert driver.execute_script(row) == "block"
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert driver.execute_script(row) == "table-row"
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    show(driver)
 
 
 def test_accounts_codes_and_roles(driver: Any, visit: AdminVisit) -> None:

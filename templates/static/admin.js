@@ -24,7 +24,7 @@
   };
   const span = (s) => {
     // As protocol.units.split_duration has it.
-    const minutes = Math.round(s / 60);
+    const minutes = Math.round(Math.round(s) / 60);
     if (Math.round(s) < 90) return `${Math.round(s)} s`;
     if (minutes < 90) return `${minutes} min`;
     const hours = Math.floor(minutes / 60);
@@ -103,8 +103,11 @@
 
   // A form with a preview shows in it what is typed.
   const preview = (form) => {
-    let due;
+    let due, unsaved = false;
+    form.addEventListener("submit", () => { unsaved = false; });
+    window.addEventListener("beforeunload", (event) => unsaved && event.preventDefault());
     form.addEventListener("input", () => {
+      unsaved = true;
       clearTimeout(due);
       due = setTimeout(async () => {
         const words = new FormData(form);
