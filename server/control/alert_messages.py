@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import smtplib
 import ssl
+import urllib.error
 import urllib.request
 from datetime import UTC, datetime
 from email.message import EmailMessage
@@ -85,11 +86,11 @@ def send(settings: AlertSettings, outlet: AlertPlace, change: AlertChange, serve
         )
         with urllib.request.build_opener(NoRedirect()).open(request, timeout=_SEND_S) as answer:
             answer.read(1024)
-    except smtplib.SMTPException as fault:
-        raise OSError(str(fault)) from fault
-    except ValueError as fault:
-        # http.client and idna have this for addresses that cannot be asked.
-        raise OSError(str(fault)) from fault
+    except urllib.error.HTTPError:
+        raise
+    except (urllib.error.URLError, ValueError) as fault:
+        # http.client and idna have a ValueError for addresses that cannot be asked.
+        raise OSError(str(getattr(fault, "reason", fault))) from fault
 
 
 def _send_mail(settings: AlertSettings, message: EmailMessage) -> None:
