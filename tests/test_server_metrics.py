@@ -87,7 +87,8 @@ def exported(site: Site) -> set[str]:
     for number in range(3):
         site.download(f"203.0.113.{number}")
     found = families(site)
-    unknown = {"tidegate_eta_within_p90_ratio", "tidegate_eta_error_ratio", "tidegate_mirrors"}
+    unknown = {f"tidegate_{n}_within_p90_ratio" for n in ("eta", "end")}
+    unknown |= {"tidegate_eta_error_ratio", "tidegate_mirrors"}
     assert unknown <= set(found)
     return {sample.name for family in found.values() for sample in family.samples} | unknown
 

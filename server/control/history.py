@@ -169,6 +169,7 @@ class History:
         self._vitals = vitals
         self._popularity = popularity
         self._arrivals = arrivals
+        self.program_of = arrivals.program_of
         self._kept_s = kept_s
         self._timer = Repeat(reactor, SAMPLE_S, self._sample)
         self._sampler = Sampler(vitals)
@@ -214,10 +215,6 @@ class History:
             log.warn("The history cannot be read: {fault}", fault=str(fault))
             return Series((), dict.fromkeys(RECORDED, ()))
         return Series(tuple(axis), {name: tuple(values) for name, values in found.items()})
-
-    def program_of(self, client: str, file: str) -> str:
-        """What program of a client asked for a file lately; empty where it is unknown."""
-        return self._arrivals.program_of(client, file)
 
     async def arrivals(self, since_s: float, limit: int) -> list[ArrivalRecord]:
         """Recorded arrivals for a preview, a random sample beyond `limit`. Raises StoreSilent."""
