@@ -53,10 +53,7 @@ def field_time(at_s: float | None, zone: tzinfo = UTC_ZONE) -> str:
 
 
 def read_time(text: str, zone: tzinfo) -> float | None:
-    """A `datetime-local` field as Unix time, or the seconds of a link; None when empty.
-
-    Raises ValueError.
-    """
+    """A `datetime-local` field or a link's seconds as Unix time; None: empty. Raises ValueError."""
     if not text:
         return None
     if text.replace(".", "").isdecimal():

@@ -101,14 +101,9 @@ def releases(rules: list[Sourced], now: float) -> list[Period]:
 # -- beside nginx ----------------------------------------------------------------------------
 
 
-def _key(period: Period) -> str:
-    text = f"{period.since_s}-{period.until_s}-{period.path}"
-    return "report-" + hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 async def _compare(ask: HandlerCall, period: Period, report: Report) -> ComparisonOut:
     """What became of the simulation of this report, which the first look begins."""
-    previews, key = ask.admin.previews, _key(period)
+    previews, key = ask.admin.previews, f"report of {period}"
     found = previews.by_key.get(key)
     if found is None and report.downloads < PAGE.compared_least:
         return ComparisonOut(state="too-few")

@@ -30,10 +30,6 @@ def _known_language(language: str) -> str:
     return language
 
 
-def _colour(text: str | None) -> str | None:
-    return colour_of(text) if text else text
-
-
 #: For which pages words may be: this state only, this language only.
 _CELLS = ((False, False), (True, False), (False, True), (True, True))
 
@@ -52,7 +48,7 @@ Body = Annotated[
 ]
 Colour = Annotated[
     str | None,
-    AfterValidator(_colour),
+    AfterValidator(lambda text: colour_of(text) if text else text),
     Field(description="Of links, buttons and bars, such as #0b6e7f; an empty text: ours."),
 ]
 

@@ -110,10 +110,7 @@ class Branding:
         if not self.look.logo:
             request.refuse(404, "not-found", "There is no logo.")
             return
-        fields = [
-            (b"Content-Type", self.look.logo_type.encode("ascii")),
-            *_KEPT,
-        ]
+        fields = [(b"Content-Type", self.look.logo_type.encode("ascii")), *_KEPT]
         request.respond(200, fields, self.look.logo)
 
     def preview(self, state: str, language: str, look: Look | None = None) -> bytes:
