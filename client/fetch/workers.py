@@ -476,7 +476,7 @@ class FileBytes:
             driver.handle(events.UnsizedAnswerEnded(worker.lane, block.position))
         else:
             driver.intake.segments.ended(block, driver.network.now())
-            if worker.answer_bytes < TUNING.short_bytes:
+            if block.position < block.end and worker.answer_bytes < TUNING.short_bytes:
                 driver.handle(events.ShortAnswer(worker.lane))
 
 
