@@ -63,6 +63,13 @@ def _ignore(event: str, data: Mapping[str, object]) -> None:
     """For callers without `on_event`."""
 
 
+def _is_file_name(name: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+
+
 def read_urls(urls: str | Sequence[str]) -> list[Url]:
     """URLs from text, without repetitions; raises UsageProblem with a sentence."""
     urls = [urls] if isinstance(urls, str) else urls
@@ -148,6 +155,8 @@ async def fetch(
     path: Path | int
     if isinstance(output, str | os.PathLike) and isinstance(os.fspath(output), str):
         path = Path(output)
+        if not path.name or not _is_file_name(str(path)):
+            raise UsageProblem(f"the output {os.fspath(output)!r} names no file")
     elif isinstance(output, int) and not isinstance(output, bool):
         path = output
     else:

@@ -77,6 +77,10 @@ def test_progress_tells_the_place_in_a_queue(tmp_path: Path) -> None:
         ("http://a.example/x", None, "a path or a file descriptor, not None"),
         ("http://a.example/x", b"x", "a path or a file descriptor, not b'x'"),
         ("http://a.example/x", True, "a path or a file descriptor, not True"),
+        ("http://a.example/x", "", "the output '' names no file"),
+        ("http://a.example/x", Path("/"), "the output '/' names no file"),
+        ("http://a.example/x", "a\0b", "the output 'a\\x00b' names no file"),
+        ("http://a.example/x", "a\ud800", "the output 'a\\ud800' names no file"),
     ],
 )
 def test_a_wrong_argument_is_named(urls: Any, output: Any, said: str) -> None:
@@ -96,7 +100,7 @@ def test_a_wrong_argument_is_named(urls: Any, output: Any, said: str) -> None:
         ({"checksum": 5}, "(algorithm, raw digest)"),
         ({"timeout_s": "30"}, "the time-out must be a number, not '30'"),
         ({"timeout_s": 0}, "the time-out must be more than 0"),
-        ({"connections": -1}, "the number of connections must be more than -1"),
+        ({"connections": -1}, "the number of connections must be more than 0"),
         ({"headers": ("Accept: */*",)}, "headers are pairs of text"),
         ({"headers": {"Accept": "*/*"}}, "headers are pairs of text"),
         ({"headers": (("A", "1\r\nB: 2"),)}, "headers are pairs of text"),

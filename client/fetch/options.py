@@ -61,7 +61,7 @@ class Options:
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise UsageProblem(f"{what} must be a number, not {value!r}")
             if not value > 0:
-                raise UsageProblem(f"{what} must be more than {value:g}")
+                raise UsageProblem(f"{what} must be more than 0")
         for header in self.headers:
             if not _is_header(header):
                 raise UsageProblem("headers are pairs of text: ((NAME, VALUE), ...)")
