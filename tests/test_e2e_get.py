@@ -166,9 +166,10 @@ def test_a_device_or_a_pipe_is_written_into_and_never_replaced(tmp_path: Path) -
     with running(Behaviour(DATA)) as (mirror,):
         process = start(tmp_path, mirror.url, "-o", str(pipe))
         assert pipe.read_bytes() == DATA
-        process.communicate(timeout=20)
+        told = process.communicate(timeout=20)[1]
         code, _, err = get(tmp_path, mirror.url, "-o", str(full))
     assert (process.returncode, pipe.is_fifo()) == (0, True)
+    assert f"{pipe}: " in str(told)
     assert (code, full.is_symlink()) == (8, True)
     assert "cannot write /dev/full: the disk is full" in err
     with pytest.raises(LocalProblem, match="no ordinary file"):

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +199,11 @@ def _one(
             await network.close()
 
     try:
-        return run_blocking(fetch, STOPPED_BY)
+        result = run_blocking(fetch, STOPPED_BY)
     finally:
         if outlet >= 0:
             os.close(outlet)
+    return replace(result, path=Path(output)) if output and outlet >= 0 else result
 
 
 def _open_outlet(name: str) -> int:

@@ -333,11 +333,12 @@ class StreamOutput(Output):
 
 
 def _name_of(fd: int) -> str:
+    if fd == 1:
+        return "standard output"
     try:
-        name = os.readlink(f"/proc/self/fd/{fd}")
+        return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
-        name = ""
-    return name if name.startswith("/") and fd != 1 else "standard output"
+        return f"file descriptor {fd}"
 
 
 class _Memory:
