@@ -1,17 +1,24 @@
-FROM python:3.11-slim-bookworm AS build
+# What changes seldom comes first: Docker keeps these two layers while the sources change.
+FROM python:3.11-slim-bookworm AS packages
 WORKDIR /src
 COPY requirements/ requirements/
 RUN python -m venv /opt/tidegate \
  && /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check \
       --require-hashes -r requirements/server.txt
+
+# The same with what the load test needs.
+FROM packages AS packages-load
+RUN /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check \
+      --require-hashes -r requirements/load.txt
+
+FROM packages AS build
 COPY . .
 RUN /opt/tidegate/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolation -w /dist . \
  && /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps /dist/*.whl
 
-# The same image with what the load test needs.
-FROM build AS build-load
-RUN /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check \
-      --require-hashes -r requirements/load.txt
+FROM packages-load AS build-load
+COPY --from=build /dist /dist
+RUN /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps /dist/*.whl
 
 FROM python:3.11-slim-bookworm AS base
 RUN useradd --system --uid 10001 --create-home tidegate \
@@ -24,7 +31,7 @@ EXPOSE 8080
 FROM base AS load
 COPY --from=build-load /opt/tidegate /opt/tidegate
 WORKDIR /load
-COPY --from=build-load /src/loadtest loadtest/
+COPY --from=build /src/loadtest loadtest/
 EXPOSE 8089
 ENTRYPOINT ["locust"]
 

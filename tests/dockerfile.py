@@ -1,7 +1,8 @@
 """Builds the stages of the Dockerfile without Docker, line by line, in roots of Debian.
 
-Debian's own Python stands for the one of the base image. Each stage is one layer. An instruction
-that is not known here is an error.
+Debian's own Python stands for the one of the base image. Each stage is one layer. As Docker does,
+a layer is kept for the next build (`roots.kept`) unless it has files of the whole context. An
+instruction that is not known here is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.roots import RELEASES, ROOT, View, debian, entered
+from tests.roots import RELEASES, ROOT, View, debian, entered, kept
 
 #: The official image has these packages beside Python, and its command is `python`.
 IMAGE_PACKAGES = ("ca-certificates", "netbase", "tzdata")
@@ -83,24 +84,44 @@ class Builder:
         """Stands for an official image of Python."""
         version, release = name.removeprefix("python:").split("-slim-")
         assert RELEASES[release] == version, f"{name} does not have Debian's Python"
-        scratch = self._scratch / "python"
-        with entered(scratch, debian(release)) as view:
-            view.run("apt-get", "update", "-q")
-            view.run("apt-get", "install", "-q", "-y", *IMAGE_PACKAGES, environ=_UNATTENDED)
-            view.run("ln", "-s", "/usr/bin/python3", "/usr/local/bin/python")
-        return Image((scratch / "upper", debian(release)))
+
+        def make(scratch: Path) -> None:
+            with entered(scratch, debian(release)) as view:
+                view.run("apt-get", "update", "-q")
+                view.run("apt-get", "install", "-q", "-y", *IMAGE_PACKAGES, environ=_UNATTENDED)
+                view.run("ln", "-s", "/usr/bin/python3", "/usr/local/bin/python")
+
+        layer = kept(f"python-{release}", IMAGE_PACKAGES, (debian(release),), make)
+        return Image((layer, debian(release)))
 
     def _build(self, stage: str) -> Image:
         base, instructions = self._stages[stage]
-        image = self.build(base)
-        scratch = self._scratch / stage
-        image = replace(image, environ=dict(image.environ))
-        with entered(scratch, *image.layers) as view:
-            for name, words in instructions:
-                image = self._step(view, image, name, words)
-        return replace(image, layers=(scratch / "upper", *image.layers))
+        below = self.build(base)
 
-    def _step(self, view: View, image: Image, name: str, words: str) -> Image:
+        def make(scratch: Path) -> None:
+            with entered(scratch, *below.layers) as view:
+                self._steps(view, below, instructions)
+
+        copied = [words for name, words in instructions if name == "COPY"]
+        if all(words.startswith("requirements/ ") for words in copied):
+            locked = [(ROOT / name).read_bytes() for name in context() if "requirements/" in name]
+            layer = kept(stage, (*instructions, *locked), below.layers, make)
+        else:
+            make(self._scratch / stage)
+            layer = self._scratch / stage / "upper"
+        image = self._steps(None, below, instructions)
+        return replace(image, layers=(layer, *below.layers))
+
+    def _steps(self, view: View | None, image: Image, instructions: list[tuple[str, str]]) -> Image:
+        """Do what a stage does in `view`; without one, only say what it leaves."""
+        image = replace(image, environ=dict(image.environ))
+        for name, words in instructions:
+            if view is not None:
+                self._do(view, image, name, words)
+            image = self._step(image, name, words)
+        return image
+
+    def _do(self, view: View, image: Image, name: str, words: str) -> None:
         match name:
             case "RUN":
                 view.run(
@@ -113,6 +134,10 @@ class Builder:
                 self._copy(view, image, words.split())
             case "WORKDIR":
                 view.run("mkdir", "-p", words)
+
+    def _step(self, image: Image, name: str, words: str) -> Image:
+        match name:
+            case "WORKDIR":
                 return replace(image, folder=words)
             case "ENV":
                 for pair in shlex.split(words):
@@ -130,7 +155,7 @@ class Builder:
                 options, _, test = words.partition("CMD ")
                 assert all(word.startswith("--") for word in options.split())
                 return replace(image, healthcheck=tuple(json.loads(test)))
-            case "EXPOSE":
+            case "RUN" | "COPY" | "EXPOSE":
                 pass
             case _:
                 raise AssertionError(f"{name} is not known here")

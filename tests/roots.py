@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,26 +68,49 @@ def _apt_options() -> Iterator[str]:
 
 def debian(release: str) -> Path:
     """The folder with this release, which nobody may change. Takes about 20 s the first time."""
-    _ROOTS.mkdir(parents=True, exist_ok=True)
-    made = _ROOTS / f"{release}-{hashlib.sha256(repr(PACKAGES).encode()).hexdigest()[:8]}"
-    with open(made.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = made.with_suffix(".made")
-        if stamp.exists() and time.time() - stamp.stat().st_mtime < MAX_AGE_S:
-            return made
-        stamp.unlink(missing_ok=True)
-        shutil.rmtree(made, ignore_errors=True)
+
+    def make(folder: Path) -> None:
         words = ["mmdebstrap", "--quiet", "--variant=apt", "--dpkgopt=force-unsafe-io"]
         words += [f"--aptopt={line}" for line in _apt_options()]
         words += [f"--hook-dir={_MERGED_USR}", f"--include={','.join(PACKAGES)}"]
         done: subprocess.CompletedProcess[str] = subprocess.run(
-            [*words, release, made, _mirror()],
+            [*words, release, folder, _mirror()],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stdout
+
+    return _made_once(release, PACKAGES, make)
+
+
+def kept(
+    name: str, made_of: Sequence[object], below: Sequence[Path], make: Callable[[Path], None]
+) -> Path:
+    """The layer that `make` leaves in `upper` of a folder, where nobody may change it.
+
+    It is of an earlier run if what it is made of, and the layers below, have not changed.
+    """
+    lower = [(layer, layer.stat().st_mtime_ns) for layer in below]
+    return _made_once(f"layer-{name}", (*made_of, *lower), make) / "upper"
+
+
+def _made_once(name: str, made_of: Sequence[object], make: Callable[[Path], None]) -> Path:
+    """A folder that is made anew after `MAX_AGE_S`, and for anything else that it is made of."""
+    _ROOTS.mkdir(parents=True, exist_ok=True)
+    made = _ROOTS / f"{name}-{hashlib.sha256(repr(tuple(made_of)).encode()).hexdigest()[:8]}"
+    with open(made.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = made.with_suffix(".made")
+        if stamp.exists() and time.time() - stamp.stat().st_mtime < MAX_AGE_S:
+            return made
+        for old in _ROOTS.glob(f"{name}-*.made"):
+            if time.time() - old.stat().st_mtime >= MAX_AGE_S:
+                shutil.rmtree(old.with_suffix(""), ignore_errors=True)
+                old.unlink()
+        shutil.rmtree(made, ignore_errors=True)
+        make(made)
         stamp.touch()
     return made
 

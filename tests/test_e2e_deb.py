@@ -15,7 +15,7 @@ import pytest
 from tests.admin_browser import AdminVisit
 from tests.booted import booted
 from tests.installed import user_environ
-from tests.roots import RELEASES, ROOT, View, debian, entered
+from tests.roots import RELEASES, ROOT, View, debian, entered, kept
 from tests.running import RunningServer, wait_for
 from tests.test_docs_commands import blocks
 from tests.test_e2e_crash import ask
@@ -92,12 +92,17 @@ def places(url: str, tokens: dict[str, str]) -> list[str]:
 def test_the_package_from_installation_to_purge(
     release: str, package: Path, tmp_path: Path
 ) -> None:
-    with entered(tmp_path / "view", debian(release)) as view:
+    depends = ["dpkg-deb", "-f", package, "Depends"]
+    needed = subprocess.run(depends, capture_output=True, text=True, check=True).stdout
+
+    def satisfy(scratch: Path) -> None:
+        with entered(scratch, debian(release)) as view:
+            view.run("apt-get", "update")
+            view.run("apt-get", "satisfy", "-y", needed, environ=UNATTENDED)
+
+    layer = kept(f"needed-{release}", (needed,), (debian(release),), satisfy)
+    with entered(tmp_path / "view", layer, debian(release)) as view:
         view.put(package, "/root/tidegate.deb")
-        view.run("apt-get", "update")
-        needed = view.run("dpkg-deb", "-f", "/root/tidegate.deb", "Depends")
-        view.run("apt-get", "satisfy", "-y", needed, environ=UNATTENDED)
-        before = view.changed_files()
         view.run("apt-get", "install", "-y", "./tidegate.deb", folder="/root", environ=UNATTENDED)
         assert f" (Python {RELEASES[release]}." in view.run("tidegate", "--version")
         site = f"/opt/tidegate/lib/python{RELEASES[release]}/site-packages/tidegate"
@@ -132,7 +137,7 @@ def test_the_package_from_installation_to_purge(
         view.run("test", "!", "-e", "/opt/tidegate")
         view.run("test", "-s", SETTINGS, "-a", "-s", f"{STATE}/keys.json")
         view.run("apt-get", "purge", "-y", "tidegate")
-        left = {name for name in view.changed_files() - before if not TRACES.match(name)}
+        left = {name for name in view.changed_files() if not TRACES.match(name)}
         assert left == {"/srv/release/image.iso"}, "the release is the operator's"
 
 
