@@ -67,7 +67,7 @@ print(json.dumps(faults))
 #: What each program runs as to its end, and what it says then. Exit status 1 is a bar that such a
 #: short run misses, or a shared machine.
 SMALLEST = {
-    "tests.attacks.adversary --minutes 0.02 --seed 1 --rush 2": "always download: the bound",
+    "tests.attacks.adversary --minutes 0.01 --seed 1 --rush 1": "always download: the bound",
     "bench.attacks.table --policy fair --attacker '16 people who always download' --days 1 "
     "--people 4 --no-simulated": "no attacker: ",
     "bench.compare --policy reserve --time-scale 60 --thin 2": "| reserve | 355 |",
@@ -78,7 +78,7 @@ SMALLEST = {
     "bench.mirror --folder PAIR --rounds 1": "| tidegate mirror |",
     "bench.parallel.lab --only '1 MiB' --runs 1 --tools tidegate": "| 1 MiB |",
     "bench.peers --clients 3 --mib 4": "of that without peers",
-    "bench.policies.lab --policy fair --trace mixed --told right --part 0.05": "| mixed | fair",
+    "bench.policies.lab --policy fair --trace mixed --told right --part 0.02": "| mixed | fair",
     "bench.policies.laws --law background --cell flash": "| background |",
     "bench.sensitivity --field most_fall --cell slow --seeds 1": "| most_fall | 4 |",
     "bench.multicast.lab --mib 0.25 --receivers 2 --loss 5 --rounds 1 --tools ours,tcp": "5 % |",
