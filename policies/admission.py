@@ -164,6 +164,10 @@ class AdmissionPolicy:
         """Large jobs are those that may have to wait for small ones (in paper A: of 20 KB)."""
         return size_bytes >= self.settings.small_below_bytes
 
+    def line_shares(self) -> int:
+        """See `hooks.Policy`."""
+        return self.policy.line_shares()
+
     def large_room(self, now: float) -> int:
         """Slots that a large job could take without keeping a small one waiting."""
         return self._room.for_large(now)

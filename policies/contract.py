@@ -253,6 +253,8 @@ class Snapshot:
 #: A body up to this leaves with its header in one write, as much as a socket takes at once: it is
 #: over before a policy could pause it.
 BRIEF_BYTES = 128 * 1024
+#: A line that no cap of ours keeps free is full where this part of it is HTTP: TCP/IP has 3 to 6 %.
+FULL_PART = 0.9
 #: Numbers from here on were given by a node that had no leader. They tell nothing of an order among
 #: those of leaders; a ticket with one has its place by the time of its issue.
 ELSEWHERE = 1 << 49
@@ -340,6 +342,10 @@ class PolicyView(Protocol):
 
     def lease(self, number: int) -> LeaseView | None:
         """One of them; None once it is over."""
+        ...
+
+    def line_shares(self) -> int:
+        """See `hooks.Policy.line_shares`."""
         ...
 
     def done(self, lease: int, now: float) -> Estimate | None:

@@ -17,6 +17,9 @@ short ones have no guard meanwhile.
 A newcomer runs for a moment first (a probe), which shows its speed and gives it its first bytes.
 Other clients wait until the link has use for them, with the same guard (`policies.overdue`), and
 then run to their end.
+
+Behind a gate nothing can be paused (`LeasePool.can_pause`): downloads start in this order, with
+this guard, while those that run leave something of the line.
 """
 
 from __future__ import annotations
@@ -76,6 +79,9 @@ class FairTuning:
     poll_part: float = 0.75
     #: A wait is long from here on.
     long_s: float = 20.0
+    #: The greatest rate of a download that cannot be paused is this part of the line, as 1 / it.
+    #: The mean of 150 mixed downloads is 4 % longer with 2, and 16 % with 8.
+    unpaused_shares: int = 4
     #: Clients in the virtual sharing at once bound its memory. Those beyond wait for room in it.
     most_virtual: int = 50_000
 
@@ -98,6 +104,7 @@ class FairPolicy(Policy):
         self._slots = slots = max(settings.slots, settings.slots_max)
         self._large_slots = slots - min(settings.reserve_small, slots - 1)
         self._queue = admission.queue
+        self._can_pause = admission.pool.can_pause
         self._capacity = admission.capacity
         #: Large leases; their keys are of the last look at them.
         self._running = Running(admission.capacity)
@@ -142,6 +149,10 @@ class FairPolicy(Policy):
     def large_slots(self) -> int:
         """All slots, running or paused, but the reserved ones."""
         return self._large_slots
+
+    def line_shares(self) -> int:
+        """As many as hold no client up for long: the line decides how many run."""
+        return FAIR.unpaused_shares
 
     def ready_slots(self) -> int:
         """Fair needs no long ready list: a ticket starts when it asks and the link has use."""
@@ -193,7 +204,7 @@ class FairPolicy(Policy):
                     key += FAIR.unshared
                 elif sure_part * virtual.left_s(client, lease.mark) <= left / _sure_speed(lease):
                     key += FAIR.urgent
-            lease.key = key
+            lease.key = key if self._can_pause or lease.opened else -math.inf
 
     def _speed_of(self, row: int) -> float:
         """What the client of a waiting download takes: what it took last, else the usual."""
@@ -482,6 +493,10 @@ class FairPolicy(Policy):
         if row is not None:
             self._places.over(row)
         self._virtual_now(now)
+        if not self._can_pause and lease.cap_bytes_s == math.inf:
+            # It cannot be stopped if it takes more than is usual, so it counts in full at first.
+            lease.cap_bytes_s = self._capacity.rate_bytes_s / FAIR.unpaused_shares
+            lease.cap_is_floor = True
         if self._known:
             lease.speed_bytes_s = self._capacity.speed(lease)
             self._set_keys((lease,))

@@ -92,7 +92,8 @@ class FirstBytes:
 
     def wants(self, ticket: int, now: float) -> None:
         """The client of this ticket waits here, and counts bytes of the body."""
-        if ticket not in self._known:
+        # It could not be paused after them.
+        if self._admission.pool.can_pause and ticket not in self._known:
             self._known.add(ticket)
             due_s = now + FIRST_BYTES.after_s
             self._due.append((due_s, ticket, due_s + FIRST_BYTES.bears_s))

@@ -113,6 +113,10 @@ class Policy:
         """How many tickets at least may start as soon as a slot is free."""
         return max(1, self.large_slots())
 
+    def line_shares(self) -> int:
+        """Into how many rates the line is divided where a sender is told one once, at the start."""
+        return self.settings.slots
+
     def retry_s(self) -> float:
         """When to ask again, for a large job that gets no ticket."""
         return self.settings.busy_retry_s

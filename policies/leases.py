@@ -162,6 +162,7 @@ class LeasePool:
         "_next",
         "_told_background",
         "background",
+        "can_pause",
         "doubted",
         "fresh",
         "large_active",
@@ -171,7 +172,9 @@ class LeasePool:
         "without_ticket",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, can_pause: bool = True) -> None:
+        #: Whether a download that runs can be paused; another program that sends it cannot do that.
+        self.can_pause = can_pause
         self.leases: dict[int, Lease] = {}
         #: Slots of large leases that most likely are not used, see `policies.laws.first_use`.
         self.doubted = 0

@@ -92,7 +92,7 @@ class Preemption:
     def choose(self, now: float) -> tuple[Ids, Ids]:
         """Pause and resume: on each line the first run until their speeds meet its demand."""
         ended, begun = self._end_probes(now), self._begin_turns(now)
-        if not (ended or begun or self._running.changed):
+        if not (self._pool.can_pause and (ended or begun or self._running.changed)):
             return (), ()
         self._running.changed = False
         runs: dict[int, Lease] = {}

@@ -18,8 +18,10 @@ from .admission import AdmissionPolicy
 from .fair import FairPolicy
 from .fcfs import FcfsPolicy
 from .hooks import Policy
+from .leases import LeasePool
 from .reserve import ReservePolicy
 from .settings import COMMON, PolicySettings
+from .state import AdmissionState
 from .ticket import TicketPolicy
 
 GROUP = "tidegate.policies"
@@ -104,8 +106,12 @@ def make_policy(
     settings: PolicySettings,
     rng: random.Random,
     previous: AdmissionPolicy | None = None,
+    *,
+    can_pause: bool = True,
 ) -> AdmissionPolicy:
     """Build the policy called `name`; it takes over all leases and tickets of `previous`.
+
+    Without one, `can_pause` says whether a download that runs can be paused here.
 
     `previous` must not be used afterwards. No download is dropped and no ticket is lost: a policy
     that gives no tickets serves those it took over before all others. Call `advance` at once.
@@ -113,5 +119,6 @@ def make_policy(
     """
     if name not in POLICIES:
         raise KeyError(unknown_policy(name))
-    state = None if previous is None else previous.state
+    pool = LeasePool(can_pause=can_pause)
+    state = AdmissionState(pool) if previous is None else previous.state
     return AdmissionPolicy(POLICIES[name], settings, rng, state)

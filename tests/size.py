@@ -28,11 +28,11 @@ class Size:
 #: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_850, 160),
+    "policies": Size(10_885, 160),
     "protocol": Size(4_750, 77),
-    "server": Size(45_150, 450),
+    "server": Size(45_175, 450),
     "client": Size(14_800, 54),
-    "loadtest": Size(6_970, 56),
+    "loadtest": Size(6_980, 56),
     "bench": Size(5_570, 100),
 }
 

@@ -30,7 +30,9 @@ class Conditions:
     not ended by then (a policy that starves a client). `answer_bytes`: what an answer without a
     file takes of the link; who asks often takes some of it from those who download. `line`: from
     such a time on, in seconds, the link carries such a part of its bandwidth. `network`: the path
-    to the clients; None: it takes no time.
+    to the clients; None: it takes no time. `can_pause`: whether the server sends the files itself;
+    behind a gate what runs is not paused, no cap holds it back, and each download keeps to the rate
+    that it was told at its start.
     """
 
     bandwidth_bytes_s: float
@@ -53,6 +55,7 @@ class Conditions:
     limit_s: float = 10_000_000.0
     line: tuple[tuple[float, float], ...] = ()
     network: NetworkPath | None = None
+    can_pause: bool = True
 
     def line_bytes_s(self, now: float) -> float:
         """What the link carries at this time."""

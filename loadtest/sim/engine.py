@@ -81,6 +81,9 @@ class Engine:
         self._tried: frozenset[int] = frozenset()
         self._late = Random(f"ticks/{workload.seed}/{seed}")
         self._network = conditions.network
+        self._most_bytes_s = conditions.bandwidth_bytes_s
+        if not conditions.can_pause and conditions.ceiling_bytes_s is not None:
+            self._most_bytes_s = conditions.ceiling_bytes_s / policy.line_shares()
 
     # --- the loop --------------------------------------------------------------------------
 
@@ -453,7 +456,7 @@ class Engine:
 
     def _takes(self, client: SimClient) -> float:
         """How fast its kernel takes bytes until the next tick."""
-        rate = client.visitor.rate_bytes_s
+        rate = min(client.visitor.rate_bytes_s, self._most_bytes_s)
         if self.conditions.reader_bytes:
             room = max(0.0, self.conditions.reader_bytes - client.unread)
             rate += room / self.conditions.tick_s

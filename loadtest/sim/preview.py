@@ -65,7 +65,11 @@ class Played:
 
 
 def play(
-    workload: Workload, policy: str, settings: Mapping[str, Any], capacity_bytes_s: float
+    workload: Workload,
+    policy: str,
+    settings: Mapping[str, Any],
+    capacity_bytes_s: float,
+    can_pause: bool = True,
 ) -> Played:
     """Run the workload against one policy."""
     total, reserve = int(settings["slots"]), int(settings["reserve_small"])
@@ -74,7 +78,8 @@ def play(
         slots=total - reserve,
         reserve_small=reserve,
         bandwidth_bytes_s=capacity_bytes_s,
-        tells_bandwidth=False,
+        tells_bandwidth=not can_pause,
+        can_pause=can_pause,
         settings=settings,
     )
     chronicle = Chronicle()
@@ -128,7 +133,8 @@ def main() -> None:
     request = json.load(sys.stdin)
     workload = population(request)
     capacity = request["capacity_bytes_s"] or workload.bandwidth_bytes_s
-    runs = [play(workload, one["policy"], one["settings"], capacity) for one in request["sides"]]
+    rest = capacity, request["can_pause"]
+    runs = [play(workload, one["policy"], one["settings"], *rest) for one in request["sides"]]
     until_s = max(natural_end(one.chronicle) for one in runs)
     sides = [told(one, workload, capacity, until_s) for one in runs]
     sys.stdout.write(json.dumps({"jobs": workload.files, "sides": sides}))

@@ -51,7 +51,7 @@ class Scenario:
     `hold`: clients wait inside their request; None: as is best for the policy (`HELD`).
     `tells_bandwidth`: whether the policy is configured with the link's capacity or must find it.
     `paced`: whether the server caps itself below what its line carries (the paper's does not).
-    `line`, `network`: see `Conditions`.
+    `line`, `network`, `can_pause`: see `Conditions`.
     """
 
     policy: str
@@ -68,6 +68,7 @@ class Scenario:
     paced: bool = True
     line: tuple[tuple[float, float], ...] = ()
     network: NetworkPath | None = None
+    can_pause: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def capacity(self, workload: Workload) -> float:
@@ -100,7 +101,8 @@ class Scenario:
     def make_policy(self, workload: Workload, seed: int) -> AdmissionPolicy:
         """A fresh policy object of the server's own kind."""
         rng = random.Random(f"policy/{workload.seed}/{seed}")
-        return make_policy(POLICIES[self.policy], self.policy_settings(workload), rng)
+        name, settings = POLICIES[self.policy], self.policy_settings(workload)
+        return make_policy(name, settings, rng, can_pause=self.can_pause)
 
     def conditions(self, workload: Workload) -> Conditions:
         """What surrounds it in the simulator."""
@@ -114,6 +116,7 @@ class Scenario:
             manners=MANNERS[self.manners],
             line=self.line,
             network=self.network,
+            can_pause=self.can_pause,
         )
 
     def simulate(

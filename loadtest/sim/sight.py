@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ...policies.bottleneck import Bottleneck, LineOrders, Sample
+from ...policies.contract import FULL_PART
 from ...policies.max_min import Flow, SharedLink
 from ...policies.reading import ReadingPace, RunningRate
 from .conditions import Conditions
@@ -22,12 +23,13 @@ class Sight:
     """Sockets and pacer of the simulated server."""
 
     def __init__(self, link: SharedLink, conditions: Conditions) -> None:
-        ceiling_bytes_s = conditions.ceiling_bytes_s if conditions.paced else None
+        finds = conditions.paced and conditions.can_pause
+        ceiling_bytes_s = conditions.ceiling_bytes_s if finds else None
         self._link = link
         self._conditions = conditions
         self._line_bytes_s = link.capacity_bytes_s
         self._look_s = conditions.look_s
-        self._bottleneck = Bottleneck(ceiling_bytes_s) if conditions.paced else None
+        self._bottleneck = Bottleneck(ceiling_bytes_s) if finds else None
         self.orders = LineOrders()
         #: What stands before the line, and what could at the most.
         self._standing_bytes = self._sockets_bytes = 0.0
@@ -43,6 +45,7 @@ class Sight:
         self._whole: list[Flow] = []
         #: When and how much had been delivered in all, at the last tick.
         self._ticked = (link.now, link.delivered_bytes)
+        self._goodput_bytes_s = 0.0
 
     def _cap(self, orders: LineOrders) -> None:
         self.orders = orders
@@ -77,7 +80,10 @@ class Sight:
 
     @property
     def busy(self) -> bool:
-        """Whether the cap holds a client back."""
+        """Whether the cap, or a line that is full behind a gate, holds a client back."""
+        if not self._conditions.can_pause:
+            told_bytes_s = self._conditions.ceiling_bytes_s or math.inf
+            return self._goodput_bytes_s >= FULL_PART * told_bytes_s
         return self._capped and self._link.full
 
     def stuck(self, flow: Flow) -> bool:
@@ -141,7 +147,9 @@ class Sight:
             )
         self._weigh_whole()
         self._ticked = (now, link.delivered_bytes)
-        return (link.delivered_bytes - bytes_then) / (now - then) if now > then else 0.0
+        goodput = (link.delivered_bytes - bytes_then) / (now - then) if now > then else 0.0
+        self._goodput_bytes_s = goodput
+        return goodput
 
     def progress(
         self, now: float, flows: Mapping[int, Flow]
@@ -171,6 +179,8 @@ class Sight:
             if stuck and remaining <= socket_bytes + gets * tick_s:
                 ending.append(lease)
             held_back = orders.held_back(lease, stuck)
+            if not self._conditions.can_pause:
+                held_back = busy
             reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0
             yield lease, ceil(remaining), rate.told_bytes_s(held_back), held_back, reads
 

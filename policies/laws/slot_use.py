@@ -167,7 +167,7 @@ class SlotUse(Law):
                 resume.append(lease.id)
         pause = []
         for lease in self._to_pause:
-            if lease.id in self._pool.slotless and not lease.paused:
+            if lease.id in self._pool.slotless and not lease.paused and self._pool.can_pause:
                 self._pool.pause(lease, now)
                 pause.append(lease.id)
         self._inherited, self._to_pause = [], []

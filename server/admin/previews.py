@@ -96,6 +96,7 @@ class Previews:
 
     runner: Runner
     now: Callable[[], float]
+    can_pause: bool = True
     by_key: BoundedTable[str, Preview] = field(default_factory=lambda: BoundedTable(40))
     _turn: DeferredLock = field(default_factory=DeferredLock)
 
@@ -113,6 +114,7 @@ class Previews:
         request = {
             "workload": preview.workload,
             "capacity_bytes_s": capacity_bytes_s,
+            "can_pause": self.can_pause,
             "sides": [
                 {"policy": side.policy, "settings": dict(side.settings)}
                 for side in (preview.present, preview.proposed)

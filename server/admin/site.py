@@ -36,7 +36,7 @@ def make_admin(
         accounts=opened.accounts,
         sessions=opened.logins,
         pages=make_pages(),
-        previews=Previews(simulator, server.now),
+        previews=Previews(simulator, server.now, server.gate.parts.can_pause),
         reports=Reports(server),
         router=router,
         state=state,
