@@ -108,6 +108,40 @@ def test_real_programs_are_whole_slots_are_kept_and_bytes_are_counted(tmp_path: 
     assert seen["mover_reports_lost_total"] == 0
 
 
+def test_fair_starts_the_shortest_first_and_fills_the_line(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", long_iso=SIZE, short_iso=500_000)
+    words = ("--policy", "fair", "--bandwidth", "2MB")
+    with gate_and_nginx(tmp_path, *words) as (gate, nginx):
+        sampler = Sampler(nginx, tmp_path / "release")
+        running: list[tuple[str, Path, subprocess.Popen[bytes]]] = []
+
+        def ask(name: str) -> None:
+            out = tmp_path / f"{len(running)}.out"
+            command = [*PROGRAMS["curl"], "--interface", f"127.0.{len(running) + 1}.1"]
+            running.append((name, out, fetch(nginx, out, command, f"/{name}")))
+
+        for asked_for in range(8):
+            ask("long.iso")
+            wait_for(lambda count=asked_for + 1: arrived(gate) == count)
+        ask("short.iso")
+        for name, out, process in running:
+            whole(process, out, digests[name])
+        sampler.stop()
+        settled(gate)
+    begun = [json.loads(line) for line in (tmp_path / "state" / "moves").read_text().splitlines()]
+    order = [one["target"] for one in begun if isinstance(one, dict)]
+    assert sorted(order) == ["/long.iso"] * 8 + ["/short.iso"]
+    assert order.index("/short.iso") < 8
+    # Each gets a quarter of the line, and a few more start where not all take theirs.
+    assert 4 <= sampler.most <= 6
+
+
+def arrived(gate: GateProcess) -> float:
+    """How many downloads run or wait."""
+    seen = gate.figures()
+    return seen["moved_bodies"] + seen["people_waiting"]
+
+
 def test_a_slot_is_taken_until_its_client_has_the_file(tmp_path: Path) -> None:
     digests = make_release(tmp_path / "release", big_iso=900_000)
     seen: dict[str, float] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import socket
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -23,8 +24,10 @@ from tests.fakes import Asked, FakeFactory, House, representation
 from tests.gate_site import answering
 from tidegate import cli
 from tidegate.protocol.errors import ProtocolError
+from tidegate.server.admission.downloads import LeasedDownload
 from tidegate.server.control.problems import Problem
 from tidegate.server.control.revisions import Revisions
+from tidegate.server.files.pacer import Pacer
 from tidegate.server.files.transfer import BodyPlan, FileKey, Transfer, TransferListener
 from tidegate.server.gate.check import check
 from tidegate.server.gate.found_again import KeptBody, MovesJournal, request_of
@@ -38,6 +41,7 @@ from tidegate.server.gate.inet_diag import (
     read_socket_name,
     read_state,
 )
+from tidegate.server.gate.line import MoverLine
 from tidegate.server.gate.movers import mover_tag, read_mover
 from tidegate.server.gate.moves import TUNING, MovedBody, MovedOn, Moves
 from tidegate.server.gate.reports import EndReport, ReportSocket, read_posted, read_report
@@ -612,16 +616,38 @@ def test_a_file_that_was_replaced_meanwhile_is_planned_anew(
     assert len(behind.moves) == 0
 
 
-def test_an_operator_cannot_choose_a_policy_that_pauses() -> None:
+def test_an_operator_fills_a_line_that_is_told_alone() -> None:
     gate = House("ticket").gate
-    nothing: Any = None
     revision = RevisionRecord(0.0, "file", "ticket", {})
-    revisions = Revisions(
-        *(gate, nothing, nothing, lambda: 0.0, revision, revision), may_pause=False
-    )
-    with pytest.raises(Problem, match="A gate cannot use fair"):
+    store = SimpleNamespace(must=lambda act: None)
+    events = SimpleNamespace(add=lambda *words, **more: None)
+    revisions = Revisions(gate, store, events, lambda: 0.0, revision, revision)  # type: ignore[arg-type]
+    gate.parts.can_pause = False
+    with pytest.raises(Problem, match="A gate with fair needs bandwidth_bytes_s"):
         revisions.apply("fair", gate.settings, "anna")
     assert gate.policy.name == "ticket"
+    assert gate.policy.line_shares() == gate.settings.slots
+    told = gate.settings.model_copy(update={"bandwidth_bytes_s": 1e6})
+    revisions.apply("fair", told, "anna")
+    assert gate.policy.line_shares() == 4
+
+
+def test_the_line_of_a_gate_is_full_by_what_movers_send() -> None:
+    clock = Clock()
+    pacer, nothing = Pacer(clock, 1e6), cast(LeasedDownload, None)
+    line = MoverLine(pacer)
+    seen = []
+    for sent in (500_000, 950_000, 100_000):
+        for _ in range(8):
+            clock.advance(0.25)
+            pacer.sent_bytes_total += sent // 4
+            line.tick(clock.seconds(), (), 0)
+        seen.append((line.busy, line.held_back(nothing)))
+    assert seen == [(False, False), (True, True), (False, False)]
+    line.set_ceiling(None)
+    line.tick(clock.seconds(), (), 0)
+    assert line.line_bytes_s == math.inf
+    assert not line.busy
 
 
 def test_the_tag_is_that_of_nginx() -> None:
@@ -663,7 +689,7 @@ def test_the_tag_is_that_of_nginx() -> None:
         (["DIR", "--origin", "ftp://x"], "is no http or https URL without a query"),
         (["DIR", "--origin", "https://x", "--sign", "s4"], "gate.sign"),
         (["snippet", "haproxy", "--files", "h", "--gate", "h:80"], "--files is unix:PATH or"),
-        (["DIR", "--policy", "fair"], "a gate cannot use the policy fair, which pauses downloads"),
+        (["DIR", "--policy", "fair"], "a gate with the policy fair needs bandwidth"),
         (["DIR", "--listen", "127.0.0.1:0"], "gate.report needs a port"),
         (["DIR", "--report", "x"], "is not HOST:PORT"),
         (["DIR", "--bandwidth", "40"], "bandwidth"),

@@ -108,6 +108,8 @@ class GateParts:
     terms: GateTerms = field(default_factory=GateTerms)
     #: How many machines send, each with the configured slots and a line of its own.
     machines: int = 1
+    #: Whether a body on its way can be paused: another program that sends it cannot do that.
+    can_pause: bool = True
 
     def wall_ahead_s(self) -> float:
         """How far the wall clock is ahead of the process clock: what was stepped or slept through.

@@ -83,7 +83,8 @@ class LeaseManager:
         self._rng: random.Random = parts.rng
         together = settings.of_machines(parts.machines)
         #: The policy to be called; `settle` follows each call.
-        self.driver = PolicyDriver(make_policy(policy, together, self._rng), self)
+        decides = make_policy(policy, together, self._rng, can_pause=parts.can_pause)
+        self.driver = PolicyDriver(decides, self)
         #: Whether the doors are closed for maintenance.
         self.closed = False
         #: Bound once: it is asked for each small file.

@@ -28,7 +28,11 @@ class LineRoom:
         self.nodes: Nodes | None = None
         self.fleet_line: FleetLine | None = None
         self.line: Line
-        if common is None:
+        if config.gate.enabled:
+            from ..gate.line import MoverLine
+
+            self.line = MoverLine(self.pacer)
+        elif common is None:
             self.line = LineKeeper(self.pacer, config.bandwidth, self.answers)
         else:
             from ..cluster.leader import Nodes

@@ -77,6 +77,7 @@ class QueueRoom:
             prequeue=self.prequeue,
             arrived=self.arrivals.note,
             machines=machines,
+            can_pause=not config.gate.enabled,
         )
         settings = PolicySettings.model_validate(memory.revision.settings)
         self.gate = Gate(parts, memory.revision.policy, settings)

@@ -473,7 +473,7 @@ def _limits(name: str, settings: PolicySettings, config: ServerConfig) -> list[s
     cap = f"at most {format_rate(config.bandwidth)}" if config.bandwidth else ""
     if POLICIES[name].link_bound:
         found = "What the line carries is found by measuring"
-        texts = [f"{found}, {cap}" if cap else found]
+        texts = [f"The line: {cap}" if config.gate.enabled else f"{found}, {cap}".rstrip(", ")]
         return [*texts, f"Files below {size} wait for no larger one"]
     keeps = name != "fcfs" and settings.reserve_small > 0
     small = f", {settings.reserve_small} of them only for files below {size}" if keeps else ""

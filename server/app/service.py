@@ -126,7 +126,9 @@ class Service:
         admission: Admission = self.multicast.switch if self.multicast is not None else gate
         self.movers: GateRoom | None = None
         if config.gate.enabled:
-            self.movers = gate_room(config, reactor, now, line.pacer, lambda: gate.settings.slots)
+            self.movers = gate_room(
+                config, reactor, now, line.pacer, lambda: gate.policy.line_shares()
+            )
             admission = self.movers.admission(
                 admission, lambda rep: tree.has(rep.path, rep.key), lambda one: self.site(one)
             )

@@ -18,7 +18,7 @@ from ..accounts.oidc_settings import OidcSettings
 from ..admission.client_programs import Manner, ToolRule
 from ..admission.rules import Rule
 from ..control.alert_settings import AlertSettings
-from ..gate.settings import GateSettings, report_place
+from ..gate.settings import NEEDS_LINE, GateSettings, report_place
 from ..http.limits import HttpLimits
 from ..http.log_format import parse_format
 from ..http.proxies import ProxyHeader
@@ -436,12 +436,8 @@ class ServerConfig(_Section):
         return self
 
     def _agree_on_a_gate(self) -> None:
-        if POLICIES[self.policy].link_bound:
-            usable = [name for name, policy in POLICIES.items() if not policy.link_bound]
-            raise ValueError(
-                f"a gate cannot use the policy {self.policy}, which pauses downloads: choose one "
-                f"of {', '.join(usable)}"
-            )
+        if POLICIES[self.policy].link_bound and self.policy_settings().bandwidth_bytes_s is None:
+            raise ValueError(f"a gate with the policy {self.policy} needs bandwidth: {NEEDS_LINE}")
         if self.worker_count() > 1 or self.cluster is not None:
             raise ValueError("a gate is one process: leave workers and cluster out")
         if not self.trusted_proxies:

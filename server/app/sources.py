@@ -88,7 +88,7 @@ def gate_room(
     reactor: Reactor,
     now: Callable[[], float],
     pacer: Pacer,
-    slots: Callable[[], int],
+    shares: Callable[[], int],
 ) -> GateRoom:
     """What hands bodies to a mover. Raises CannotStart."""
     from ..gate.room import GateRoom
@@ -104,4 +104,4 @@ def gate_room(
     place = report_place(config.gate.report, config.listen[0])
     address = split_address(place) if socket_path(place) is None else ("", 0)
     journal = config.state / "moves"
-    return GateRoom(reactor, own, place, address, pacer, slots, journal, sign, now)
+    return GateRoom(reactor, own, place, address, pacer, shares, journal, sign, now)

@@ -10,6 +10,7 @@ from ...policies.registry import POLICIES
 from ...policies.settings import PolicySettings, unit_of
 from ...protocol.units import exact_duration, exact_rate, exact_size
 from ..admission.gate import Gate
+from ..gate.settings import NEEDS_LINE
 from ..store.queries import keep_revision, read_revision, read_revisions
 from ..store.records import RevisionRecord
 from ..store.store import Store
@@ -29,10 +30,7 @@ class StaleRevision(Problem):
 
 
 class Revisions:
-    """Applies changes of the policy and stores them; `configured` is the policy of the file.
-
-    `may_pause` is false where another program sends the files, which cannot pause one.
-    """
+    """Applies changes of the policy and stores them; `configured` is the policy of the file."""
 
     def __init__(
         self,
@@ -42,14 +40,11 @@ class Revisions:
         now: Callable[[], float],
         current: RevisionRecord,
         configured: RevisionRecord,
-        *,
-        may_pause: bool = True,
     ) -> None:
         self._gate = gate
         self._store = store
         self._events = events
         self._now = now
-        self._may_pause = may_pause
         self.current = current
         self.configured = configured
 
@@ -69,10 +64,9 @@ class Revisions:
         policy that cannot be used here.
         """
         old = self.current
-        if not self._may_pause and POLICIES[policy].link_bound:
-            raise Problem(
-                409, f"A gate cannot use {policy}: it pauses downloads, and nginx cannot do that."
-            )
+        told = self._gate.parts.can_pause or settings.bandwidth_bytes_s is not None
+        if POLICIES[policy].link_bound and not told:
+            raise Problem(409, f"A gate with {policy} needs bandwidth_bytes_s: {NEEDS_LINE}.")
         if expected is not None and expected != old.number:
             raise StaleRevision
         self._gate.apply(policy, settings)

@@ -121,10 +121,7 @@ class Server:
             reactor, now, store, vitals, gate.parts.popularity, rooms.arrivals, terms.kept_s
         )
         self.alerting = Alerting(rooms.alerts, reactor, now, self._alert_figures, off, events)
-        may_pause = rooms.movers is None
-        self.revisions = Revisions(
-            gate, store, events, now, current, terms.configured, may_pause=may_pause
-        )
+        self.revisions = Revisions(gate, store, events, now, current, terms.configured)
         self.rules = RuleKeeper(
             gate, self.prequeue, documents, now, terms.rules, site.tree.real_url
         )

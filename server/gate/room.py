@@ -35,8 +35,8 @@ class GateRoom:
     """What a server has whose bodies are sent by a mover.
 
     `place` is where the mover reports, `address` the same as host and port where it is no unix
-    socket. `slots` says how many downloads share the configured bandwidth. `journal` is the file
-    of what is on its way. `sign` makes URLs of the origin, where one has files that are not
+    socket. `shares` says into how many rates the bandwidth is divided. `journal` is the file of
+    what is on its way. `sign` makes URLs of the origin, where one has files that are not
     in the directory.
     """
 
@@ -47,21 +47,20 @@ class GateRoom:
         place: str,
         address: tuple[str, int],
         pacer: Pacer,
-        slots: Callable[[], int],
+        shares: Callable[[], int],
         journal: Path,
         sign: Signer | None,
         wall: Callable[[], float],
     ) -> None:
         self._reactor = reactor
         self._pacer = pacer
-        self._slots = slots
+        self._shares = shares
         self._settings = settings
         self._wall = wall
         self._heads = HeadRequests(reactor) if sign is not None else None
         self._origin: OriginStore | None = None
         if sign is not None and self._heads is not None:
             self._origin = OriginStore(reactor, sign, wall, self._heads)
-        self._bandwidth_bytes_s: float | None = pacer.bandwidth_bytes_s
         self._diag = InetDiag(reactor, lambda name, state: self.moves.destroyed(name, state))
         self.place = place
         self._journal = MovesJournal(journal)
@@ -183,6 +182,5 @@ class GateRoom:
 
     def _rate_bytes_s(self) -> float | None:
         """An even share of the configured line: a mover is told a rate once for all."""
-        if self._bandwidth_bytes_s is None:
-            return None
-        return self._bandwidth_bytes_s / max(1, self._slots())
+        bandwidth_bytes_s = self._pacer.bandwidth_bytes_s
+        return None if bandwidth_bytes_s is None else bandwidth_bytes_s / self._shares()
