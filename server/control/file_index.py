@@ -83,11 +83,14 @@ class FileIndex:
         return [self._view(one, sending) for one in found[offset : offset + limit]], len(found)
 
     def _sending(self) -> Counter[str]:
-        """Bytes that running downloads have delivered and that are not counted yet, by file."""
+        """Bytes that running downloads have delivered and that are not counted yet, by file.
+
+        As of their last looks: to ask the sockets of 2 000 takes 20 ms.
+        """
         found: Counter[str] = Counter()
         for download in self._gate.downloads.values():
             for delivery in download.deliveries:
-                found[download.file] += delivery.in_flight_bytes()
+                found[download.file] += delivery.seen_bytes
         return found
 
     def _wanted(self, url: str, sending: Counter[str]) -> tuple[int, int, int]:
