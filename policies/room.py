@@ -58,7 +58,9 @@ class Room:
 
     def for_small(self, now: float, before: float = math.inf) -> bool:
         """Whether a small job may start beside those with tickets below `before`."""
-        return self.free() > int(self.owed_to_small(now, before))
+        free = self.free()
+        # Thousands may be ready and asked for in turn while there is none.
+        return free > 0 and free > int(self.owed_to_small(now, before))
 
     def owed_to_small(self, now: float, before: float = math.inf) -> float:
         """Slots that small jobs with tickets below `before` take now, or in the mean just now.
