@@ -304,6 +304,7 @@ def _kill_process(world: World, fault: FaultPlan) -> None:
     if process is not None:
         world.cause(f"{process.name} of machine {process.parent.number} is killed")
         world.fleet.kill_process(process)
+        world.forget_files()
 
 
 def _stall_process(world: World, fault: FaultPlan) -> None:
@@ -322,6 +323,7 @@ def _lose_machine(world: World, fault: FaultPlan) -> None:
     if fleet.machines[number] is not None:
         world.cause(f"machine {number} is lost")
         fleet.lose_machine(number)
+        world.forget_files()
         world.schedule.after(0.5 + fault.for_s, fleet.start_machine, number)
 
 

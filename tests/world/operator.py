@@ -25,10 +25,22 @@ PAGES = (
     *("/api/v1/state", "/api/v1/tickets", "/api/v1/downloads", "/api/v1/queue/groups"),
     *("/api/v1/history", "/api/v1/arrivals", "/api/v1/revisions", "/api/v1/events"),
     *("/api/v1/settings/help", "/api/v1/settings/overrides", "/api/v1/files", "/api/v1/report"),
-    "/api/v1/openapi.json",
+    *(
+        "/api/v1/openapi.json",
+        "/api/v1/waiting-page",
+        "/api/v1/waiting-page/preview?state=pre-queue",
+    ),
 )
 #: What an operator does by the API that concerns no client, and what an operator does wrong.
 _RULE = {"path": "/later/*", "hidden_until_s": 4e9, "prequeue_from_s": 3e9, "note": "next year"}
+_DRAW = {"path": "/later/*", "hidden_until_s": 1_800_000_020.0, "prequeue_from_s": 1.7e9}
+_LOOK = {
+    "state": "waiting",
+    "language": "de",
+    "title": "Bald",
+    "text": "Es dauert.",
+    "colour": "#06c",
+}
 _USER = {"name": "ann", "role": "operator", "password": "first of all words"}
 ACTIONS: tuple[tuple[str, str, Any], ...] = (
     *(("PUT", "/rules", _RULE), ("PUT", "/rules", {**_RULE, "hidden_until_s": 1.0})),
@@ -54,6 +66,14 @@ ACTIONS: tuple[tuple[str, str, Any], ...] = (
     *(("POST", "/blocks", {"network": "nonsense"}), ("PUT", "/none", {}), ("PUT", "/doors", [])),
     ("DELETE", "/blocks?network=203.0.113.0%2F24", None),
     ("POST", "/blocks", {"network": "203.0.113.0/24"}),
+    *(
+        ("PUT", "/rules", _DRAW),
+        ("PUT", "/rules", _DRAW),
+        ("PUT", "/rules", {**_DRAW, "path": "/"}),
+    ),
+    *(("PUT", "/waiting-page", _LOOK), ("PUT", "/waiting-page", {"logo_base64": "iVBORw0KGgo="})),
+    *(("PUT", "/waiting-page", {"colour": "#0066cc"}), ("POST", "/waiting-page/preview", _LOOK)),
+    *(("POST", "/previews", {"policy": "fcfs"}), ("GET", "/arrivals", None)),
 )
 #: Forms that a person sends from the pages, and what stands in them.
 FORMS = (
@@ -63,12 +83,20 @@ FORMS = (
     *(("/queue/block", {"network": "203.0.113.0/24"}), ("/policy", {"act": "show"})),
     *(("/queue/unblock", {"network": "203.0.113.0/24"}), ("/none", {})),
     *(("/files/rule", {"path": "/later/*", "note": "a form"}), ("/files/rule/remove", {})),
+    *(
+        ("/waiting", {"title": "Soon", "text": "[more](https://example.org)"}),
+        ("/report/share", {}),
+    ),
+    ("/account/users", {"name": "bob", "role": "viewer"}),
+    *(("/waiting/preview", {"title": "Soon"}), ("/policy", {"act": "preview", "policy": "fcfs"})),
+    *(("/account/totp/off", {"code": "0"}), ("/account/users/bob/remove", {})),
 )
 #: Pages that are shown to a person alone, beside `PAGES`.
 _OWN_PAGES = (
     *("/account", "/queue/block", "/files/rule?path=/later/*", "/policy/revisions", "/network"),
     *("/history", "/now", "/queue/part?tab=tickets", "/login/oidc", "/report.csv"),
     *("/static/none", "/-/ready", "/policy/revisions/1/restore", "/queue/ticket/1/promote"),
+    *("/-/logo", "/-/look", "/waiting?state=ready&lang=fr", "/queue/download/1/cancel", "/login"),
 )
 #: What visitors ask for: request lines without their version, and fields. Each is answered without
 #: a download.
@@ -86,6 +114,7 @@ VISITS = (
     *(("GET /-/live", ""), ("GET /-/ready", ""), ("GET /-/prequeue", ""), ("GET /-/queue", "")),
     *(("GET /big0.iso.torrent", ""), ("GET /-/scrape", ""), ("GET /-/announce?port=0", "")),
     *(("GET /-/magnet/none", ""), ("GET /-/announce?port=6881&info_hash=" + "a" * 20, "")),
+    *(("GET /later/a.iso", "Accept: text/html"), ("GET /later/a.iso", ""), ("GET /later/", "")),
     *(("GET /-/none", ""), ("GET /-/queue/big0.iso", "Tidegate-Ticket: t2.none")),
 )
 #: Status and document of an answer; status 0: there was none.

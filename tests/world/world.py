@@ -308,6 +308,10 @@ class World:
         self.set_time(place)
         versions.append(FileVersion(content, now))
 
+    def forget_files(self) -> None:
+        """A process that was killed has lost those that are open; its objects may last longer."""
+        self.files_of_earlier_lives = set(self.open_files())
+
     def set_time(self, place: Path) -> None:
         """Its modification time is now, in the world."""
         moment_ns = int(self.schedule.wall() * 1e9)
@@ -347,8 +351,7 @@ class World:
             self.was_killed = not self.life.stopping
             leases = self.life.service.gate.policy.leases()
             self.started_tickets.update(one.ticket for one in leases if one.ticket is not None)
-        # A process that was killed has lost them; its objects here may last longer.
-        self.files_of_earlier_lives = set(self.open_files())
+        self.forget_files()
         self.started_s = self.schedule.now
         self.cause(f"server starts (life {self.lives})")
 
@@ -565,6 +568,12 @@ class World:
         plan = self.plan
         for path, size in plan.files.items():
             self.write_file(path, size)
+        # What operators hide, and draw for.
+        later = self.root / "release" / "later" / "a.iso"
+        later.parent.mkdir()
+        later.write_bytes(bytes(300_000))
+        self.set_time(later)
+        self.set_time(later.parent)
         self.start_server()
         for client in self.clients:
             self.schedule.after(client.plan.comes_s, client.come)
