@@ -9,10 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from mirror_site import Site, described, edit, fill, transport_of
 
 from tidegate.client.mirror import building
 from tidegate.client.mirror import drift as drift_module
+from tidegate.client.mirror.cli import status
+from tidegate.client.mirror.follow import Follower
 from tidegate.client.mirror.problem import MirrorProblem
 from tidegate.client.mirror.stage import DiskStage
 from tidegate.server.mirror.publish import PublishSettings
@@ -245,16 +248,22 @@ def test_fetched_updates_are_kept_for_other_mirrors(site: Site, tmp_path: Path) 
         assert (relay / "targets" / "main" / name).read_bytes() == offered.read_bytes()
 
 
+def shown_of(follower: Follower) -> str:
+    return CliRunner().invoke(status, [str(follower.place.live)]).output
+
+
 def test_the_previous_version_can_be_gone_back_to(site: Site) -> None:
     follower, old = two_versions(site)
     follower.once()
     assert follower.rollback() == 1
     assert described(follower.place.live) == old
+    assert "waits for a version after 2" in shown_of(follower)
     assert follower.once().version == 1
     (site.tree / "third").write_bytes(b"3")
     site.publish()
     assert follower.once().version == 3
     assert described(follower.place.live) == described(site.tree)
+    assert "waits" not in shown_of(follower)
 
 
 @pytest.mark.parametrize("real", [False, True])

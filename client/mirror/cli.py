@@ -268,7 +268,7 @@ def _own_status(directory: Path, home: Path | None, as_json: bool) -> None:
     click.echo(f"{directory}: version {state.version} of {state.channel} from {state.url}")
     if previous:
         click.echo(f"  kept for going back: {', '.join(map(str, previous))}")
-    if state.shunned:
+    if state.shunned > state.version:
         click.echo(f"  rolled back: waits for a version after {state.shunned}")
 
 
