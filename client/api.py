@@ -63,13 +63,6 @@ def _ignore(event: str, data: Mapping[str, object]) -> None:
     """For callers without `on_event`."""
 
 
-def _is_file_name(name: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
-
-
 def read_urls(urls: str | Sequence[str]) -> list[Url]:
     """URLs from text, without repetitions; raises UsageProblem with a sentence."""
     urls = [urls] if isinstance(urls, str) else urls
@@ -155,7 +148,7 @@ async def fetch(
     path: Path | int
     if isinstance(output, str | os.PathLike) and isinstance(os.fspath(output), str):
         path = Path(output)
-        if not path.name or not _is_file_name(str(path)):
+        if not path.name or "\0" in str(path):
             raise UsageProblem(f"the output {os.fspath(output)!r} names no file")
     elif isinstance(output, int) and not isinstance(output, bool):
         path = output

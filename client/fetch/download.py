@@ -38,7 +38,7 @@ from .events import Event
 from .metalink import LIMIT_BYTES, Metalink, read_metalink
 from .options import OnEvent, Options, Progress, Result
 from .report import Rates, make_progress, make_result, remember
-from .state import State
+from .state import Depth, State
 from .workers import Worker
 
 
@@ -461,7 +461,7 @@ class Download:
             hint=hint,
             rtt_s=worker.rtt_s,
             most_bytes=mirror.most_bytes,
-            single=worker.one_at_a_time,
+            single=mirror.depth is Depth.ONE,
         )
         self.handle(events.ConnectionOpened(worker.lane, anew))
 

@@ -148,11 +148,6 @@ class Worker:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    @property
-    def one_at_a_time(self) -> bool:
-        """Whether a request behind another would do harm."""
-        return self.mirror.depth is Depth.ONE
-
     def pump(self) -> None:
         """Ask for as much as is sensible now."""
         connection, mirror, state = self.connection, self.mirror, self.driver.state
@@ -175,7 +170,7 @@ class Worker:
             if not self._first_asked:
                 self._ask_size(mirror)
             return
-        most = 1 if self.one_at_a_time else TUNING.most_requests
+        most = 1 if mirror.depth is Depth.ONE else TUNING.most_requests
         while connection.busy < most:
             block = segments.ask(self.lane, self.driver.network.now())
             if block is None:
