@@ -81,7 +81,7 @@ class Engine:
         self._tried: frozenset[int] = frozenset()
         self._late = Random(f"ticks/{workload.seed}/{seed}")
         self._network = conditions.network
-        self._most_bytes_s = conditions.bandwidth_bytes_s
+        self._most_bytes_s = math.inf
         if not conditions.can_pause and conditions.ceiling_bytes_s is not None:
             self._most_bytes_s = conditions.ceiling_bytes_s / policy.line_shares()
 
