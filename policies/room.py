@@ -59,19 +59,18 @@ class Room:
     def for_small(self, now: float, before: float = math.inf) -> bool:
         """Whether a small job may start beside those with tickets below `before`."""
         free = self.free()
-        # Thousands may be ready and asked for in turn while there is none.
-        return free > 0 and free > int(self.owed_to_small(now, before))
+        return free > 0 and free > int(self.owed_to_small(now, before, most=free))
 
-    def owed_to_small(self, now: float, before: float = math.inf) -> float:
+    def owed_to_small(self, now: float, before: float = math.inf, most: float = math.inf) -> float:
         """Slots that small jobs with tickets below `before` take now, or in the mean just now.
 
-        One that waits here takes its slot at once. Those who are due come one by one, and hold
-        theirs for a moment each: most slots kept for each of them would stay empty.
+        Counts to `most`: thousands may be ready. One that waits here takes its slot at once. Those
+        who are due come one by one, and hold theirs for a moment each: most slots kept for each of
+        them would stay empty.
         """
-        table = self._queue.table
-        here = due = 0
+        table, here, due = self._queue.table, 0, 0
         for key, number in self._queue.ready:
-            if key > -math.inf or number >= before:
+            if key > -math.inf or number >= before or here >= most:
                 break
             row = table.rows[number]
             if self.is_small(row):

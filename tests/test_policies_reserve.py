@@ -72,9 +72,9 @@ def test_while_no_slot_is_free_nobody_counts_the_small_that_are_ready(
     counted: list[float] = []
     count = Room.owed_to_small
 
-    def owed(room: Room, now: float, before: float = math.inf) -> float:
+    def owed(room: Room, now: float, before: float = math.inf, most: float = math.inf) -> float:
         counted.append(before)
-        return count(room, now, before)
+        return count(room, now, before, most)
 
     monkeypatch.setattr(Room, "owed_to_small", owed)
     for tick in range(4):
