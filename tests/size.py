@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_885, 160),
     "protocol": Size(4_750, 77),
-    "server": Size(45_175, 450),
+    "server": Size(45_220, 450),
     "client": Size(14_800, 54),
     "loadtest": Size(6_980, 56),
     "bench": Size(5_570, 100),

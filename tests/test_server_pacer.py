@@ -481,6 +481,84 @@ def test_large_downloads_of_one_network_leave_its_small_ones_a_share() -> None:
     assert large >= 0.4 * 20 * 2_500_000
 
 
+class Visitors:
+    """So many small bodies are always fetched, by so many networks in turn."""
+
+    def __init__(self, pacer: Pacer, clock: Clock, bodies: int, networks: int = 50_000) -> None:
+        self.pacer, self.clock, self.networks = pacer, clock, networks
+        self.come = self.sent = 0
+        self.takers = [self.visitor() for _ in range(bodies)]
+
+    def visitor(self) -> Taker:
+        number, self.come = self.come % self.networks, self.come + 1
+        address = f"10.{number % 250}.{number // 250}.1"
+        taker = Taker(self.pacer, self.clock, 1e9, Share(address=address))
+        taker.ready()
+        return taker
+
+    def look(self) -> None:
+        for place, taker in enumerate(self.takers):
+            if taker.sent >= 200_000:
+                self.pacer.move(taker, TransferState.OVER)
+                self.sent += taker.sent
+                self.takers[place] = self.visitor()
+
+    def taken(self) -> int:
+        return self.sent + sum(taker.sent for taker in self.takers)
+
+
+@given(st.integers(1, 4), st.integers(1, 200))
+@settings(max_examples=10, deadline=None)
+def test_small_downloads_of_many_networks_leave_half_of_the_line(large: int, small: int) -> None:
+    clock, cap = Clock(), 2_500_000.0
+    pacer = Pacer(clock, cap)
+    takers = [Taker(pacer, clock, 1e9) for _ in range(large)]
+    for taker in takers:
+        taker.ready()
+    visitors = Visitors(pacer, clock, small)
+    for _ in range(1000):
+        run(clock, takers, 0.01)
+        visitors.look()
+    assert pacer.misplaced() == 0
+    got = sum(taker.sent for taker in takers)
+    assert got >= 0.48 * 10 * cap
+    # Newcomers have the other half.
+    assert visitors.taken() >= 0.45 * 10 * cap
+    assert got + visitors.taken() <= 10.3 * cap
+
+
+def test_ten_networks_that_come_again_and_again_leave_two_thirds_of_the_line() -> None:
+    clock, cap = Clock(), 2_500_000.0
+    pacer = Pacer(clock, cap)
+    large = Taker(pacer, clock, 1e9)
+    large.ready()
+    visitors = Visitors(pacer, clock, 30, networks=10)
+    for second in range(40):
+        if second == 10:
+            before = large.sent
+        for _ in range(100):
+            run(clock, [large], 0.01)
+            visitors.look()
+    assert large.sent - before >= 0.66 * 30 * cap
+    assert visitors.taken() >= 0.2 * 30 * cap
+
+
+def test_a_flood_of_requests_and_small_bodies_leave_each_other_a_part() -> None:
+    clock, cap = Clock(), 2_500_000.0
+    pacer = Pacer(clock, cap)
+    large = Taker(pacer, clock, 1e9)
+    large.ready()
+    flood = Flood(pacer, clock, [f"10.{number}.0.1" for number in range(200)], 10_000)
+    visitors = Visitors(pacer, clock, 1)
+    for _ in range(1000):
+        flood.ask()
+        run(clock, [large], 0.01)
+        visitors.look()
+    assert visitors.taken() >= 0.2 * 10 * cap
+    assert flood.sent >= 0.2 * 10 * cap
+    assert large.sent >= 0.45 * 10 * cap
+
+
 def test_requests_do_not_wait_until_bytes_that_stood_in_sockets_are_paid_for() -> None:
     clock, cap = Clock(), 2_500_000.0
     pacer = Pacer(clock, cap)

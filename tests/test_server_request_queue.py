@@ -80,7 +80,7 @@ def test_the_networks_of_a_provider_have_a_part_of_all_shares(first: str, part: 
     for shares in (4, 640):
         queue = RequestQueue()
         queue.busy, queue.granted_bytes = True, 1e12
-        queue.earn(0.0, 1e6, shares)
+        queue.earn(0.0, 1e6, shares, 0.0)
         passed = 0
         while queue.passes(first.format(passed)):
             queue.charge(first.format(passed), BURST_BYTES)

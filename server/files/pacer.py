@@ -10,6 +10,10 @@ Shares in the *background* have a ring of their own. It gets turns while the oth
 and otherwise so few that no share in it gets more than a small part of another share. The first
 turn after a pause is in front and as large as a keep-alive burst: else a short run has no turn.
 
+Small downloads have a ring of their own, one share a network. Beside large ones it gets up to half
+of what leaves, together with requests. Networks beyond their share, or that fetch again and again
+while all such have more than their part together, wait until nothing else wants a turn.
+
 Paused senders get a few keep-alive bytes before all others, because clients give up when their
 socket stays silent (`policies.keep_alive`).
 
@@ -222,9 +226,11 @@ class Pacer:
         self._bandwidth_bytes_s = bandwidth_bytes_s
         self._ring: deque[Share] = deque()
         self._behind: deque[Share] = deque()
-        #: Small downloads by network, those that can send; and the shares of networks that are
-        #: beyond their share, which have what is left until they are within it again.
+        #: Small downloads by network, those that can send. They have up to half of the line beside
+        #: large ones; networks that are beyond their share have what is left.
         self._small: dict[str, Share] = {}
+        self._quick: deque[Share] = deque()
+        self._quick_due = 0.0
         self._beyond: deque[Share] = deque()
         #: What of a turn the background has come to have by turns of others.
         self._behind_due = 0.0
@@ -282,8 +288,8 @@ class Pacer:
         if bandwidth_bytes_s is None:
             self._short, self._given, self._owed = False, 0.0, 0.0
             self.requests.let_all_go()
-            shares = [*self._ring, *self._behind, *self._beyond]
-            for ring in (self._ring, self._behind, self._beyond):
+            shares = [*self._ring, *self._behind, *self._quick, *self._beyond]
+            for ring in (self._ring, self._behind, self._quick, self._beyond):
                 ring.clear()
             self._small.clear()
             freed = [paced for share in shares for paced in share.senders]
@@ -355,7 +361,8 @@ class Pacer:
     @property
     def _waiting(self) -> int:
         """Shares that wait for a turn; all of the background as one, if no other does."""
-        return len(self._ring) or min(1, len(self._behind) + len(self._beyond))
+        front = len(self._ring) + len(self._quick)
+        return front or min(1, len(self._behind) + len(self._beyond))
 
     # -- where transfers stand -----------------------------------------------------------------
 
@@ -392,7 +399,7 @@ class Pacer:
 
     def misplaced(self) -> int:
         """How many transfers are not where their state says; 0 unless there is a fault."""
-        shares = {*self._ring, *self._behind, *self._beyond}
+        shares = {*self._ring, *self._behind, *self._quick, *self._beyond}
         waiting = [paced for share in shares for paced in share.senders]
         lost = sum(paced.state is not TransferState.RING for paced in waiting)
         lost += abs(self.states[TransferState.RING] - len(waiting))
@@ -403,6 +410,8 @@ class Pacer:
     def _enter_ring(self, paced: Paced) -> None:
         share = paced.share
         if share.address:
+            if not paced.sent_bytes:
+                self.requests.body_begins(share.address)
             share = self._small.setdefault(network_of(share.address), share)
         share.senders[paced] = None
         paced.stands_in = share
@@ -427,8 +436,9 @@ class Pacer:
             self._wake_for_trickle()
 
     def _enter(self, share: Share) -> None:
-        if share.address and self.requests.is_beyond_share(share.address):
-            self._beyond.append(share)
+        if share.address:
+            behind = self.requests.stands_behind(share.address)
+            (self._beyond if behind else self._quick).append(share)
         elif not share.background:
             self._ring.append(share)
         elif _begins_run(share) and self._keep_alive.bears_burst:
@@ -459,7 +469,10 @@ class Pacer:
 
     def _next(self) -> Share:
         """Whose turn it is."""
-        ring, behind, beyond = self._ring, self._behind, self._beyond
+        ring, behind, quick, beyond = self._ring, self._behind, self._quick, self._beyond
+        lent = 0.0 if self.requests else self.requests.granted_bytes
+        if quick and (self._quick_due > 0.0 or lent > 0.0 or not (ring or behind)):
+            return quick.popleft()
         if beyond and not (ring or behind):
             return beyond.popleft()
         if behind and (not ring or self._behind_due >= 1.0):
@@ -508,16 +521,20 @@ class Pacer:
         self._last_tick_s = now
 
     def _grant(self, earned_bytes: float, rate_bytes_s: float) -> None:
-        """What requests may have: half of the line beside large downloads, else all of it."""
-        requests, networks = self.requests, max(1, self.requests.networks)
+        """What requests and small downloads may have: half beside large ones, else all."""
+        requests, networks = self.requests, max(1, self.requests.networks, len(self._small))
         # By network: else those of one network, alone on the line, would leave its small ones none.
-        large = max(bool(self._ring or self._behind), self.waiting_networks)
+        running = bool(self._ring or self._behind)
+        large = max(running or bool(self._quick), self.waiting_networks)
         # Where many networks ask, large downloads keep their half.
         sharing = max(networks + large, 2 * networks) if large else networks
-        requests.earn(earned_bytes, rate_bytes_s, sharing)
+        requests.earn(earned_bytes, rate_bytes_s, sharing, self._last_tick_s)
         if large:
             most = min(_BURST_S * rate_bytes_s, self._due + _BURST_S * rate_bytes_s)
-            requests.granted_bytes = min(most, requests.granted_bytes + 0.5 * earned_bytes)
+            # Requests and small bodies have a part each, else many of one would stop the other.
+            part = 0.25 if running and self._quick else 0.5
+            requests.granted_bytes = min(most, requests.granted_bytes + part * earned_bytes)
+            self._quick_due = min(most, self._quick_due + (0.5 - part) * earned_bytes)
         else:
             requests.granted_bytes = self._due
 
@@ -525,7 +542,8 @@ class Pacer:
         """Short turns keep the round short: of a slow link, and of a long ring."""
         most = max(_QUANTUM_BYTES, rate_bytes_s * _QUANTUM_S)
         least = min(_PACKET_BYTES, rate_bytes_s * _BURST_S)
-        return int(max(1.0, least, min(most, rate_bytes_s * _ROUND_S / max(1, len(self._ring)))))
+        front = max(1, len(self._ring) + len(self._quick))
+        return int(max(1.0, least, min(most, rate_bytes_s * _ROUND_S / front)))
 
     def _tick(self) -> None:
         # A tick that failed and made no other would freeze all that stands in the ring.
@@ -535,7 +553,7 @@ class Pacer:
         with _log.failuresHandled("A tick of the pacer failed"):
             self._serve()
         requests, rate = self.requests, self._bandwidth_bytes_s
-        self._short = bool(self._ring or self._behind or self._beyond or requests)
+        self._short = bool(self._ring or self._behind or self._quick or self._beyond or requests)
         requests.busy = rate is not None and (self._short or self._budget < 0.0)
         self._tell()
         if requests.busy:
@@ -548,19 +566,20 @@ class Pacer:
             return
         self._sort_into_rings()
         self._rescue_starved()
-        ring, behind, beyond, requests = self._ring, self._behind, self._beyond, self.requests
+        ring, behind, quick, beyond = self._ring, self._behind, self._quick, self._beyond
+        requests = self.requests
         if requests.busy:
             requests.refuse_oldest(self._last_tick_s)
             requests.serve(
-                within_share=bool(ring or behind),
-                alone=not (ring or behind or self.waiting_networks),
+                within_share=bool(ring or behind or quick),
+                alone=not (ring or behind or quick or self.waiting_networks),
             )
         # No turn is larger than what the budget can hold.
         quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _BURST_S)))
         if self._due < self._budget:
             # However small this process's part is, it must be enough for a turn some day.
             quantum = min(quantum, max(_PACKET_BYTES, int(self._due)))
-        while (ring or behind or beyond) and self._due >= quantum:
+        while (ring or behind or quick or beyond) and self._due >= quantum:
             share = self._next()
             first = share.background and _begins_run(share)
             sent = most = KEEP_ALIVE.burst_bytes if first else quantum
@@ -572,7 +591,11 @@ class Pacer:
             self._due -= sent
             self.sent_bytes_total += sent
             if share.address:
-                requests.charge(share.address, sent)
+                requests.charge_body(share.address, sent)
+                if self._quick_due > 0.0:
+                    self._quick_due -= sent
+                elif (ring or behind) and not requests:
+                    requests.granted_bytes -= sent
             if share.senders:
                 self._enter(share)
             else:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush, heapreplace
 
+from ...policies.crowd_debt import CrowdDebt
 from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
 from ..http.factory import REQUEST_BYTES, Requests
 from ..http.proxies import prefixes_of
@@ -50,6 +51,8 @@ class RequestQueue(Requests):
         #: What requests may still be given before they wait, of all networks together.
         self.granted_bytes = 0.0
         self.shares = NetworkShares(dict.fromkeys(_WIDE_PARTS, 2.0))
+        #: What networks fetched again and again by small downloads.
+        self._crowd = CrowdDebt()
         #: How fast a share grows.
         self.share_bytes_s = math.inf
         self._networks: dict[str, _Network] = {}
@@ -82,8 +85,22 @@ class RequestQueue(Requests):
         """Whether its network was given more than its share and one burst."""
         return self.shares.excess_bytes(levels_of(address)) > BURST_BYTES
 
-    def earn(self, earned_bytes: float, rate_bytes_s: float, shares: int) -> None:
+    def stands_behind(self, address: str) -> bool:
+        """Whether its small downloads wait until nothing else wants a turn."""
+        return self.is_beyond_share(address) or self._crowd.behind_bytes(network_of(address)) > 0.0
+
+    def body_begins(self, address: str) -> None:
+        """A small download begins that needs turns."""
+        self._crowd.note(network_of(address))
+
+    def charge_body(self, address: str, count: int) -> None:
+        """It was sent `count` bytes."""
+        self.charge(address, count)
+        self._crowd.took(network_of(address), count, BURST_BYTES)
+
+    def earn(self, earned_bytes: float, rate_bytes_s: float, shares: int, now_s: float) -> None:
         """The line has earned these bytes at this rate, and its shares have them."""
+        self._crowd.earn(earned_bytes, BURST_BYTES, now_s)
         self.share_bytes_s = rate_bytes_s / shares
         parts = _WIDE_PARTS.items()
         self.shares.wide_shares = {key: max(2.0, part * shares) for key, part in parts}
