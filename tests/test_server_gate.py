@@ -76,6 +76,24 @@ def test_a_busy_server_tells_place_time_and_ticket() -> None:
     assert int(answer.fields["tidegate-wait-expected"]) >= document["expected_wait_s"]
 
 
+def test_one_request_of_a_ticket_is_parked_while_answers_wait_for_the_journal() -> None:
+    house = House(tools=[ToolRule(agent="curl", manner="hold", silent_s=60.0)])
+    house.ask("192.0.2.9")
+    token = house.ask().connection.fields["tidegate-ticket"]
+    house.journal.hold = True
+    house.ask(token=token)
+    house.ask(agent="curl/8", token=token)
+    house.clock.pump([0.25] * 8)
+    assert len(house.gate.parked) == 1
+    # Where none of them keeps its place the first one is parked.
+    alone = House()
+    alone.ask("192.0.2.9")
+    alone.journal.hold = True
+    alone.ask()
+    alone.clock.pump([0.25] * 8)
+    assert len(alone.gate.parked) == 1
+
+
 def test_a_ticket_is_answered_only_once_it_is_safe_in_the_journal() -> None:
     house = House()
     house.ask("192.0.2.1")

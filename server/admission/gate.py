@@ -732,9 +732,14 @@ class Gate:
 
         def hold() -> None:
             nonlocal held
+            ticket = notice.wait.ticket
             over = self.draining or visit.request.finished
-            has_room = self.parked.has_room(visit.job.client, visit.job.network)
-            if notice.wait.ticket is not None and has_room and not over:
+            if ticket is None or over or self.parked.with_ticket(ticket):
+                # Another request of its client keeps its place.
+                return
+            row = self.policy.ticket(ticket)
+            queued = row is not None and row.state in _QUEUED
+            if queued and self.parked.has_room(visit.job.client, visit.job.network):
                 held = self._hold(visit, notice.wait, _TO_ITS_TURN)
 
         self.parts.journal.after_commit(stored)

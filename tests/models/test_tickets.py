@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.models.tickets import Life, Queue, Tickets, canonical, in_order
 from tests.roots import ROOT
 from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.driver import PolicyDriver
+from tidegate.server.admission import gate
 from tidegate.server.admission.leases import LeaseManager
 from tidegate.server.admission.number_allocator import Numbers
 from tidegate.server.app import bootstrap
@@ -134,6 +136,12 @@ def _with_calls(model: Tickets, states: set[Queue]) -> set[Queue]:
 
 def _first_here(state: Queue) -> int:
     return next(at for at in in_order(state) if state.tickets[at].here)
+
+
+@pytest.fixture(autouse=True)
+def _no_answer_waits_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the model no time passes for who waits for the journal, so nobody is parked meanwhile."""
+    monkeypatch.setattr(gate, "BOUNDS", replace(gate.BOUNDS, unstored_s=3_600.0))
 
 
 @pytest.mark.parametrize("policy", ["ticket", "fair"])
