@@ -243,14 +243,15 @@ class _Waiting:
             present=[True] * (len(networks) + 1),
             client=["", *(str(number) for number in range(1, len(networks) + 1))],
         )
+        self.pool = LeasePool()
         admission = SimpleNamespace(
+            pool=self.pool,
             settings=PolicySettings(slots_max=slots_max),
             capacity=SimpleNamespace(rate_bytes_s=rate),
             queue=SimpleNamespace(table=table),
             strangers=SimpleNamespace(network_of=lambda client: networks[int(client) - 1]),
             row=lambda ticket: None if ticket in self.leases else ticket,
         )
-        self.pool = LeasePool()
         self.leases: dict[int, Lease] = {}
         self.first_bytes = FirstBytes(cast(AdmissionView, admission))
         for number in range(1, len(networks) + 1):
