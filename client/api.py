@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .fetch.download import Download
 from .fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
-from .fetch.options import OnEvent, OnProgress, Options, Progress, Result, SourceReport
+from .fetch.options import OnEvent, OnProgress, Options, Progress, Result, SourceReport, is_path
 from .net.errors import (
     AccessRefused,
     Corrupt,
@@ -148,7 +148,7 @@ async def fetch(
     path: Path | int
     if isinstance(output, str | os.PathLike) and isinstance(os.fspath(output), str):
         path = Path(output)
-        if not path.name or "\0" in str(path):
+        if not path.name or not is_path(path):
             raise UsageProblem(f"the output {os.fspath(output)!r} names no file")
     elif isinstance(output, int) and not isinstance(output, bool):
         path = output

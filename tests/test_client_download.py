@@ -23,6 +23,7 @@ from virtual_network import VirtualRun
 
 from tests.multicast_link import make_offer
 from tidegate.client.api import Options, Result, fetch, fetch_blocking, fetch_bytes
+from tidegate.client.cli.show import summary
 from tidegate.client.fetch.download import Download
 from tidegate.client.fetch.metalink import Metalink
 from tidegate.client.net.errors import (
@@ -112,6 +113,23 @@ def test_one_server_however_it_answers(virtual: VirtualRun, behaviour: Behaviour
         result = virtual.get(mirror.url)
     assert virtual.right(DATA)
     assert result.size_bytes == len(DATA)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "verified"),
+    [(Behaviour(DATA, no_length=True), "nothing"), (Behaviour(DATA, chunked=True), "length")],
+    ids=["closed", "chunked"],
+)
+def test_a_length_that_was_never_told_is_not_called_right(
+    virtual: VirtualRun, behaviour: Behaviour, verified: str
+) -> None:
+    """An answer that ends with its connection may have been cut. Its end is no failure either."""
+    with virtual.playing(behaviour) as (mirror,):
+        result = virtual.get(mirror.url, max_failures=1)
+    assert virtual.right(DATA)
+    assert result.verified == verified
+    assert ("it may be cut short" in summary(result)[0]) == (verified == "nothing")
+    assert [one.retries for one in result.sources] == [0]
 
 
 def test_after_an_answer_without_a_size_broke_off_the_other_mirror_is_asked(

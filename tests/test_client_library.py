@@ -80,6 +80,7 @@ def test_progress_tells_the_place_in_a_queue(tmp_path: Path) -> None:
         ("http://a.example/x", "", "the output '' names no file"),
         ("http://a.example/x", Path("/"), "the output '/' names no file"),
         ("http://a.example/x", "a\0b", "the output 'a\\x00b' names no file"),
+        ("http://a.example/x", "a\ud800b", "the output 'a\\ud800b' names no file"),
     ],
 )
 def test_a_wrong_argument_is_named(urls: Any, output: Any, said: str) -> None:
@@ -104,6 +105,7 @@ def test_a_wrong_argument_is_named(urls: Any, output: Any, said: str) -> None:
         ({"headers": {"Accept": "*/*"}}, "headers are pairs of text"),
         ({"headers": (("A", "1\r\nB: 2"),)}, "headers are pairs of text"),
         ({"data_folder": 5}, "data_folder must be a path, not 5"),
+        ({"data_folder": "\ud800"}, "data_folder must be a path, not '\\ud800'"),
         ({"ca_file": b"x"}, "ca_file must be a path, not b'x'"),
     ],
 )

@@ -104,7 +104,8 @@ def _jobs(given: Mapping[str, Any], options: Options) -> list[_Job]:
     metalinks = [word for word in words if word.lower().endswith((".meta4", ".metalink"))]
     if not metalinks:
         # One name or one digest for all URLs says that they are mirrors of one file.
-        is_one_file = options.digest is not None or _names_a_file(output)
+        to_file = output is not None and not output.endswith("/") and not os.path.isdir(output)
+        is_one_file = options.digest is not None or to_file
         groups = {"": words} if is_one_file else _by_file_name(words)
         return [_Job(urls, output) for urls in groups.values()]
     if len(words) > 1:
@@ -116,10 +117,6 @@ def _jobs(given: Mapping[str, Any], options: Options) -> list[_Job]:
         if not one.urls:
             raise UsageProblem(f"the Metalink names no http or https URL for {one.name}")
     return [_Job([url.text for url in one.urls], output, one) for one in documents]
-
-
-def _names_a_file(output: str | None) -> bool:
-    return output is not None and not output.endswith("/") and not os.path.isdir(output)
 
 
 def _by_file_name(words: list[str]) -> dict[str, list[str]]:

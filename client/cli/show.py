@@ -201,13 +201,15 @@ def progress_line(now: Progress) -> str:
 def summary(result: Result) -> list[str]:
     """What happened, in two lines or a few."""
     where = str(result.path) if result.path is not None else "standard output"
-    if result.received_bytes == 0 and result.resumed_bytes == result.size_bytes:
+    fetched = result.received_bytes > 0 or result.verified == "nothing"
+    if not fetched and result.resumed_bytes == result.size_bytes:
         return [f"{where} is complete: {format_size(result.size_bytes)}, {result.verified} right."]
     proof = {
         "checksum": "checksum right",
         "digest": "digest right",
         "pieces": "all pieces right",
         "length": "length right, no digest known",
+        "nothing": "but the server told neither length nor digest: it may be cut short",
     }[result.verified]
     queued = max((source.waited_s for source in result.sources), default=0.0)
     seconds, after = result.seconds, ""

@@ -56,11 +56,6 @@ def whole_answer_began(state: State, lane: int, now: float) -> list[Action]:
     return [do.AssignFrom(lane, 0)] if steering else []
 
 
-def whole_answer_ended(state: State, lane: int) -> None:
-    """What this lane brought is over, or broken off."""
-    state.whole.pop(lane, None)
-
-
 def keep_fastest_whole_answer(state: State, now: float) -> list[Action]:
     """Keep the fastest, once it is known; without any mirror at work, begin another answer."""
     running = list(state.whole.values())

@@ -50,7 +50,9 @@ def _decide(state: State, event: Event, now: float) -> list[Action]:
         case events.SamplePassed():
             return sampling.sample_passed(state, event.lane, event.position, event.data)
         case events.UnsizedAnswerLost():
-            return faults.unsized_answer_lost(state, event.lane)
+            # The next answer may be of another file.
+            text = "its answer ended early and told no size"
+            return faults.start_over(state, state.mirror_of(event.lane), text)
         case events.PiecesWrong():
             return _pieces_wrong(state, event)
         case events.BytesComplete():
@@ -75,7 +77,7 @@ def _note(state: State, event: Event, now: float) -> list[Action]:
         case events.DigestKnown():
             state.vouched = True
         case events.WholeAnswerEnded():
-            acceptance.whole_answer_ended(state, event.lane)
+            state.whole.pop(event.lane, None)
         case events.UnsizedAnswerEnded():
             return _short_end(state, event)
         case events.FileTooLarge():
@@ -114,7 +116,7 @@ def _short_end(state: State, event: events.UnsizedAnswerEnded) -> list[Action]:
             if state.over
             else [*actions, *faults.start_over(state, mirror, faults.DropReason.EMPTY)]
         )
-    state.size_bytes = event.size_bytes
+    state.size_bytes, state.end_marked = event.size_bytes, event.marked
     return [do.SetSize(event.size_bytes), do.Wake()]
 
 
@@ -160,8 +162,9 @@ def _tick(state: State, now: float) -> list[Action]:
     if state.segments is None or state.phase is not DownloadPhase.FETCHING:
         return []
     planning.forecast_rest(state, now)
+    until_s = state.planned_until_s
     return [
-        *planning.call_when_late(state, now),
+        *(planning.call_all(state) if until_s is not None and now > until_s else ()),
         *acceptance.keep_fastest_whole_answer(state, now),
         *sampling.tick(state),
     ]

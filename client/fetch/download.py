@@ -303,7 +303,13 @@ class Download:
             case do.StartOver():
                 self._start_over()
             case do.FetchMetalink(url):
-                self.network.call_later(0.0, lambda: self._fetch_metalink(url))
+                # It names pieces, and perhaps more mirrors.
+                self.network.call_later(
+                    0.0,
+                    lambda: self._fetch_aside(
+                        url, LIMIT_BYTES, lambda data: self._read_metalink(url, data)
+                    ),
+                )
             case do.SetSize(size_bytes) if intake is not None:
                 intake.writer.settle(size_bytes)
                 intake.segments.settle(size_bytes)
@@ -582,10 +588,6 @@ class Download:
                 worker.hold(False)
 
     # -- small files beside the file -----------------------------------------------------------
-
-    def _fetch_metalink(self, url: Url) -> None:
-        """It names pieces, and perhaps more mirrors."""
-        self._fetch_aside(url, LIMIT_BYTES, lambda data: self._read_metalink(url, data))
 
     def _fetch_torrent(self, answered: Callable[[bytes | None], None]) -> None:
         """By it the downloads of one file find each other."""

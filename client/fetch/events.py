@@ -173,10 +173,14 @@ class WholeAnswerEnded(NamedTuple):
 
 
 class UnsizedAnswerEnded(NamedTuple):
-    """An answer of untold length has ended: there ends the file."""
+    """An answer of untold length has ended: there ends the file.
+
+    Not `marked`: the connection ended, which may have been a cut.
+    """
 
     lane: int
     size_bytes: int
+    marked: bool = True
 
 
 class ShortAnswer(NamedTuple):

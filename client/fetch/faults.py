@@ -113,6 +113,9 @@ def fail(state: State, problem: DownloadFailed) -> Actions:
 def connection_lost(state: State, event: ConnectionLost, now: float) -> Actions:
     """The connection ended by itself."""
     mirror, how = state.mirror_of(event.lane), event.how
+    if state.segments is not None and state.segments.done:
+        # It was the last answer, without a length. The bytes may still prove to be wrong.
+        return [do.Connect(event.lane)]
     if how.announced and how.served <= 1:
         mirror.depth = Depth.ONE
     verdict = judge_break(how, single=mirror.depth is Depth.ONE, cut_before=mirror.cut_bytes)
@@ -395,13 +398,11 @@ def file_changed(state: State, mirror: Mirror, text: str) -> Actions:
 def doubts_empty(state: State, mirror: Mirror) -> bool:
     """Whether the word of this mirror that the file has no bytes is not enough: a copy that was
     only begun looks so, and another mirror has bytes, or may have."""
-    if 0 in (state.size_bytes, state.promised_bytes) or _is_of_nothing(state.options.digest):
+    digest = state.options.digest
+    is_told = digest is not None and hashlib.new(digest[0]).digest() == digest[1]
+    if 0 in (state.size_bytes, state.promised_bytes) or is_told:
         return False
     return any(other.size_bytes != 0 for other in state.mirrors if other is not mirror)
-
-
-def _is_of_nothing(digest: tuple[str, bytes] | None) -> bool:
-    return digest is not None and hashlib.new(digest[0]).digest() == digest[1]
 
 
 def drop_empty(state: State, mirror: Mirror) -> Actions:
@@ -489,11 +490,6 @@ def file_too_large(state: State, event: FileTooLarge) -> Actions:
     return [action for mirror in tellers for action in drop(state, mirror, text)]
 
 
-def unsized_answer_lost(state: State, lane: int) -> Actions:
-    """An answer without a length was lost: the next one may be of another file."""
-    return start_over(state, state.mirror_of(lane), "its answer ended early and told no size")
-
-
 def start_over(state: State, mirror: Mirror, text: str) -> Actions:
     """Nothing of what arrived can be trusted."""
     state.restarts += 1
@@ -501,7 +497,7 @@ def start_over(state: State, mirror: Mirror, text: str) -> Actions:
         return fail(state, NetworkProblem(f"{mirror.url.text}: {text}, again and again"))
     state.phase, state.segments, state.size_bytes = DownloadPhase.OPENING, None, UNKNOWN_SIZE
     state.samples, state.digest, state.metalink_asked = Samples(), None, False
-    state.vouched, state.suspect = False, None
+    state.vouched, state.suspect, state.end_marked = False, None, True
     state.whole.clear()
     state.overhead_bytes += state.received_bytes()
     for other in state.mirrors:

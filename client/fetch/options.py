@@ -66,7 +66,7 @@ class Options:
             if not _is_header(header):
                 raise UsageProblem("headers are pairs of text: ((NAME, VALUE), ...)")
         for what, path in {"data_folder": self.data_folder, "ca_file": self.ca_file}.items():
-            if path is not None and not isinstance(path, str | os.PathLike):
+            if path is not None and not is_path(path):
                 raise UsageProblem(f"{what} must be a path, not {path!r}")
 
     def _positive(self) -> dict[str, float | None]:
@@ -103,6 +103,14 @@ def read_checksum(text: str) -> tuple[str, bytes]:
     if _DIGEST_BYTES.get(name) != len(raw):
         raise UsageProblem(f"{text!r} is no digest; write it like sha256:HEX")
     return name, raw
+
+
+def is_path(path: object) -> bool:
+    """Whether a file system can have this path: it has no NUL, and no half of a surrogate pair."""
+    try:
+        return isinstance(path, str | os.PathLike) and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_header(header: object) -> bool:
@@ -175,7 +183,8 @@ class SourceReport:
 class Result:
     """A download that is done and right. `path` is None for in-order output.
 
-    `verified` names what vouches for the bytes: "checksum", "digest", "pieces" or "length".
+    `verified` names what vouches for the bytes: "checksum", "digest", "pieces", "length", or
+    "nothing": the server told no length, and closed the connection after the last byte.
     `received_bytes` counts body bytes that arrived, wasted ones too; `resumed_bytes` were there
     before. `first_byte_s` is when the first byte came, `seconds` when all was done, both from the
     start. `predicted_s` is the model's figure where it could make one, `forecast` what

@@ -73,12 +73,6 @@ def mirror_found(state: State, mirror: Mirror, size_bytes: int, now: float) -> N
         state.forecast.append(text)
 
 
-def call_when_late(state: State, now: float) -> list[Action]:
-    """Call all mirrors when the download takes longer than planned."""
-    until_s = state.planned_until_s
-    return call_all(state) if until_s is not None and now > until_s else []
-
-
 def call_all(state: State) -> list[Action]:
     """The plan has failed: a mirror left or waits, or it takes too long."""
     state.planned_until_s = None

@@ -142,7 +142,7 @@ def make_result(
     """The figures of a download that is right."""
     joined_bytes = joining.received_bytes if joining is not None else 0
     peer_bytes = peering.received_bytes if peering is not None else 0
-    verified = "length"
+    verified = "length" if state.end_marked else "nothing"
     if writer.digest is not None:
         verified = content.digest_from
     elif writer.pieces is not None or (joining is not None and joined_bytes == writer.size_bytes):

@@ -252,6 +252,8 @@ class State:
     lane_mirrors: list[int] = field(default_factory=list)
     segments: SegmentMap | None = None
     size_bytes: int = UNKNOWN_SIZE
+    #: False: the only answer ended with its connection, which may have been cut.
+    end_marked: bool = True
     #: A digest or pieces will tell whether the bytes are right.
     vouched: bool = False
     first_byte_s: float | None = None

@@ -304,7 +304,7 @@ class AnswerTaker:
         worker = self._worker
         driver = worker.driver
         worker.answer_bytes = 0
-        if session.is_error(status) and status != 416:
+        if status >= 400 and status != 416:
             self._problem = (status, fields)
             return
         meaning = session.read(status, fields)
@@ -468,7 +468,8 @@ class FileBytes:
             return
         # The answer ended before its block did.
         if driver.state.size_bytes == UNKNOWN_SIZE:
-            driver.handle(events.UnsizedAnswerEnded(worker.lane, block.position))
+            marked = worker.connection is not None and worker.connection.marks_end
+            driver.handle(events.UnsizedAnswerEnded(worker.lane, block.position, marked))
         else:
             driver.intake.segments.ended(block, driver.network.now())
             if block.position < block.end and worker.answer_bytes < TUNING.short_bytes:

@@ -191,11 +191,6 @@ def is_offer(status: int, fields: Fields) -> bool:
     return status == 200 and (fields.get("content-type") or "").partition(";")[0] == OFFER_TYPE
 
 
-def is_error(status: int) -> bool:
-    """Whether the body explains an error instead of being the file."""
-    return status >= 400
-
-
 def _body(
     fields: Fields, start: int, end: int | None, size: int | None, *, whole: bool
 ) -> Body | Failed:

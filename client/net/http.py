@@ -129,6 +129,11 @@ class Connection:
         """Whether the server has said that it closes the connection after this answer."""
         return self._closing
 
+    @property
+    def marks_end(self) -> bool:
+        """Whether the answer says where it ends: one that was cut off cannot pass for a whole."""
+        return self._left is not None or self._parser is not None
+
     def abort(self) -> None:
         """Close at once, without a callback."""
         self._over = True
@@ -195,8 +200,7 @@ class Connection:
         current, crowded = self._current, self.crowded
         self._current = None
         self._waiting.clear()
-        unsized = self._left is None and self._parser is None
-        if current is not None and unsized and text == "the connection was closed":
+        if current is not None and not self.marks_end and text == "the connection was closed":
             # A body without a length ends with the connection (RFC 9112, 6.3).
             current.end()
         self._owner.closed(text, permanent, crowded)
