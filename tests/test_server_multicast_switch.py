@@ -546,6 +546,8 @@ def test_the_schedule_opens_sessions_at_their_time_and_drops_nonsense(
     offer = decode_offer(house.ask()[1].body)
     assert offer.session == session.id
     assert 590 < offer.start_in_s <= 600
+    ((_, stage, facts),) = house.sessions.lines()
+    assert (stage, facts["sent"]) == ("starts in 10 min", "0 B")
     house.post(offer.report_url, encode_report(ReceiverReport(offer.member, "joined")))
     house.run(1)
     assert FakeSender.sent == []
@@ -554,6 +556,29 @@ def test_the_schedule_opens_sessions_at_their_time_and_drops_nonsense(
     house.run(3)
     assert len(FakeSender.sent) > 200
     assert len(FakeSender.sent[0]) > PAYLOAD_OFFSET
+    watch.stop()
+
+
+def test_an_announced_session_takes_no_rate_before_its_hour(house: House, tmp_path: Path) -> None:
+    """It has fewer bytes left than the one that sends, which got a twentieth for ten minutes."""
+    (house.release / "small.bin").write_bytes(house.body[:50_000])
+    watch = ScheduleWatch(
+        house.clock,
+        tmp_path / "state",
+        house.tree,
+        house.hot,
+        house.hashes,  # type: ignore[arg-type]
+        house.sessions,
+        wall=house.clock.seconds,
+    )
+    write_entry(tmp_path / "state", ScheduledSend("/small.bin", 10.0, listens=False))
+    watch.start()
+    house.three()
+    small, large = house.sessions.running
+    house.run(0.2)
+    assert large.transmitter.rate_bytes_s == house.settings.rate
+    house.run(10)
+    assert small.transmitter.sent_bytes > 50_000
     watch.stop()
 
 

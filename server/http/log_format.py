@@ -45,9 +45,19 @@ Format = Callable[[AccessEntry], str]
 COMBINED = '{client} - - [{time}] "{request}" {status} {bytes} "{referrer}" "{agent}"'
 
 _Field = Callable[[AccessEntry], str | int | float | bool]
+
+
+@lru_cache(maxsize=16)
+def _clf_second(wall_s: int) -> str:
+    """As in `22/Nov/2026:08:36:47 +0000`; months are English whatever the locale."""
+    then = time.gmtime(wall_s)
+    month = "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * then.tm_mon - 3 : 3 * then.tm_mon]
+    return time.strftime(f"%d/{month}/%Y:%H:%M:%S +0000", then)
+
+
 _FIELDS: dict[str, _Field] = {
     "client": lambda one: one.client or "unix:",
-    "time": lambda one: _clf_time(one.ended_s),
+    "time": lambda one: _clf_second(int(one.ended_s)),
     "unix_time": lambda one: round(one.ended_s, 3),
     "request": lambda one: " ".join((_text(one.method), without_tokens(one.target), one.version)),
     "method": lambda one: _text(one.method),
@@ -123,15 +133,3 @@ def _quoted(value: str | int | float | bool) -> str:
 
 def _text(value: bytes) -> str:
     return value.decode("latin-1")
-
-
-def _clf_time(wall_s: float) -> str:
-    return _clf_second(int(wall_s // 1))
-
-
-@lru_cache(maxsize=16)
-def _clf_second(wall_s: int) -> str:
-    """As in `22/Nov/2026:08:36:47 +0000`; months are English whatever the locale."""
-    then = time.gmtime(wall_s)
-    month = "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * then.tm_mon - 3 : 3 * then.tm_mon]
-    return time.strftime(f"%d/{month}/%Y:%H:%M:%S +0000", then)

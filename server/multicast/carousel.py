@@ -308,9 +308,6 @@ class Carousel:
             self._mark_gap_s = self._settings.mark_every_s
         return run
 
-    def _fixed(self) -> bool:
-        return self._settings.fixed_passes > 1
-
     def _next_first(self, limit: int, now: float) -> Run | None:
         if self._pending is None:
             self._pending = next(self._first_pass, None)
@@ -336,10 +333,6 @@ class Carousel:
     def _parity_end(self, k: int) -> int:
         return k + min(self._settings.parity, self._scheme.max_repair(k))
 
-    @property
-    def _predicts(self) -> bool:
-        return self._settings.repair and self._scheme.counts and self.pass_number == 0
-
     def _predict_last(self, now: float) -> bool:
         """Request repair for the last blocks by the losses that receivers reported."""
         self._has_predicted = True
@@ -352,7 +345,8 @@ class Carousel:
 
     def _predict(self, block: int, *, sure: bool) -> None:
         loss = self.receivers.worst_loss()
-        if not self._predicts or loss <= 0:
+        predicts = self._settings.repair and self._scheme.counts and self.pass_number == 0
+        if not predicts or loss <= 0:
             return
         k = self._layout.k(block)
         lacking = surely_enough(k, loss, self.receivers.on_time) if sure else at_least(k, loss)
@@ -367,7 +361,7 @@ class Carousel:
         if self.pass_number == 0 and not self._has_predicted and self._predict_last(now):
             return
         self._fixed_left -= 1
-        if self._fixed() and self._fixed_left > 0:
+        if self._fixed_left > 0:
             self.pass_number += 1
             self._first_pass = self._source_pass()
             return

@@ -245,7 +245,8 @@ class DemandDetector:
                 for _, client in item.held.values():
                     self._hold_budget.session_started(client)
                 item.held.clear()
-            hashing_s = self._hashing_s(item)
+            # Without its block hashes there is no session; they may take longer than the hold.
+            hashing_s = 0.0 if item.prepared or not self.settings.hold_share else 1.0
             late = tuple(name for name, (until, _) in item.held.items() if until + hashing_s <= now)
             if late and item.prepared and self.settings.hold_share:
                 out.append(Gather(key, tuple(item.held), self._threshold(item)))
@@ -275,11 +276,6 @@ class DemandDetector:
 
     def _enough(self, item: _Object) -> bool:
         return item.prepared and len(item.held) + len(item.queued) >= self._threshold(item)
-
-    def _hashing_s(self, item: _Object) -> float:
-        """The extra hold of an object's first requests, while its block hashes are computed."""
-        # Without them there is no session, and they may take longer than the brief hold.
-        return 0.0 if item.prepared or not self.settings.hold_share else 1.0
 
     def _threshold(self, item: _Object) -> int:
         threshold = self.settings.threshold

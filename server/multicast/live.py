@@ -13,6 +13,7 @@ from ...protocol.marks import MarkSigner
 from ...protocol.packet import PAYLOAD_OFFSET
 from ...protocol.session import INLINE_HASHES, Offer
 from ...protocol.session_report import ReceiverReport, ReportAnswer
+from ...protocol.units import format_duration
 from ..files.openfile import OpenFile
 from ..http.clock import Clock
 from ..http.proxies import prefixes_of
@@ -167,6 +168,19 @@ class LiveSession:
         return self.carousel.waiting
 
     @property
+    def stage(self) -> str:
+        """What it does now, for the admin page."""
+        if self.waiting or self.carousel.phase is not Phase.GATHER:
+            return "gathering" if self.waiting else "sending"
+        return f"starts in {format_duration(self.starts_in_s)}"
+
+    @property
+    def starts_in_s(self) -> float:
+        """The time until its first symbol at the latest; 0 once it has started."""
+        gathering = self.carousel.phase is Phase.GATHER
+        return max(0.0, self.carousel.starts_at - self._reactor.seconds()) if gathering else 0.0
+
+    @property
     def saved_bytes(self) -> int:
         """About the bytes that receivers have, less the bytes sent."""
         size, carousel = self.layout.size_bytes, self.carousel
@@ -228,7 +242,7 @@ class LiveSession:
             etag=self._file.rep.etag,
             fec=self.fec,
             rate_bytes_s=self.transmitter.rate_bytes_s,
-            start_in_s=max(0.0, self.carousel.starts_at - now) if gathering else 0.0,
+            start_in_s=self.starts_in_s,
             report_url=f"{prefix}/report",
             ssm=self.place.ssm,
             ttl=self.place.ttl,

@@ -113,13 +113,11 @@ class Sessions:
     def suits(self, capability: Capability) -> bool:
         """Whether a client with this capability can be in a session of this server."""
         family = "6" if self._interface.is_ipv6 else "4"
-        if family not in capability.families or not self._scope_suits(capability.scope):
+        # A client allows groups of its link (TTL 1), its site or its organisation (RFC 2365, 6).
+        in_scope = capability.scope != "link" or self.settings.ttl <= 1
+        if family not in capability.families or not in_scope:
             return False
         return RateControl(self.settings.rate).acceptable(capability.rate_bytes_s)
-
-    def _scope_suits(self, scope: str) -> bool:
-        # A client allows groups of its link (TTL 1), its site or its organisation (RFC 2365, 6).
-        return scope != "link" or self.settings.ttl <= 1
 
     def choose_fec(
         self,
@@ -163,7 +161,7 @@ class Sessions:
         return [
             (
                 session.url_path,
-                "gathering" if session.waiting else "sending",
+                session.stage,
                 {
                     "group": f"{session.place.group} port {session.place.port}",
                     "code": session.fec.scheme,
@@ -270,9 +268,11 @@ class Sessions:
 
     def _share(self) -> None:
         """Share the rate among all sessions, see `rate.shares`."""
-        sending = [session for session in self._running.values() if not session.waiting]
+        begun = [session for session in self._running.values() if not session.waiting]
+        # One that was announced for an hour must not take the rate of those that send before it.
+        sending = [one for one in begun if one.starts_in_s <= TUNING.most_lead_s]
         cancel(self._look)
-        if len(sending) > 1:
+        if len(begun) > 1:
             self._look = self._reactor.callLater(TUNING.look_s, self._share)
         parts = shares([session.carousel.first_pass_left_bytes for session in sending])
         for session, part in zip(sending, parts, strict=True):
