@@ -859,10 +859,10 @@ def test_a_rate_counts_the_same_in_a_report_of_any_span(database: Database) -> N
     with database.engine.begin() as connection:
         for step in range(0, 180, 5):
             history.write_samples(connection, [SampleRecord(start + step, "refused", 0.2, 0.2)])
-        for later_s in (180.0, 7200.0):
+        for later_s in (180.0, 7200.0, 8 * 86_400.0):
             now = start + later_s
-            history.thin(connection, now)
-            for span_s in (7200.0, 86_400.0, 7 * 86_400.0):
+            history.thin(connection, now, ("refused",))
+            for span_s in (max(7200.0, later_s), later_s + 86_400.0, later_s + 7 * 86_400.0):
                 sought = Sought(now - span_s, now, None)
                 *_, sums = read_period(connection, sought, str, (), ("refused", "errors"), now)
                 assert sums == {"refused": 36, "errors": 0}, (later_s, span_s)

@@ -261,7 +261,7 @@ class History:
         self._taken += 1
         if self._taken % _TUNING.thin_every == 0:
             self._write_usage(now)
-            self._store.note(lambda connection: thin(connection, now))
+            self._store.note(lambda connection: thin(connection, now, _RATES))
         if self._taken % (_TUNING.thin_every * 60) == 1:
             kept_s = self._kept_s
             self._store.note(lambda connection: forget_tickets(connection, now - 2 * kept_s))

@@ -6,10 +6,10 @@ thinning costs the same however long the server runs. All functions block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 
-from sqlalchemy import Connection, Integer, cast, delete, func, insert, literal, select
+from sqlalchemy import Connection, Integer, case, cast, delete, func, insert, literal, select
 
 from .models import HISTORY
 from .records import SampleRecord
@@ -31,10 +31,14 @@ def write_samples(connection: Connection, samples: Iterable[SampleRecord]) -> No
         connection.execute(insert(HISTORY), rows)
 
 
-def thin(connection: Connection, now: float) -> None:
-    """Condense complete minutes and hours, and delete rows that are too old."""
-    _condense(connection, RAW, MINUTE, now)
-    _condense(connection, MINUTE, HOUR, now)
+def thin(connection: Connection, now: float, rates: Collection[str] = ()) -> None:
+    """Condense complete minutes and hours, and delete rows that are too old.
+
+    The hour of one of these `rates` times its length is what happened in it, however short the
+    server ran: unrecorded minutes count as none.
+    """
+    _condense(connection, RAW, MINUTE, now, ())
+    _condense(connection, MINUTE, HOUR, now, rates)
     for resolution_s, kept_s in KEPT_S.items():
         connection.execute(
             delete(HISTORY).where(
@@ -43,7 +47,9 @@ def thin(connection: Connection, now: float) -> None:
         )
 
 
-def _condense(connection: Connection, fine: int, coarse: int, now: float) -> None:
+def _condense(
+    connection: Connection, fine: int, coarse: int, now: float, rates: Collection[str]
+) -> None:
     done = connection.scalar(
         select(func.max(HISTORY.c.at_s)).where(HISTORY.c.resolution_s == coarse)
     )
@@ -59,7 +65,10 @@ def _condense(connection: Connection, fine: int, coarse: int, now: float) -> Non
             literal(coarse).label("resolution_s"),
             HISTORY.c.series,
             bucket.label("at_s"),
-            func.avg(HISTORY.c.mean).label("mean"),
+            case(
+                (HISTORY.c.series.in_(rates), func.sum(HISTORY.c.mean) * fine / coarse),
+                else_=func.avg(HISTORY.c.mean),
+            ).label("mean"),
             func.max(HISTORY.c.peak).label("peak"),
         )
         .where(HISTORY.c.resolution_s == fine, HISTORY.c.at_s >= start, HISTORY.c.at_s < end)
