@@ -211,11 +211,10 @@ class Carousel:
                 # All receivers are done or gone.
                 self.close(now)
                 break
-            run = (
-                self._next_repair(self._wants, limit)
-                or self._next_first(limit, now)
-                or self._next_later(limit)
-            )
+            run = self._next_repair(self._wants, limit) or self._next_first(limit, now)
+            if run is None:
+                self._wants.recall()
+                run = self._next_repair(self._wants, limit)
             if run is not None:
                 self._sent_symbols += len(run.symbols)
                 return run
@@ -290,10 +289,6 @@ class Carousel:
             # There are none, or it has had enough.
             wants.drop_first(again=repair.goal > repair.sent and self._may_go_on(wants))
         return None
-
-    def _next_later(self, limit: int) -> Run | None:
-        self._wants.recall()
-        return self._next_repair(self._wants, limit)
 
     def _next_late(self, limit: int) -> Run | None:
         """The next symbols for late receivers. After the last of them a new pass number follows."""

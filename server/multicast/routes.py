@@ -81,21 +81,14 @@ class MulticastRoutes:
             request.respond(200, [_BINARY, NO_STORE], data)
 
     def _status(self, request: Request) -> None:
+        """What is sent, without names: a file may be hidden until its hour."""
         rows = [
             {
                 "session": f"{session.id:016x}",
-                "object": session.url_path,
-                "group": session.place.group,
-                "port": session.place.port,
-                "code": session.fec.scheme,
                 "phase": session.carousel.phase.value,
-                "pass": session.carousel.pass_number,
                 "members": len(session.carousel.receivers),
-                "joined": session.counters.members,
-                "done": session.carousel.receivers.done,
                 "rate_bytes_s": int(session.transmitter.rate_bytes_s),
                 "sent_bytes": session.transmitter.sent_bytes,
-                "reports": session.counters.reports,
             }
             for session in self._sessions.running
         ]
