@@ -138,6 +138,12 @@ class Site:
             self.run(_nothing())
             time.sleep(0.001)  # the database's thread is at work
 
+    def land(self) -> None:
+        """Let the write that is under way end, well or not."""
+        while self.service.store._flying is not None:
+            self.run(_nothing())
+            time.sleep(0.001)
+
     def kinds(self) -> list[str]:
         """The log's lines, newest first."""
         self.settle()
