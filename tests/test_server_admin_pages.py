@@ -191,8 +191,7 @@ HEALTH = Health("1", NOW)
             {"waiting": 0, "ready": 27, "link_bound": True, "paused": 31, "slots": 4096},
             "queueing",
             "58 people are waiting. The last starts in about 14 min.",
-            "31 of them are paused after the start. 27 of them are ready to start. "
-            "1 download is running.",
+            "31 of them are paused after the start. 1 download is running.",
         ),
         (
             {"waiting": 0, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
@@ -344,6 +343,14 @@ def test_the_queue_is_grouped_by_file_and_program_and_opens_to_rows(
     assert (zeros, page.count('class="n">0<')) == (3, 0), "a phone shows no zeros"
     rows = browser.text("/queue?tab=tickets&q=/a%2520b.iso")
     assert "1–6 of 6" in rows
+    assert ">Ready<" in page
+    gate = site.service.gate
+    gate.apply("fair", gate.settings)
+    site.wait(2.0)
+    # Without slots all who wait are ready, and start when the line has use for them.
+    assert not re.search(r"\d ready|ready to start", browser.text("/"))
+    for address in ("/queue", "/queue?tab=tickets"):
+        assert ">ready<" not in browser.text(address).lower()
     assert [one["file"] for one in api(browser, "GET", "/queue/groups?q=curl")["groups"]] == [
         "/a%20b.iso"
     ]
