@@ -648,7 +648,12 @@ def test_applying_a_change_makes_a_revision_and_one_line_in_the_log(
 
 def test_where_the_file_is_overridden_every_place_says_so(site: Site, browser: Browser) -> None:
     assert api(browser, "GET", "/settings/overrides")["overrides"] == []
-    assert "2 slots" in "\n".join(introduction(site.service, ["http://host:80"]))
+    told = introduction(site.service, ["http://host:80"])
+    assert "2 slots" in "\n".join(told)
+    assert told[-1].endswith("get http://host:80/big.iso")
+    api(browser, "PUT", "/rules", path="/big.iso", require_class="gold")
+    told = introduction(site.service, ["http://host:80"])
+    assert "big.iso" not in told[-1], "an example that a visitor may not have is none"
     assert "differ from the configuration" not in browser.text("/policy")
     browser.post("/policy", {**filled(slots="50"), "policy": "fair"})
     found = api(browser, "GET", "/settings/overrides")["overrides"]

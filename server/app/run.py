@@ -506,7 +506,7 @@ def _program() -> str:
 
 
 def _example(service: Any) -> str | None:
-    """The URL path of the largest file at the top of the tree."""
+    """The URL path of the largest file at the top of the tree that a visitor may have."""
     from ..files.paths import url_of
     from ..files.tree import NotHere
 
@@ -514,7 +514,6 @@ def _example(service: Any) -> str | None:
         entries = [entry for entry in service.tree.entries([]) if not entry.is_directory]
     except NotHere:
         return None
-    if not entries:
-        return None
-    largest = max(entries, key=lambda entry: entry.size_bytes)
-    return url_of(largest.name)
+    seen = service.gate.reception
+    urls = [url_of(entry.name) for entry in sorted(entries, key=lambda one: -one.size_bytes)]
+    return next((url for url in urls if not (seen.hidden(url) or seen.secret(url))), None)
