@@ -35,22 +35,22 @@ class _Diag:
 
 
 class _Place:
-    """Places in `struct inet_diag_msg`, whose bytes are `END`, and in `struct tcp_info`."""
+    """Places in `struct inet_diag_msg` and `struct tcp_info`."""
 
-    STATE = 1
     ENDS = 4
-    #: The bytes that the peer has not acknowledged.
-    UNACKNOWLEDGED = 60
-    END = 72
     #: `tcpi_bytes_acked`.
     BYTES_ACKED = 120
 
 
-#: `struct nlmsghdr`, an attribute, and of `struct inet_diag_msg` ports and addresses.
+#: `struct nlmsghdr`, an attribute, the beginning of `struct inet_diag_req_v2`, and of
+#: `struct inet_diag_msg` ports and addresses.
 _MESSAGE = struct.Struct("=IHHII")
+_ASKED = struct.Struct("=BBBBI")
 _ATTRIBUTE = struct.Struct("=HH")
 _ENDS = struct.Struct("!HH16s16s")
-_COUNT = struct.Struct("=I")
+#: Length and kind of a message, and of its `struct inet_diag_msg` the state and the bytes that the
+#: peer has not acknowledged. The attributes come next.
+_ANSWER = struct.Struct("=IH10xxB58xI8x")
 _BYTES = struct.Struct("=Q")
 #: The mover has the socket open in these: TCP_ESTABLISHED, TCP_CLOSE_WAIT (net/tcp_states.h).
 _OPEN = frozenset({1, 8})
@@ -100,19 +100,19 @@ def question(name: SocketName, dump: int | None = None) -> bytes:
     `dump` is the family of those.
     """
     family: int = socket.AF_INET6 if ":" in name.client else socket.AF_INET
-    ends = b"".join(
-        socket.inet_pton(family, address).ljust(16, b"\0") for address in (name.mover, name.client)
-    )
-    states = _Diag.ANY_STATE
+    # Padded with zeros by their formats.
+    mover, client = socket.inet_pton(family, name.mover), socket.inet_pton(family, name.client)
+    states, flags = _Diag.ANY_STATE, _Diag.REQUEST
     if dump is not None:
-        family, states = dump, sum(1 << state for state in _OPEN)
-    # `struct inet_diag_req_v2`; no cookie is known.
-    body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 1 << _Diag.INFO - 1, 0, states)
-    body += struct.pack("!HH", name.mover_port, name.client_port) + ends
-    body += struct.pack("=I", 0) + b"\xff" * 8
-    length = _MESSAGE.size + len(body)
-    flags = _Diag.REQUEST | (0 if dump is None else _Diag.DUMP)
-    return _MESSAGE.pack(length, _Diag.BY_FAMILY, flags, 0, 0) + body
+        family, flags = dump, _Diag.REQUEST | _Diag.DUMP
+        states = sum(1 << state for state in _OPEN)
+    return (
+        _MESSAGE.pack(_MESSAGE.size + _ASKED.size + _ENDS.size + 12, _Diag.BY_FAMILY, flags, 0, 0)
+        + _ASKED.pack(family, socket.IPPROTO_TCP, 1 << _Diag.INFO - 1, 0, states)
+        + _ENDS.pack(name.mover_port, name.client_port, mover, client)
+        # No interface, and no cookie is known.
+        + b"\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff"
+    )
 
 
 def read_named(data: bytes) -> tuple[SocketName, SocketState] | None:
@@ -134,21 +134,18 @@ def read_named(data: bytes) -> tuple[SocketName, SocketState] | None:
 
 def read_state(data: bytes) -> SocketState | None:
     """The state in an answer of the kernel; None where it has the socket no longer."""
-    if len(data) < _MESSAGE.size + _Place.END:
+    if len(data) < _ANSWER.size:
         return None
-    length, kind, *_ = _MESSAGE.unpack_from(data)
-    at = _MESSAGE.size
+    length, kind, state, queued = _ANSWER.unpack_from(data)
     if kind == _Diag.ERROR:
         return None
-    (queued,) = _COUNT.unpack_from(data, at + _Place.UNACKNOWLEDGED)
-    at += _Place.END
+    at = _ANSWER.size
     end = min(length, len(data)) - _ATTRIBUTE.size
     while at <= end:
         size, name = _ATTRIBUTE.unpack_from(data, at)
         if name == _Diag.INFO and size >= _ATTRIBUTE.size + _Place.BYTES_ACKED + 8:
             (acked,) = _BYTES.unpack_from(data, at + _ATTRIBUTE.size + _Place.BYTES_ACKED)
-            closing = data[_MESSAGE.size + _Place.STATE] not in _OPEN
-            return SocketState(acked, queued, closing)
+            return SocketState(acked, queued, state not in _OPEN)
         if size < _ATTRIBUTE.size:
             break
         at += size + 3 & ~3

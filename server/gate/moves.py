@@ -271,11 +271,16 @@ class Moves:
     def next_asked(self, where: MovedOn) -> None:
         """A client asks for another file: on this connection it has all that it asked for."""
         name = where.socket
-        if name is not None and not where.multiplexed:
-            for body in tuple(self._held):
-                one = body.connection and body.connection.where.socket
-                if one and (one.client_port, one.client) == (name.client_port, name.client):
-                    self._whole(body)
+        if name is None or where.multiplexed:
+            return
+        if name.mover_port:
+            connection = self._by_name.get(name)
+            bodies = tuple(connection.bodies) if connection is not None else ()
+        else:
+            bodies = tuple(one for one in self._held if _is_client_of(one, name))
+        for body in bodies:
+            if body in self._held:
+                self._whole(body)
 
     def _whole(self, body: MovedBody) -> None:
         self.end(body, body.total_bytes, complete=True)
@@ -396,6 +401,12 @@ class Moves:
     def _unreported(self, body: MovedBody, *, complete: bool) -> None:
         self.counts.unreported += 1
         self.end(body, body.total_bytes if complete else body.sent_bytes, complete=complete)
+
+
+def _is_client_of(body: MovedBody, name: SocketName) -> bool:
+    """Whether a body goes to the client's end of this name."""
+    one = body.connection and body.connection.where.socket
+    return bool(one and (one.client_port, one.client) == (name.client_port, name.client))
 
 
 def _has_arrived(body: MovedBody, connection: MoverConnection) -> bool:
