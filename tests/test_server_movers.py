@@ -27,8 +27,16 @@ from tidegate.protocol.errors import ProtocolError
 from tidegate.server.admission.downloads import LeasedDownload
 from tidegate.server.control.problems import Problem
 from tidegate.server.control.revisions import Revisions
+from tidegate.server.files.body_start import FileStart
 from tidegate.server.files.pacer import Pacer
-from tidegate.server.files.transfer import BodyPlan, FileKey, Transfer, TransferListener
+from tidegate.server.files.transfer import (
+    BodyPlan,
+    FileKey,
+    Representation,
+    StartBody,
+    Transfer,
+    TransferListener,
+)
 from tidegate.server.gate.check import check
 from tidegate.server.gate.found_again import KeptBody, MovesJournal, request_of
 from tidegate.server.gate.handover import MoverAdmission
@@ -48,6 +56,7 @@ from tidegate.server.gate.reports import EndReport, ReportSocket, read_posted, r
 from tidegate.server.gate.snippets import CONFIGURED, SnippetTerms, snippet
 from tidegate.server.http.answers import Header
 from tidegate.server.http.proxies import TrustedProxies
+from tidegate.server.http.request import Request
 from tidegate.server.store.records import RevisionRecord
 
 CLAIM_S = 15.0
@@ -187,14 +196,17 @@ def test_a_mover_that_has_closed_its_socket_is_looked_at_until_it_is_empty() -> 
 
 
 def test_a_client_that_asks_for_another_file_has_the_one_before() -> None:
-    scene = Scene()
-    _, listener = reported(scene)
-    scene.moves.next_asked(MovedOn("nginx", SocketName("192.0.2.1", 5001, "::", 0), False))
-    scene.moves.next_asked(MovedOn("nginx", ONE, True))
-    scene.moves.next_asked(MovedOn("nginx", None, False))
-    assert not listener.ends
-    scene.moves.next_asked(MovedOn("caddy", SocketName("192.0.2.1", 5000, "::", 0), False))
-    assert listener.ends == [(1000, True)]
+    for name in (ONE, SocketName("192.0.2.1", 5000, "::", 0)):
+        scene = Scene()
+        _, listener = reported(scene)
+        for port in (0, ONE.mover_port):
+            other = SocketName("192.0.2.1", 5001, "::", port)
+            scene.moves.next_asked(MovedOn("nginx", other, False))
+        scene.moves.next_asked(MovedOn("nginx", ONE, True))
+        scene.moves.next_asked(MovedOn("nginx", None, False))
+        assert not listener.ends
+        scene.moves.next_asked(MovedOn("nginx", name, False))
+        assert listener.ends == [(1000, True)]
 
 
 def test_a_flood_of_ends_is_believed_beyond_a_bound() -> None:
@@ -614,6 +626,29 @@ def test_a_file_that_was_replaced_meanwhile_is_planned_anew(
     assert behind.again == [asked.request]
     assert asked.connection.status == 0
     assert len(behind.moves) == 0
+
+
+def test_a_file_that_was_just_compared_is_not_compared_again_unless_it_had_to_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behind = Behind(monkeypatch)
+    enter = behind.house.entrance.enter
+    unused = cast(Any, None)
+
+    def compared(request: Request, rep: Representation, plan: BodyPlan, start: StartBody) -> None:
+        parts = unused, request, unused, plan, unused, unused, unused, unused
+        enter(request, rep, plan, FileStart(*parts, just_compared=True))
+
+    monkeypatch.setattr(behind.house.entrance, "enter", compared)
+    behind.current = False
+    first = behind.ask(tidegate_client="one")
+    assert "x-accel-redirect" in first.connection.fields
+    waits = behind.ask(agent="axel/2.17")
+    assert not waits.connection.status
+    lease = first.connection.fields["tidegate-lease"]
+    behind.moves.receive(EndReport(lease, 200, 10_000_000, True))
+    behind.house.clock.pump([1.0] * 2)
+    assert behind.again == [waits.request]
 
 
 def test_an_operator_fills_a_line_that_is_told_alone() -> None:

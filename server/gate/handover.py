@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ..files.body_start import FileStart
 from ..files.transfer import (
     Admission,
     BodyPlan,
@@ -23,7 +24,7 @@ from ..http.answers import Header
 from ..http.clock import Clock
 from ..http.request import Request
 from .found_again import FoundConnection, KeptBody, kept_body
-from .movers import FIELDS, MOVERS, range_of, read_mover
+from .movers import FIELDS, orders, range_of, read_mover
 from .moves import MovedOn, Moves
 
 #: The mover makes these itself, of the file that it sends.
@@ -64,11 +65,16 @@ class MoverAdmission:
         where = self.mover_of(request, rep)
         if where is not None:
             self.moves.next_asked(where)
-        if where is not None and len(plan.ranges) == 1:
-            start = MoverStart(self, request, rep, plan, where)
+        if where is None or len(plan.ranges) != 1:
+            self.inner.enter(request, rep, plan, start)
+            return
+        just_compared = isinstance(start, FileStart) and start.just_compared
+        moved = MoverStart(self, request, rep, plan, where, just_compared)
+        if plan.status == 206:
             # The mover makes 206 of it.
             plan = replace(plan, held_status=200)
-        self.inner.enter(request, rep, plan, start)
+        self.inner.enter(request, rep, plan, moved)
+        moved.just_compared = False
 
     def mover_of(self, request: Request, rep: Representation) -> MovedOn | None:
         """The mover that passed this request on, if it can send what is asked for."""
@@ -79,9 +85,9 @@ class MoverAdmission:
         return read_mover(request.header(FIELDS.mover))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MoverStart:
-    """Starts a body at the mover; a `transfer.StartBody`.
+    """Starts a body at the mover; a `transfer.StartBody`. `just_compared`: see `FileStart`.
 
     The ticket of the download counts as used when the body has ended, not before: a body takes as
     long as its client, and a gate that is restarted meanwhile must not cost a client its place.
@@ -92,6 +98,7 @@ class MoverStart:
     rep: Representation
     plan: BodyPlan
     where: MovedOn
+    just_compared: bool
 
     def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
         """See `StartBody`: tell the mover to send the body."""
@@ -102,7 +109,7 @@ class MoverStart:
         found = connection.body if isinstance(connection, FoundConnection) else None
         lease = found.lease if found is not None else ""
         body = moves.prepare(listener, plan.body_bytes, target, lease)
-        if found is None and not admission.is_current(self.rep):
+        if not (found or self.just_compared or admission.is_current(self.rep)):
             # The mover sends what is there now: the request is planned anew, under its lease.
             moves.end(body, 0, complete=False)
             admission.clock.callLater(0, admission.again, request)
@@ -113,11 +120,11 @@ class MoverStart:
         if acked_bytes is not None and name is not None:
             admission.write_down(kept_body(request, body.lease, name, acked_bytes))
         place = admission.place_of(self.rep)
-        orders = MOVERS[self.where.mover](self.rep, self.where, admission.rate_bytes_s(), place)
         fields = [field for field in plan.headers if field[0].lower() not in _OF_THE_MOVER]
-        orders += [(FIELDS.range, range_of(plan)), (FIELDS.lease, body.lease.encode("ascii"))]
+        fields += [*headers, *orders(self.rep, self.where, admission.rate_bytes_s(), place)]
+        fields += [(FIELDS.range, range_of(plan)), (FIELDS.lease, body.lease.encode("ascii"))]
         tag = admission.tag_of(self.rep)
         if tag:
-            orders.append((FIELDS.range_tag, tag.encode("latin-1")))
-        request.respond(200, (*fields, *headers, *orders), b"")
+            fields.append((FIELDS.range_tag, tag.encode("latin-1")))
+        request.respond(200, fields, b"")
         return body

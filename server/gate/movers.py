@@ -7,7 +7,6 @@ A socket without its own end is found by its client's end. ROOT is needed by X-S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -37,46 +36,29 @@ INTERNAL_PATH = "/-/moved"
 _SEQUENTIAL = frozenset({"HTTP/1.0", "HTTP/1.1"})
 _MOST_BYTES = 1000
 
-#: The fields that tell a mover to send this file, at no more than this many bytes/s (None: no
-#: limit). The text is the encoded path of the file, with the query with which an origin is asked.
-Orders = Callable[[Representation, MovedOn, float | None, str], list[Header]]
+MOVERS = frozenset({"apache", "caddy", "envoy", "haproxy", "lighttpd", "nginx"})
+#: These fetch files of an origin; the others send files that they have.
+FETCHING = frozenset({"nginx"})
 
 
-def _accel(
+def orders(
     rep: Representation, where: MovedOn, rate_bytes_s: float | None, place: str
 ) -> list[Header]:
-    """X-Accel-Redirect takes a percent-encoded path. Only nginx knows the rate."""
-    target = f"{INTERNAL_PATH}{place}".encode("ascii")
-    fields: list[Header] = [(b"X-Accel-Redirect", target)]
+    """The fields that tell a mover to send this file, at no more than this rate (None: no limit).
+
+    `place` is the encoded path of the file, with the query with which an origin is asked.
+    """
+    if where.mover == "apache":
+        # X-Sendfile takes the path as it is, from the root of the file system on.
+        return [(b"X-Sendfile", unquote_to_bytes(where.root) + b"/" + rep.path)]
+    if where.mover == "lighttpd":
+        # It decodes that path.
+        return [(b"X-Sendfile", f"{where.root}{rep.url_path}".encode("ascii"))]
+    # X-Accel-Redirect takes a percent-encoded path. Only nginx knows the rate.
+    fields: list[Header] = [(b"X-Accel-Redirect", f"{INTERNAL_PATH}{place}".encode("ascii"))]
     if rate_bytes_s is not None:
         fields.append((b"X-Accel-Limit-Rate", b"%d" % max(1, int(rate_bytes_s))))
     return fields
-
-
-def _sendfile(
-    rep: Representation, where: MovedOn, rate_bytes_s: float | None, place: str
-) -> list[Header]:
-    """X-Sendfile takes the path as it is, from the root of the file system on."""
-    return [(b"X-Sendfile", unquote_to_bytes(where.root) + b"/" + rep.path)]
-
-
-def _sendfile_encoded(
-    rep: Representation, where: MovedOn, rate_bytes_s: float | None, place: str
-) -> list[Header]:
-    """lighttpd decodes the path of X-Sendfile."""
-    return [(b"X-Sendfile", f"{where.root}{rep.url_path}".encode("ascii"))]
-
-
-MOVERS: Mapping[str, Orders] = {
-    "apache": _sendfile,
-    "caddy": _accel,
-    "envoy": _accel,
-    "haproxy": _accel,
-    "lighttpd": _sendfile_encoded,
-    "nginx": _accel,
-}
-#: These fetch files of an origin; the others send files that they have.
-FETCHING = frozenset({"nginx"})
 
 
 def range_of(plan: BodyPlan) -> bytes:

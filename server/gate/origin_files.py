@@ -50,9 +50,9 @@ class OriginFiles:
         self, origin: OriginStore, movers: MoverAdmission, inner: Admission, terms: OriginTerms
     ) -> None:
         self.origin = origin
-        self._movers = movers
+        self.movers = movers
         self._inner = inner
-        self._terms = terms
+        self.terms = terms
 
     def __call__(self, request: Request, parts: list[bytes]) -> bool:
         """Answer, now or when the origin has been asked."""
@@ -67,7 +67,7 @@ class OriginFiles:
     def _found(self, request: Request, rep: Representation | None) -> None:
         if request.finished:
             return
-        look = self._terms.visibility
+        look = self.terms.visibility
         if rep is None:
             request.not_found()
         elif look.hidden(rep.url_path):
@@ -81,17 +81,17 @@ class OriginFiles:
             # No mover sends several ranges: the whole file is an answer, too (RFC 9110, 14.2).
             without = {name: value for name, value in request.headers.items() if name != b"range"}
             request.headers = without
-        now = self._terms.wall()
+        now = self.terms.wall()
         mtime_s = min(int(rep.mtime_s), int(now))
-        planned = answer_or_plan(request, rep, self._terms.fields(rep, mtime_s), mtime_s, now)
+        planned = answer_or_plan(request, rep, self.terms.fields(rep, mtime_s), mtime_s, now)
         if planned is None:
             return
         start = RedirectStart(self, request, rep, planned[0])
-        where = self._movers.mover_of(request, rep)
-        if self._terms.redirects and self._terms.follows(request):
+        where = self.movers.mover_of(request, rep)
+        if self.terms.redirects and self.terms.follows(request):
             self._inner.enter(request, rep, replace(planned[0], held_status=302), start)
         elif where is not None and where.mover in FETCHING:
-            self._movers.enter(request, rep, planned[0], start)
+            self.movers.enter(request, rep, planned[0], start)
         else:
             request.refuse(
                 403,
@@ -99,26 +99,6 @@ class OriginFiles:
                 "This file lies at another place, to which only programs are sent that are known "
                 "to follow: ask with a browser, wget2, aria2 or `tidegate get`.",
             )
-
-    def send_on(
-        self,
-        request: Request,
-        rep: Representation,
-        plan: BodyPlan,
-        listener: TransferListener,
-        headers: Sequence[Header],
-    ) -> Transfer:
-        """Redirect an admitted client to the origin."""
-        moves = self._movers.moves
-        body = moves.prepare(listener, plan.body_bytes, request.path.decode("latin-1"))
-        if not self.origin.is_current(rep):
-            moves.end(body, 0, complete=False)
-            self._movers.clock.callLater(0, self._movers.again, request)
-            return body
-        moves.hand_over(body, MovedOn("", None, False, assumed_bytes_s=self._terms.assumed_bytes_s))
-        place = (b"Location", self.origin.url_of(rep).encode("ascii"))
-        request.respond(302, (*headers, place, (b"Cache-Control", b"no-store")))
-        return body
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,4 +112,15 @@ class RedirectStart:
 
     def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
         """See `StartBody`."""
-        return self.files.send_on(self.request, self.rep, self.plan, listener, headers)
+        files, request = self.files, self.request
+        moves = files.movers.moves
+        body = moves.prepare(listener, self.plan.body_bytes, request.path.decode("latin-1"))
+        if not files.origin.is_current(self.rep):
+            moves.end(body, 0, complete=False)
+            files.movers.clock.callLater(0, files.movers.again, request)
+            return body
+        assumed_bytes_s = files.terms.assumed_bytes_s
+        moves.hand_over(body, MovedOn("", None, False, assumed_bytes_s=assumed_bytes_s))
+        place = (b"Location", files.origin.url_of(self.rep).encode("ascii"))
+        request.respond(302, (*headers, place, (b"Cache-Control", b"no-store")))
+        return body
