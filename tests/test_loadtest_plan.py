@@ -14,6 +14,7 @@ from tidegate.loadtest.sim.bounds import alone_s
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.outcome import RunRecord
 from tidegate.loadtest.sim.plan import (
+    BEHIND_GATE,
     TUNING,
     Crowd,
     feel,
@@ -158,6 +159,24 @@ def test_a_plan_with_a_gate_is_of_a_policy_that_a_gate_can_have(tmp_path: Path) 
         assert "A gate for this crowd" in text
         assert "worker_connections" in text
     assert "A gate for" not in CliRunner().invoke(plan_command, words).output
-    refused = CliRunner().invoke(plan_command, [*words, "--gate", "--policy", "fair"])
-    assert refused.exit_code == 2
-    assert "a gate cannot pause downloads" in refused.output
+    short_first = CliRunner().invoke(plan_command, [*words, "--gate", "--policy", "fair"])
+    assert short_first.exit_code == 0, short_first.output
+    assert "under fair behind a gate" in short_first.output
+
+
+def test_fair_behind_a_gate_is_played_without_pauses_and_fewer_wait_than_under_ticket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paused: list[bool] = []
+
+    class Watched(Engine):
+        def run(self) -> RunRecord:
+            paused.append(self.conditions.can_pause)
+            return super().run()
+
+    monkeypatch.setattr(plan_module, "Engine", Watched)
+    files = [File("big.iso", 10_000_000), File("small.deb", 1_500_000)]
+    sample = sample_crowd(make_crowd(files, 100, 33.0))
+    by_size = plan_gate(sample, 5e6, "fair" + BEHIND_GATE)
+    assert by_size.waiting < 0.8 * plan_gate(sample, 5e6).waiting
+    assert paused == [False, True]

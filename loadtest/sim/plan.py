@@ -42,6 +42,7 @@ class PlayTuning(NamedTuple):
 TUNING = PlayTuning()
 #: A plain server: all clients at once, each an equal share.
 PLAIN = "ps"
+BEHIND_GATE = " behind a gate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,8 @@ class PlayedCrowd:
 def play(
     workload: Workload, each: float, policy: str, bandwidth_bytes_s: float, slots: int = 30
 ) -> PlayedCrowd:
-    """Play the crowd on a line."""
+    """Play the crowd on a line. A policy may end in `BEHIND_GATE`: then it pauses nothing."""
+    name = policy.removesuffix(BEHIND_GATE)
     line = bandwidth_bytes_s / each
     # A crowd for days is played faster: everything but the policy's own patience shrinks alike.
     wanted = sum(visitor.total_bytes for visitor in workload.visitors)
@@ -233,10 +235,11 @@ def play(
     fast = max(1.0, lasts_s / TUNING.played_s)
     played = scaled(workload, time_scale=fast)
     scenario = Scenario(
-        policy,
+        name,
         slots=slots,
         reserve_small=0 if policy == PLAIN else min(6, slots - 1),
         bandwidth_bytes_s=line * fast,
+        can_pause=name == policy,
     )
     usual = scenario.conditions(played)
     # How often the policy looks.

@@ -16,6 +16,7 @@ from ..report import page, table
 from .arguments import DURATION, RATE, read_weights
 from .conditions import Starved
 from .plan import (
+    BEHIND_GATE,
     MEANINGS,
     Plan,
     files_below,
@@ -26,7 +27,7 @@ from .plan import (
     sample_trace,
     verdict,
 )
-from .plan_gate import GATE_POLICY, GatePlan, gate_rows, plan_gate
+from .plan_gate import GatePlan, gate_rows, plan_gate
 
 
 @click.command()
@@ -60,7 +61,7 @@ from .plan_gate import GATE_POLICY, GatePlan, gate_rows, plan_gate
 @click.option(
     "--policy",
     type=click.Choice(list(POLICIES)),
-    help=f"Default: fair, and {GATE_POLICY} with --gate.",
+    help="Default: fair, and ticket with --gate.",
 )
 @click.option(
     "--gate",
@@ -101,11 +102,9 @@ def plan(
         raise click.UsageError("--bandwidth and --within must be above 0")
     if (visitors is None) == (trace is None):
         raise click.UsageError("give either --visitors or --trace")
-    policy = policy or (GATE_POLICY if gate else "fair")
+    policy = policy or ("ticket" if gate else "fair")
     if gate and POLICIES[policy].link_bound:
-        raise click.UsageError(
-            f"a gate cannot pause downloads: give another --policy than {policy}"
-        )
+        policy += BEHIND_GATE
     try:
         files = files_below(directory)
         if trace is not None:
@@ -116,7 +115,7 @@ def plan(
                 make_crowd(files, visitors or 1, within, wanted, patience or math.inf)
             )
         found = _played(lambda told: make_plan(crowd, bandwidth, policy, wait, told))
-        needed = plan_gate(crowd, bandwidth) if gate else None
+        needed = plan_gate(crowd, bandwidth, policy) if gate else None
         if report is not None:
             report.write_text(plan_page(found, needed), encoding="utf-8")
     except (OSError, ValueError, Starved) as error:

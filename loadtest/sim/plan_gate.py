@@ -12,9 +12,6 @@ from .metrics import columns
 from .outcome import DOWNLOAD_FIELDS
 from .plan import CrowdSample, play
 
-#: The policy of a gate.
-GATE_POLICY = "ticket"
-
 
 @dataclass(frozen=True, slots=True)
 class GateCosts:
@@ -65,13 +62,12 @@ def filling_slots(workload: Workload, bandwidth_bytes_s: float) -> int:
     return max(1, math.ceil(bandwidth_bytes_s * alone_s / wanted))
 
 
-def plan_gate(crowd: CrowdSample, bandwidth_bytes_s: float) -> GatePlan:
+def plan_gate(crowd: CrowdSample, bandwidth_bytes_s: float, policy: str = "ticket") -> GatePlan:
     """Play the crowd before a gate."""
     workload, each = crowd.workload, crowd.each
     slots = filling_slots(workload, bandwidth_bytes_s)
-    tally = play(
-        workload, each, GATE_POLICY, bandwidth_bytes_s, slots=max(1, round(slots / each))
-    ).tally
+    at_once = max(1, round(slots / each))
+    tally = play(workload, each, policy, bandwidth_bytes_s, slots=at_once).tally
     downloads = columns(tally.downloads, DOWNLOAD_FIELDS)
     changes = []
     for asked_s, admitted_s, ended_s in zip(
@@ -95,7 +91,7 @@ def gate_rows(found: GatePlan) -> list[tuple[str, str, str]]:
     """What is needed: its name, how much, and why; a title first."""
     return [
         ("A gate for this crowd, with nginx in front", "", ""),
-        ("slots", f"{found.slots}", f"--slots {found.slots}: as many clients fill the line"),
+        ("slots", f"{found.slots}", "--slots, not under fair: as many clients fill the line"),
         ("wait at once", f"{found.waiting:,}", "inside their requests, at the worst moment"),
         ("connections of nginx", f"{found.connections:,}", "worker_connections of all workers"),
         ("memory of nginx", format_size(found.mover_bytes), "for those who wait"),
