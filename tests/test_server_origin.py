@@ -55,6 +55,35 @@ def test_s3_signs_as_its_documentation_does(monkeypatch: pytest.MonkeyPatch) -> 
     assert urlsplit(odd).path == "/%C3%A4%20b%2520%3F%23%22%24%2Bx.iso"
 
 
+@pytest.mark.parametrize(
+    ("base", "method", "signature"),
+    [
+        (
+            *("https://bucket.s3.eu-central-1.amazonaws.com/release/", "GET"),
+            "a947e32926a964b30ca4773cf9784b2643cb641fc98c5ff314677c64252c3c11",
+        ),
+        (
+            *("https://Bucket.s3.eu-central-1.amazonaws.com:443/release/", "HEAD"),
+            "1d815629b16f5ea608a566139bbc19ad2b66a7d46c465f4caf9a6c32bd2e6dd1",
+        ),
+        (
+            *("http://127.0.0.1:9000/bucket/", "GET"),
+            "2e84ff293815cc1c0501659c665c315c42237ecc97fe89ab942efe6417b374bf",
+        ),
+    ],
+)
+def test_s3_signs_odd_names_and_ports_as_botocore_does(
+    base: str, method: str, signature: str
+) -> None:
+    """`S3SigV4QueryAuth`. A client names no default port in its field `Host`, which is signed."""
+    name = "ä/100%#?&;:@,'()*!$[].iso".encode()
+    url = GateSettings(origin=base).origin
+    sign = s3_signer(url, "eu-central-1", "AKIAIOSFODNN7EXAMPLE", SECRET)
+    # 2026-11-28, 05:06:07 UTC.
+    query = parse_qs(urlsplit(sign(method, name, 1_795_842_367.0)).query)
+    assert query["X-Amz-Signature"] == [signature]
+
+
 def test_cloudfront_gets_a_canned_policy_with_its_own_alphabet(tmp_path: Path) -> None:
     key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
     file = tmp_path / "key.pem"

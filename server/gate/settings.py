@@ -86,6 +86,11 @@ def origin_url(url: str) -> str:
     is_printed = url.isprintable() and " " not in url
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or not is_printed:
         raise ValueError(f"{url!r} is no http or https URL without a query")
+    # As a client names the host in its field `Host`, which is signed.
+    host = parts.netloc.lower()
+    if parts.port == {"http": 80, "https": 443}[parts.scheme]:
+        host = host.rpartition(":")[0]
+    url = parts._replace(netloc=host).geturl()
     return url if url.endswith("/") else f"{url}/"
 
 
