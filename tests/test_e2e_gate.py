@@ -160,6 +160,35 @@ def test_a_slot_is_taken_until_its_client_has_the_file(tmp_path: Path) -> None:
     assert gate.usage() == (1, 900_000)
 
 
+def test_ends_are_reported_from_a_log_file_where_syslog_cannot(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    port, log = free_port(), tmp_path / "tidegate.log"
+    with GateProcess(tmp_path, "--slots", "1", "--reserve-small", "0") as gate:
+        text = gate.snippet("--complete", "--listen", f"127.0.0.1:{port}")
+        text, count = re.subn(
+            r"access_log syslog:\S+ tidegate;", f"access_log {log} tidegate;", text
+        )
+        assert count == 1
+        log.touch()
+        tail = subprocess.Popen(["tail", "-n", "0", "-F", str(log)], stdout=subprocess.PIPE)
+        to = ("-t", "tidegate", "-u", f"{tmp_path}/gate.sock.end")
+        logger = subprocess.Popen(["logger", *to], stdin=tail.stdout)
+        try:
+            with Nginx(tmp_path / "nginx", text, port) as nginx:
+                for number in range(2):
+                    out = tmp_path / f"{number}.out"
+                    whole(fetch(nginx, out, PROGRAMS["curl"], "/big.iso"), out, digests["big.iso"])
+                seen = settled(gate)
+        finally:
+            tail.terminate()
+            assert tail.stdout is not None
+            tail.stdout.close()
+            tail.wait(10)
+            logger.wait(10)
+    assert (seen["mover_reports_total"], seen["mover_reports_lost_total"]) == (2, 0)
+    assert gate.usage() == (2, 2 * SIZE)
+
+
 def moving(gate: GateProcess) -> str:
     """The lease of the only download that has not ended."""
     *_, line = (gate.folder / "state" / "moves").read_text().splitlines()
