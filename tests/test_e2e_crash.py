@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import random
@@ -306,6 +307,34 @@ def test_sigterm_drains_and_tickets_survive(tmp_path: Path) -> None:
         status, _, connection = ask(again.url, "two", token)
         connection.close()
         assert status == 200
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["drain_s", "second-sigterm"])
+def test_no_client_holds_up_the_stop_beyond_its_bound(tmp_path: Path, again: bool) -> None:
+    """One that takes nothing, one whose request is incomplete, one that waits in its request."""
+    make_release(tmp_path / "release", big_iso=20_000_000)
+    config = tmp_path / "tidegate.toml"
+    config.write_text(f"drain_s = {3600 if again else 1}\n")
+    args = ("--slots", "1", "--reserve-small", "0", "--policy", "ticket", "--config", str(config))
+    server = RunningServer(tmp_path / "release", tmp_path / "state", *args, **ENVIRON)
+    parts = urlsplit(server.url)
+    request = b"GET /big.iso HTTP/1.1\r\nHost: h\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n"
+    with contextlib.ExitStack() as clients:
+        for number, sent in enumerate((request, request[:30], request)):
+            client = socket.socket()
+            clients.enter_context(client)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.bind((f"127.0.{number}.9", 0))
+            client.connect((parts.hostname, parts.port))
+            client.sendall(sent)
+            if number == 0:
+                assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        server.signal(signal.SIGTERM)
+        if again:
+            wait_for(lambda: status_of(server.url, "x", "/-/ready") == 503, 5)
+            server.signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+    server.stop()
 
 
 def test_a_whole_answer_arrives_although_the_server_has_stopped(tmp_path: Path) -> None:

@@ -300,7 +300,8 @@ class ServerConfig(_Section):
         30.0,
         ge=0,
         le=86400,
-        description="How long downloads may continue after SIGTERM.",
+        description="How long downloads may continue after SIGTERM, also those whose client takes "
+        "nothing. A second SIGTERM ends them.",
         json_schema_extra={"unit": "s"},
     )
     admission: PolicySettings = Field(
