@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -161,3 +162,29 @@ def test_a_mixed_crowd_is_done_sooner_than_by_tickets_and_told_ends_are_kept(
     assert mean_s < 0.8 * average(few, "mean_session_s")
     assert mean_s < 0.95 * average(plain, "mean_session_s")
     assert average(fair, "end_within_p90") >= 0.9
+
+
+def test_a_line_that_is_told_a_tenth_too_wide_costs_little_and_one_by_a_quarter_the_order() -> None:
+    def mean_s(told: float, policy: str = "fair") -> float:
+        found = []
+        for seed in (1, 2, 3):
+            workload, settings = mixed(seed), {"bandwidth_bytes_s": told * LAB_LINE}
+            scenario = Scenario(
+                policy,
+                reserve_small=6,
+                can_pause=policy == "ps",
+                bandwidth_bytes_s=LAB_LINE,
+                settings=settings,
+            )
+            conditions = replace(
+                scenario.conditions(workload), ceiling_bytes_s=settings["bandwidth_bytes_s"]
+            )
+            tally = Engine(workload, scenario.make_policy(workload, seed), conditions, seed).run()
+            found.append(measure(workload, conditions, tally)["mean_session_s"])
+        return fmean(found)
+
+    right, plain = mean_s(1.0), mean_s(1.0, "ps")
+    assert right < mean_s(1.1) < 1.1 * right
+    assert 0.97 * plain < mean_s(1.25) < 1.03 * plain
+    assert mean_s(0.9) < 1.15 * right
+    assert mean_s(0.5) > plain
