@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tidegate.policies.contract import Job, TicketState
 from tidegate.policies.hooks import AdmissionView, Policy
+from tidegate.policies.laws.first_use import FirstUses
 from tidegate.policies.laws.slot_use import SlotUse, was_used
 from tidegate.policies.leases import Lease
 from tidegate.policies.room import Room
@@ -255,3 +256,21 @@ class Life(RuleBasedStateMachine):
 
 Life.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestLife = Life.TestCase
+
+
+def test_what_strangers_used_long_ago_says_little_of_the_next_ones() -> None:
+    uses = FirstUses()
+    for _ in range(8):
+        uses.note(0.0, used=True)
+    for _ in range(9):
+        uses.note(200.0, used=False)
+    assert uses.doubted(10, 200.0) == 9
+    # What they wasted is forgotten as well.
+    assert uses.doubted(10, 400.0) == 0
+
+
+def test_however_much_was_wasted_one_of_thirty_two_on_trial_counts() -> None:
+    uses = FirstUses()
+    for _ in range(10_000):
+        uses.note(0.0, used=False)
+    assert uses.doubted(64, 0.0) == 62

@@ -142,3 +142,9 @@ def test_no_field_value_makes_a_reader_raise(text: str) -> None:
     parse_want_digest(text)
     parse_links(text)
     parse_retry_after(text, 0.0)
+
+
+def test_of_a_link_s_repeated_parameter_the_first_counts() -> None:
+    [link] = parse_links('<a>; rel=duplicate; pri=1; rel="next"; pri=2')
+    assert link.relations == ("duplicate",)
+    assert link.parameters["pri"] == "1"

@@ -144,6 +144,10 @@ def test_a_bound_as_it_is_written_is_no_shorter_and_hardly_longer(duration_s: fl
     assert duration_s <= told_s < duration_s + (60 if duration_s < 172_800 - 60 else 86_400)
 
 
+def test_a_bound_is_told_in_seconds_below_a_minute_and_a_half() -> None:
+    assert [bound_of(duration_s) for duration_s in (61.2, 88.1, 89.1)] == [62, 89, 120]
+
+
 @given(st.integers(0, 1 << 45))
 def test_an_exact_size_reads_back(size_bytes: int) -> None:
     assert parse_size(exact_size(size_bytes)) == size_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network
 
 import pytest
@@ -10,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes import BIG, Asked, FakeConnection, House
-from tidegate.protocol.ticket import Key, KeyRing
-from tidegate.server.admission.client_keys import Client, Clients, address_of
+from tidegate.protocol.ticket import Key, KeyRing, Ticket
+from tidegate.server.admission.client_keys import Client, Clients, address_of, program_of
 from tidegate.server.admission.evidence import EVIDENCE, Evidence
-from tidegate.server.http.cookies import read_cookie, set_cookie
+from tidegate.server.http.cookies import read_cookie, read_cookies, set_cookie
 from tidegate.server.http.proxies import block_of, prefixes_of
 from tidegate.server.http.request import Request
 
@@ -86,6 +87,11 @@ def test_a_cookie_is_found_by_its_whole_name_among_others() -> None:
     assert read_cookie({b"cookie": b"tidegate-visitor"}, b"tidegate-visitor") is None
 
 
+def test_no_more_than_eight_cookies_of_a_name_are_checked() -> None:
+    headers = {b"cookie": b"; ".join(b"a=%d" % number for number in range(20))}
+    assert [*read_cookies(headers, b"a")] == [b"%d" % number for number in range(8)]
+
+
 def test_a_cookie_cannot_end_its_own_attributes() -> None:
     name, value = set_cookie(b"n", b"v", path=b"/a;b", age_s=5, secure=True)
     assert name == b"Set-Cookie"
@@ -108,13 +114,37 @@ def test_a_name_beyond_the_bound_of_its_address_is_shared() -> None:
 
 def test_a_name_long_unused_makes_room() -> None:
     now = [0.0]
-    clients = Clients(1, lambda: now[0])
-    first = clients.identify(request(tidegate_client="a"), KEYS, None, browser=False)
-    second = clients.identify(request(tidegate_client="b"), KEYS, None, browser=False)
-    now[0] = 7200.0
-    third = clients.identify(request(tidegate_client="b"), KEYS, None, browser=False)
-    assert second.key != third.key
-    assert address_of(first.key) == address_of(third.key) == "192.0.2.1"
+    clients = Clients(2, lambda: now[0])
+
+    def key(name: str) -> str:
+        return clients.identify(request(tidegate_client=name), KEYS, None, browser=False).key
+
+    first, second = key("a"), key("b")
+    now[0] = 3000.0
+    assert key("a") == first
+    shared = key("c")
+    assert shared.startswith("192.0.2.1#s"), "both others were used within the hour"
+    now[0] = 3700.0
+    own = key("c")
+    assert own not in (first, second, shared)
+    assert key("a") == first, "the one that was used last stays"
+    assert address_of(first) == address_of(own) == "192.0.2.1"
+
+
+def test_of_two_proofs_the_older_one_counts() -> None:
+    clients = Clients(4, lambda: 100.0)
+    ticket = Ticket(1, "192.0.2.1", "v1", "/big.iso", BIG, BIG, 1.0, 300.0)
+    cookie = clients.identify(request(), KEYS, None, browser=True).cookie
+    back = request(cookie=f"tidegate-visitor={cookie}")
+    assert clients.identify(back, KEYS, ticket, browser=True).since_s == 100.0
+    ticket = replace(ticket, issued_s=50.0)
+    assert clients.identify(back, KEYS, ticket, browser=True).since_s == 50.0
+
+
+def test_a_client_that_shows_more_than_its_program_is_not_known_by_it() -> None:
+    assert program_of(request(user_agent="x")) == b"x"
+    assert program_of(request(user_agent="x", cookie="a=b")) is None
+    assert program_of(request(user_agent="x", tidegate_client="a")) is None
 
 
 def test_names_are_bounded_over_all_addresses() -> None:

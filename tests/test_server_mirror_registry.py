@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from tidegate.protocol.errors import BadManifest, BadToken
 from tidegate.protocol.mirror_report import MirrorReport, decode_report, encode_report
+from tidegate.server.mirror.admitted import admit, read_admitted
 from tidegate.server.mirror.registry import FORGET_S, FRESH_S, Admitted, MirrorDirectory, Registry
+from tidegate.server.mirror.repository import RepositoryProblem
 
 SECRETS = {"one": "s1", "two": "s2"}
 
@@ -136,3 +139,13 @@ def test_a_time_that_is_none_is_refused(sent_at: str) -> None:
     body, signature = encode_report(said("one", at=1000.0), "s1")
     with pytest.raises(BadManifest):
         decode_report(body.replace(b"1000.0", sent_at.encode()), signature, SECRETS.get, 1000.0)
+
+
+def test_a_mirror_that_moves_keeps_its_secret_and_no_url_is_taken_unseen(tmp_path: Path) -> None:
+    (tmp_path / ".state").mkdir()
+    secret = admit(tmp_path, "one", "https://one.test/pub")
+    assert admit(tmp_path, "one", "https://new.test/pub", "https://relay.test/") == secret
+    assert admit(tmp_path, "two", "https://two.test/") != secret
+    with pytest.raises(RepositoryProblem, match="'relay' is not the"):
+        admit(tmp_path, "one", "https://one.test/pub", "relay")
+    assert read_admitted(tmp_path)["one"].url == "https://new.test/pub/"
