@@ -193,6 +193,25 @@ def test_a_body_whose_end_a_leader_may_not_have_heard_has_no_slot_under_the_next
     assert house.ask("192.0.2.2", token=waiting.token).started
 
 
+def test_a_used_ticket_of_an_end_that_is_told_again_is_not_honoured_by_the_next_leader() -> None:
+    # The end came as a newcomer's request: it had a place, which its used ticket took up.
+    house = FleetHouse(slots=2)
+    ended, running = house.ask("192.0.2.2"), house.ask("192.0.2.1")
+    ended.transfer.finish()
+    house.wait(0.5)
+    _new_leader(house, join_all=False, slots=1)
+    over = [row for row in house.journal.rows.values() if row.state is TicketState.DONE]
+    assert len(over) == 1
+    house.gate.parts.numbers.end(over[0].number)
+    house.links = [join(house.clock, house.leader, node) for node in house.fleet]
+    house.wait(0.5)
+    assert not running.transfer.over
+    assert [row.client.partition("#")[0] for row in house.gate.policy.tickets()] == []
+    running.transfer.finish()
+    house.wait(0.5)
+    assert house.ask("192.0.2.2", token=ended.token).connection.status == 403
+
+
 def test_a_body_that_the_next_leader_has_no_slot_for_waits_and_goes_on_with_its_place() -> None:
     house = FleetHouse(slots=2)
     running = [house.ask(f"192.0.2.{n}") for n in (1, 2)]

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from ...protocol.manifest import FileDigests
 from ..admission.gate import Gate
-from ..cluster.common_memory import CommonCounts, CommonLine, CommonMemory
+from ..cluster.common_memory import CommonLine, CommonMemory
 from ..cluster.leader import Home, Leader, Nodes, machine_of
 from ..cluster.link import LinkFactory
 from ..cluster.messages import FromNode, decode_from_node
@@ -73,10 +73,6 @@ class FleetPlan:
     def common_line(self) -> CommonLine:
         """The line as this process sees it."""
         return CommonLine(self.memory, self.row)
-
-    def common_counts(self) -> CommonCounts:
-        """Connections by address, of all processes."""
-        return CommonCounts(self.memory, self.row)
 
     @property
     def machines(self) -> int:

@@ -19,6 +19,7 @@ from ..admission.gateparts import GateParts
 from ..admission.number_allocator import Numbers
 from ..admission.passes import PassBook
 from ..admission.rules import RuleBook
+from ..cluster.common_memory import CommonCounts
 from ..cluster.degraded import NoJournal
 from ..cluster.leader import Nodes
 from ..cluster.line import FleetLine
@@ -112,7 +113,7 @@ class NodeService:
             tls=tls,
             opened=[OpenListener(url_of(one, tls is not None), [one]) for one in sockets],
             processes=len(fleet.names),
-            per_address=fleet.common_counts(),
+            per_address=CommonCounts(fleet.memory, fleet.row),
         )
         links = LinkFactory(reactor, decode_from_leader, self.admission.peer, unread=unread)
         link = keep_connected(reactor, place, links)

@@ -115,7 +115,10 @@ class Workers:
         while self._running or self._due:
             self._await_signal()
             self._reap()
-            self._start_due()
+            now = time.monotonic()
+            for name in [one for one, at_s in self._due.items() if at_s <= now]:
+                del self._due[name]
+                self._fork(name)
         return 1 if self._failed else 0
 
     def _node_names(self) -> list[str]:
@@ -220,13 +223,6 @@ class Workers:
         leader = self._running.get(LEADER)
         if leader is not None and not self._hands_over:
             os.kill(leader.pid, signal.SIGTERM)
-
-    def _start_due(self) -> None:
-        now = time.monotonic()
-        for name, at in tuple(self._due.items()):
-            if at <= now:
-                del self._due[name]
-                self._fork(name)
 
     def _fork(self, name: str) -> None:
         if name == LEADER:

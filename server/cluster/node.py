@@ -94,6 +94,8 @@ class _Asked:
     #: Whether its last bytes may leave, and who waits for that.
     may_leave: bool = True
     go_on: Callable[[], None] | None = None
+    #: What proves its ticket, as its answer told it.
+    token: bytes = b""
 
     def may_end(self, go_on: Callable[[], None]) -> bool:
         asked, self.go_on = self.go_on is not None, go_on
@@ -406,6 +408,9 @@ class RemoteAdmission:
         """A body is over: tell how much of it arrived."""
         if not asked.ended:
             self._drop(asked)
+            if asked.token and complete:
+                # Without it the next leader would take a used ticket for a newcomer's request.
+                asked.wired.headers[TICKET_FIELD] = asked.token
             self._lingering.add(transfer, self._reactor.seconds())
             ended = messages.Ended(asked.number, transfer.delivered_bytes(), complete)
             if self._welcomed:
@@ -665,7 +670,8 @@ class RemoteAdmission:
                 self._shares[message.share] = asked.share
         asked.request.waited_s = message.waited_s
         asked.request.priority_class = message.priority_class
-        asked.may_leave = all(name.lower() != TICKET_FIELD for name, _ in message.headers)
+        asked.token = dict(message.headers).get(b"Tidegate-Ticket", b"")
+        asked.may_leave = not asked.token
         asked.transfer = asked.start(asked, message.headers)
 
     def _do_running(self, asked: _Asked, transfer: Transfer, message: messages.FromLeader) -> None:
