@@ -92,10 +92,12 @@ class CrowdDebt:
         self._sums_at_s = self._now
         record.charged_bytes += charged
 
-    def earn(self, sent_bytes: float, median_bytes: float, now: float) -> None:
-        """This much left the server since the last call."""
+    def earn(
+        self, sent_bytes: float, median_bytes: float, now: float, together: float = CROWD_DEBT.part
+    ) -> None:
+        """This much left since the last call; many networks have the part `together` of it."""
         self._now = now
-        part = CROWD_DEBT.part + (CROWD_DEBT.part_alone - CROWD_DEBT.part) * self.concentration
+        part = together + (CROWD_DEBT.part_alone - together) * self.concentration
         least = -CROWD_DEBT.burst_medians * median_bytes
         self._debt_bytes = max(least, self._debt_bytes - part * sent_bytes)
 
