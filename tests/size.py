@@ -28,9 +28,9 @@ class Size:
 #: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_885, 160),
+    "policies": Size(10_886, 160),
     "protocol": Size(4_750, 77),
-    "server": Size(45_220, 450),
+    "server": Size(45_280, 452),
     "client": Size(14_800, 54),
     "loadtest": Size(6_980, 56),
     "bench": Size(5_570, 100),

@@ -35,6 +35,8 @@ class Taker:
         pacer.add(self)
         #: It sends so much at least, as TLS does that was stopped in a larger turn.
         self.least_bytes = 0
+        #: What of it has not arrived.
+        self.flying = 0
         self.lifted = False
 
     def room(self) -> int:
@@ -48,6 +50,9 @@ class Taker:
         if count < most_bytes:
             self.pacer.move(self, TransferState.SOCKET)
         return count
+
+    def flying_bytes(self) -> int:
+        return self.flying
 
     def watch_socket(self, *, watches: bool) -> None:
         """`poll` looks at all of them."""
@@ -527,7 +532,7 @@ def test_small_downloads_of_many_networks_leave_half_of_the_line(large: int, sma
     assert got + visitors.taken() <= 10.3 * cap
 
 
-def test_ten_networks_that_come_again_and_again_leave_two_thirds_of_the_line() -> None:
+def test_ten_networks_that_come_again_and_again_leave_three_quarters_of_the_line() -> None:
     clock, cap = Clock(), 2_500_000.0
     pacer = Pacer(clock, cap)
     large = Taker(pacer, clock, 1e9)
@@ -539,8 +544,104 @@ def test_ten_networks_that_come_again_and_again_leave_two_thirds_of_the_line() -
         for _ in range(100):
             run(clock, [large], 0.01)
             visitors.look()
-    assert large.sent - before >= 0.66 * 30 * cap
-    assert visitors.taken() >= 0.2 * 30 * cap
+    assert large.sent - before >= 0.76 * 30 * cap
+    assert visitors.taken() >= 0.15 * 30 * cap
+
+
+class Queued(Taker):
+    """What it sends stands before the line until `arrive`."""
+
+    def push(self, most_bytes: int) -> int:
+        count = super().push(most_bytes)
+        self.flying += count
+        return count
+
+
+@pytest.mark.parametrize("networks", [1, 200])
+def test_small_ones_have_little_under_way_while_the_sockets_of_large_ones_are_full(
+    networks: int,
+) -> None:
+    clock, cap = Clock(), 2_500_000.0
+    pacer = Pacer(clock, cap)
+    large = Taker(pacer, clock, cap / 8)
+    large.ready()
+    run(clock, [large], 2.0)
+    small = [
+        Queued(pacer, clock, 1e9, Share(address=f"10.{number}.0.1")) for number in range(networks)
+    ]
+    for taker in small:
+        # Else they use up their part first.
+        pacer.requests.charge_body(taker.share.address, 10_000_000)
+        taker.ready()
+    run(clock, [large], 0.2)
+    before = sum(taker.flying for taker in small)
+    # What stands there for longer counts no more.
+    assert before <= 2 * 0.01 * cap + 2 * 16_384
+    # The line takes them: they go on.
+    for taker in small:
+        taker.flying = 0
+    run(clock, [large], 0.05)
+    assert sum(taker.sent for taker in small) > before
+    # No large one is there any more: the line is theirs.
+    pacer.move(large, TransferState.OVER)
+    run(clock, [], 2.0)
+    assert sum(taker.sent for taker in small) >= 1.5 * cap
+
+
+def test_a_slow_large_download_takes_nothing_from_small_ones() -> None:
+    clock, cap = Clock(), 2_500_000.0
+    pacer = Pacer(clock, cap)
+    slow = Taker(pacer, clock, cap / 50)
+    small = [Queued(pacer, clock, 1e9, Share(address=f"10.{n}.0.1")) for n in range(20)]
+    for taker in (slow, *small):
+        taker.ready()
+    run(clock, [slow], 4.0)
+    assert sum(taker.sent for taker in small) >= 0.9 * 4.0 * cap
+
+
+def test_slow_readers_beyond_their_share_leave_the_others_a_tenth() -> None:
+    clock, cap = Clock(), 2_500_000.0
+    pacer = Pacer(clock, cap)
+    large = Taker(pacer, clock, cap / 8)
+    stuck = Queued(pacer, clock, 100_000, Share(address="10.1.0.1"))
+    other = Taker(pacer, clock, 1e9, Share(address="10.2.0.1"))
+    for taker in (stuck, other):
+        pacer.requests.charge_body(taker.share.address, 10_000_000)
+    for taker in (large, stuck, other):
+        taker.ready()
+    run(clock, [large, stuck], 4.0)
+    assert stuck.flying > 0.01 * cap
+    assert other.sent >= 0.1 * 4.0 * cap
+
+
+def test_small_downloads_of_one_network_are_done_one_after_the_other() -> None:
+    clock = Clock()
+    pacer = Pacer(clock, 1_000_000)
+    address = "192.0.2.1"
+    small = [Taker(pacer, clock, 1e9, Share(address=address)) for _ in range(4)]
+    for taker in small:
+        taker.ready()
+    run(clock, [], 0.1)
+    assert [taker.sent > 0 for taker in small] == [True, False, False, False]
+
+
+def test_one_late_tick_makes_no_burst_and_a_busy_machine_has_its_line() -> None:
+    clock, cap = Clock(), 2_500_000.0
+    pacer = Pacer(clock, cap)
+    taker = Taker(pacer, clock, 1e9)
+    taker.ready()
+    clock.advance(0.01)
+    assert taker.sent <= 0.03 * cap, "an idle line is not flooded either"
+    run(clock, [], 1.0)
+    before = taker.sent
+    clock.advance(0.25)
+    assert taker.sent - before <= 0.06 * cap
+    for _ in range(20):
+        clock.advance(0.08)
+    before = taker.sent
+    for _ in range(20):
+        clock.advance(0.08)
+    assert taker.sent - before == pytest.approx(20 * 0.08 * cap, rel=0.02)
 
 
 def test_a_flood_of_requests_and_small_bodies_leave_each_other_a_part() -> None:

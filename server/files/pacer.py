@@ -12,7 +12,8 @@ turn after a pause is in front and as large as a keep-alive burst: else a short 
 
 Small downloads have a ring of their own, one share a network. Beside large ones it gets up to half
 of what leaves, together with requests. Networks beyond their share, or that fetch again and again
-while all such have more than their part together, wait until nothing else wants a turn.
+while all such have more than their part together, wait until nothing else wants a turn. What small
+downloads have beyond their part while the sockets of large ones are full is kept small.
 
 Paused senders get a few keep-alive bytes before all others, because clients give up when their
 socket stays silent (`policies.keep_alive`).
@@ -46,13 +47,30 @@ _QUANTUM_S = 0.001
 _PACKET_BYTES = 1448
 #: A round of the ring lasts no longer than this while turns can be that short.
 _ROUND_S = 1.0
-#: The budget of an idle link never exceeds this time's worth, so that no long burst leaves.
-_BURST_S = 0.05
-#: The budget while a transfer waits: a busy machine ticks late, and its line would be lost.
+#: No turn takes longer on a slow link.
+_LONGEST_TURN_S = 0.05
+#: The budget of an idle link never exceeds this time's worth. What left in a burst stands before
+#: the line until it is idle again, and all that leaves later waits behind it.
+_BURST_S = 0.02
+#: The least budget while a transfer waits. It is three times the usual time between ticks: a busy
+#: machine ticks late, and its line would be lost. One late tick does not make a burst.
+_LEAST_LATE_S = 0.05
+#: The most.
 _LATE_S = 0.25
 #: Bytes that left without a turn are paid back for at most this much of the line's time.
 #: With more, large downloads would wait for a flood that is over.
 _MOST_DEBT_S = 2.0
+#: Small downloads beyond their part have no more than this under way beside large ones. Those
+#: take turns with them before the line while their sockets are full: one address that fetched
+#: small files cost 40 people +10 to +150 %, and costs +15 to +40 %.
+_SPARE_S = 0.01
+#: Who had such a turn is watched for this long: slow readers leave the others a tenth of the line.
+_SPARE_LOOK_S = 0.1
+#: Large downloads want the line if they had this part of it within `_LARGE_S`. Slower ones would
+#: not use what small ones leave.
+_LARGE_PART = 1.0 / 16.0
+#: What they had counts for about this long.
+_LARGE_S = 0.5
 #: A process without a turn keeps its part of the budget for this long.
 _CLAIM_S = 0.03
 _GOODPUT_WINDOW_S = 1.0
@@ -110,6 +128,10 @@ class Paced(Protocol):
         TLS must be offered again what it could not send, so a little more may go. A sender that
         cannot go on (full socket, paused, over) moves out of the ring before this returns.
         """
+        ...
+
+    def flying_bytes(self) -> int:
+        """How many bytes were sent and not acknowledged."""
         ...
 
     def trickle(self, most_bytes: int) -> int:
@@ -194,8 +216,10 @@ class Share:
         left = most_bytes
         while left > 0 and self.senders:
             paced = next(iter(self.senders))
-            del self.senders[paced]
-            self.senders[paced] = None
+            if not self.address:
+                # Small ones are done sooner one after the other.
+                del self.senders[paced]
+                self.senders[paced] = None
             sent = paced.push(left)
             full, left = sent >= left, left - sent
             if not full and paced in self.senders:
@@ -232,15 +256,23 @@ class Pacer:
         self._quick: deque[Share] = deque()
         self._quick_due = 0.0
         self._beyond: deque[Share] = deque()
+        #: Those that had a turn beyond their part beside large downloads, and when.
+        self._spare: dict[Paced, float] = {}
+        #: What large downloads had lately.
+        self._large_bytes = 0.0
         #: What of a turn the background has come to have by turns of others.
         self._behind_due = 0.0
         self._budget = 0.0
         #: What of it was given back, and what of that is owed, see `give_back`.
         self._given = self._owed = 0.0
+        #: What of that may lie in the budget beside what was earned.
+        self._returned = 0.0
         #: What of the budget this process may spend: all, or its part where others wait, too.
         self._due = 0.0
         self._last_tick_s = reactor.seconds()
         self._tick_call: Any = None
+        #: When the next tick is due, and the usual time between ticks.
+        self._tick_due_s, self._tick_s = 0.0, TICK_S
         #: Whether the budget was spent at the last tick while a transfer still stood in the ring.
         self._short = False
         #: Requests whose answers do not ask for turns; see `RequestQueue`.
@@ -292,6 +324,7 @@ class Pacer:
             for ring in (self._ring, self._behind, self._quick, self._beyond):
                 ring.clear()
             self._small.clear()
+            self._spare.clear()
             freed = [paced for share in shares for paced in share.senders]
             for share in shares:
                 share.in_ring = False
@@ -333,6 +366,7 @@ class Pacer:
 
     def _tick_soon(self) -> None:
         if self._tick_call is None:
+            self._tick_due_s = self.now() + TICK_S
             self._tick_call = self._reactor.callLater(TICK_S, self._tick)
 
     def give_back(self, count: int) -> None:
@@ -351,6 +385,7 @@ class Pacer:
             given = -min(float(-count), self._given, max(0.0, most + owned))
         self._given += given
         free = max(0.0, given - self._owed)
+        self._returned += free
         self._owed = max(0.0, self._owed - given)
         self._budget += free
         self._due += free
@@ -448,11 +483,9 @@ class Pacer:
 
     def _sort_into_rings(self) -> None:
         """Move shares that left or entered the background, or that are within their part again."""
-        behind = self._behind
-        for _ in range(len(self._beyond)):
-            self._enter(self._beyond.popleft())
-        for _ in range(len(behind)):
-            self._enter(behind.popleft())
+        for ring in (self._beyond, self._behind):
+            for _ in range(len(ring)):
+                self._enter(ring.popleft())
 
     def _rescue_starved(self) -> None:
         """Give the next turns to shares whose senders got nothing for too long."""
@@ -467,19 +500,38 @@ class Pacer:
                 self._ring.appendleft(share)
             self.starved_total += len(starved)
 
-    def _next(self) -> Share:
-        """Whose turn it is."""
+    def _next(self, rate_bytes_s: float) -> Share | None:
+        """Which share has the next turn; None: none just now."""
         ring, behind, quick, beyond = self._ring, self._behind, self._quick, self._beyond
         lent = 0.0 if self.requests else self.requests.granted_bytes
-        if quick and (self._quick_due > 0.0 or lent > 0.0 or not (ring or behind)):
+        if quick and (self._quick_due > 0.0 or lent > 0.0):
             return quick.popleft()
-        if beyond and not (ring or behind):
-            return beyond.popleft()
+        if not (ring or behind):
+            share = (quick or beyond)[0]
+            if self._large_take_turns:
+                if self._spare_bytes() >= rate_bytes_s * _SPARE_S:
+                    return None
+                self._spare.update(dict.fromkeys(islice(share.senders, 1), self._last_tick_s))
+            return (quick or beyond).popleft()
         if behind and (not ring or self._behind_due >= 1.0):
             self._behind_due = max(0.0, self._behind_due - 1.0)
             return behind.popleft()
         self._behind_due += BACKGROUND_WEIGHT * len(behind) / len(ring)
         return ring.popleft()
+
+    @property
+    def _large_take_turns(self) -> bool:
+        """Whether large downloads want the line, though the sockets of all may be full just now."""
+        rate = self._bandwidth_bytes_s or 0.0
+        had = self._large_bytes >= _LARGE_PART * rate * _LARGE_S
+        return bool(self._ring or self._behind) or had
+
+    def _spare_bytes(self) -> int:
+        """What has not arrived of what small downloads were given beyond their part."""
+        for paced, at_s in tuple(self._spare.items()):
+            if at_s < self._last_tick_s - _SPARE_LOOK_S or paced.state is TransferState.OVER:
+                del self._spare[paced]
+        return sum([paced.flying_bytes() for paced in self._spare])
 
     def now(self) -> float:
         """The reactor's clock, in seconds."""
@@ -499,10 +551,13 @@ class Pacer:
         now = self._reactor.seconds()
         rate = self._bandwidth_bytes_s
         if rate is not None:
-            most = max(
-                rate * (_BURST_S if self._tick_call is None else _LATE_S), 2.0 * _QUANTUM_BYTES
-            )
-            earned = rate * max(0.0, now - self._last_tick_s)
+            passed_s = max(0.0, now - self._last_tick_s)
+            earned = rate * passed_s
+            late_s = min(_LATE_S, max(_LEAST_LATE_S, 3.0 * self._tick_s))
+            held_s = _BURST_S if self._tick_call is None else late_s
+            self._returned = max(0.0, self._returned - earned)
+            most = max(rate * held_s, 2.0 * _QUANTUM_BYTES) + self._returned
+            self._large_bytes *= max(0.0, 1.0 - passed_s / _LARGE_S)
             sent = self._others.sent_bytes()
             self._budget = min(most, self._budget + earned - (sent - self._others_sent))
             self._others_sent = sent
@@ -524,7 +579,7 @@ class Pacer:
         """What requests and small downloads may have: half beside large ones, else all."""
         requests, networks = self.requests, max(1, self.requests.networks, len(self._small))
         # By network: else those of one network, alone on the line, would leave its small ones none.
-        running = bool(self._ring or self._behind)
+        running = self._large_take_turns
         large = max(running or bool(self._quick), self.waiting_networks)
         # Where many networks ask, large downloads keep their half.
         sharing = max(networks + large, 2 * networks) if large else networks
@@ -541,7 +596,7 @@ class Pacer:
     def _quantum_bytes(self, rate_bytes_s: float) -> int:
         """Short turns keep the round short: of a slow link, and of a long ring."""
         most = max(_QUANTUM_BYTES, rate_bytes_s * _QUANTUM_S)
-        least = min(_PACKET_BYTES, rate_bytes_s * _BURST_S)
+        least = min(_PACKET_BYTES, rate_bytes_s * _LONGEST_TURN_S)
         front = max(1, len(self._ring) + len(self._quick))
         return int(max(1.0, least, min(most, rate_bytes_s * _ROUND_S / front)))
 
@@ -549,6 +604,8 @@ class Pacer:
         # A tick that failed and made no other would freeze all that stands in the ring.
         with _log.failuresHandled("A tick of the pacer failed"):
             self._earn()
+            took_s = TICK_S + self._last_tick_s - self._tick_due_s
+            self._tick_s += (took_s - self._tick_s) / 8.0
         self._tick_call = None
         with _log.failuresHandled("A tick of the pacer failed"):
             self._serve()
@@ -575,12 +632,14 @@ class Pacer:
                 alone=not (ring or behind or quick or self.waiting_networks),
             )
         # No turn is larger than what the budget can hold.
-        quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _BURST_S)))
+        quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _LONGEST_TURN_S)))
         if self._due < self._budget:
             # However small this process's part is, it must be enough for a turn some day.
             quantum = min(quantum, max(_PACKET_BYTES, int(self._due)))
         while (ring or behind or quick or beyond) and self._due >= quantum:
-            share = self._next()
+            share = self._next(rate)
+            if share is None:
+                return
             first = share.background and _begins_run(share)
             sent = most = KEEP_ALIVE.burst_bytes if first else quantum
             with _log.failuresHandled("A turn of a download failed"):
@@ -590,11 +649,13 @@ class Pacer:
             self._budget -= sent
             self._due -= sent
             self.sent_bytes_total += sent
-            if share.address:
+            if not share.address:
+                self._large_bytes += sent
+            else:
                 requests.charge_body(share.address, sent)
                 if self._quick_due > 0.0:
                     self._quick_due -= sent
-                elif (ring or behind) and not requests:
+                elif not requests and self._large_take_turns:
                     requests.granted_bytes -= sent
             if share.senders:
                 self._enter(share)
