@@ -95,7 +95,7 @@ class _Asked:
     may_leave: bool = True
     go_on: Callable[[], None] | None = None
     #: What proves its ticket, as its answer told it.
-    token: bytes = b""
+    token: bytes = field(default=b"", repr=False)
 
     def may_end(self, go_on: Callable[[], None]) -> bool:
         asked, self.go_on = self.go_on is not None, go_on
