@@ -55,7 +55,7 @@ _BURST_S = 0.02
 #: The least budget while a transfer waits. It is three times the usual time between ticks: a busy
 #: machine ticks late, and its line would be lost. One late tick does not make a burst.
 _LEAST_LATE_S = 0.05
-#: The most.
+#: The most, however late ticks are, and the most that is given back.
 _LATE_S = 0.25
 #: Bytes that left without a turn are paid back for at most this much of the line's time.
 #: With more, large downloads would wait for a flood that is over.
@@ -271,7 +271,7 @@ class Pacer:
         self._due = 0.0
         self._last_tick_s = reactor.seconds()
         self._tick_call: Any = None
-        #: When the next tick is due, and the usual time between ticks.
+        #: When the next tick is due, and the mean time between about eight ticks.
         self._tick_due_s, self._tick_s = 0.0, TICK_S
         #: Whether the budget was spent at the last tick while a transfer still stood in the ring.
         self._short = False
@@ -318,7 +318,7 @@ class Pacer:
         """Change the cap; running transfers feel it at the next tick."""
         self._bandwidth_bytes_s = bandwidth_bytes_s
         if bandwidth_bytes_s is None:
-            self._short, self._given, self._owed = False, 0.0, 0.0
+            self._short, self._given, self._owed, self._returned = False, 0.0, 0.0, 0.0
             self.requests.let_all_go()
             shares = [*self._ring, *self._behind, *self._quick, *self._beyond]
             for ring in (self._ring, self._behind, self._quick, self._beyond):
@@ -507,12 +507,12 @@ class Pacer:
         if quick and (self._quick_due > 0.0 or lent > 0.0):
             return quick.popleft()
         if not (ring or behind):
-            share = (quick or beyond)[0]
+            small = quick or beyond
             if self._large_take_turns:
                 if self._spare_bytes() >= rate_bytes_s * _SPARE_S:
                     return None
-                self._spare.update(dict.fromkeys(islice(share.senders, 1), self._last_tick_s))
-            return (quick or beyond).popleft()
+                self._spare.update(dict.fromkeys(islice(small[0].senders, 1), self._last_tick_s))
+            return small.popleft()
         if behind and (not ring or self._behind_due >= 1.0):
             self._behind_due = max(0.0, self._behind_due - 1.0)
             return behind.popleft()
