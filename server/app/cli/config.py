@@ -143,15 +143,13 @@ def manual() -> str:
         "# Configuration",
         "",
         "Defaults < `tidegate.toml` (or `--config FILE`) < environment < flags. `tidegate config "
-        "check` names every fault, `tidegate config show` says where each value came from, "
-        "and which ones a revision of the admin page overrides. "
+        "check` names every fault, `tidegate config show` says where each value came from. "
         "`SIGHUP` reads everything again; a bad configuration changes nothing. A setting follows "
         "at once, or at the next start where a table says `restart`.",
         "",
-        "In the file, settings stand under their section (`[admission]`, `[holding]`, …); in the "
-        "environment they are `TIDEGATE_NAME`, `TIDEGATE_SECTION__NAME`, and those of `admission` "
-        "also `TIDEGATE_NAME`. The end of a name says its unit: `_s` seconds, `_bytes`, `_bytes_s` "
-        "bytes per second. Values may carry others: `20KB`, `4MiB`, "
+        "In the environment settings are `TIDEGATE_NAME`, `TIDEGATE_SECTION__NAME`, and those of "
+        "`admission` also `TIDEGATE_NAME`. The end of a name says its unit: `_s` seconds, "
+        "`_bytes`, `_bytes_s` bytes per second. Values may carry others: `20KB`, `4MiB`, "
         '`100Mbit`, `12MB/s`, `15m`, `7d`. Where a value may be absent, `""`, `none` and `auto` '
         "say so.",
         "",
