@@ -202,6 +202,8 @@ class LeasedDownload:
     #: What had arrived of all its bodies at the last `look`, and what had been sent and had not.
     arrived_bytes: int = 0
     flying_bytes: int = 0
+    #: What the client still wanted then.
+    left_bytes: int = field(init=False)
     coverage: IntervalSet = field(default_factory=IntervalSet)
     _was_complete: bool = False
     deliveries: dict[Delivery, None] = field(default_factory=dict)
@@ -225,7 +227,7 @@ class LeasedDownload:
         self.share = Share(counts_body=job.counts_body, address=job.network[0] if small else "")
         self.size_bytes = job.size_bytes if rep is None else rep.size_bytes
         self.etag = "" if rep is None else rep.etag
-        self.wanted_bytes = job.remaining_bytes
+        self.wanted_bytes = self.left_bytes = job.remaining_bytes
         self._looked_s, self._counted = now, (now, 0)
 
     @property
@@ -281,11 +283,8 @@ class LeasedDownload:
         """How much of what the client wanted it has."""
         return self.wanted_bytes - self.remaining_bytes()
 
-    def look(self) -> int:
-        """Ask each body once how far it is: asking the kernel is most of the cost.
-
-        Returns what the client still wants.
-        """
+    def look(self) -> None:
+        """Ask each body once how far it is: asking the kernel is most of the cost."""
         arrived, flying = self.ended_bytes, 0
         for delivery in self.deliveries:
             if delivery.transfer is not None:
@@ -295,7 +294,7 @@ class LeasedDownload:
                 arrived += here
                 flying += delivery.transfer.sent_bytes - here
         self.arrived_bytes, self.flying_bytes = arrived, flying
-        return self.left_when_seen()
+        self.left_bytes = self.left_when_seen()
 
     def came_to_stand(self, now: float) -> int:
         """How many bytes more than before wait in its sockets for a peer that takes almost none.
@@ -365,15 +364,15 @@ class LeasedDownload:
             return True  # none came twice
         return self._left(coming) == 0
 
-    def measure(self, now: float, late_s: float = 0.0) -> int:
+    def measure(self, now: float, late_s: float = 0.0) -> None:
         """`look`, and update the smoothed rate over the time it has run; not while paused.
 
         The process has been late by `late_s`, see `unsent_most`.
         """
-        left = self.look()
+        self.look()
         running_s = now - self._looked_s
         if running_s < DOWNLOADS.look_s:
-            return left
+            return
         fresh, self.flowed_bytes = self.flowed_bytes, 0
         self._looked_s = now
         self._still_s = 0.0 if fresh else self._still_s + running_s
@@ -384,7 +383,6 @@ class LeasedDownload:
         for delivery in self.deliveries:
             if delivery.transfer is not None:
                 delivery.transfer.limit_unsent(most_bytes)
-        return left
 
     def _next_look_s(self, now: float) -> float:
         """When it is worth looking again; thousands may stand still."""

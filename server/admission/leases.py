@@ -421,12 +421,12 @@ class LeaseManager:
                     download.look()
                     rounds.looked(download)
                     continue
-                left = download.measure(now, late_s)
+                download.measure(now, late_s)
                 rounds.looked(download)
                 held_back = line.held_back(download)
                 rate = download.rate.told_bytes_s(held_back)
                 reads = download.reads_bytes_s
-                self.driver.progress(lease, now, left, rate, held_back, reads)
+                self.driver.progress(lease, now, download.left_bytes, rate, held_back, reads)
         line.looked(now, looked)
         if len(leases) == LEASES.at_once:
             due_s += LEASES.pause_s

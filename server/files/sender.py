@@ -202,7 +202,7 @@ class BodySender:
         if self._over:
             return
         self._unsent_goal_bytes = most_bytes
-        if most_bytes > self._unsent_bytes:
+        if most_bytes > 2.0 * self._unsent_bytes:
             most_bytes = min(most_bytes, max(self._untried_bytes, self.delivered_bytes()))
         if not 0.5 * self._unsent_bytes <= most_bytes <= 2.0 * self._unsent_bytes:
             self._bound_unsent(most_bytes)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import socket
-import struct
 import termios
+from array import array
 from collections import deque
 from collections.abc import Callable
 
 #: What is offered to the socket at a time, and what a peer's pace is measured by.
 PIECE_BYTES = 64 * 1024
+_COUNT = array("i", (0,))
 
 
 class Outbox:
@@ -66,6 +67,7 @@ def queued_bytes(sock: socket.socket | None) -> int:
     if sock is None:
         return 0
     try:
-        return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0\0\0\0"))[0])
+        fcntl.ioctl(sock, termios.TIOCOUTQ, _COUNT)
     except (OSError, ValueError):
         return 0
+    return _COUNT[0]
