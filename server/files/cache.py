@@ -24,7 +24,6 @@ class CachedFile(Protocol):
 
         `in_memory`: its whole answer keeps its body.
         """
-        ...
 
 
 F = TypeVar("F", bound=CachedFile)

@@ -47,11 +47,9 @@ class DigestCache(Protocol):
 
     def find(self, rep: Representation) -> defer.Deferred[FileDigests | None]:
         """What is kept for this content; None when nothing is."""
-        ...
 
     def keep(self, key: FileKey, digests: FileDigests) -> None:
         """Keep it; a failure to do so is the cache's own to report."""
-        ...
 
 
 class FileChanged(Exception):

@@ -128,23 +128,18 @@ class Paced(Protocol):
         TLS must be offered again what it could not send, so a little more may go. A sender that
         cannot go on (full socket, paused, over) moves out of the ring before this returns.
         """
-        ...
 
     def flying_bytes(self) -> int:
         """How many bytes were sent and not acknowledged."""
-        ...
 
     def trickle(self, most_bytes: int) -> int:
         """Send a little although it is paused; returns how many bytes went."""
-        ...
 
     def watch_socket(self, *, watches: bool) -> None:
         """Whether to hear that the socket takes more."""
-        ...
 
     def uncapped(self) -> None:
         """The cap was lifted while this sender stood in the ring: go on without turns."""
-        ...
 
 
 class Others(Protocol):
@@ -152,23 +147,18 @@ class Others(Protocol):
 
     def tell(self, sent_bytes_total: int, waiting: int) -> None:
         """What this process has sent, and how many of its downloads the cap holds back."""
-        ...
 
     def sent_bytes(self) -> int:
         """What all others have sent."""
-        ...
 
     def waiting(self) -> int:
         """How many downloads the cap holds back at others."""
-        ...
 
     def tell_kept(self, paused: int, spent_bytes_total: int) -> None:
         """How many are paused in this process, and what it has spent to keep them alive."""
-        ...
 
     def kept(self) -> tuple[int, int]:
         """The same of all others."""
-        ...
 
 
 class Alone:

@@ -92,7 +92,6 @@ class Transfer(Protocol):
 
     def abort(self, reason: str) -> None:
         """Cut the connection; `reason` goes to the log. Harmless when over."""
-        ...
 
     def delivered_bytes(self) -> int:
         """How many bytes the peer has acknowledged (never more than `sent_bytes`)."""
@@ -148,15 +147,12 @@ class TransferListener(Protocol):
 
         False: keep them, `go_on` is called within a second. It may be asked again meanwhile.
         """
-        ...
 
     def moves(self) -> None:
         """Its peer takes bytes again after it took none."""
-        ...
 
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """Called exactly once; `complete` means that every byte was handed to the transport."""
-        ...
 
 
 class StartBody(Protocol):
@@ -168,7 +164,6 @@ class StartBody(Protocol):
         Call at most once, and only while the request is alive. `transfer_done` may already have
         been called when this returns.
         """
-        ...
 
 
 class Admission(Protocol):
@@ -179,35 +174,29 @@ class Admission(Protocol):
 
         Makes no lease, so it says no whenever there is more to judge: call `enter` then.
         """
-        ...
 
     def is_plain(self, rep: Representation) -> bool:
         """Whether nothing but slots restricts this file.
 
         No rule does now: it needs no pass, and it is not hidden.
         """
-        ...
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """`admit_small` for a request like one that was admitted, of a file that `is_plain`."""
-        ...
 
     def has_lease(self, rep: Representation, address: str, agent: bytes | None) -> bool:
         """Whether a client, known by this program at this address, may have a lease of the file.
 
         That counts its parts then, so they go by `enter`. `agent` of None: it may be any client.
         """
-        ...
 
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """Count bytes and answers of a file that were sent after `admit_again`."""
-        ...
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
     ) -> None:
         """Take charge of a request: call `start` now or later, or answer the request yourself."""
-        ...
 
 
 class Visibility(Protocol):
@@ -215,23 +204,18 @@ class Visibility(Protocol):
 
     def hidden(self, url_path: str) -> bool:
         """Whether it is to look as if nothing were there (a release before its hour)."""
-        ...
 
     def secret(self, url_path: str) -> bool:
         """Whether what describes many files at once leaves this one out: it needs a pass."""
-        ...
 
     def opens_in_s(self, url_path: str) -> float | None:
         """In how many seconds something hidden opens that one may register for; None: it is not."""
-        ...
 
     def turned_away(self, request: Request, url_path: str) -> bool:
         """Answer a request that may learn nothing about this path; False: it may."""
-        ...
 
     def register(self, request: Request, rep: Representation) -> bool:
         """Answer a request for a hidden file that one may register for; False: there is none."""
-        ...
 
 
 def kept_from_all(look: Visibility, place: str | None) -> bool:

@@ -22,15 +22,12 @@ class EntryWriter(Protocol):
 
     def write(self, entries: list[AccessEntry]) -> None:
         """Keep these."""
-        ...
 
     def reopen(self) -> None:
         """The file was renamed: begin a new one of the old name."""
-        ...
 
     def close(self) -> None:
         """Everything given so far is written, as far as it can be."""
-        ...
 
 
 class AccessLog:

@@ -47,11 +47,9 @@ class Loop(Protocol):
 
     def watch(self, connection: HttpConnection, events: int) -> None:
         """Tell the connection of these events (EPOLLIN, EPOLLOUT) from now on, and no others."""
-        ...
 
     def drop(self, connection: HttpConnection, *, closes: bool) -> None:
         """Watch it no more; `closes`: its socket is about to be closed."""
-        ...
 
 
 @dataclass(slots=True, eq=False, repr=False)

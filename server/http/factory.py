@@ -92,7 +92,6 @@ class AddressCounts(Protocol):
 
     def of(self, address: str) -> int:
         """How many there are."""
-        ...
 
 
 class OwnCounts(dict[str, int]):

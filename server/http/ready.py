@@ -141,7 +141,6 @@ class Changes(Protocol):
 
     def read(self) -> None:
         """Tell of later changes."""
-        ...
 
 
 class Subject:
@@ -263,7 +262,6 @@ class KnownFile(Protocol):
 
         A part of a file that its client downloads counts for that download.
         """
-        ...
 
 
 class Shortcut(Protocol):
@@ -272,12 +270,10 @@ class Shortcut(Protocol):
     @property
     def changes(self) -> Changes:
         """When what is known may have changed."""
-        ...
 
     @property
     def known(self) -> Callable[[bytes], KnownFile | None]:
         """What is known of a path."""
-        ...
 
     def first(
         self,
@@ -293,4 +289,3 @@ class Shortcut(Protocol):
 
         A request that is not plain has a condition or a range: those mean nothing where no file is.
         """
-        ...

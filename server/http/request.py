@@ -46,32 +46,26 @@ class RequestConnection(Protocol):
     @property
     def forwarded(self) -> Preface | None:
         """What a proxy's preface said of the client."""
-        ...
 
     @property
     def client_address(self) -> str:
         """The client's address by that."""
-        ...
 
     @property
     def line(self) -> str:
         """The machine whose line it is on, where there are several; empty: this one."""
-        ...
 
     @property
     def elsewhere(self) -> bool:
         """Whether another process has it, which asks us."""
-        ...
 
     @property
     def factory(self) -> ListenerBounds:
         """What holds for all connections."""
-        ...
 
     @property
     def alive(self) -> bool:
         """Whether the peer is there."""
-        ...
 
     def answer(
         self,
@@ -83,7 +77,6 @@ class RequestConnection(Protocol):
         close: bool,
     ) -> None:
         """See `Request.respond`."""
-        ...
 
     def begin(
         self,
@@ -94,35 +87,27 @@ class RequestConnection(Protocol):
         more: bool,
     ) -> None:
         """See `Request.begin`."""
-        ...
 
     def write_body(self, request: Request, data: bytes) -> None:
         """See `Request.write`."""
-        ...
 
     def finish(self, request: Request) -> None:
         """See `Request.finish`."""
-        ...
 
     def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
         """See `Request.drip`."""
-        ...
 
     def abort(self) -> None:
         """See `Request.abort`."""
-        ...
 
     def release_buffers(self) -> None:
         """Let go of what only the next request needs."""
-        ...
 
     def when_flushed(self, callback: Callable[[], None]) -> None:
         """Call back when the socket has taken all that was said."""
-        ...
 
     def await_room(self, callback: Callable[[], None] | None) -> None:
         """Call back when the socket takes more."""
-        ...
 
 
 @dataclass(slots=True, eq=False, repr=False)

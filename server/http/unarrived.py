@@ -24,7 +24,6 @@ class AnsweredConnection(Protocol):
 
     def queued_bytes(self) -> int:
         """What has not arrived of all that was sent on it; 0 once it is closed."""
-        ...
 
 
 class UnarrivedAnswers:
