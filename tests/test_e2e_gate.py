@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -807,6 +808,44 @@ def test_a_kill_costs_nobody_the_place_who_waits_inside_a_request(
     started = re.findall(r'(?m) 200 \d+ "-" "(\w+)/\S+"$', log.read_text().lower())
     assert [name for name in started if name != "first"] == [*PATIENT, "late"]
     # Also after the wait a body takes its time: it is seen twice.
+    assert sampler.most == 1
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_kills_in_a_rush_lose_no_place_and_leak_no_slot(tmp_path: Path, seed: int) -> None:
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    closed, log = ("--if-absent", "closed"), tmp_path / "access.log"
+    rng = random.Random(seed)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    with gate_and_nginx(tmp_path, *ONE, "--access-log", str(log), snippet=closed) as (gate, nginx):
+
+        def ask(name: str) -> None:
+            command = PATIENT["curl"][-1].replace("-sSf", f"-sSf -A {name}/1")
+            running[name] = fetch(nginx, tmp_path / name, ["sh", "-c", command], "/big.iso")
+
+        def have_come() -> bool:
+            began = log.read_text().count(" 200 ") if log.exists() else 0
+            return began + gate.figures()["held_requests"] == len(running)
+
+        for number in range(6):
+            ask(f"early{number}")
+            wait_for(have_come)
+        sampler = Sampler(nginx, tmp_path / "release")
+        for kill in range(3):
+            time.sleep(rng.uniform(0, 2.5))
+            victim: GateProcess | Nginx = rng.choice((gate, nginx))
+            victim.stop(signal.SIGKILL)
+            victim.start()
+            ask(f"late{kill}")
+        for name, process in running.items():
+            whole(process, tmp_path / name, digests["big.iso"], 120)
+        sampler.stop()
+        settled(gate)
+        # The slot is free.
+        with asked(nginx, "/big.iso", "GET") as sent:
+            assert sent.status == 200
+    order = sorted(running, key=lambda name: (tmp_path / name).stat().st_mtime_ns)
+    assert order[:6] == [f"early{number}" for number in range(6)], order
     assert sampler.most == 1
 
 
