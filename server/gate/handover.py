@@ -26,6 +26,7 @@ from ..http.request import Request
 from .found_again import FoundConnection, KeptBody, kept_body
 from .movers import FIELDS, orders, range_of, read_mover
 from .moves import MovedOn, Moves
+from .origin import OriginStore
 
 #: The mover makes these itself, of the file that it sends.
 _OF_THE_MOVER = frozenset({b"accept-ranges", b"content-length", b"content-range", b"last-modified"})
@@ -37,8 +38,7 @@ class MoverAdmission:
 
     `is_current` says whether a file is still the one that was planned; `again` answers a request
     whose file was replaced. `rate_bytes_s` is what one body may take; None: no limit. `write_down`
-    keeps a body that can be found again after a restart. `place_of` is the encoded path by which
-    the mover finds a file, `tag_of` the tag by which an origin knows it.
+    keeps a body that can be found again after a restart. `origin` has files besides.
     """
 
     clock: Clock
@@ -48,8 +48,7 @@ class MoverAdmission:
     again: Callable[[Request], None]
     rate_bytes_s: Callable[[], float | None]
     write_down: Callable[[KeptBody], None] = lambda body: None
-    place_of: Callable[[Representation], str] = lambda rep: rep.url_path
-    tag_of: Callable[[Representation], str] = lambda rep: ""
+    origin: OriginStore | None = None
 
     def __post_init__(self) -> None:
         self.is_plain = self.inner.is_plain
@@ -87,7 +86,9 @@ class MoverAdmission:
 
 @dataclass(slots=True)
 class MoverStart:
-    """Starts a body at the mover; a `transfer.StartBody`. `just_compared`: see `FileStart`.
+    """Starts a body elsewhere; a `transfer.StartBody`. `just_compared`: see `FileStart`.
+
+    The mover is told to send it, or the client to fetch it at the origin, which reports no end.
 
     The ticket of the download counts as used when the body has ended, not before: a body takes as
     long as its client, and a gate that is restarted meanwhile must not cost a client its place.
@@ -98,10 +99,10 @@ class MoverStart:
     rep: Representation
     plan: BodyPlan
     where: MovedOn
-    just_compared: bool
+    just_compared: bool = False
 
     def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
-        """See `StartBody`: tell the mover to send the body."""
+        """See `StartBody`."""
         admission, request, plan = self.admission, self.request, self.plan
         moves = admission.moves
         target = request.path.decode("latin-1")
@@ -119,11 +120,16 @@ class MoverStart:
         name = body.connection.where.socket if body.connection is not None else None
         if acked_bytes is not None and name is not None:
             admission.write_down(kept_body(request, body.lease, name, acked_bytes))
-        place = admission.place_of(self.rep)
+        place, tag, origin = self.rep.url_path, "", admission.origin
+        if origin is not None:
+            if self.where.assumed_bytes_s:
+                url = (b"Location", origin.url_of(self.rep).encode("ascii"))
+                request.respond(302, (*headers, url, (b"Cache-Control", b"no-store")))
+                return body
+            place, tag = origin.place_of(self.rep), origin.tag_of(self.rep)
         fields = [field for field in plan.headers if field[0].lower() not in _OF_THE_MOVER]
         fields += [*headers, *orders(self.rep, self.where, admission.rate_bytes_s(), place)]
         fields += [(FIELDS.range, range_of(plan)), (FIELDS.lease, body.lease.encode("ascii"))]
-        tag = admission.tag_of(self.rep)
         if tag:
             fields.append((FIELDS.range_tag, tag.encode("latin-1")))
         request.respond(200, fields, b"")

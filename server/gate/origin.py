@@ -22,11 +22,10 @@ from twisted.python.failure import Failure
 
 from ...protocol.errors import ProtocolError
 from ...protocol.headers import parse_etag
-from ..files.disk import disk_pool, let_go
 from ..files.paths import url_of
 from ..files.transfer import FileKey, Representation
 from ..http.bounded_table import BoundedTable
-from ..http.clock import Clock, Reactor, Waiters, in_pool
+from ..http.clock import Clock, Waiters
 from .check import connection_to
 from .signing import Signer, url_below
 
@@ -111,24 +110,8 @@ def _described(headers: http.client.HTTPMessage, path: bytes) -> Representation:
     return Representation(path, url_of(path), size_bytes, mtime_s, etag.strip(), key)
 
 
-class HeadRequests:
-    """Asks on threads, a few at a time."""
-
-    def __init__(self, reactor: Reactor) -> None:
-        self._reactor = reactor
-        self._pool = disk_pool(TUNING.threads, "origin")
-
-    def __call__(self, url: str, path: bytes) -> Deferred[Representation | None]:
-        """`ask`; fires on the reactor's thread."""
-        return in_pool(self._reactor, self._pool, ask, url, path)
-
-    def stop(self) -> None:
-        """Ask no more."""
-        let_go(self._pool)
-
-
 class OriginStore:
-    """Asks an origin by `heads`, at most once at a time for each file.
+    """Asks an origin by `heads` (`ask` on a thread), at most once at a time for each file.
 
     `sign` makes the URLs, `now` is the time that these hold for.
     """
@@ -187,19 +170,17 @@ class OriginStore:
         known = self._known.use(path)
         if known is not None and self._is_fresh(known):
             return succeed(known.rep)
-        waiters = self._asking.get(path)
-        if waiters is None:
-            if len(self._asking) >= TUNING.most_waiting:
-                detail = "The server asks its origin for too many files; come back soon."
-                return fail(OriginFault(detail))
-            waiters = self._asking[path] = Waiters()
-            url = self._sign("HEAD", path, self._now())
-            result = waiters.wait()
-            self._heads(url, path).addCallbacks(
-                lambda rep: self._answered(path, rep), lambda fault: self._failed(path, fault)
-            )
-            return result
-        return waiters.wait()
+        if path in self._asking:
+            return self._asking[path].wait()
+        if len(self._asking) >= TUNING.most_waiting:
+            detail = "The server asks its origin for too many files; come back soon."
+            return fail(OriginFault(detail))
+        waiters = self._asking[path] = Waiters()
+        result = waiters.wait()
+        self._heads(self._sign("HEAD", path, self._now()), path).addCallbacks(
+            lambda rep: self._answered(path, rep), lambda fault: self._failed(path, fault)
+        )
+        return result
 
     def _is_fresh(self, known: OriginAnswer) -> bool:
         most_s = TUNING.missing_s if known.rep is None else TUNING.fresh_s

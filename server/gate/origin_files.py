@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from twisted.internet.defer import Deferred
 
 from ..files.response_plans import answer_or_plan
-from ..files.transfer import (
-    Admission,
-    BodyPlan,
-    Representation,
-    Transfer,
-    TransferListener,
-    Visibility,
-)
+from ..files.transfer import Admission, Representation, Visibility
 from ..http.answers import Header
 from ..http.request import Request
-from .handover import MoverAdmission
+from .handover import MoverAdmission, MoverStart
 from .movers import FETCHING
 from .moves import MovedOn
 from .origin import OriginStore
@@ -86,12 +79,13 @@ class OriginFiles:
         planned = answer_or_plan(request, rep, self.terms.fields(rep, mtime_s), mtime_s, now)
         if planned is None:
             return
-        start = RedirectStart(self, request, rep, planned[0])
-        where = self.movers.mover_of(request, rep)
+        (plan, _), where = planned, self.movers.mover_of(request, rep)
+        away = MovedOn("", None, False, assumed_bytes_s=self.terms.assumed_bytes_s)
+        start = MoverStart(self.movers, request, rep, plan, away)
         if self.terms.redirects and self.terms.follows(request):
-            self._inner.enter(request, rep, replace(planned[0], held_status=302), start)
+            self._inner.enter(request, rep, replace(plan, held_status=302), start)
         elif where is not None and where.mover in FETCHING:
-            self.movers.enter(request, rep, planned[0], start)
+            self.movers.enter(request, rep, plan, start)
         else:
             request.refuse(
                 403,
@@ -99,28 +93,3 @@ class OriginFiles:
                 "This file lies at another place, to which only programs are sent that are known "
                 "to follow: ask with a browser, wget2, aria2 or `tidegate get`.",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class RedirectStart:
-    """Starts a body at the origin: its client is sent there. A `transfer.StartBody`."""
-
-    files: OriginFiles
-    request: Request
-    rep: Representation
-    plan: BodyPlan
-
-    def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
-        """See `StartBody`."""
-        files, request = self.files, self.request
-        moves = files.movers.moves
-        body = moves.prepare(listener, self.plan.body_bytes, request.path.decode("latin-1"))
-        if not files.origin.is_current(self.rep):
-            moves.end(body, 0, complete=False)
-            files.movers.clock.callLater(0, files.movers.again, request)
-            return body
-        assumed_bytes_s = files.terms.assumed_bytes_s
-        moves.hand_over(body, MovedOn("", None, False, assumed_bytes_s=assumed_bytes_s))
-        place = (b"Location", files.origin.url_of(self.rep).encode("ascii"))
-        request.respond(302, (*headers, place, (b"Cache-Control", b"no-store")))
-        return body

@@ -10,19 +10,20 @@ from pathlib import Path
 
 from twisted.logger import Logger
 
+from ..files.disk import disk_pool, let_go
 from ..files.pacer import Pacer
 from ..files.paths import split_path
 from ..files.site import Site
 from ..files.transfer import Admission, Representation
 from ..http.answers import JSON_NOW, Header
-from ..http.clock import Reactor
+from ..http.clock import Reactor, in_pool
 from ..http.request import ListenerBounds, Request
 from .found_again import MovesJournal, request_of
 from .handover import MoverAdmission
 from .inet_diag import InetDiag
 from .movers import FIELDS, read_mover
 from .moves import Moves
-from .origin import HeadRequests, OriginStore
+from .origin import TUNING, OriginStore, ask
 from .origin_files import OriginFiles, OriginTerms
 from .reports import ReportSocket, read_posted
 from .settings import GateSettings, socket_path
@@ -57,10 +58,13 @@ class GateRoom:
         self._shares = shares
         self._settings = settings
         self._wall = wall
-        self._heads = HeadRequests(reactor) if sign is not None else None
         self._origin: OriginStore | None = None
-        if sign is not None and self._heads is not None:
-            self._origin = OriginStore(reactor, sign, wall, self._heads)
+        if sign is not None:
+            self._pool = disk_pool(TUNING.threads, "origin")
+            self._origin = OriginStore(
+                *(reactor, sign, wall),
+                lambda url, path: in_pool(reactor, self._pool, ask, url, path),
+            )
         self._diag = InetDiag(reactor, lambda name, state: self.moves.destroyed(name, state))
         self.place = place
         self._journal = MovesJournal(journal)
@@ -93,7 +97,7 @@ class GateRoom:
             again,
             self._rate_bytes_s,
             self._journal.begin,
-            *((origin.place_of, origin.tag_of) if origin is not None else ()),
+            origin,
         )
         return self._movers
 
@@ -174,8 +178,8 @@ class GateRoom:
         self._reports.close()
         self._journal.close()
         self._diag.close()
-        if self._heads is not None:
-            self._heads.stop()
+        if self._origin is not None:
+            let_go(self._pool)
 
     def _moved(self, count: int) -> None:
         self._pacer.sent_bytes_total += count
