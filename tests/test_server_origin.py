@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,8 @@ from tidegate.server.gate.signing import (
 BASE = "https://examplebucket.s3.amazonaws.com/"
 #: 2013-05-24, 00:00 UTC.
 THEN = 1_369_353_600.0
+#: 2026-11-28, 05:06:07 UTC.
+MORNING = 1_795_842_367.0
 CREDENTIALS = "[default]\naws_access_key_id = AKIAIOSFODNN7EXAMPLE\naws_secret_access_key = %s\n"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 
@@ -79,9 +82,48 @@ def test_s3_signs_odd_names_and_ports_as_botocore_does(
     name = "ä/100%#?&;:@,'()*!$[].iso".encode()
     url = GateSettings(origin=base).origin
     sign = s3_signer(url, "eu-central-1", "AKIAIOSFODNN7EXAMPLE", SECRET)
-    # 2026-11-28, 05:06:07 UTC.
-    query = parse_qs(urlsplit(sign(method, name, 1_795_842_367.0)).query)
+    query = parse_qs(urlsplit(sign(method, name, MORNING)).query)
     assert query["X-Amz-Signature"] == [signature]
+
+
+@pytest.mark.parametrize(
+    ("base", "signature"),
+    [
+        (
+            "https://bucket.s3.eu-central-1.amazonaws.com/release/",
+            "19e201e8999cdf5f83d39a0d3611d3dad124fdd4bed26f14398c5ee87f9cbed1",
+        ),
+        (
+            "http://127.0.0.1:9000/bucket/",
+            "cfc83c01e3231e481e65b034688a7986bb89105b5226ea6df33e5375511f05ac",
+        ),
+    ],
+)
+def test_s3_signs_for_a_session_as_botocore_does(base: str, signature: str) -> None:
+    token = "FwoGZXIvYXdzEBYaD+odd/token=="
+    sign = s3_signer(base, "eu-central-1", "AKIAIOSFODNN7EXAMPLE", SECRET, token)
+    query = parse_qs(urlsplit(sign("GET", "ä/100%#?&;:@,'()*!$[].iso".encode(), MORNING)).query)
+    assert query["X-Amz-Security-Token"] == [token]
+    assert query["X-Amz-Signature"] == [signature]
+
+
+def test_keys_of_a_session_are_read_anew_when_they_change(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+
+    def write(text: str, at_s: int) -> None:
+        file.write_text(text)
+        os.utime(file, (at_s, at_s))
+
+    write(CREDENTIALS % "first" + "aws_session_token = one\n", 1)
+    sign = signer_of(BASE, "s3:us-east-1", file)
+    assert "Security-Token=one&" in sign("GET", b"x", THEN)
+    # Half of the next one.
+    write("[default]\naws_access", 2)
+    assert "Security-Token=one&" in sign("GET", b"x", THEN)
+    write(CREDENTIALS % "second" + "aws_session_token = two\n", 3)
+    assert "Security-Token=two&" in sign("GET", b"x", THEN)
+    file.unlink()
+    assert "Security-Token=two&" in sign("GET", b"x", THEN)
 
 
 def test_cloudfront_gets_a_canned_policy_with_its_own_alphabet(tmp_path: Path) -> None:
@@ -115,7 +157,7 @@ def test_a_signer_without_its_secret_says_what_is_missing(tmp_path: Path) -> Non
     for way, text, fault in (
         ("s3:us-east-1", "nothing", "needs a section with aws_access_key_id"),
         ("s3:us-east-1", "[default]\n", "needs a section with aws_access_key_id"),
-        ("cloudfront:K", "no key", "has no private key without a password"),
+        ("cloudfront:K", "no key", "has no private RSA key without a password"),
     ):
         file.write_text(text)
         with pytest.raises(ValueError, match=fault):

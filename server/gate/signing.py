@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import configparser
+import contextlib
 import hashlib
 import hmac
 import json
@@ -39,8 +40,12 @@ def unsigned(base: str) -> Signer:
     return lambda method, path, now: url_below(base, path)
 
 
-def s3_signer(base: str, region: str, key_id: str, secret: str) -> Signer:
-    """Signature Version 4 in the query: header `host` alone is signed, and no body."""
+def s3_signer(base: str, region: str, key_id: str, secret: str, token: str = "") -> Signer:
+    """Signature Version 4 in the query: header `host` alone is signed, and no body.
+
+    `token` is that of a session, whose keys hold for hours.
+    """
+    session = {"X-Amz-Security-Token": token} if token else {}
 
     def sign(method: str, path: bytes, now: float) -> str:
         url = urlsplit(url_below(base, path))
@@ -52,6 +57,7 @@ def s3_signer(base: str, region: str, key_id: str, secret: str) -> Signer:
                 "X-Amz-Credential": f"{key_id}/{scope}",
                 "X-Amz-Date": stamp,
                 "X-Amz-Expires": str(SIGNED_S),
+                **session,
                 "X-Amz-SignedHeaders": "host",
             },
             quote_via=quote,
@@ -112,32 +118,49 @@ def signer_of(base: str, way: str, file: Path | None) -> Signer:
         return unsigned(base)
     if file is None:
         raise ValueError(f"{kind} needs a file with its secret")
-    text = file.read_text("utf-8")
     if kind == "secure-link":
-        return secure_link_signer(base, text.strip())
+        return secure_link_signer(base, file.read_text("utf-8").strip())
     if kind == "cloudfront":
-        return cloudfront_signer(base, name, _read_key(text, file))
+        return cloudfront_signer(base, name, _read_key(file))
+    return _renewed_s3_signer(base, name, file)
+
+
+def _renewed_s3_signer(base: str, region: str, file: Path) -> Signer:
+    """Reads its keys anew when the file changes, as a session's do; keeps them if it cannot."""
+    read_at, signer = file.stat().st_mtime_ns, s3_signer(base, region, *_read_aws_keys(file))
+
+    def sign(method: str, path: bytes, now: float) -> str:
+        nonlocal read_at, signer
+        with contextlib.suppress(OSError, ValueError):
+            changed_at = file.stat().st_mtime_ns
+            if changed_at != read_at:
+                signer = s3_signer(base, region, *_read_aws_keys(file))
+                read_at = changed_at
+        return signer(method, path, now)
+
+    return sign
+
+
+def _read_aws_keys(file: Path) -> tuple[str, str, str]:
+    """Key, secret and session token of the first section."""
     found = configparser.ConfigParser(interpolation=None)
     try:
-        found.read_string(text)
+        found.read_string(file.read_text("utf-8"))
         section = found[found.sections()[0]]
-        key_id, secret = section["aws_access_key_id"], section["aws_secret_access_key"]
+        token = section.get("aws_session_token", "")
+        return section["aws_access_key_id"], section["aws_secret_access_key"], token
     except (configparser.Error, IndexError, KeyError) as fault:
         raise ValueError(
             f"{file} needs a section with aws_access_key_id and aws_secret_access_key"
         ) from fault
-    return s3_signer(base, name, key_id, secret)
 
 
-def _read_key(text: str, file: Path) -> RSAPrivateKey:
+def _read_key(file: Path) -> RSAPrivateKey:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    key = None
-    try:
-        key = load_pem_private_key(text.encode(), None)
-    except (ValueError, TypeError) as fault:
-        raise ValueError(f"{file} has no private key without a password") from fault
-    if not isinstance(key, RSAPrivateKey):
-        raise ValueError(f"{file} has no RSA key")
-    return key
+    with contextlib.suppress(ValueError, TypeError):
+        key = load_pem_private_key(file.read_bytes(), None)
+        if isinstance(key, RSAPrivateKey):
+            return key
+    raise ValueError(f"{file} has no private RSA key without a password")
