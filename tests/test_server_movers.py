@@ -721,6 +721,8 @@ def test_the_tag_is_that_of_nginx() -> None:
         (["snippet", "nginx", "--origin", "ftp://x/", "--gate", "h:80"], "is no http or https URL"),
         (["snippet", "nginx", "--origin", "http://x/;", "--gate", "h:80"], "cannot have ';' in it"),
         (["snippet", "nginx", "--origin", "http://x/ y", "--gate", "h:80"], "is no http or https"),
+        (["snippet", "s3", "--origin", "https://x/"], "must be https://BUCKET.s3.REGION"),
+        (["snippet", "cloudfront", "--gate", "h:80"], "Give --root DIR or --origin URL"),
         (["DIR", "--origin", "ftp://x"], "is no http or https URL without a query"),
         (["DIR", "--origin", "https://x", "--sign", "s4"], "gate.sign"),
         (["snippet", "haproxy", "--files", "h", "--gate", "h:80"], "--files is unix:PATH or"),
@@ -737,6 +739,23 @@ def test_wrong_words_are_told_in_a_sentence(words: list[str], text: str, tmp_pat
     assert told.exit_code == 2, told.output
     assert text in told.output
     assert "Traceback" not in told.output
+
+
+def test_a_store_lets_the_keys_of_the_gate_read_this_folder_alone() -> None:
+    of = SnippetTerms("", origin="https://my-files.s3.eu-central-1.amazonaws.com/a/release/")
+    (allowed,) = json.loads(snippet("s3", of))["Statement"]
+    assert (allowed["Effect"], allowed["Action"]) == ("Allow", "s3:GetObject")
+    assert allowed["Resource"] == "arn:aws:s3:::my-files/a/release/*"
+    made = json.loads(snippet("cloudfront", of))["Resources"]
+    sends = made["Distribution"]["Properties"]["DistributionConfig"]
+    (bucket,) = sends["Origins"]
+    assert bucket["DomainName"] == "my-files.s3.eu-central-1.amazonaws.com"
+    assert bucket["OriginPath"] == "/a/release"
+    # Without them everybody may read.
+    assert sends["DefaultCacheBehavior"]["TrustedKeyGroups"] == [{"Ref": "Keys"}]
+    (allowed,) = made["Policy"]["Properties"]["PolicyDocument"]["Statement"]
+    assert allowed["Resource"] == "arn:aws:s3:::my-files/a/release/*"
+    assert "AWS:SourceArn" in allowed["Condition"]["StringEquals"]
 
 
 GATE = {

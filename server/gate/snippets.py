@@ -246,6 +246,19 @@ CONFIGURED: Mapping[str, _Configured] = {
 }
 
 
+#: What an origin is configured with, to give its files to those alone who show a signed URL.
+STORES = ("cloudfront", "s3")
+
+
+def _bucket(origin: str) -> dict[str, str]:
+    """The bucket of Amazon S3 at this URL. Raises ProtocolError."""
+    place = r"https://(([\w.-]+?)\.s3[.-][\w.-]+\.amazonaws\.com)((?:/[\w.-]+)*)/"
+    found = re.fullmatch(place, origin, re.ASCII)
+    if found is None:
+        raise ProtocolError("--origin must be https://BUCKET.s3.REGION.amazonaws.com/FOLDER/")
+    return dict(zip(("host", "bucket", "folder"), found.groups(), strict=True))
+
+
 def reports_of(mover: str, place: str) -> str:
     """What must hold for the ends of this mover to reach a gate that receives them at `place`."""
     known = CONFIGURED[mover]
@@ -264,7 +277,12 @@ def files_of(mover: str, *, of_origin: bool) -> str:
 
 
 def snippet(mover: str, of: SnippetTerms, part: str = "") -> str:
-    """What this mover is configured with; or a `part` that stands apart. Raises ProtocolError."""
+    """What a mover or store is configured with; or a `part` that stands apart.
+
+    Raises ProtocolError.
+    """
+    if mover in STORES:
+        return _fill(_part(mover, "server"), _bucket(of.origin))
     known = CONFIGURED[mover]
     if part and part != known.apart:
         raise ProtocolError(f"{mover} has no part {part}: leave --part out")

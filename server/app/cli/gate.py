@@ -11,7 +11,7 @@ import click
 from ....protocol.errors import ProtocolError
 from ....protocol.units import parse_duration, parse_size
 from ...gate.settings import NO_FILES, origin_url
-from ...gate.snippets import CONFIGURED, IfAbsent, SnippetTerms
+from ...gate.snippets import CONFIGURED, STORES, SnippetTerms
 from ...gate.snippets import snippet as snippet_of
 from ..config import Flag
 from .serve import FLAGS, fail, flags_of, load_or_fail, option, serve
@@ -94,10 +94,10 @@ gate.add_command(_run)
 
 
 @gate.command()
-@click.argument("mover", type=click.Choice(tuple(CONFIGURED)))
+@click.argument("mover", type=click.Choice([*CONFIGURED, *STORES]))
 @click.option("--root", type=click.Path(path_type=Path), help="The folder of the release.")
 @click.option("--files", default="", help="HOST:PORT of the server that has the files.")
-@click.option("--gate", "address", help="Where the gate listens: unix:PATH or HOST:PORT.")
+@click.option("--gate", default="", help="Where the gate listens: unix:PATH or HOST:PORT.")
 @option("--report", *_FLAGS["--report"])
 @option("--origin", *_FLAGS["--origin"])
 @click.option(
@@ -117,6 +117,7 @@ gate.add_command(_run)
 )
 @click.option(
     "--absent-connections",
+    "most_absent",
     type=click.IntRange(1, 65535),
     default=200,
     show_default=True,
@@ -127,33 +128,19 @@ gate.add_command(_run)
     default="0",
     help="nginx sends files below this size by itself, as they are in DIR now.",
 )
-def snippet(
-    mover: str,
-    root: Path | None,
-    files: str,
-    address: str | None,
-    report: str | None,
-    origin: str | None,
-    part: str | None,
-    complete: bool,
-    listen: str | None,
-    if_absent: IfAbsent,
-    absent_connections: int,
-    small_below: str,
-) -> None:
-    """Print what MOVER is configured with."""
-    if address is None or (
-        (part != "http" or small_below != "0") and not (root or files or origin)
-    ):
+def snippet(mover: str, part: str | None, complete: bool, small_below: str, **given: Any) -> None:
+    """Print what MOVER is configured with, or the store of an origin."""
+    names_files = given["root"] or given["files"] or given["origin"]
+    needs_files = part != "http" or small_below != "0"
+    if not (given["gate"] or mover in STORES) or (needs_files and not names_files):
         raise click.UsageError("Give --root DIR or --origin URL, and --gate ADDRESS.")
-    if complete != (listen is not None):
+    if complete != (given["listen"] is not None):
         raise click.UsageError("--complete and --listen HOST:PORT belong together.")
     try:
-        of = SnippetTerms(
-            *(address, root or Path("/"), report or "", listen),
-            *(if_absent, absent_connections, files, origin_url(origin) if origin else ""),
-            parse_size(small_below),
-        )
+        if given["origin"]:
+            given["origin"] = origin_url(given["origin"])
+        terms = {name: value for name, value in given.items() if value is not None}
+        of = SnippetTerms(**terms, small_below=parse_size(small_below))
         click.echo(snippet_of(mover, of, part or ""), nl=False)
     except (ProtocolError, ValueError) as fault:
         raise click.UsageError(str(fault)) from fault
