@@ -208,9 +208,9 @@ class Advance:
 class Snapshot:
     """The state of admission at a glance. Totals count since the policy was built.
 
-    Where a policy is `link_bound` the link decides how many downloads run; `slots` then is only a
-    limit for safety that is far away. `slotless` downloads go on without a slot, as they
-    take too little of its share while others wait. `mode` is the policy that decides.
+    Where a policy is `link_bound` the link decides how many downloads run: no ticket is `ready`,
+    and `slots` is a far limit for safety. `slotless` downloads take too little of a slot's share
+    while others wait. `mode` is the policy that decides.
     """
 
     policy: str

@@ -181,14 +181,7 @@ HEALTH = Health("1", NOW)
             "0 of 36 slots free, 4 kept for small files. This policy has no queue.",
         ),
         (
-            {"waiting": 1, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
-            "queueing",
-            "27 people are waiting. The last starts in about 14 min.",
-            "26 of them are paused after the start. 6 downloads are running.",
-        ),
-        # Where the line decides, a ready client may have to wait as well.
-        (
-            {"waiting": 0, "ready": 27, "link_bound": True, "paused": 31, "slots": 4096},
+            {"waiting": 27, "ready": 0, "link_bound": True, "paused": 31, "slots": 4096},
             "queueing",
             "58 people are waiting. The last starts in about 14 min.",
             "31 of them are paused after the start. 1 download is running.",
@@ -349,11 +342,24 @@ def test_the_queue_is_grouped_by_file_and_program_and_opens_to_rows(
     site.wait(2.0)
     # Without slots all who wait are ready, and start when the line has use for them.
     assert not re.search(r"\d ready|ready to start", browser.text("/"))
-    for address in ("/queue", "/queue?tab=tickets"):
-        assert ">ready<" not in browser.text(address).lower()
+    for address in ("/queue", "/queue?tab=tickets", "/queue?tab=tickets&state=waiting"):
+        page = browser.text(address)
+        assert ">ready<" not in page.lower()
+        assert "/a%20b.iso" in page, address
+    state = api(browser, "GET", "/state")
+    assert (state["waiting"], state["ready"]) == (9, 0)
+    assert not site.server.vitals.readiness().free
     assert [one["file"] for one in api(browser, "GET", "/queue/groups?q=curl")["groups"]] == [
         "/a%20b.iso"
     ]
+
+
+def test_a_line_that_is_never_above_zero_is_not_in_its_chart(site: Site, browser: Browser) -> None:
+    crowd(site, 3)
+    site.wait(20.0)
+    chart = browser.text("/").partition('id="chart-queue"')[2].partition("</figcaption>")[0]
+    assert re.findall(r"<li class=.k\d.>([^<]+)<", chart) == ["waiting, begun or not", "ready"]
+    assert not any(json.loads(browser.text("/history"))["queue"][3]), "nothing is paused"
 
 
 def test_the_charts_are_fetched_as_columns(site: Site, browser: Browser) -> None:

@@ -79,10 +79,11 @@ CHARTS = (
 def lines_of(chart: Chart, history: Series) -> list[list[float | None]]:
     """The numbers of a chart's lines on the history's time axis.
 
-    Rates are recorded in bytes and read in bits.
+    Rates are recorded in bytes and read in bits. A second line that is always zero has no numbers.
     """
     times = 8 if chart.unit == "bit_s" else 1
-    rows = (history.series[name] for name in chart.lines)
+    rows = [history.series[name] for name in chart.lines]
+    rows[1:] = [row if any(row) else (None,) * len(row) for row in rows[1:]]
     return [[None if value is None else value * times for value in row] for row in rows]
 
 

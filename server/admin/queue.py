@@ -296,15 +296,16 @@ async def cancel_download(ask: HandlerCall, path: NumberPath) -> None:
 async def list_tickets(ask: HandlerCall, query: TicketQuery) -> TicketsOut:
     """Tickets in the order of their turn."""
     policy, skip = ask.server.gate.policy, query.offset
+    snapshot = ask.server.gate.snapshot()
+    state = "" if snapshot.link_bound else query.state
     if not query.q:
-        snapshot = ask.server.gate.snapshot()
         counts = {"waiting": snapshot.waiting, "ready": snapshot.ready}
-        total = counts.get(query.state, snapshot.waiting + snapshot.ready)
-        skip += snapshot.ready if query.state == "waiting" else 0
+        total = counts.get(state, snapshot.waiting + snapshot.ready)
+        skip += snapshot.ready if state == "waiting" else 0
         line = enumerate(itertools.islice(policy.tickets(skip), query.limit), skip + 1)
-        rows = [ticket_out(ask, row, at) for at, row in line if query.state in ("", row.state)]
+        rows = [ticket_out(ask, row, at) for at, row in line if state in ("", row.state)]
         return TicketsOut(total=total, tickets=rows)
-    states = (query.state,) if query.state else ("ready", "waiting")
+    states = (state,) if state else ("ready", "waiting")
     numbers, total = await ask_store(
         ask.server.store,
         lambda connection: search_tickets(connection, query.q, states, skip, query.limit),

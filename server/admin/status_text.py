@@ -71,17 +71,14 @@ def _line(snapshot: Snapshot) -> str:
     told = _waiting(snapshot)
     if not snapshot.waiting and not snapshot.ready:
         return f"{told}: all downloads have begun."
-    starts_later = snapshot.waiting or snapshot.link_bound
-    if snapshot.last_wait is None or not starts_later:
+    if snapshot.last_wait is None or not snapshot.waiting:
         return f"{told}."
     return f"{told}. The last starts in about {format_duration(snapshot.last_wait.expected_s)}."
 
 
 def _parts(snapshot: Snapshot) -> str:
     """Which of those who wait have begun, and which may start."""
-    # Without slots all who wait are ready, and start when the line has use for them.
-    ready = 0 if snapshot.link_bound else snapshot.ready
-    parts = ((snapshot.paused, "paused after the start"), (ready, "ready to start"))
+    parts = ((snapshot.paused, "paused after the start"), (snapshot.ready, "ready to start"))
     return "".join(f"{n:,} of them {'is' if n == 1 else 'are'} {what}. " for n, what in parts if n)
 
 

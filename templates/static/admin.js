@@ -80,6 +80,7 @@
       for (const [name, columns] of Object.entries(await answer.json())) {
         const figure = area.querySelector(`[data-chart="${name}"]`);
         charts[name] ? charts[name].setData(columns) : (charts[name] = make(figure, columns));
+        figure.querySelectorAll(".legend li").forEach((li, at) => { li.hidden = at > 0 && columns[at + 1].every((value) => value === null); });
         if (columns.slice(1).flat().some((value) => value)) figure.closest("details")?.setAttribute("open", "");
       }
     };
