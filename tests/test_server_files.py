@@ -117,6 +117,23 @@ def test_links_inside_the_tree_are_followed_and_links_out_of_it_are_not(tree: Tr
     assert shown == {"in", "in-absolute", "in-by-dots", "dir", "sub"}
 
 
+def test_a_listing_leads_in_no_circle(tree: Tree) -> None:
+    """`tidegate get -r` fetched the same files 32 times, once for each level that it may enter."""
+    root = Path(os.fsdecode(tree.root))
+    (root / "sub" / "below").mkdir()
+    links = {"self": ".", "dir": "sub", "sub/below/up": "../.."}
+    links["sub/below/over"] = str(root / "sub")
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    (root / "sub" / "below" / "twin").mkdir()
+    (root / "sub" / "below" / "beside").symlink_to("twin")
+    assert read(tree, "/self/sub/below/over/a.txt") == b"inside", "asked for by name it is there"
+    assert {entry.name for entry in tree.entries([])} == {b"dir", b"sub"}
+    for way in ([b"sub"], [b"dir"], [b"self", b"dir"]):
+        shown = {entry.name for entry in tree.entries([*way, b"below"])}
+        assert shown == {b"twin", b"beside"}
+
+
 @pytest.mark.parametrize(
     ("asked", "lies"),
     [

@@ -431,7 +431,8 @@ class Tree:
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """What a directory shows: directories and regular files of the tree, by name.
 
-        Links are shown as what they lead to, when that lies inside the tree. Raises NotHere.
+        Links are shown as what they lead to, when that lies inside the tree. One to a folder around
+        it is left out, or programs that follow listings go in a circle. Raises NotHere.
         """
         self._follow_root()
         fd, _ = self._walk(parts, directory=True)
@@ -439,6 +440,7 @@ class Tree:
         try:
             lies = self._place_of(fd)
             below = None if lies in (None, b"/".join(parts)) else lies
+            inside = (lies or b"") + b"/"
             with os.scandir(fd) as scan:
                 names = [os.fsencode(item.name) for item in scan]
             for name in sorted(names):
@@ -449,6 +451,8 @@ class Tree:
                     place = None if below is None else b"/".join((below, name)).lstrip(b"/")
                     if stat.S_ISLNK(status.st_mode):
                         status, place = self._through(parts, name)
+                        if place is not None and inside.startswith(place + b"/" * bool(place)):
+                            continue
                 except (OSError, NotHere):
                     continue
                 is_directory = stat.S_ISDIR(status.st_mode)
