@@ -89,6 +89,42 @@ def test_the_version_says_which_program_this_is(fresh: Path, tmp_path: Path) -> 
     assert run([fresh / "python", "-m", "tidegate", "--version"], tmp_path) == shown
 
 
+def test_the_client_alone_downloads_with_four_packages(tmp_path: Path) -> None:
+    build = (sys.executable, ROOT / "tools" / "build-get", tmp_path)
+    subprocess.run(build, check=True, env=user_environ())
+    (built,) = tmp_path.glob("tidegate_get-*.whl")
+    rooms = {
+        name.split("/")[1] for name in zipfile.ZipFile(built).namelist() if "dist-info" not in name
+    }
+    assert rooms == {"__init__.py", "py.typed", "client", "protocol"}
+    home = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    uv = (sys.executable, "-m", "uv", "pip", "install", "-q", "--python", home / "bin" / "python")
+    locked = ("--constraints", ROOT / "requirements" / "run.txt")
+    subprocess.run([*uv, *locked, f"tidegate-get @ {built.as_uri()}"], check=True)
+    installed = (home / "lib").glob("python*/site-packages/*.dist-info")
+    names = {path.name.partition("-")[0] for path in installed}
+    assert names == {"aiohappyeyeballs", "click", "httptools", "msgspec", "tidegate_get"}
+    make_release(tmp_path / "release", tool_iso=3_000_000)
+    with serving(tmp_path / "release", tmp_path / "state") as server:
+        url, program = f"{server.url}/tool.iso", home / "bin" / "tidegate-get"
+        # On a terminal: the package that draws there is an extra.
+        shown = run(["script", "-qec", f"{program} {url}", "/dev/null"], tmp_path)
+        assert "tool.iso: 3.0 MB in" in shown
+        library = "import sys, tidegate; tidegate.fetch_blocking(sys.argv[1:], 'by-library.iso')"
+        run([home / "bin" / "python", "-c", library, url], tmp_path)
+        no = subprocess.run(
+            [program, "--multicast", "-o", "x", url], cwd=tmp_path, capture_output=True, text=True
+        )
+    assert (no.returncode, no.stderr) == (
+        8,
+        "tidegate: --multicast needs the package cryptography\n",
+    )
+    whole = (tmp_path / "release" / "tool.iso").read_bytes()
+    assert (tmp_path / "tool.iso").read_bytes() == whole
+    assert (tmp_path / "by-library.iso").read_bytes() == whole
+
+
 def test_an_installation_is_small(fresh: Path) -> None:
     files = [path for path in fresh.parent.rglob("*") if path.is_file() and not path.is_symlink()]
     assert sum(path.stat().st_size for path in files) < MOST_INSTALLED_BYTES

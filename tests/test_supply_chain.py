@@ -148,7 +148,7 @@ def test_a_release_has_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> No
         )
         found.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert found[0] == found[1]
-    assert len(found[0]) == 5
+    assert len(found[0]) == 6
     assert found[0]["NOTES.md"].startswith(f"## {__version__}".encode())
     for line in found[0]["SHA256SUMS"].decode().splitlines():
         digest, name = line.split()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -138,57 +138,54 @@ def fetch_folder(
     return _Batch(root, entries, options, show).run(stopped_by)
 
 
+@dataclass(slots=True)
 class _Batch:
     """Several downloads at a time over one pool of connections, as one progress view."""
 
-    def __init__(
-        self, root: Path, entries: list[FolderEntry], options: Options, show: Show
-    ) -> None:
-        self._root = root
-        self._waiting = deque(entries)
-        self._count = len(entries)
-        self._options = options
-        self._show = show
-        self._done = 0
-        self._bytes = 0
-        self._worst = 0
+    root: Path
+    entries: list[FolderEntry]
+    options: Options
+    show: Show
+    done: int = 0
+    bytes: int = 0
+    worst: int = 0
 
     def run(self, stopped_by: Sequence[Signals]) -> int:
         try:
             run_blocking(self._all, stopped_by)
         except Interrupted:
-            self._worst = 130
-        began = f"{self._done} of {self._count} files, {format_size(self._bytes)}"
-        self._show.event("retry" if self._worst else "folder", {"url": "Folder", "text": began})
-        return self._worst
+            self.worst = 130
+        began = f"{self.done} of {len(self.entries)} files, {format_size(self.bytes)}"
+        self.show.event("retry" if self.worst else "folder", {"url": "Folder", "text": began})
+        return self.worst
 
     async def _all(self) -> None:
-        network = open_network(self._options, most_idle=TUNING.together)
+        network = open_network(self.options, most_idle=TUNING.together)
+        waiting = iter(self.entries)
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(TUNING.together, self._count)):
-                    group.create_task(self._one_by_one(network))
+                for _ in range(TUNING.together):
+                    group.create_task(self._one_by_one(waiting, network))
         except* DownloadFailed as group_of:
             raise group_of.exceptions[0] from None
         finally:
             await network.close()
 
-    async def _one_by_one(self, network: AsyncioNetwork) -> None:
-        while self._waiting:
-            entry = self._waiting.popleft()
-            path = self._root.joinpath(*entry.parts)
+    async def _one_by_one(self, waiting: Iterator[FolderEntry], network: AsyncioNetwork) -> None:
+        for entry in waiting:
+            path = self.root.joinpath(*entry.parts)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise LocalProblem.of(error, path.parent) from None
-            download = build(network, [entry.url], path, self._options, self._show.event)
-            self._show.begin(download)
+            download = build(network, [entry.url], path, self.options, self.show.event)
+            self.show.begin(download)
             try:
                 result = await finish(download)
             except DownloadFailed as problem:
-                self._worst = self._worst or problem.code
-                self._show.failed(problem)
+                self.worst = self.worst or problem.code
+                self.show.failed(problem)
             else:
-                self._done += 1
-                self._bytes += result.size_bytes
-                self._show.done(result)
+                self.done += 1
+                self.bytes += result.size_bytes
+                self.show.done(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -82,9 +83,11 @@ def _show(given: Mapping[str, Any]) -> Show:
     if given["quiet"]:
         return Quiet(explain)
     if sys.stderr.isatty():
-        from .progress import Rich
+        # `rich` is an extra of tidegate-get.
+        with contextlib.suppress(ModuleNotFoundError):
+            from .progress import Rich
 
-        return Rich(explain)
+            return Rich(explain)
     return Plain(explain)
 
 

@@ -160,15 +160,14 @@ def words(event: str, data: Mapping[str, object]) -> str | None:
         line = f"Waiting: {text}."
         if data.get("place") is not None:
             line = f"Waiting: place {data['place']} in the queue."
-        expected = data.get("expected_s")
-        if isinstance(expected, int | float):
-            line += f" It should start in about {format_duration(float(expected))}."
-        done = data.get("done_s")
-        if isinstance(done, int | float):
-            line += f" You should have it in about {format_duration(float(done))}."
-        seconds = data.get("seconds")
-        if isinstance(seconds, int | float):
-            line += f" Asking again in {format_duration(float(seconds))}."
+        for key, told in (
+            ("expected_s", "It should start in about"),
+            ("done_s", "You should have it in about"),
+            ("seconds", "Asking again in"),
+        ):
+            seconds = data.get(key)
+            if isinstance(seconds, int | float):
+                line += f" {told} {format_duration(float(seconds))}."
         return line
     if event == "retry":
         seconds = data.get("seconds")
@@ -214,10 +213,8 @@ def summary(result: Result) -> list[str]:
     queued = max((source.waited_s for source in result.sources), default=0.0)
     seconds, after = result.seconds, ""
     if queued >= 1.0 and result.first_byte_s >= queued:
-        seconds, after = (
-            seconds - result.first_byte_s,
-            f" after {format_duration(queued)} of waiting",
-        )
+        seconds -= result.first_byte_s
+        after = f" after {format_duration(queued)} of waiting"
     rate = result.rate_bytes_s
     speed = f" ({format_size(rate)}/s)" if rate is not None else ""
     head = f"{where}: {format_size(result.size_bytes)} in {seconds:.1f} s{speed}{after}"

@@ -112,7 +112,10 @@ class MulticastJoin:
             self._asked_on = connection
             worker.ask_offer(OfferTaker(worker, self), (HEADER_NAME, self._capability()))
             # What a session needs is loaded while the server holds the request.
-            from ..multicast import channel, reception  # noqa: F401
+            try:
+                from ..multicast import channel, reception  # noqa: F401
+            except ImportError as fault:
+                raise LocalProblem(f"--multicast needs the package {fault.name}") from None
         return True
 
     def _capability(self) -> str:
