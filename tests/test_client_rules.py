@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.client.fetch import connections, sampling
+from tidegate.client.fetch import connections, planning, sampling
 from tidegate.client.fetch.actions import Action, Connect, Disconnect, Fail
 from tidegate.client.fetch.content import CulpritSearch
 from tidegate.client.fetch.decide import decide
@@ -33,6 +33,7 @@ from tidegate.client.net.answers import Body
 from tidegate.client.net.errors import AccessRefused, DownloadFailed, NetworkProblem, WaitedTooLong
 from tidegate.client.net.retry import FailureReason, Granted, Refused
 from tidegate.client.net.urls import parse
+from tidegate.client.schedule.model import Path
 from tidegate.client.schedule.segments import SegmentMap
 from tidegate.client.storage.piece_writer import PieceWriter
 from tidegate.client.storage.storage import RingStorage
@@ -289,3 +290,41 @@ def test_after_samples_whole_shares_are_replaced_the_most_accused_first(
     assert [number for number, _ in steps] == [0, 1, 2, *order]
     assert all(wanted < share // 2 for _, wanted in steps[:3])
     assert all(wanted > share // 2 for _, wanted in steps[3:])
+
+
+@pytest.mark.parametrize(
+    ("differences", "culprits"),
+    [({(0, 2): 3, (0, 1): 1}, {0}), ({(0, 2): 1, (1, 2): 0}, {0}), ({(0, 2): 1, (1, 2): 1}, set())],
+    ids=["one", "one that differed and one that did not", "two"],
+)
+def test_only_where_one_mirror_differed_it_is_named(
+    differences: dict[tuple[int, int], int], culprits: set[int]
+) -> None:
+    """The samples were replaced and the digest is right: whose bytes were wrong?"""
+    writer = PieceWriter(RingStorage(100), 100)
+    search = CulpritSearch(fetching(3).mirrors, writer)
+    writer.differences.update(differences)
+    search.name_culprit()
+    assert writer.culprits == culprits
+
+
+# -- plans --------------------------------------------------------------------------------------
+
+
+def test_a_found_mirror_is_compared_with_others_and_not_with_itself() -> None:
+    """It stands by where it would not make a small file shorter; beside strangers nobody knows."""
+    path = Path(0.3, 1e9)
+    for others, expected in ((None, MirrorState.READY), (path, MirrorState.STANDBY)):
+        state = state_of(2)
+        state.mirrors[0].remembered, state.mirrors[1].remembered = others, path
+        planning.mirror_found(state, state.mirrors[1], 1_000, 0.0)
+        assert state.mirrors[1].state is expected
+
+
+def test_the_rest_is_foretold_once_it_was_measured_for_a_moment() -> None:
+    state = fetching(1)
+    state.first_byte_s, state.size_bytes = 10.0, 1_000
+    planning.forecast_rest(state, 10.7)
+    assert not state.forecast_made
+    planning.forecast_rest(state, 10.8)
+    assert state.forecast_made
