@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 
 from tests.roots import RELEASES, ROOT, View, debian, entered, kept
@@ -43,6 +44,11 @@ def read(text: str) -> Iterator[tuple[str, str]]:
         if line.strip():
             name, _, words = line.strip().partition(" ")
             yield name.upper(), words.strip()
+
+
+def _is_copy_of_a_stage(instruction: tuple[str, str]) -> bool:
+    name, words = instruction
+    return name == "COPY" and words.startswith("--from=")
 
 
 def context() -> list[str]:
@@ -97,13 +103,17 @@ class Builder:
     def _build(self, stage: str) -> Image:
         base, instructions = self._stages[stage]
         below = self.build(base)
+        copied = list(takewhile(_is_copy_of_a_stage, instructions))
+        instructions = instructions[len(copied) :]
+        linked = [layer for _, words in copied for layer in self._linked(stage, *words.split())]
+        below = replace(below, layers=(*reversed(linked), *below.layers))
 
         def make(scratch: Path) -> None:
             with entered(scratch, *below.layers) as view:
                 self._steps(view, below, instructions)
 
-        copied = [words for name, words in instructions if name == "COPY"]
-        if all(words.startswith("requirements/ ") for words in copied):
+        contexts = [words for name, words in instructions if name == "COPY"]
+        if not copied and all(words.startswith("requirements/ ") for words in contexts):
             locked = [(ROOT / name).read_bytes() for name in context() if "requirements/" in name]
             layer = kept(stage, (*instructions, *locked), below.layers, make)
         else:
@@ -111,6 +121,22 @@ class Builder:
             layer = self._scratch / stage / "upper"
         image = self._steps(None, below, instructions)
         return replace(image, layers=(layer, *below.layers))
+
+    def _linked(self, stage: str, option: str, source: str, target: str) -> Iterator[Path]:
+        """Layers, the lowest first, with what a stage copies from another before all else.
+
+        They have links to its files: 90 MB would take a tenth of the suite's time.
+        """
+        for number, layer in enumerate(reversed(self.build(option.partition("=")[2]).layers)):
+            found = layer / source.strip("/")
+            if found.is_dir():
+                made = self._scratch / f"linked-{stage}-{target.replace('/', '-')}-{number}"
+                place = made / target.strip("/")
+                place.parent.mkdir(parents=True)
+                is_near = layer.stat().st_dev == made.stat().st_dev
+                link = ["--link"] if is_near else []
+                subprocess.run(["cp", "--archive", *link, found, place], check=True)
+                yield made
 
     def _steps(self, view: View | None, image: Image, instructions: list[tuple[str, str]]) -> Image:
         """Do what a stage does in `view`; without one, only say what it leaves."""
