@@ -45,13 +45,20 @@ from tidegate.server.http.proxies import prefixes_of
 _DAY = ReleaseDay(rush_s=10.0, rush_load=2.5, calm_s=10.0)
 _DAY_SEED = 1
 _STORED = Results(Path(__file__).with_name("adversary.jsonl"), "fair")
-_WORST = [Attack(**values) for values, *_ in _STORED.played("Attack")]
-_CROWDS = [(HonestCrowd(**values), cost) for values, cost, _ in _STORED.played("HonestCrowd")]
+_FOUND = [Find(Attack(**values), *cost) for values, *cost in _STORED.played("Attack")]
+_ATTACKS = [find.vector for find in _FOUND]
+#: Those of the file that cost most on the suite's day, also with half of `least_means`, five times
+#: `burst_medians`, no debt of all, or a guard for all. Each of these faults fails one of them.
+_WORST = [_ATTACKS[number] for number in (1, 5, 11, 13, 15, 17)]
+_LOSERS = [(HonestCrowd(**values), cost) for values, cost, _ in _STORED.played("HonestCrowd")]
+#: Each of these faults costs at least two of them more than is known: one share instead of four,
+#: four times `least_means`, three times the debt of all.
+_CROWDS = [_LOSERS[number] for number in (2, 3, 6, 7, 8, 9, 10, 13)]
 #: Seconds of search for attackers that nobody knows yet.
-_SECONDS = float(os.environ.get("ADVERSARY_SECONDS", "5"))
+_SECONDS = float(os.environ.get("ADVERSARY_SECONDS", "2"))
 #: A stored attacker costs at most this part of what the shares of one network cost (2.2 of a mean
-#: session). The worst one costs 0.67 of it.
-_MARGIN = 0.75
+#: session). The worst one costs 0.55 of it, and with each of those faults 0.63 or more.
+_MARGIN = 0.62
 #: A new one may be so far beyond: a day of 30 people is rough.
 _ROUGH = 1.15
 #: A stored crowd loses at most this part of a mean session more than when it was stored.
@@ -80,7 +87,7 @@ def test_the_crowds_that_lose_most_by_the_bounds_lose_no_more_than_is_known(
 
 def networks(count: int, size_bytes: int) -> Attack:
     """An attacker with so many networks, and ten names in each."""
-    return replace(_WORST[0], where="networks", width=count, names=10, size_bytes=size_bytes)
+    return replace(_ATTACKS[0], where="networks", width=count, names=10, size_bytes=size_bytes)
 
 
 @pytest.mark.parametrize("size_bytes", [320_000, 5_120_000, 0])
@@ -105,7 +112,7 @@ def test_without_the_order_of_networks_a_found_attacker_costs_more(
 ) -> None:
     """So the tests above can fail."""
     monkeypatch.setattr(NetworkOrder, "handicap", lambda self, network: NO_HANDICAP)
-    cost, _ = attack_cost("fair", _WORST[1], _DAY_SEED, _DAY)
+    cost, _ = attack_cost("fair", _ATTACKS[1], _DAY_SEED, _DAY)
     assert cost > _MARGIN * bound("fair", _DAY_SEED, _DAY)
 
 
@@ -169,9 +176,10 @@ def test_a_new_search_finds_no_network_that_costs_more_than_its_shares() -> None
     seed = random.SystemRandom().randrange(10**6)
     sys.stdout.write(f"seed {seed}\n")
     search = Search(ONE_NETWORK, Attack, cost_of, random.Random(seed))
-    for attack in _WORST:
-        search.keep(Find(attack, *cost_of(attack)))
+    for find in _FOUND:
+        search.keep(find)
     search.run(_SECONDS)
-    worst = search.worst()[0]
-    assert worst.cost <= _ROUGH * bound("fair", _DAY_SEED, _DAY), f"seed {seed}: {worst}"
-    assert len(search.finds) > len(_WORST), f"seed {seed}: nothing new was played"
+    # What those of the file cost there was on a longer day.
+    new = [find for find in search.worst() if find.vector not in _ATTACKS]
+    assert new, f"seed {seed}: nothing new was played"
+    assert new[0].cost <= _ROUGH * bound("fair", _DAY_SEED, _DAY), f"seed {seed}: {new[0]}"
