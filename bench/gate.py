@@ -172,7 +172,7 @@ def measure_waiting(count: int, policy: str) -> str:
 
 def measure_beside(count: int, policy: str) -> str:
     """A line for each size, with what a download costs nginx alone and a gate with its nginx."""
-    alone, rounds, lines = free_port(), 5, []
+    alone, rounds, lines = free_port(), min(5, count), []
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         folder = Path(scratch)
         gate = stack.enter_context(_gate(folder, policy, 4000, 1 << 28))
