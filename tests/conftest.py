@@ -13,6 +13,8 @@ from types import CodeType
 import jinja2
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests import installed, size
 from tests.postgres import postgres_running
@@ -72,25 +74,52 @@ def pytest_configure(config: pytest.Config) -> None:
 
 #: The files that take longest come first, or the others' processes would wait for them at the end.
 LONGEST = (
-    "test_e2e_gate",
-    "test_e2e_deb",
     "test_e2e_cluster",
-    "test_e2e_admin",
     "test_e2e_loadtest",
-    "test_e2e_image",
-    "test_docs_commands",
-    "test_e2e_installed",
-    "test_e2e_disk",
-    "test_docs_benches",
-    "test_e2e_workers",
-    "test_e2e_firefox",
     "test_e2e_loadtest_cli",
+    "test_e2e_image",
+    "test_e2e_deb",
+    "test_docs_benches",
+    "test_e2e_gate",
+    "test_docs_commands",
+    "test_e2e_admin",
+    "test_e2e_workers",
+    "test_e2e_installed",
+    "test_e2e_get",
+    "test_e2e_staging",
+    "test_e2e_multicast",
+    "test_e2e_mirror",
+    "test_e2e_socket_activation",
+    "test_e2e_start_faults",
+    "test_e2e_postgres",
+    "test_e2e_waiting_page",
+    "test_e2e_disk",
+    "test_e2e_firefox",
     "test_e2e_crash",
+    "test_e2e_admin_api",
+    "test_e2e_public_pages",
     "test_twins_servers",
     "test_twins_http",
     "test_e2e_chaos",
     "test_search",
 )
+
+#: Files whose tests wait long and share nothing: each goes where there is room.
+SPLIT = ("test_e2e_gate", "test_docs_commands", "test_e2e_workers", "test_e2e_waiting_page")
+
+
+class ByFile(LoadFileScheduling):
+    """Sends a file to one process, and the tests of `SPLIT` to several."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return nodeid if Path(file).stem in SPLIT else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
+    """What `--dist loadfile` means here."""
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 #: Tests that take over a second of CPU, in one form or in all together: `file::function`, a line
