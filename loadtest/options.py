@@ -29,8 +29,8 @@ def _objective(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
     if not is_figure(objective.figure):
         raise argparse.ArgumentTypeError(
-            f"{objective.figure!r} is no figure of a run; they are listed in loadtest/README.md, "
-            "for example p95_wait_small, failed_fraction, eta_within_p90"
+            f"{objective.figure!r} is no figure of a run, such as p95_wait_small, failed_fraction "
+            "or eta_within_p90; --figures-json writes all of them"
         )
     return text
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..policies.settings import SMALL_BELOW_BYTES
 from .workloads import File, Visitor, Workload
-
-#: The lines of clients of whom only the arrival was recorded, bytes a second: 0.8 to 80 Mbit/s.
-SLOWEST_LINE_BYTES_S = 1e5
-#: The span of a trace within which its bandwidth moves its bytes is no shorter.
-SHORTEST_SPAN_S = 60.0
 
 _Row = tuple[float, str, File, float, float]
 
 
 def line_rate(client: str) -> float:
-    """The assumed speed of an unmeasured line: log-uniform, always the same for this client."""
+    """The assumed speed of an unmeasured line, by the name: 0.8 to 80 Mbit/s, log-uniform."""
     share = int.from_bytes(hashlib.sha256(client.encode()).digest()[:6]) / 2**48
-    return SLOWEST_LINE_BYTES_S * math.pow(1e7 / SLOWEST_LINE_BYTES_S, share)
+    return 1e5 * math.pow(100.0, share)
+
+
+def asked_bandwidth(visitors: Sequence[Visitor]) -> float:
+    """The line that moves what they ask for while they arrive, a minute at least."""
+    span_s = max(60.0, visitors[-1].arrival_s if visitors else 0.0)
+    return sum(visitor.total_bytes for visitor in visitors) / span_s
 
 
 def from_trace(lines: Iterable[str], *, bandwidth_bytes_s: float | None = None) -> Workload:
@@ -44,9 +45,7 @@ def from_trace(lines: Iterable[str], *, bandwidth_bytes_s: float | None = None) 
         visitors.append(Visitor(client, at - start, rate, tuple(files), patience))
         files.clear()
     if bandwidth_bytes_s is None:
-        wanted = sum(visitor.total_bytes for visitor in visitors)
-        span_s = max(SHORTEST_SPAN_S, visitors[-1].arrival_s if visitors else 0.0)
-        bandwidth_bytes_s = wanted / span_s
+        bandwidth_bytes_s = asked_bandwidth(visitors)
     return Workload("trace", 0, tuple(visitors), bandwidth_bytes_s, SMALL_BELOW_BYTES)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...policies.settings import SMALL_BELOW_BYTES
-from ..trace import SHORTEST_SPAN_S, line_rate
+from ..trace import asked_bandwidth, line_rate
 from ..workloads import File, Visitor, Workload, make_workload
 from .chronicle import Chronicle
 from .chronology import draw, natural_end
@@ -48,9 +48,7 @@ def population(request: Mapping[str, Any]) -> Workload:
         for number, (at, client, file, size, rate) in enumerate(rows)
     ]
     visitors.sort(key=lambda visitor: visitor.arrival_s)
-    wanted = sum(visitor.total_bytes for visitor in visitors)
-    span = max(SHORTEST_SPAN_S, visitors[-1].arrival_s)
-    return Workload("recorded", 0, tuple(visitors), wanted / span, small)
+    return Workload("recorded", 0, tuple(visitors), asked_bandwidth(visitors), small)
 
 
 @dataclass(frozen=True, slots=True)

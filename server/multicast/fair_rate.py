@@ -51,9 +51,6 @@ class FairRateTuning:
 
 
 _TUNING = FairRateTuning()
-#: Paths whose fair rates differ by at most this factor count as equally congested: the estimates
-#: are of few losses.
-ALIKE = 1.5
 
 
 def tcp_datagrams_s(loss_rate: float, rtt_s: float) -> float:

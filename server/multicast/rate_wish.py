@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...protocol.session_report import ReceiverReport
-from .fair_rate import ALIKE, FairRate
+from .fair_rate import FairRate
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class RateSettings:
     - `faster_every_s`, `step_every_s`, `recover_share`: the pace at which wishes change.
     - `quiet_s`: a receiver without a report for this time misses nothing.
     - `datagram_bytes`: what TCP's rate in datagrams is taken to carry.
+    - `alike`: paths whose fair rates differ by at most this factor count as equally congested: the
+      estimates are of few losses.
     """
 
     floor_share: float = 0.25
@@ -47,6 +49,7 @@ class RateSettings:
     recover_share: float = 0.05
     quiet_s: float = 1.0
     datagram_bytes: int = 1500
+    alike: float = 1.5
 
 
 TUNING = RateSettings()
@@ -107,12 +110,12 @@ class RateWish:
     def bearable_share(self, configured_bytes_s: float) -> float:
         """The highest share that harms neither it, nor its line, nor the other members.
 
-        It is looser than `share`: fair rates are estimates (`ALIKE`), and lag alone loses nothing.
+        It is looser than `share`: fair rates are estimates, and lag alone loses nothing.
         """
         congested = self._share if self._is_congested else 1.0
         read = self._session_share * (1 - self._lost_there) if self._lost_there else 1.0
         declared = self.declared_bytes_s / configured_bytes_s
-        return min(congested, read, declared, ALIKE * self.fair_share(configured_bytes_s))
+        return min(congested, read, declared, TUNING.alike * self.fair_share(configured_bytes_s))
 
     def report(
         self, report: ReceiverReport, now: float, session_share: float, rtt_s: float | None = None
