@@ -491,27 +491,34 @@ class HttpConnection:
 
     def send(self, data: bytes, more: bool = False) -> None:
         """Send bytes now or soon, in order. `more`: the packet may wait for what follows."""
-        sock = self.socket
-        if sock is None or not data:
+        if self.socket is None or not data:
             return
         self._charge(len(data))
         if self._outbox is not None:
             self._outbox.add(data)
             return
-        sent = 0
+        self.offer(data, b"", socket.MSG_MORE if more else 0)
+
+    def offer(self, head: bytes, body: bytes, flags: int = 0) -> bool:
+        """Send what the socket takes now and keep the rest; whether it took all."""
         try:
             if self.is_tls:
                 # TLS must be offered the same bytes again; `keep` offers pieces of this size.
-                sent = sock.send(data if len(data) <= PIECE_BYTES else data[:PIECE_BYTES])
+                head, body = head + body, b""
+                sent = self.socket.send(head if len(head) <= PIECE_BYTES else head[:PIECE_BYTES])
+            elif body:
+                sent = self.socket.sendmsg((head, body))
             else:
-                sent = sock.send(data, socket.MSG_MORE if more else 0)
+                sent = self.socket.send(head, flags)
         except BLOCKED:
-            pass
+            sent = 0
         except OSError:
             self.abort()
-            return
-        if sent < len(data):
-            self.keep(data, b"", sent)
+            return False
+        if sent < len(head) + len(body):
+            self.keep(head, body, sent)
+            return False
+        return True
 
     def _charge(self, count: int) -> None:
         factory = self.factory
@@ -524,22 +531,14 @@ class HttpConnection:
 
     def send_both(self, head: bytes, body: bytes) -> None:
         """Send a header and its body, in one call where they need not be joined for it."""
-        sock = self.socket
-        if self.is_tls or len(body) <= JOINED_BYTES or sock is None or self._outbox is not None:
+        joined = self.is_tls or len(body) <= JOINED_BYTES or self._outbox is not None
+        if joined or self.socket is None:
             self.send(head + body)
             return
         self._charge(len(head) + len(body))
         if self.factory.answers.wanted:
             self.factory.answers.add(self)
-        try:
-            sent = sock.sendmsg((head, body))
-        except BLOCKED:
-            sent = 0
-        except OSError:
-            self.abort()
-            return
-        if sent < len(head) + len(body):
-            self.keep(head, body, sent)
+        self.offer(head, body)
 
     def queued_bytes(self) -> int:
         """What has not arrived of all that was sent here; 0 once it is closed."""
@@ -669,11 +668,7 @@ class HttpConnection:
             self._break_by(_ORDERLY)
             start = b""
         else:
-            start = b"%b\r\n%b%b" % (
-                status_line(status),
-                self.date_line,
-                SERVER_LINE,
-            )
+            start = self._start(status)
         request.status = status
         if length is not None:
             framing = b"Content-Length: %d\r\n" % length
@@ -695,13 +690,12 @@ class HttpConnection:
             # that all went well: should this process die now, they must see a reset.
             self._break_by(_RESET)
             request.dripped = status
-            line = b"%b\r\n%b%b%b" % (
-                status_line(status),
-                self.date_line,
-                SERVER_LINE,
-                line,
-            )
+            line = self._start(status) + line
         self.send(line)
+
+    def _start(self, status: int) -> bytes:
+        """How an answer starts."""
+        return b"%b\r\n%b%b" % (status_line(status), self.date_line, SERVER_LINE)
 
     def write_body(self, request: Request, data: bytes) -> None:
         """Send a part of the body of a streamed answer."""

@@ -405,29 +405,10 @@ class Front:
     def _send(self, connection: HttpConnection, head: bytes, body: bytes, closes: bool) -> None:
         """Send what answers all requests that have come on a connection."""
         factory = self._factory
-        try:
-            if connection.is_tls:
-                # TLS must be offered the same bytes again; `keep` offers pieces of this size.
-                head, body = head + body, b""
-                sent = connection.socket.send(
-                    head if len(head) <= PIECE_BYTES else head[:PIECE_BYTES]
-                )
-            elif body:
-                sent = connection.socket.sendmsg((head, body))
-            else:
-                sent = connection.socket.send(head)
-        except BLOCKED:
-            sent = 0
-        except OSError:
-            connection.lost()
-            return
-        count = len(head) + len(body)
-        if factory.answers.wanted and count > JOINED_BYTES:
+        if factory.answers.wanted and len(head) + len(body) > JOINED_BYTES:
             factory.answers.add(connection)
-        if sent == count:
+        if connection.offer(head, body):
             connection.deadline = factory.now + factory.limits.idle_timeout_s
-        else:
-            connection.keep(head, body, sent)
         if closes:
             connection.close()
 
