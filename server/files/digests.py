@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +22,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from ...protocol.manifest import FileDigests, piece_length_for
+from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 from .disk import disk_pool, let_go
 from .openfile import OpenFile, Unreadable
@@ -136,7 +136,8 @@ class DigestService:
         self._cache = cache
         self._threads = threads
         self._learned: Callable[[FileKey, FileDigests], None] | None = None
-        self._known: OrderedDict[FileKey, FileDigests] = OrderedDict()
+        #: Digests that are remembered.
+        self._known: BoundedTable[FileKey, FileDigests] = BoundedTable(100_000)
         #: Counts the times that what is known has changed.
         self.version = 0
         self._line: dict[FileKey, _DigestWish] = {}
@@ -288,9 +289,6 @@ class DigestService:
     def _learn(self, key: FileKey, digests: FileDigests) -> None:
         self.version += 1
         self._known[key] = digests
-        # Digests that are remembered.
-        if len(self._known) > 100_000:
-            self._known.popitem(last=False)
         if self._learned is not None:
             self._learned(key, digests)
 

@@ -7,7 +7,6 @@ cut or a resume begun anew. Nothing is believed unread: never a mixture.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from twisted.internet import defer
 
 from ...protocol.headers import parse_etag
 from ...protocol.manifest import FileDigests
+from ..http.bounded_table import BoundedTable
 from .digests import DigestService
 from .openfile import OpenFile
 from .transfer import Representation
@@ -25,19 +25,15 @@ class Touched:
 
     def __init__(self, catalog: DigestService) -> None:
         self._catalog = catalog
-        self._served: OrderedDict[bytes, list[Representation]] = OrderedDict()
+        self._served: BoundedTable[bytes, list[Representation]] = BoundedTable(4_096)
 
     def serves(self, rep: Representation) -> None:
         """This is what its path has now."""
-        former = self._served.setdefault(rep.path, [])
-        self._served.move_to_end(rep.path)
+        former = self._served[rep.path] = self._served.get(rep.path, [])
         if all(one.key != rep.key for one in former):
             former.append(rep)
             # Earlier contents of each.
             del former[:-8]
-        # Paths that are remembered.
-        if len(self._served) > 4_096:
-            self._served.popitem(last=False)
 
     def named(self, headers: Mapping[bytes, bytes], rep: Representation) -> Representation | None:
         """The earlier content of this size that a condition of the client names, by its tag."""

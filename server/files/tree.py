@@ -14,13 +14,13 @@ import errno
 import os
 import stat
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
 from ...protocol.errors import ProtocolError
+from ..http.bounded_table import BoundedTable
 from .folder_watch import FolderWatch
 from .openfile import OpenFile, TagOf, key_of, local_tag, read_at_hand
 from .paths import url_of
@@ -138,12 +138,11 @@ class Tree:
         self.watch = FolderWatch(self._prefix)
         self.root = os.path.realpath(self._name)
         self._show_hidden = show_hidden
-        self._most_open = most_open
         self._tag_of = tag_of
         self._root_fd = os.open(self.root, _DIRECTORY)
         status = os.fstat(self._root_fd)
         self._root_identity = (status.st_dev, status.st_ino)
-        self._open: OrderedDict[bytes, OpenFile] = OrderedDict()
+        self._open: BoundedTable[bytes, OpenFile] = BoundedTable(most_open)
         #: Device and inode of a folder, and a name in it that is not shown.
         self._private: set[tuple[int, int, bytes]] = set()
         self._private_names: set[bytes] = set()
@@ -337,11 +336,10 @@ class Tree:
         by_link = False
         if found is None:
             self._follow_root()
-            known = self._open.get(path)
+            known = self._open.use(path)
             if known is not None:
                 status = self.status_of(path)
                 if status is not None and key_of(status) == known.rep.key:
-                    self._open.move_to_end(path)
                     return known
                 del self._open[path]
             fd, status = self._walk(parts, directory=False)
@@ -351,8 +349,6 @@ class Tree:
         rep = self._described(path, url_of(path), fd, key_of(status))
         file = OpenFile(fd, rep, self._tag_of, by_link=by_link)
         self._open[path] = file
-        if len(self._open) > self._most_open:
-            self._open.popitem(last=False)
         return file
 
     def _described(self, path: bytes, url: str, fd: int, key: FileKey) -> Representation:
