@@ -35,7 +35,6 @@ from .conditions import verdict
 from .digests import DigestService, FileChanged
 from .directory_cache import REUSE_FACTOR, DirectoryCache
 from .headers import RepresentationHeaders
-from .openfile import OpenFile
 from .paths import MANIFEST, METALINK, SUMS, url_of
 from .transfer import Visibility, kept_from_all, kept_there
 from .tree import IsDirectory, NotHere, Tree
@@ -75,6 +74,10 @@ class _KeptBody(Subject):
 def _at_origin(body: bytes, request: Request) -> bytes:
     """The body with the addresses of this server as the client calls it."""
     return body.replace(_SOME_ORIGIN.encode("ascii"), html.escape(request.origin.decode()).encode())
+
+
+def _manifest(described: FileManifest) -> tuple[bytes, bytes]:
+    return b"application/json", encode_json(described)
 
 
 def _described_by(folder: list[bytes], name: bytes) -> list[bytes]:
@@ -125,7 +128,7 @@ class GeneratedFiles:
             elif name.endswith(METALINK) and name != METALINK:
                 self._metalink(request, [*folder, name[: -len(METALINK)]])
             elif name.endswith(MANIFEST) and name != MANIFEST:
-                self._manifest(request, [*folder, name[: -len(MANIFEST)]])
+                self._describe(request, [*folder, name[: -len(MANIFEST)]], _manifest)
             else:
                 return False
         except (NotHere, IsDirectory):
@@ -188,33 +191,31 @@ class GeneratedFiles:
         return METALINK_TYPE.encode("ascii"), encode_metalink(files, origin=origin)
 
     def _metalink(self, request: Request, parts: list[bytes]) -> None:
+        origin = request.origin.decode("latin-1") + request.path.decode("latin-1")
+
+        def metalink(described: FileManifest) -> tuple[bytes, bytes]:
+            return METALINK_TYPE.encode("ascii"), encode_metalink([described], origin=origin)
+
         try:
-            file = self._open(parts)
+            self._describe(request, parts, metalink)
         except IsDirectory:
             self._whole_folder(request, parts, self._metalink_of)
-            return
 
-        def answer(digests: FileDigests) -> None:
-            described = self._described(self._origin(request), parts[:-1], parts[-1], digests)
-            origin = self._origin(request) + request.path.decode("latin-1")
-            body = encode_metalink([described], origin=origin)
-            self._answer(request, METALINK_TYPE.encode("ascii"), body)
-
-        self._wait(request, self._catalog.want(file), answer)
-
-    def _open(self, parts: list[bytes]) -> OpenFile:
-        """The file that is described. Raises NotHere or IsDirectory."""
+    def _describe(
+        self,
+        request: Request,
+        parts: list[bytes],
+        encode: Callable[[FileManifest], tuple[bytes, bytes]],
+    ) -> None:
+        """Answer with what describes a file. Raises NotHere or IsDirectory."""
         file = self.tree.open(parts)
         if kept_there(self._visibility, file.rep.url_path, self.tree.place_of(file)):
             raise NotHere
-        return file
-
-    def _manifest(self, request: Request, parts: list[bytes]) -> None:
-        file = self._open(parts)
 
         def answer(digests: FileDigests) -> None:
-            described = self._described(self._origin(request), parts[:-1], parts[-1], digests)
-            self._answer(request, b"application/json", encode_json(described))
+            origin = request.origin.decode("latin-1")
+            described = self._described(origin, parts[:-1], parts[-1], digests)
+            self._answer(request, *encode(described))
 
         self._wait(request, self._catalog.want(file), answer)
 
@@ -227,16 +228,7 @@ class GeneratedFiles:
         sources.append(Source(origin + url, last + 1))
         return FileManifest.of(name.decode("utf-8", "replace"), digests, sources)
 
-    @staticmethod
-    def _origin(request: Request) -> str:
-        return request.origin.decode("latin-1")
-
-    def _answer(
-        self,
-        request: Request,
-        content_type: bytes,
-        body: bytes,
-    ) -> list[Header]:
+    def _answer(self, request: Request, content_type: bytes, body: bytes) -> list[Header]:
         """The fields that describe it, whatever the client's conditions say."""
         tag = hashlib.blake2b(body, digest_size=12).hexdigest()
         fields: list[Header] = [
