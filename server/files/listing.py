@@ -290,14 +290,10 @@ class Listings:
             for one in coming
         ]
         sizes = [entry.size_bytes for entry in entries if not entry.is_directory]
-        crumbs = []
-        for depth, part in enumerate(parts, 1):
-            crumbs.append(
-                {
-                    "name": part.decode("utf-8", "replace"),
-                    "url": url_of(b"/".join(parts[:depth])) + "/",
-                }
-            )
+        crumbs = [
+            {"name": part.decode("utf-8", "replace"), "url": url_of(b"/".join(parts[:depth])) + "/"}
+            for depth, part in enumerate(parts, 1)
+        ]
         wanted_rows = [r for r in rows if r["type"] == "file" and not r["companion"]]
         example = max(wanted_rows, key=lambda r: int(r["size_bytes"]), default=None)
         return self._pages.render(

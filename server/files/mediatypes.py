@@ -60,7 +60,6 @@ _PLAIN_NAMES = frozenset(
 )
 # Without the machine's own tables, so that every host says the same of the same name.
 _TABLE = mimetypes.MimeTypes(filenames=())
-_TEXT = ("text/",)
 
 
 def content_type_of(name: str) -> str:
@@ -81,4 +80,4 @@ def _type_of_ending(ending: str) -> str | None:
     guessed = _TABLE.types_map[True].get(ending)
     if guessed is None:
         return None
-    return guessed + "; charset=utf-8" if guessed.startswith(_TEXT) else guessed
+    return guessed + "; charset=utf-8" if guessed.startswith("text/") else guessed

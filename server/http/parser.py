@@ -15,12 +15,7 @@ import httptools
 from ...protocol.errors import ProtocolError
 from .large_bodies import LargeBodies
 from .limits import HttpLimits
-from .parsing import (
-    fault_of,
-    origin_form,
-    valid_host,
-    with_escaped_target,
-)
+from .parsing import fault_of, origin_form, valid_host, with_escaped_target
 
 _END = b"\r\n\r\n"
 
