@@ -284,28 +284,37 @@ def user_to_become(name: str | None) -> str | None:
     return None if name == "root" else name
 
 
-def become(name: str, state: Path) -> None:
-    """Become this user for good; a missing state folder is created for it.
-
-    Call this before another thread runs. Raises `CannotStart`.
-    """
+def _entry_of(name: str) -> pwd.struct_passwd:
     try:
-        entry = pwd.getpwnam(name)
+        return pwd.getpwnam(name)
     except KeyError as fault:
         raise CannotStart(
             f"There is no user {name}: create one (useradd --system {name}), or name another in "
             "`user`."
         ) from fault
+
+
+def make_folders(name: str, config: ServerConfig) -> None:
+    """Create the missing folders of state and unix sockets for this user. Raises `CannotStart`."""
+    entry = _entry_of(name)
+    sockets = (Path(place[5:]).parent for place in config.listen if place.startswith("unix:"))
+    for folder, mode in ((config.state, 0o700), *((one, 0o755) for one in sockets)):
+        # A fault here appears where the folder is used.
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True)
+            folder.chmod(mode)
+            os.chown(folder, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
+
+
+def become(name: str) -> None:
+    """Become this user for good. Call this before another thread runs. Raises `CannotStart`."""
+    entry = _entry_of(name)
     if os.geteuid() == entry.pw_uid:
         return
     if os.geteuid() != 0:
         raise CannotStart(
             f"Only root can become {name}: leave `user` out, or start the server as root."
         )
-    # A fault here appears where the folder is used.
-    with contextlib.suppress(OSError):
-        state.mkdir(mode=0o700, parents=True)
-        os.chown(state, entry.pw_uid, entry.pw_gid)
     os.initgroups(name, entry.pw_gid)
     os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
     os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)

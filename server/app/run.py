@@ -42,6 +42,7 @@ from .confinement import (
     Needs,
     become,
     confine,
+    make_folders,
     needs_of,
     prepare,
     refuse_system_calls,
@@ -74,10 +75,12 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
             importlib.import_module(f"tidegate.server.app.{module}")
         # No other user may read keys, queue and hashes of passwords.
         os.umask(0o077)
+        if user is not None:
+            make_folders(user, config)
         opened = list(open_early(config, passed, count))
         admin = open_admin_early(config, passed_admin)
         if user is not None:
-            become(user, config.state)
+            become(user)
     except CannotStart as fault:
         return [str(fault)], 1
     if alone:

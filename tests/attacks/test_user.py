@@ -17,7 +17,8 @@ import requests
 from tests.installed import PYTHON, TIDEGATE
 from tests.running import make_release, serving
 from tidegate.server.app.config import CannotStart
-from tidegate.server.app.confinement import become, user_to_become
+from tidegate.server.app.confinement import become, make_folders, user_to_become
+from tidegate.server.app.settings import ServerConfig
 
 NOBODY = "nobody"
 #: Where only root may listen.
@@ -76,6 +77,7 @@ def test_nothing_of_root_is_left(open_folder: Path, workers: str) -> None:
     state = open_folder / "state"
     command = [TIDEGATE, "serve", str(open_folder / "release")]
     command += ["--listen", "127.0.0.1:0", "--admin", LOW, "--state", str(state)]
+    command += ["--listen", f"unix:{open_folder}/run/server.sock"]
     command += ["--user", NOBODY, "--workers", workers]
     with subprocess.Popen(
         reachable(command, open_folder / "aside"),
@@ -103,6 +105,9 @@ def test_nothing_of_root_is_left(open_folder: Path, workers: str) -> None:
                 assert int(status["CapPrm"][0], 16) == int(status["CapEff"][0], 16) == 0
             assert {path.stat().st_uid for path in (state, *state.iterdir())} == {entry.pw_uid}
             assert state.stat().st_mode & 0o777 == 0o700
+            # Also what its own sockets lie in, which other users reach.
+            sockets = (open_folder / "run").stat()
+            assert (sockets.st_uid, sockets.st_mode & 0o777) == (entry.pw_uid, 0o755)
         finally:
             process.terminate()
 
@@ -137,23 +142,23 @@ def test_an_ordinary_user_serves_without_being_named(monkeypatch: pytest.MonkeyP
     assert user_to_become(None) is None
     assert user_to_become("root") == "root"
     with pytest.raises(CannotStart, match="Only root can become root"):
-        become("root", Path("/nonexistent"))
+        become("root")
 
 
 def test_a_user_that_cannot_be_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="There is no user no-such-user: create one"):
-        become("no-such-user", tmp_path / "state")
+        make_folders("no-such-user", ServerConfig(state=tmp_path / "state"))
     assert not (tmp_path / "state").exists()
 
 
 def test_a_user_that_cannot_read_the_program_is_told_so(open_folder: Path) -> None:
     """As with a Python of pyenv, uv or pipx below /root."""
     script = (
-        "import sys; from pathlib import Path\n"
+        "import sys\n"
         "from tidegate.server.app import confinement as rights\n"
         "from tidegate.server.app.config import CannotStart\n"
         "rights._program_paths = lambda: [sys.argv[1]]\n"
-        "try: rights.become(sys.argv[2], Path(sys.argv[3]))\n"
+        "try: rights.become(sys.argv[2])\n"
         "except CannotStart as fault: print(fault)\n"
         "else: print('became')\n"
     )
@@ -161,7 +166,7 @@ def test_a_user_that_cannot_read_the_program_is_told_so(open_folder: Path) -> No
     private.mkdir(mode=0o700)
 
     def told(program: Path) -> str:
-        words = [PYTHON, "-c", script, str(program), NOBODY, str(open_folder / "state")]
+        words = [PYTHON, "-c", script, str(program), NOBODY]
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
     assert told(open_folder) == "became"
