@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -322,15 +322,16 @@ def gate_and_nginx(
     snippet: tuple[str, ...] = (),
     mover: str = "nginx",
     environ: Mapping[str, str] = {},
+    change: Callable[[str], str] = str,
 ) -> Iterator[tuple[GateProcess, Nginx]]:
-    """Both, for the release in `folder/release`; or another mover."""
+    """Both, for the release in `folder/release`; or another mover. `change` its configuration."""
     kind, sends_alone = MOVERS[mover]
     with GateProcess(folder, *words, environ=environ) as gate:
         port = free_port()
         own = ["--complete", "--listen", f"127.0.0.1:{port}"]
         own += [] if sends_alone else ["--if-absent", "closed"]
         own += ["--files", f"127.0.0.1:{free_port()}"] if issubclass(kind, HAProxy) else []
-        text = gate.snippet(*own, *snippet, mover=mover)
+        text = change(gate.snippet(*own, *snippet, mover=mover))
         lua = gate.snippet("--part", "lua", mover=mover) if kind.has_lua else ""
         with kind(folder / mover, text, port, lua) as nginx:
             yield gate, nginx

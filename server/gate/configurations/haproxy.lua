@@ -29,7 +29,8 @@ core.register_action("tidegate_ask", { "http-req" }, function(txn)
         end
     end)
     local answer = core.httpclient():get({
-        url = "http://gate" .. txn.sf:url(), dst = "__gate__", headers = headers,
+        -- In HTTP/2 a URL has scheme and host.
+        url = "http://gate" .. txn.sf:pathq(), dst = "__gate__", headers = headers,
         timeout = LONGEST_WAIT_MS,
     })
     if answer == nil or answer.headers == nil or answer.headers["server"] == nil then
