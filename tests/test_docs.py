@@ -29,9 +29,14 @@ DOCUMENTS = [name for name in TRACKED if name.endswith(".md") and (ROOT / name).
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_link_within_the_repository_leads_somewhere(name: str) -> None:
     text = (ROOT / name).read_text("utf-8")
-    for target in re.findall(r"\]\(([^)#\s]+)", text):
+    for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
         if "://" not in target and not target.startswith("mailto:"):
-            assert ((ROOT / name).parent / target).exists(), target
+            page = (ROOT / name).parent / target if target else ROOT / name
+            assert page.exists(), target
+            if heading:
+                lines = re.findall(r"(?m)^#+ (.+)$", page.read_text("utf-8"))
+                names = [re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines]
+                assert heading in names, f"{target}#{heading}"
 
 
 def test_every_document_has_its_place_in_the_site() -> None:
