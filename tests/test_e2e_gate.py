@@ -751,6 +751,36 @@ def test_small_files_are_sent_by_nginx_alone(tmp_path: Path) -> None:
             assert answer(nginx, name).status == 503, name
 
 
+#: What the manual says to write before the snippet, for a folder of small files.
+BESIDE = {
+    "apache": ("ProxyPass ", 'DocumentRoot "ROOT"\nProxyPass "/sums/" "!"\n'),
+    "caddy": ("reverse_proxy ", "handle /sums/* {\n    root * ROOT\n    file_server\n}\n"),
+    "nginx": ("location / {", "location /sums/ { root ROOT; }\n"),
+}
+
+
+@pytest.mark.parametrize("mover", sorted(BESIDE))
+def test_a_folder_of_small_files_needs_no_gate(mover: str) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        folder.chmod(0o755)
+        make_release(folder / "release", big_iso=SIZE)
+        make_release(folder / "release" / "sums", a=10)
+        before, text = BESIDE[mover]
+
+        def with_folder(made: str) -> str:
+            assert made.count(before) >= 1
+            return made.replace(before, text.replace("ROOT", f"{folder}/release") + before, 1)
+
+        closed = ("--if-absent", "closed") if MOVERS[mover][1] else ()
+        both = gate_and_nginx(folder, mover=mover, snippet=closed, change=with_folder)
+        with both as (gate, site):
+            assert len(answer(site, "/big.iso").body) == SIZE
+            gate.stop()
+            assert answer(site, "/big.iso").status == 503
+            assert len(answer(site, "/sums/a").body) == 10
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_gate_that_is_restarted_finds_its_leases_again(tmp_path: Path, number: int) -> None:
     digests = make_release(tmp_path / "release", big_iso=8 * SIZE)
