@@ -26,8 +26,9 @@ from tidegate.server.app.settings import ServerConfig
 from tidegate.server.store.database import Database, sqlite_url
 
 DOCUMENT = ROOT / "docs" / "decisions" / "models.md"
-#: Traces of the model that are played on the real thing, and how long each is.
-TRACES = 30
+#: Traces of the model that are played on the real thing, and how long each is. With four sets
+#: of seeds each fault below was found within four traces.
+TRACES = 15
 STEPS = 40
 MODEL = Tickets()
 #: What is not played: the policy does the one by itself, and only an impatient model the other.
@@ -150,7 +151,7 @@ def test_the_code_does_what_the_model_allows(
 ) -> None:
     played = play(machines, ServerConfig(state=tmp_path, policy=policy), MODEL, TRACES)
     assert {action for _, action in played} == ACTIONS
-    assert len({state for state, _ in played}) > 400
+    assert len({state for state, _ in played}) > 250
 
 
 class LostStartsAreOver(Tickets):
