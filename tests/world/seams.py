@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import pyotp
 from argon2 import PasswordHasher
 from sqlalchemy import Float, literal
 from twisted.protocols import tls
@@ -144,6 +145,8 @@ def in_world(
         put(time, "monotonic", monotonic)
         for name in ("choice", "randbits", "token_bytes", "token_hex", "token_urlsafe"):
             put(secrets, name, getattr(drawn, name))
+        # `pyotp` draws from the system by itself.
+        put(pyotp, "random", drawn)
         put(sender, "os", SimpleNamespace(sendfile=sendfile))
         # An epoll of the world knows no descriptors of the system.
         put(folder_watch, "_libc", SimpleNamespace(inotify_init1=lambda flags: -1))
