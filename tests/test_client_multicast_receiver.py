@@ -218,6 +218,18 @@ def test_silence_before_and_after_the_first_datagram_is_told_apart():
     assert desk.receiver.given_up == "datagrams stopped for 2 s"
 
 
+def test_one_that_has_all_waits_for_no_datagram():
+    """While its last report had no answer, it looked for silence without a pause."""
+    desk = Desk()
+    for block in range(desk.layout.blocks):
+        for symbol in range(desk.layout.k(block)):
+            desk.take(block, symbol)
+    report = desk.receiver.due(2.0)
+    assert report is not None
+    assert report.state == "done"
+    assert desk.receiver.wake_at == float("inf")
+
+
 def test_the_senders_close_and_its_advice_end_the_reception():
     desk = Desk()
     desk.mark(0, PacketFlag.CLOSE_SESSION)

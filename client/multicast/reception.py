@@ -243,9 +243,9 @@ class Reception:
 
     def _set_timer(self, at: float, now: float) -> None:
         # Silence moves away with every datagram: a timer that fires too early just looks again.
+        if at == float("inf") or (self._timer is not None and self._timer_at <= at):
+            return
         if self._timer is not None:
-            if self._timer_at <= at:
-                return
             self._timer.cancel()
         self._timer_at = at
         self._timer = self._network.call_later(max(0.0, at - now), self._timer_due)
