@@ -109,7 +109,10 @@ class Reception:
         self._timer_at = float("inf")
         self._reading = False
         self._repaired_bytes = 0
-        self._reports_open = 0
+        self._report_open = False
+        #: The newest report, until the one before it is answered: on a path whose round trip is
+        #: longer than the time between reports, a queue of them would grow older and older.
+        self._next_report: ReceiverReport | None = None
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -235,7 +238,7 @@ class Reception:
         if (
             self._failure is not None
             or receiver.given_up
-            or (receiver.finished and not waits_to_say_done and not self._reports_open)
+            or (receiver.finished and not waits_to_say_done and not self._report_open)
         ):
             self._finish()
             return
@@ -255,11 +258,14 @@ class Reception:
         self._look()
 
     def _send(self, report: ReceiverReport) -> None:
-        self._reports_open += 1
+        if self._report_open:
+            self._next_report = report
+            return
+        self._report_open = True
         self._channel.post(self._offer.report_url, encode_report(report), self._answered)
 
     def _answered(self, answer: bytes | str) -> None:
-        self._reports_open -= 1
+        self._report_open = False
         try:
             if isinstance(answer, str):
                 # The sender may be gone; silence will tell.
@@ -269,6 +275,9 @@ class Reception:
                 self.receiver.answered(decode_answer(answer))
         except ProtocolError:
             self.receiver.report_failed()
+        if self._next_report is not None and not self._over:
+            report, self._next_report = self._next_report, None
+            self._send(report)
         self._look()
 
     # --- the end ------------------------------------------------------------------------------
