@@ -6,7 +6,10 @@ whole and of one version, or there is a stated error.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import math
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 from tidegate.client.api import Options, build, read_urls
 from tidegate.client.fetch.download import Download
 from tidegate.client.net.network import Endpoint, Readable, Receiver
+from tidegate.protocol.session import OFFER_TYPE
 
 from .programs import SimulatedClient, read_head
 from .schedule import ScheduledEvent
@@ -41,6 +45,7 @@ class EngineNetwork:
         self.client = client
         self.alive = True
         self.transports: dict[EngineTransport, None] = {}
+        self.sockets: dict[Any, None] = {}
 
     def now(self) -> float:
         return self.client.world.schedule.now
@@ -65,13 +70,19 @@ class EngineNetwork:
         self.call_later(_WORKED_S, lambda: then(result))
 
     def watch_reading(self, sock: Readable, call: Callable[[], None] | None) -> None:
-        raise NotImplementedError("datagrams are not in the world")
+        found: Any = sock
+        found.watch = None if call is None else lambda: self.run(call)
+        self.sockets[found] = None
+        if call is not None:
+            self.call_later(0.0, found.look)
 
     def kill(self) -> None:
         """Its process is gone: the kernel closes what was open."""
         self.alive = False
         for one in tuple(self.transports):
             one.abort()
+        for socket in self.sockets:
+            socket.close()
 
 
 class EngineTransport:
@@ -186,7 +197,9 @@ class EngineTransport:
             status, fields = read_head(head)
             is_file, has_body = self._asked.popleft()
             self._body_left = int(fields.get("content-length", "0")) if has_body else 0
-            if is_file:
+            if fields.get("content-type") == OFFER_TYPE:
+                self._network.client.world.note(f"{self._network.client} is offered a session")
+            elif is_file:
                 self._network.client.hears(status, fields)
 
 
@@ -217,6 +230,7 @@ class EngineClient(SimulatedClient):
             seed=int(self.name.rpartition("-")[2]),
             client_id=self.name,
             headers=(("User-Agent", self.manner.agent),),
+            multicast="multicast.enabled" in self.world.plan.settings,
         )
         self._engine = EngineNetwork(self)
         urls = read_urls(f"http://{SERVER}{self.file}")
@@ -253,9 +267,17 @@ class EngineClient(SimulatedClient):
             return
         if self.plan.misdeed == "drop":
             self._engine.kill()
+            self._unlock()
             self.world.schedule.after(1.0, self._start)
         elif self.plan.misdeed in ("leave", "reset"):
             self._end("gone", self.plan.misdeed)
+
+    def _unlock(self) -> None:
+        """The kernel frees the locks of a process that is gone; its objects may last longer."""
+        for one in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{one}").startswith(str(self._path)):
+                    fcntl.flock(int(one), fcntl.LOCK_UN)
 
     def _end(self, state: str, why: str = "") -> None:
         self.state, self.why = state, why

@@ -241,6 +241,11 @@ def _person(world: World, fault: FaultPlan) -> None:
     Person(world, fault.pick)
 
 
+def _publish(world: World, fault: FaultPlan) -> None:
+    assert world.channel is not None
+    world.channel.publish(fault.pick)
+
+
 def _database_slow(world: World, fault: FaultPlan) -> None:
     world.database_slow_until_s = world.schedule.now + fault.for_s
     world.cause(f"the database is slow for {fault.for_s} s")
@@ -383,6 +388,7 @@ FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "share": _share,
     "act": _act,
     "person": _person,
+    "publish": _publish,
     "kill process": _kill_process,
     "stall process": _stall_process,
     "lose machine": _lose_machine,

@@ -135,7 +135,7 @@ class WholeRequest:
         self._data = b""
         self._over = False
         self.fields: dict[str, str] = {}
-        self.text = ""
+        self.body = b""
         self._has_body = not request.startswith(b"HEAD")
         self._channel = world.network.connect(address, self, 1e9, request, port)
 
@@ -150,7 +150,7 @@ class WholeRequest:
                 self._world.broken("Framing", f"{len(body)} bytes, {size} were told")
             if len(body) >= size:
                 is_json = "json" in fields.get("content-type", "")
-                self.fields, self.text = fields, body.decode("utf-8", "replace")
+                self.fields, self.body = fields, body
                 self._end(status, json.loads(body) if is_json and body else None)
 
     def ended(self) -> None:
@@ -160,6 +160,16 @@ class WholeRequest:
     def broken(self) -> None:
         """See `wire.Peer`."""
         self._end(0, None)
+
+    @property
+    def text(self) -> str:
+        """The body."""
+        return self.body.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Whatever comes is not heard."""
+        self._over = True
+        self._channel.close()
 
     def _end(self, status: int, found: Any) -> None:
         if not self._over:

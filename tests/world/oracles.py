@@ -232,6 +232,8 @@ class TicketsKeepTheirNumbers(Oracle):
             return
         if not client.manner.speaks_tickets or client in self._refused:
             return
+        if self.world.receives(client):
+            return
         if client.over or client.plan.misdeed in ("ask twice", "ask early"):
             # Its ticket is used once two requests together have brought all.
             return
@@ -394,6 +396,8 @@ class TicketsLast(Oracle):
             # Its requests may have several tickets.
             return
         world = self.world
+        if world.receives(client):
+            return
         now = world.schedule.now
         until_s = self._until_s.pop(client, -math.inf)
         ticket = "tidegate-ticket" in fields or "tidegate-ticket=" in fields.get("location", "")
@@ -708,6 +712,37 @@ class PlacesNeverRise(Oracle):
     def _back(self) -> int:
         """How many downloads have ended with a server and were asked for since."""
         return len(self.world.started_tickets & self._asked)
+
+
+class MirrorsFollow(Oracle):
+    """Readers of a mirror see a published version, and the newest once faults are over."""
+
+    document = "docs/mirrors.md"
+    sentence = "A reader of a mirror sees the old version or the new one, never a mixture."
+    sure = True
+
+    #: Two rounds of a mirror that had a trouble, and what its requests wait for.
+    _FOLLOWS_S = 180.0
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._seen = 0
+
+    def tick(self) -> None:
+        channel = self.world.channel
+        if channel is not None and channel.version != self._seen:
+            self._seen = channel.version
+            if channel.live() != channel.trees[self._seen]:
+                self.broken(f"the mirror's files are not those of version {self._seen}")
+
+    def settled(self) -> None:
+        channel, world = self.world.channel, self.world
+        if channel is None:
+            return
+        since_s = max(channel.published_s, world.started_s, world.plan.last_fault_s)
+        newest = max(channel.trees)
+        if world.schedule.now > since_s + self._FOLLOWS_S and channel.version != newest:
+            self.broken(f"the mirror has version {channel.version}, {newest} is published")
 
 
 class NobodyWaitsForEver(Oracle):
@@ -1197,6 +1232,7 @@ ORACLES: tuple[type[Oracle], ...] = (
     ReadersKeepTheirSlots,
     HeldClientsHear,
     PlacesNeverRise,
+    MirrorsFollow,
     NobodyWaitsForEver,
     LineIsUsed,
     RunningDownloadsMove,

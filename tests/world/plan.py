@@ -68,6 +68,10 @@ _OPERATED = 0.15
 _ACTS, _MOST_ACTS = ("act", "act", "person"), 15
 #: The part of the worlds that have torrents, and peers who look for them.
 _SHARED, _MOST_PEERS = 0.1, 6
+#: The part of the worlds that send hot files by multicast, and how many more receivers come then.
+_CAST, _MOST_RECEIVERS = 0.04, 5
+#: The part of the worlds that publish a channel, which a mirror follows.
+_MIRRORED, _MOST_VERSIONS = 0.06, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +266,37 @@ def draw_plan(seed: int) -> WorldPlan:
         faults += [
             FaultPlan("share", acts.uniform(1.0, span_s + 20.0), acts.random(), 0.0)
             for _ in range(acts.randint(1, _MOST_PEERS))
+        ]
+    cast = random.Random(f"cast {seed}")
+    if cast.random() < _CAST:
+        settings |= {
+            "multicast.enabled": True,
+            "multicast.rate": f"{line_bytes_s * cast.choice([0.3, 0.9]):.0f}B/s",
+            "multicast.threshold": cast.choice([2, 3]),
+            "multicast.window_s": cast.choice([2.0, 15.0]),
+            "multicast.fec": cast.choice(["auto", "xor", "none"]),
+        }
+        # Codes cost more than all else of such a world.
+        comes_s, file = cast.uniform(0.5, span_s), min(big, key=files.__getitem__)
+        clients += [
+            ClientPlan(
+                name=f"client-{len(clients) + number}",
+                program="get",
+                address=f"198.20.{number}.1",
+                file=file,
+                comes_s=comes_s + cast.uniform(0.0, 3.0),
+                rate_bytes_s=line_bytes_s * cast.choice([0.3, 10.0]),
+                misdeed=cast.choice(("", "", "", "drop", "reset")),
+                misdeed_s=cast.uniform(0.0, 20.0),
+                back_s=40.0,
+            )
+            for number in range(cast.randint(2, _MOST_RECEIVERS))
+        ]
+    mirror = random.Random(f"mirror {seed}")
+    if mirror.random() < _MIRRORED:
+        faults += [
+            FaultPlan("publish", mirror.uniform(1.0, span_s + 20.0), mirror.random(), 0.0)
+            for _ in range(mirror.randint(1, _MOST_VERSIONS))
         ]
     fleet = random.Random(f"fleet {seed}")
     machines = nodes = 0

@@ -47,6 +47,7 @@ from tidegate.server.files import digests, disk, folder_watch, sender
 from tidegate.server.http import factory, front, outbox
 from tidegate.server.store import cluster
 
+from .groups import put_groups
 from .links import Event, LinkEndpoint
 from .wire import MemoryEpoll, MemoryNetwork, ServerEnd
 
@@ -174,6 +175,7 @@ def in_world(
         defaults = dict(factory.HttpFactory.__init__.__kwdefaults__ or {}, wall=wall)
         put(factory.HttpFactory.__init__, "__kwdefaults__", defaults)
         _put_fleet(put, wall, fleet)
+        put_groups(put, lambda: network().groups)
         yield
 
 

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from .groups import MemoryGroups
 from .schedule import Schedule, VirtualReactor
 
 _FIRST_WINDOW_BYTES = 14_600
@@ -686,6 +687,7 @@ class MemoryNetwork:
         self.schedule, self.rng = schedule, rng
         self.latency_s, self.buffer_bytes = latency_s, buffer_bytes
         self.wire = Wire(schedule, rate_bytes_s, lambda: latency_s)
+        self.groups = MemoryGroups(self, rng)
         #: Who listens, by the number of the port.
         self.ports: dict[int, list[Listener]] = {}
         self.sockets: dict[int, Any] = {}

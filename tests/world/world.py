@@ -28,6 +28,7 @@ from .engine import EngineClient
 from .faults import FAULT_OF
 from .fleet import FleetLife
 from .life import ServerLife
+from .mirror import FollowedChannel
 from .operator import Operator
 from .oracles import Oracle, TheLoopRests, ToldStartsAreKept, all_oracles
 from .plan import FaultPlan, WorldPlan
@@ -41,13 +42,15 @@ _LIVENESS_FACTOR, _LIVENESS_S = 4.0, 900.0
 #: Everything has run out so long after the last client has left. Mostly it has sooner.
 _AFTER_S = 80.0
 _LOOK_S = 10.0
+#: A mirror has the newest version within this time.
+_FOLLOWS_S = 200.0
 #: A write that failed is tried again, and its answers leave, within this time.
 _COMMITS_S = 20.0
 #: A connection whose client takes nothing is cut after `min_rate_window_s`, at the latest by the
 #: kernel, which finds out so of those that are parked, too.
 _CUT_AFTER_S = 60.0
 #: Kinds of faults that are none: people look, and operators do what concerns no client.
-_HARMLESS = frozenset({"look", "visit", "act", "person", "share"})
+_HARMLESS = frozenset({"look", "visit", "act", "person", "share", "publish"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class World:
         self.life: ServerLife | FleetLife | None = None
         self.lives = 0
         self.policy = plan.policy
+        #: What a mirror follows, in worlds that publish.
+        self.channel: FollowedChannel | None = None
         self.root = Path()
         self.files: dict[str, list[FileVersion]] = {}
         self.files_of_earlier_lives: set[tuple[str, int]] = set()
@@ -230,6 +235,10 @@ class World:
         unheard = isinstance(client, EngineClient) and client.unheard >= Options().max_failures
         return away or unheard or client.turned_away or client.last_status == 404
 
+    def receives(self, client: SimulatedClient) -> bool:
+        """Whether a client may be in a session: its slot idles out meanwhile, or between parts."""
+        return client.plan.program == "get" and "multicast.enabled" in self.plan.settings
+
     def has_fault(self, kind: str) -> bool:
         """Whether a fault of this kind is part of the plan."""
         return kind in self._kinds
@@ -324,7 +333,7 @@ class World:
         for one in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
                 name = os.readlink(f"/proc/self/fd/{one}")
-                if name.startswith(release + "/"):
+                if name.startswith(release + "/") and "/updates/" not in name:
                     inode = os.stat(f"/proc/self/fd/{one}").st_ino
                     found[one, inode] = name.removeprefix(release)
         return found
@@ -359,6 +368,9 @@ class World:
         """Begin a life."""
         plan = self.plan
         settings: dict[str, Any] = {"policy": self.policy, **plan.settings}
+        if self.channel is not None:
+            settings["mirror_publish"] = str(self.channel.publish_dir)
+            settings["mirror_channel"] = "main"
         if plan.knows_line:
             settings["bandwidth"] = f"{plan.line_bytes_s / max(1, plan.machines):.0f}B/s"
         of = self.schedule, self.rng, self.network, self.root, settings
@@ -556,6 +568,8 @@ class World:
             globalLogPublisher.removeObserver(observer)
             if self.life is not None and self.life.alive:
                 self.life.kill()
+            if self.channel is not None:
+                self.channel.end()
             self.life = None
             self.schedule.forget()
             gc.collect()
@@ -574,6 +588,8 @@ class World:
         later.write_bytes(bytes(300_000))
         self.set_time(later)
         self.set_time(later.parent)
+        if self.has_fault("publish"):
+            self.channel = FollowedChannel(self)
         self.start_server()
         for client in self.clients:
             self.schedule.after(client.plan.comes_s, client.come)
@@ -587,10 +603,15 @@ class World:
             self.schedule.run(min(until_s, self.schedule.now + 5.0), self._going)
         if not self._going():
             return
+        if self.channel is not None:
+            # The mirror has time to follow.
+            last_s += _FOLLOWS_S
         self.schedule.run(max(self.schedule.now, last_s), self._going)
         self._armed.clear()
         for oracle in self.oracles:
             oracle.settled()
+        if self.channel is not None:
+            self.channel.end()
         for client in self.clients:
             client.give_up()
         # No client that is gone holds anything for longer, however many connections it had.
