@@ -231,7 +231,7 @@ def simulate(
             peer.held.append(batch_in.pop(0))
         wake = peer.receiver.wake_at
         for one in batch_in:
-            peer.receiver.take(memoryview(one), now)
+            peer.receiver.take_all((memoryview(one),), now)
         if peer.receiver.wake_at < wake or peer.receiver.finished:
             poll(number)
 

@@ -67,7 +67,7 @@ class Desk:
         return seal(KEY, header, payload)
 
     def take(self, *args, now: float = 1.0, **more) -> None:
-        self.receiver.take(memoryview(self.datagram(*args, **more)), now)
+        self.receiver.take_all((memoryview(self.datagram(*args, **more)),), now)
 
     def mark(
         self, pass_number: int, flags: int = PacketFlag.LAST_IN_PASS, now: float = 1.0
@@ -77,7 +77,7 @@ class Desk:
         )
         self.sequence += 1
         signature = MARKS.signature(pack_header(header))
-        self.receiver.take(memoryview(seal(KEY, header, signature)), now)
+        self.receiver.take_all((memoryview(seal(KEY, header, signature)),), now)
 
 
 @pytest.mark.parametrize(("limit_bytes_s", "leaves"), [(1000.0, True), (2000.0, False)])
@@ -137,7 +137,7 @@ def test_counters_name_what_was_thrown_away():
     desk = Desk()
     good = desk.datagram(0, 0)
     for bad in (good[:40], b"XX" + good[2:], good[:-1] + b"\xff", good[:40] + b"\0" + good[41:]):
-        desk.receiver.take(memoryview(bad), 1.0)
+        desk.receiver.take_all((memoryview(bad),), 1.0)
     told = desk.receiver.counters.words()
     assert told == "0 datagrams, 2 forged, 1 malformed, 1 of other senders"
     assert not desk.receiver.has_received
@@ -150,7 +150,7 @@ def test_one_changed_bit_anywhere_is_noticed(data):
     bad = bytearray(desk.datagram(0, 0))
     bit = data.draw(st.integers(0, len(bad) * 8 - 1))
     bad[bit // 8] ^= 1 << bit % 8
-    desk.receiver.take(memoryview(bad), 1.0)
+    desk.receiver.take_all((memoryview(bad),), 1.0)
     assert desk.receiver.counters.foreign + desk.receiver.counters.forged == 1
     assert not desk.receiver.has_received
 
@@ -160,7 +160,7 @@ def test_one_changed_bit_anywhere_is_noticed(data):
 def test_noise_is_thrown_away(noise):
     desk = Desk("none")
     for datagram in (noise, b"TG\x10" + noise):
-        desk.receiver.take(memoryview(datagram), 1.0)
+        desk.receiver.take_all((memoryview(datagram),), 1.0)
     assert not desk.receiver.has_received
 
 
@@ -171,7 +171,7 @@ def test_a_sealed_datagram_that_does_not_fit_the_layout_is_malformed(change):
     header = PacketHeader(
         PacketType.SYMBOL, 0, desk.offer.session, 0, 0, sequence=1, send_time_us=0, **fields
     )
-    desk.receiver.take(memoryview(seal(KEY, header, bytes(desk.size))), 1.0)
+    desk.receiver.take_all((memoryview(seal(KEY, header, bytes(desk.size))),), 1.0)
     assert desk.receiver.counters.malformed == 1
 
 
@@ -257,7 +257,7 @@ def forged_mark(desk: Desk, pass_number: int, flags: int, sequence: int, payload
     header = PacketHeader(
         PacketType.MARK, flags, desk.offer.session, 0, pass_number, 0, 0, 0, sequence, 0
     )
-    desk.receiver.take(memoryview(seal(KEY, header, payload)), 1.0)
+    desk.receiver.take_all((memoryview(seal(KEY, header, payload)),), 1.0)
 
 
 FORGED = {
@@ -291,7 +291,7 @@ def test_a_mark_counts_once():
     header = PacketHeader(PacketType.MARK, 0, desk.offer.session, 0, 0, 0, 0, 0, 9, 0)
     datagram = seal(KEY, header, MARKS.signature(pack_header(header)))
     for _ in range(3):
-        desk.receiver.take(memoryview(datagram), 1.0)
+        desk.receiver.take_all((memoryview(datagram),), 1.0)
     assert (desk.receiver.counters.datagrams, desk.receiver.counters.forged) == (1, 2)
 
 

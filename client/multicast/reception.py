@@ -110,8 +110,7 @@ class Reception:
         self._reading = False
         self._repaired_bytes = 0
         self._report_open = False
-        #: The newest report, until the one before it is answered: on a path whose round trip is
-        #: longer than the time between reports, a queue of them would grow older and older.
+        #: The newest report until the last is answered: a queue grows where round trips are long.
         self._next_report: ReceiverReport | None = None
 
     def start(self) -> None:
@@ -164,11 +163,6 @@ class Reception:
         if self.receiver.given_up is None and not self.receiver.finished:
             self.receiver.given_up = "stopped"
         self._end()
-
-    @property
-    def source_specific(self) -> bool:
-        """Whether the kernel filters by the sender's address."""
-        return self._socket.source_specific
 
     # --- reading ------------------------------------------------------------------------------
 
