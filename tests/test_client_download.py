@@ -479,12 +479,14 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_unless_the_user_says_s
         for wishes in ({}, {"ca_file": str(other)}):
             with pytest.raises(NetworkProblem, match="certificate is not trusted"):
                 one.get(mirror.url, **wishes)
+        with pytest.raises(NetworkProblem, match="self-signed certificate; --ca FILE trusts"):
+            one.get(mirror.url)
         with pytest.raises(NetworkProblem, match="cannot be used as a file of certificates"):
             one.get(mirror.url, ca_file=str(folder / "none.pem"))
         one.get(mirror.url, ca_file=str(own), checksum=SHA)
         assert one.right()
         # A name that the certificate does not hold.
-        with pytest.raises(NetworkProblem, match="certificate is not trusted"):
+        with pytest.raises(NetworkProblem, match=r"certificate is not trusted.*'127\.0\.0\.1'\.$"):
             one.get(mirror.url.replace("localhost", "127.0.0.1"), ca_file=str(own))
         one.get(mirror.url.replace("localhost", "127.0.0.1"), insecure=True)
         assert one.right()

@@ -83,13 +83,12 @@ def read_listing(data: bytes, base: Url) -> tuple[list[Url], list[Url]]:
                 texts.append(row)
     files: dict[Url, None] = {}
     folders: dict[Url, None] = {}
-    prefix = base.target
     for text in texts:
         try:
             url = base.join(text.split("#")[0])
         except BadUrl:
             continue
-        rest = url.target.removeprefix(prefix)
+        rest = url.target.removeprefix(base.target)
         if url.origin != base.origin or rest == url.target or not rest or "?" in rest:
             continue
         if rest.endswith("/") and "/" not in rest[:-1]:

@@ -80,9 +80,8 @@ class Quiet:
         if download is None or download.failure is not problem or isinstance(problem, Interrupted):
             return ""
         kept = download.kept_bytes
-        return (
-            f"; {format_size(kept)} are kept, the same command goes on from there" if kept else ""
-        )
+        told = f"; {format_size(kept)} are kept, the same command goes on from there"
+        return told if kept else ""
 
 
 class Plain(Quiet):

@@ -107,7 +107,7 @@ class Reply:
         return self.status in (400, 401, 403)
 
     def problem(self) -> dict[str, object]:
-        """The problem document (RFC 9457) of an error; empty without one."""
+        """The problem document (RFC 9457) of an error, or its plain text; empty without one."""
         return _problem(Fields.of(self.headers), self.body)
 
 
@@ -145,9 +145,7 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
     if kind in {"ticket-forged", "ticket-expired", "ticket-foreign", "ticket-used", "bad-ticket"}:
         return Refused(FailureReason.REFUSED, text, ticket_fault=True)
     if status in (503, 429):
-        from ...protocol.headers import (
-            parse_retry_after,  # not needed by a download that just starts
-        )
+        from ...protocol.headers import parse_retry_after  # rarely needed
 
         told = fields.get("retry-after")
         retry_after_s = None if told is None else parse_retry_after(told, unix_s)
@@ -226,7 +224,10 @@ def _length(fields: Fields) -> int | None:
 
 
 def _problem(fields: Fields, body: bytes) -> dict[str, object]:
-    if "problem+json" not in (fields.get("content-type") or ""):
+    kind = fields.get("content-type") or ""
+    if kind.startswith("text/plain"):
+        return {"detail": " ".join(body[:300].decode("utf-8", "replace").split())}
+    if "problem+json" not in kind:
         return {}
     try:
         found = json.loads(body)
@@ -242,8 +243,7 @@ def clean(value: object) -> str:
 
 def _sentence(problem: dict[str, object]) -> str:
     words = problem.get("detail") or problem.get("title") or ""
-    # What a server says ends on a terminal: no control characters, not a novel.
-    return "".join(c for c in str(words) if c.isprintable())[:300].rstrip(".")
+    return clean(words)[:300].rstrip(".")
 
 
 def _whole(value: str | None) -> int | None:

@@ -372,7 +372,9 @@ class Stream(asyncio.BufferedProtocol):
             self._fail("", False)
             raise
         except ssl.SSLCertVerificationError as error:
-            self._fail(f"its certificate is not trusted: {error.verify_message}", True)
+            # Self-signed, or its issuer is unknown.
+            own = "; --ca FILE trusts one of your own" if error.verify_code in (18, 19, 20) else ""
+            self._fail(f"its certificate is not trusted: {error.verify_message}{own}", True)
         except UsageProblem as problem:
             self._fail(str(problem), True)
         except OSError as error:

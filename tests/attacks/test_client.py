@@ -43,6 +43,13 @@ def test_a_listing_that_no_parser_bears_has_the_links_before(odd: bytes) -> None
     assert read_listing(b"<a href=a>" + odd, base) == ([base.join("a")], [])
 
 
+def test_what_a_server_says_in_plain_text_is_told_without_control_characters() -> None:
+    said = Fields([("Content-Type", "text/plain; charset=utf-8")])
+    found = read(400, said, b"This port speaks\r\nTLS \x1b[2J\x00, use https.\n")
+    assert isinstance(found, Failed | Refused)
+    assert found.text == "This port speaks TLS \ufffd[2J\ufffd, use https"
+
+
 def test_a_time_to_come_back_that_no_float_holds_is_not_believed() -> None:
     found = read(503, PROBLEM, b'{"retry_after_s": ' + b"9" * 4000 + b"}")
     assert isinstance(found, RetryAfter)
