@@ -202,6 +202,7 @@ def test_release_pages_act(driver: Any, visit: AdminVisit) -> None:
 
     driver.get(visit.url + "/waiting")
     type_in(driver, "f-title", "Release night <3")
+    type_in(driver, "f-text", "Donaudampfschifffahrtsgesellschaft" * 6)
     for frame in driver.find_elements(By.CSS_SELECTOR, "iframe.preview"):
         wait_for(lambda frame=frame: "Release night <3" in text_of_frame(driver, frame))
     leave = "return dispatchEvent(new Event('beforeunload', {cancelable: true}))"
@@ -210,6 +211,9 @@ def test_release_pages_act(driver: Any, visit: AdminVisit) -> None:
     assert visit.get("/api/v1/waiting-page").json()["title"] == "Release night <3"
     frame = driver.find_element(By.CSS_SELECTOR, "iframe.preview")
     assert "Release night <3" in text_of_frame(driver, frame)
+    driver.get(visit.url + "/waiting/preview")
+    fits = "return document.documentElement.scrollWidth <= innerWidth"
+    assert driver.execute_script(fits), "a word longer than a line is broken"
 
     fields = {"kind": "gold", "path": "*", "max_uses": "1", "expires_s": "2040-01-01T00:00"}
     sheet = visit.form("/passes", "/passes", count="3", **fields)
