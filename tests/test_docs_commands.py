@@ -482,8 +482,8 @@ def test_the_walk_from_nginx_to_a_queue_as_the_manual_has_it(tmp_path: Path) -> 
     digests = make_release(tmp_path / "release", big_iso=300_000)
     document = "docs/gate.md"
     port = free_port()
-    # `--user` names a user that is not here.
-    words = shown(document, "tidegate gate /srv/release").replace(" --user tidegate", "")
+    # `--user` names a user who need not be able to read a checkout.
+    words = shown(document, "tidegate gate /srv/release").replace(" --user www-data", "")
     places = {
         "/srv/release": str(tmp_path / "release"),
         "/run/tidegate": str(tmp_path),
