@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 # The end-to-end tests wait more than they compute: more processes than cores pay.
-WORKERS ?= 6
+WORKERS ?= 5
 UV := uv==0.13.9
 COMPILE := uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--universal --python-version 3.11 --no-header
