@@ -30,8 +30,6 @@ _TLV_SSL = 0x20
 _SSL_BY_TLS = 0x01
 
 
-#: A request names its client twice, and its proxy's address with each request: 2 µs.
-@lru_cache(1024)
 def parse_address(text: str) -> str | None:
     """A bare IP address out of `1.2.3.4`, `1.2.3.4:80`, `[::1]` or `[::1]:80`; None if none."""
     text = text.strip().strip('"')
