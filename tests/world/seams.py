@@ -15,7 +15,6 @@ import random
 import secrets
 import select
 import signal
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -127,9 +126,10 @@ def in_world(
         end: ServerEnd = network().sockets[out]
         return end.send(os.pread(file, min(count, end.room_for_file()), offset))
 
-    def ioctl(one: Any, request: int, argument: bytes) -> bytes:
+    def ioctl(one: Any, request: int, argument: Any) -> Any:
         if isinstance(one, ServerEnd):
-            return struct.pack("i", one.queued_bytes())
+            argument[0] = one.queued_bytes()
+            return 0
         return fcntl.ioctl(one, request, argument)
 
     def make_pool(least: int, most: int, name: str) -> Any:
