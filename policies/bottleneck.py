@@ -179,8 +179,11 @@ class _Probe:
     doubtful: bool = False
     #: The line seems to have fallen. A probe tests that as soon as the queue is gone.
     fell: bool = False
-    #: What had arrived when it began.
+    #: What had arrived when it began, or when the probe that is drained did, and when that was.
     acked_bytes: int = 0
+    acked_s: float = -math.inf
+    #: The greatest mean of what arrived since then, where that is what the line carries.
+    most_bytes_s: float = 0.0
 
 
 class Bottleneck:
@@ -369,7 +372,9 @@ class Bottleneck:
         middle, old = self._since(FINDER.window_s), self._looks[0]
         if self._line == math.inf or self._trial is not None or middle is None:
             return False
-        if self._probe is not None and self._probe.found:
+        if now < self._murky_until_s and (self._probe is None or self._probe.drain_part is not None):
+            # Less was sent a moment ago.
+            self._falls = 0
             return False
         passed = middle.now - old.now
         goodput, rates = self._rates(FINDER.short_s)
@@ -449,7 +454,7 @@ class Bottleneck:
         if known and held_part >= 0.5:
             self._stuck_since_s = math.inf
             if not self._bounded and now >= self._next_probe_s:
-                self._probe = _Probe(now, FINDER.grown, flying_bytes)
+                self._raise(FINDER.grown, now, flying_bytes)
             return
         goodput, rates = self._rates(FINDER.window_s)
         crowd = _telling(samples, rates)
@@ -635,6 +640,10 @@ class Bottleneck:
 
     # -- probes --------------------------------------------------------------------------------
 
+    def _raise(self, factor: float, now: float, flying_bytes: int) -> None:
+        acked = self._looks[-1].acked_total
+        self._probe = _Probe(now, factor, flying_bytes, acked_bytes=acked)
+
     def _follow(
         self, probe: _Probe, now: float, flying_bytes: int, samples: Sequence[Sample]
     ) -> None:
@@ -648,7 +657,7 @@ class Bottleneck:
         if goodput > FINDER.followed * self._line:
             self._line = self._sure = goodput
             factor = min(2.0, probe.factor * FINDER.grown)
-            self._probe = _Probe(now, factor, probe.flying_bytes)
+            self._raise(factor, now, probe.flying_bytes)
             self._doubts = 0
             return
         beyond = (flying_bytes - probe.flying_bytes) / lasted_s
@@ -660,14 +669,13 @@ class Bottleneck:
             goodput = min(goodput, self._line)
         else:
             goodput, rates = self._rates(FINDER.window_s)
-        if self._held_part() >= 0.5 and goodput + beyond >= FINDER.followed * self._line:
-            # More was sent than arrived: this is what the line carries, to the byte.
-            self._line = max(0.9 * self._line, min(goodput, FINDER.followed * self._line))
-            self._sure = self._line
         self._doubts += 1
         crowd = [sample for sample in samples if sample.lease in rates]
         doubtful = self._doubts % 3 == 0 and len(crowd) >= 3
         self._probe = _Probe(now, 1.0, 0, FINDER.drain_part, doubtful=doubtful)
+        if self._held_part() >= 0.5 and goodput + beyond >= FINDER.followed * self._line:
+            # More was sent than arrived: until that has drained, the line carries what arrives.
+            self._probe.acked_bytes, self._probe.acked_s = probe.acked_bytes, probe.began_s
 
     def _let_drain(
         self,
@@ -681,6 +689,12 @@ class Bottleneck:
         lasted_s = now - probe.began_s
         least = 1.0 - 0.5 * (1.0 - part)
         line_bytes_s = self._line
+        if probe.acked_s > -math.inf:
+            # What was lost arrives late and all at once, so only the mean since the start tells.
+            arrived = self._looks[-1].acked_total - probe.acked_bytes
+            probe.most_bytes_s = max(probe.most_bytes_s, arrived / (now - probe.acked_s))
+            most = min(probe.most_bytes_s, FINDER.followed * line_bytes_s)
+            line_bytes_s = max(0.9 * line_bytes_s, most)
         if probe.found and not probe.fell and lasted_s >= FINDER.window_s:
             # While a queue stands, all that arrives is the line. It was found while the crowd grew.
             arrived = self._looks[-1].acked_total - probe.acked_bytes
@@ -696,7 +710,7 @@ class Bottleneck:
         self._line = self._sure = line_bytes_s
         if probe.fell:
             # A line that only stood still for a moment is found again at once.
-            self._probe = _Probe(now, 2.0, flying_bytes)
+            self._raise(2.0, now, flying_bytes)
             return
         self._probe = None
         self._next_probe_s = now + 2.0 * FINDER.retry_s
