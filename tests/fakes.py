@@ -125,6 +125,9 @@ class FakeTransfer:
     def delivered_bytes(self) -> int:
         return self.sent_bytes if self.over else self.sent_bytes - self.flying
 
+    def arrived_bytes(self) -> int:
+        return self.delivered_bytes()
+
     def flying_bytes(self) -> int:
         return self.flying
 

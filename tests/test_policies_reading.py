@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from dataclasses import replace
 
@@ -20,7 +21,8 @@ from tidegate.policies.contract import Admit, Job
 from tidegate.policies.leases import Lease
 from tidegate.policies.reading import ReadingPace
 from tidegate.server.admission.downloads import Delivery, LeasedDownload
-from tidegate.server.files.sender import has_lost, window_shut_s
+from tidegate.server.files import sender
+from tidegate.server.files.sender import beyond_gaps_bytes, has_lost, window_shut_s
 from tidegate.server.files.transfer import BodyPlan
 
 
@@ -96,6 +98,18 @@ def test_the_kernel_tells_for_how_long_a_window_was_shut() -> None:
     with one, other:
         assert window_shut_s(one) == 0.0
         assert not has_lost(one)
+
+
+def test_what_arrived_behind_a_gap_counts_as_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lost packet held back what was known of hundreds: the line looked a tenth too narrow."""
+    one, other = socket.socketpair()
+    with one, other:
+        assert beyond_gaps_bytes(one) == 0
+        told = bytearray(232)
+        struct.pack_into("I", told, 16, 1448)
+        struct.pack_into("I", told, 28, 10)
+        monkeypatch.setattr(sender, "_tcp_info", lambda sock: bytes(told))
+        assert beyond_gaps_bytes(one) == 14_480
 
 
 def test_a_download_tells_what_is_read_of_it_while_all_its_windows_are_shut() -> None:

@@ -288,7 +288,7 @@ class LeasedDownload:
         arrived, flying = self.ended_bytes, 0
         for delivery in self.deliveries:
             if delivery.transfer is not None:
-                here = delivery.transfer.delivered_bytes()
+                here = delivery.transfer.arrived_bytes()
                 self.flowed_bytes += max(0, here - delivery.seen_bytes)
                 delivery.seen_bytes = here
                 arrived += here

@@ -65,6 +65,20 @@ def window_shut_s(sock: socket.socket) -> float:
     return float(struct.unpack_from("Q", _tcp_info(sock), 176)[0]) * 1e-6
 
 
+def beyond_gaps_bytes(sock: socket.socket) -> int:
+    """What has arrived behind something that was lost, by selective acknowledgements; 0: unknown.
+
+    It is whole packets that are told, so this may be too much by a part of one.
+    """
+    # The offsets of `tcpi_snd_mss` and `tcpi_sacked`.
+    known = _tcp_info(sock)
+    packet_bytes, packets = (
+        struct.unpack_from("I", known, 16)[0],
+        struct.unpack_from("I", known, 28)[0],
+    )
+    return int(packets * packet_bytes)
+
+
 def has_lost(sock: socket.socket) -> bool:
     """Whether packets were lost that the peer has not acknowledged yet; False: unknown."""
     # The offset of `tcpi_lost`.
@@ -161,6 +175,14 @@ class BodySender:
         if self._over:
             return self.sent_bytes
         return self.sent_bytes - min(self.sent_bytes, self._queued_bytes())
+
+    def arrived_bytes(self) -> int:
+        """See `Transfer`."""
+        here, sock = self.delivered_bytes(), self._request.connection.socket
+        if sock is None or self._over or here >= self.sent_bytes:
+            return here
+        # What was lost is missing still, a byte of it at least.
+        return max(here, min(here + beyond_gaps_bytes(sock), self.sent_bytes - 1))
 
     def flying_bytes(self) -> int:
         """Bytes sent that the peer has not acknowledged; once over, no more than at the end."""

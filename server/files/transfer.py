@@ -97,6 +97,10 @@ class Transfer(Protocol):
         """How many bytes the peer has acknowledged (never more than `sent_bytes`)."""
         return self.sent_bytes
 
+    def arrived_bytes(self) -> int:
+        """How many have reached the peer's machine, those beyond a gap too, as far as is known."""
+        return self.delivered_bytes()
+
     def flying_bytes(self) -> int:
         """How many bytes were sent and not acknowledged, as far as that can be known.
 

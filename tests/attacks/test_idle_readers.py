@@ -75,6 +75,9 @@ class Reader:
     def delivered_bytes(self) -> int:
         return self.sent_bytes - min(self._holds, self.sent_bytes)
 
+    def arrived_bytes(self) -> int:
+        return self.delivered_bytes()
+
 
 def test_what_lies_in_the_sockets_of_idle_readers_is_no_part_of_the_line() -> None:
     """It used to be paid for as if it had left: a third less did, and the line looked so full."""
