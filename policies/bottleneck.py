@@ -207,11 +207,9 @@ class Bottleneck:
         "_natural",
         "_next_probe_s",
         "_next_trial_s",
-        "_next_trim_s",
         "_probe",
         "_stuck",
         "_stuck_since_s",
-        "_sure",
         "_trial",
         "_tried",
         "_tried_s",
@@ -221,9 +219,6 @@ class Bottleneck:
     def __init__(self, ceiling_bytes_s: float | None = None) -> None:
         self.ceiling_bytes_s = ceiling_bytes_s
         self._line = math.inf
-        #: What it was when it was last seen for sure.
-        self._sure = math.inf
-        self._next_trim_s = -math.inf
         self._looks: deque[_LineLook] = deque()
         #: Of the ticks within the window, which had a client held back by the cap.
         self._held: deque[tuple[float, bool]] = deque()
@@ -372,7 +367,9 @@ class Bottleneck:
         middle, old = self._since(FINDER.window_s), self._looks[0]
         if self._line == math.inf or self._trial is not None or middle is None:
             return False
-        if now < self._murky_until_s and (self._probe is None or self._probe.drain_part is not None):
+        if now < self._murky_until_s and (
+            self._probe is None or self._probe.drain_part is not None
+        ):
             # Less was sent a moment ago.
             self._falls = 0
             return False
@@ -437,7 +434,7 @@ class Bottleneck:
         ):
             return
         self._trial = self._probe = None
-        self._line = self._sure = ceiling / FINDER.cap_part
+        self._line = ceiling / FINDER.cap_part
         self._again_s, self._crowd = FINDER.retry_s, (0.0, 0)
         self._next_trial_s = now + FINDER.retry_s
         self._evidence.clear()
@@ -449,8 +446,6 @@ class Bottleneck:
             return
         held_part = self._held_part()
         known = self._line < math.inf
-        if known and not self._bounded and self._trim(now, samples):
-            return
         if known and held_part >= 0.5:
             self._stuck_since_s = math.inf
             if not self._bounded and now >= self._next_probe_s:
@@ -474,29 +469,6 @@ class Bottleneck:
         self._stuck_since_s = min(self._stuck_since_s, now)
         if now - self._stuck_since_s >= FINDER.short_s:
             self._try(now, crowd, rates, goodput)
-
-    def _trim(self, now: float, samples: Sequence[Sample]) -> bool:
-        """Lower a cap that stands a little above the line: the crowd is stuck just below it.
-
-        By no more than a tenth below what was known for sure: a crowd that is limited by itself
-        may look like that.
-        """
-        goodput, rates = self._rates(FINDER.window_s)
-        stuck = [sample.stuck for sample in _telling(samples, rates)]
-        cap = FINDER.cap_part * self._line
-        if len(stuck) < 3 or sum(stuck) < FINDER.fallen * len(stuck) or goodput < 0.9 * cap:
-            return False
-        if (
-            now < self._next_trim_s
-            or goodput > cap / FINDER.cap_part
-            or self._line <= 0.9 * self._sure
-        ):
-            return False
-        self._next_trim_s = now + FINDER.window_s
-        self._line = max(
-            0.9 * self._sure, FINDER.cap_part * min(self._line, goodput / FINDER.cap_part)
-        )
-        return True
 
     def _comings_and_goings(self, now: float) -> int:
         """What natural trials tell: 1 that the line is full, -1 that it is not, 0 nothing yet.
@@ -610,9 +582,8 @@ class Bottleneck:
         ceiling = self.ceiling_bytes_s
         if ceiling is not None and goodput_bytes_s >= FINDER.cap_part * ceiling:
             goodput_bytes_s = ceiling / FINDER.cap_part
-        self._line = self._sure = goodput_bytes_s
+        self._line = goodput_bytes_s
         self._murky_until_s = now + 1.5 * FINDER.window_s
-        self._next_trim_s = now + FINDER.window_s
         self._again_s, self._crowd = FINDER.retry_s, (0.0, 0)
         self._next_trial_s = now + FINDER.retry_s
         self._next_probe_s = now + FINDER.retry_s
@@ -655,7 +626,7 @@ class Bottleneck:
             return
         goodput, rates = self._rates(FINDER.short_s)
         if goodput > FINDER.followed * self._line:
-            self._line = self._sure = goodput
+            self._line = goodput
             factor = min(2.0, probe.factor * FINDER.grown)
             self._raise(factor, now, probe.flying_bytes)
             self._doubts = 0
@@ -705,9 +676,9 @@ class Bottleneck:
         if not drained and lasted_s < FINDER.evidence_s:
             if probe.fell and lasted_s >= FINDER.window_s:
                 # The fall was seen half over.
-                self._line = self._sure = min(self._line, self._rates(FINDER.window_s)[0])
+                self._line = min(self._line, self._rates(FINDER.window_s)[0])
             return
-        self._line = self._sure = line_bytes_s
+        self._line = line_bytes_s
         if probe.fell:
             # A line that only stood still for a moment is found again at once.
             self._raise(2.0, now, flying_bytes)
