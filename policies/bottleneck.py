@@ -179,7 +179,9 @@ class _Probe:
     doubtful: bool = False
     #: The line seems to have fallen. A probe tests that as soon as the queue is gone.
     fell: bool = False
-    #: What had arrived when it began, or when the probe that is drained did, and when that was.
+    #: How long it takes until what is sent more arrives: a round trip and the queue.
+    lag_s: float = 0.0
+    #: What had arrived when it, or the probe that is drained, began to show, and when that was.
     acked_bytes: int = 0
     acked_s: float = -math.inf
     #: The greatest mean of what arrived since then, where that is what the line carries.
@@ -612,8 +614,9 @@ class Bottleneck:
     # -- probes --------------------------------------------------------------------------------
 
     def _raise(self, factor: float, now: float, flying_bytes: int) -> None:
-        acked = self._looks[-1].acked_total
-        self._probe = _Probe(now, factor, flying_bytes, acked_bytes=acked)
+        goodput = self._rates(FINDER.short_s)[0]
+        lag_s = min(FINDER.short_s, flying_bytes / goodput) if goodput > 0.0 else 0.0
+        self._probe = _Probe(now, factor, flying_bytes, lag_s=lag_s)
 
     def _follow(
         self, probe: _Probe, now: float, flying_bytes: int, samples: Sequence[Sample]
@@ -622,7 +625,9 @@ class Bottleneck:
         if probe.drain_part is not None:
             self._let_drain(probe, probe.drain_part, now, flying_bytes, samples)
             return
-        if lasted_s < FINDER.short_s - 0.05:
+        if lasted_s >= probe.lag_s and probe.acked_s == -math.inf:
+            probe.acked_bytes, probe.acked_s = self._looks[-1].acked_total, now
+        if lasted_s < FINDER.short_s + probe.lag_s - 0.05:
             return
         goodput, rates = self._rates(FINDER.short_s)
         if goodput > FINDER.followed * self._line:
@@ -633,7 +638,7 @@ class Bottleneck:
             return
         beyond = (flying_bytes - probe.flying_bytes) / lasted_s
         stands = beyond >= FINDER.takeover * (probe.factor - 1.0) * self._line
-        if lasted_s < FINDER.window_s - 0.05:
+        if lasted_s < FINDER.window_s + probe.lag_s - 0.05:
             if not stands or goodput > self._line / FINDER.cap_part:
                 return
             # What a token bucket had saved up may have left in so short a time, too.
@@ -646,7 +651,7 @@ class Bottleneck:
         self._probe = _Probe(now, 1.0, 0, FINDER.drain_part, doubtful=doubtful)
         if self._held_part() >= 0.5 and goodput + beyond >= FINDER.followed * self._line:
             # More was sent than arrived: until that has drained, the line carries what arrives.
-            self._probe.acked_bytes, self._probe.acked_s = probe.acked_bytes, probe.began_s
+            self._probe.acked_bytes, self._probe.acked_s = probe.acked_bytes, probe.acked_s
 
     def _let_drain(
         self,
