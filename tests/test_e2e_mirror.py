@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import select
+import signal
 import socket
 import subprocess
 import threading
@@ -28,7 +29,12 @@ ROOT = Path(__file__).parent.parent
 
 def run(*words: object) -> Result:
     """A publisher's command, in this process: a new one would take longer to start than to work."""
-    return CliRunner().invoke(cli, list(map(str, words)), prog_name="tidegate")
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return CliRunner().invoke(cli, list(map(str, words)), prog_name="tidegate")
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def must(*words: object) -> str:
