@@ -443,7 +443,7 @@ class SimulatedClient:
         return lines
 
     def _ask(self, segment: Segment) -> None:
-        if self.over:
+        if self.over or segment not in self.segments:
             return
         lines = self._fields(self.target)
         if segment.position or segment.end is not None:
@@ -549,6 +549,9 @@ class SimulatedClient:
     def took(self, exchange: HttpExchange, data: bytes) -> None:
         """Bytes of the file."""
         segment = exchange.segment
+        if segment not in self.segments:
+            # It has begun anew since, with another content.
+            return
         if math.isnan(self.first_byte_s):
             self.first_byte_s = self.world.schedule.now
         if segment.end is not None and segment.position + len(data) > segment.end:
