@@ -70,12 +70,8 @@ def beyond_gaps_bytes(sock: socket.socket) -> int:
 
     It is whole packets that are told, so this may be too much by a part of one.
     """
-    # The offsets of `tcpi_snd_mss` and `tcpi_sacked`.
-    known = _tcp_info(sock)
-    packet_bytes, packets = (
-        struct.unpack_from("I", known, 16)[0],
-        struct.unpack_from("I", known, 28)[0],
-    )
+    # `tcpi_snd_mss`, and `tcpi_sacked` behind two others.
+    packet_bytes, packets = struct.unpack_from("I8xI", _tcp_info(sock), 16)
     return int(packets * packet_bytes)
 
 
