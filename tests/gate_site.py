@@ -332,6 +332,6 @@ def gate_and_nginx(
         own += [] if sends_alone else ["--if-absent", "closed"]
         own += ["--files", f"127.0.0.1:{free_port()}"] if issubclass(kind, HAProxy) else []
         text = change(gate.snippet(*own, *snippet, mover=mover))
-        lua = gate.snippet("--part", "lua", mover=mover) if kind.has_lua else ""
+        lua = gate.snippet("--part", "lua", *snippet, mover=mover) if kind.has_lua else ""
         with kind(folder / mover, text, port, lua) as nginx:
             yield gate, nginx

@@ -20,7 +20,7 @@ from email.message import Message
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from urllib.request import urlopen
 
 import pytest
@@ -723,35 +723,47 @@ def test_without_the_gate_files_go_on_or_clients_are_told(tmp_path: Path, if_abs
         assert settled(gate)["mover_reports_total"] + settled(gate)["mover_reports_lost_total"] == 1
 
 
-def test_small_files_are_sent_by_nginx_alone(tmp_path: Path) -> None:
-    release = tmp_path / "release"
+@pytest.mark.parametrize("mover", sorted(MOVERS))
+def test_small_files_are_sent_by_the_mover_alone(mover: str) -> None:
     odd = 'ä b%20?#"$x\\n;{}.txt'
-    make_release(release, a=10_000, README=10, readme=400_000, big_iso=400_000)
-    os.rename(release / "a", release / odd)
-    (release / ".own").write_bytes(b"own")
-    (release / "link").symlink_to(release / "README")
-    (release / "more").mkdir()
-    (release / "more" / "SUMS").write_bytes(b"sums")
-    small = ("/" + quote(odd), "/more/SUMS")
-    others = ("/README", "/readme", "/big.iso", "/link", "/more/", "/later", "/.own")
     snippet = ("--if-absent", "closed", "--small-below", "256kB")
-    with gate_and_nginx(tmp_path, *TWO, snippet=snippet) as (gate, nginx):
-        (release / "later").write_bytes(b"later")
-        for name in (*small, *others[:-1]):
-            assert answer(nginx, name).status == 200
-        assert answer(nginx, "/.own").status == 404
-        tags = [answer(nginx, name).headers["ETag"] for name in small]
-        connection = ["curl", "-sS", "--unix-socket", gate.place.removeprefix("unix:"), "-I"]
-        told = subprocess.run(
-            [*connection, f"http://gate{small[0]}"], capture_output=True, text=True, check=True
-        ).stdout
-        assert f"etag: {tags[0]}\n" in told.lower().replace("\r", "")
-        gate.stop()
-        for name, size in zip(small, (10_000, 4), strict=True):
-            sent = answer(nginx, name)
-            assert (sent.status, len(sent.body)) == (200, size)
-        for name in others:
-            assert answer(nginx, name).status == 503, name
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        folder.chmod(0o755)
+        release = folder / "release"
+        make_release(release, a=10_000, README=10, readme=400_000, big_iso=400_000)
+        os.rename(release / "a", release / odd)
+        (release / ".own").write_bytes(b"own")
+        (release / "link").symlink_to(release / "README")
+        make_release(release / "more", **{"c++ +": 4})
+        small = ["/more/c++%20%2B"]
+        others = ["/readme", "/big.iso", "/more/", "/.own"]
+        # What a list has, and what a look at the file finds.
+        looks = mover in ("apache", "lighttpd")
+        (others if mover == "caddy" else small).append("/" + quote(odd))
+        (small if looks else others).extend(("/README", "/link", "/later"))
+        with gate_and_nginx(folder, *TWO, mover=mover, snippet=snippet) as (gate, site):
+            (release / "later").write_bytes(b"later")
+            for name in (*small, *others):
+                assert answer(site, name).status == (404 if name == "/.own" else 200), name
+            if mover == "nginx":
+                tag = answer(site, small[1]).headers["ETag"]
+                place = gate.place.removeprefix("unix:")
+                told = subprocess.run(
+                    ["curl", "-sS", "--unix-socket", place, "-I", f"http://gate{small[1]}"],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout
+                assert f"etag: {tag}\n" in told.lower().replace("\r", "")
+            gate.stop()
+            for name in small:
+                sent = answer(site, name)
+                assert sent.status == 200
+                assert sent.body == (release / unquote(name[1:])).read_bytes()
+                assert answer(site, name, Range="bytes=1-2").body == sent.body[1:3]
+            for name in (*others, "/more/../big.iso"):
+                assert answer(site, name, Tidegate_Small="1").status == 503, name
 
 
 #: What the manual says to write before the snippet, for a folder of small files.

@@ -726,6 +726,10 @@ def test_the_tag_is_that_of_nginx() -> None:
         (["DIR", "--origin", "ftp://x"], "is no http or https URL without a query"),
         (["DIR", "--origin", "https://x", "--sign", "s4"], "gate.sign"),
         (["snippet", "haproxy", "--files", "h", "--gate", "h:80"], "--files is unix:PATH or"),
+        (
+            [*("snippet", "haproxy", "--files", "h:1", "--gate", "h:80"), "--small-below", "1kB"],
+            "--small-below needs the files here: give --root DIR",
+        ),
         (["DIR", "--policy", "fair"], "a gate with the policy fair needs bandwidth"),
         (["DIR", "--listen", "127.0.0.1:0"], "gate.report needs a port"),
         (["DIR", "--report", "x"], "is not HOST:PORT"),

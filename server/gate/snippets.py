@@ -7,7 +7,7 @@ import ipaddress
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -125,18 +125,32 @@ def _nginx(of: SnippetTerms, report: str) -> dict[str, str]:
         }
         moved = _fill(_part("nginx", "origin"), origin)
         upstream = _fill(_part("nginx", "upstream"), {"originplace": place})
-    small, entry = "", "location / {\n"
-    if of.small_below:
-        names = "".join(f'"{name}" $uri;\n' for name in _small_names(of.root, of.small_below))
-        small = _fill(_part("nginx", "small"), {"below": str(of.small_below), "names": names})
-        entry = _fill(_part("nginx", "entry"), {"root": str(of.root)})
-    values = {"gate": of.gate, "upstream": upstream, "small": small}
+    entry = _fill(_part("nginx", "entry"), {"root": str(of.root)})
+    values = {
+        "gate": of.gate,
+        "upstream": upstream,
+        "small": _small("nginx", of, _listed(of, '"{}" $uri;\n')),
+        "entry": entry if of.small_below else "location / {\n",
+    }
     http = _fill(_part("nginx", "http"), values)
-    return {**values, "report": report, "http": http, "moved": moved, "entry": entry}
+    return {**values, "report": report, "http": http, "moved": moved}
 
 
-def _small_names(root: Path, below: int) -> list[str]:
-    """The small files of a release as nginx has them between quotes; none that is hidden or linked.
+def _small(mover: str, of: SnippetTerms, names: str = "") -> str:
+    """The part with which a mover sends small files by itself; empty if it does not."""
+    values = {"root": str(of.root), "below": str(of.small_below), "names": names}
+    return _fill(_part(mover, "small"), values) if of.small_below else ""
+
+
+def _listed(of: SnippetTerms, line: str = '["{}"] = true,\n', unsafe: str = "") -> str:
+    """A `line` for each small file, of Lua if no other is given; none for `unsafe` names."""
+    found = sorted(_small_names(of.root, of.small_below)) if of.small_below else ()
+    names = (name.replace("\\", r"\\").replace('"', r"\"") for name in found)
+    return "".join(line.format(name) for name in names if not set(name) & set(unsafe))
+
+
+def _small_names(root: Path, below: int) -> Iterator[str]:
+    """The small files of a release; none that is hidden or linked.
 
     nginx compares without regard to case: of two names that differ by it alone, none.
     """
@@ -145,7 +159,6 @@ def _small_names(root: Path, below: int) -> list[str]:
         folders[:] = [name for name in folders if not name.startswith(b".")]
         for path in (os.path.join(place, name) for name in names):
             found.setdefault(path.lower(), []).append(path)
-    texts = []
     for path, *others in found.values():
         with contextlib.suppress(FileNotFoundError):
             status = os.lstat(path)
@@ -154,8 +167,7 @@ def _small_names(root: Path, below: int) -> list[str]:
                 text = path.decode("utf-8", "replace").removeprefix(str(root).rstrip("/"))
                 # A name that is no text in one line passes the gate.
                 if text.isprintable() and "\ufffd" not in text:
-                    texts.append(text.replace("\\", r"\\").replace('"', r"\""))
-    return sorted(texts)
+                    yield text
 
 
 def _caddy(of: SnippetTerms, report: str) -> dict[str, str]:
@@ -166,6 +178,8 @@ def _caddy(of: SnippetTerms, report: str) -> dict[str, str]:
     return {
         "gate": _with_unix("unix/", of.gate),
         "report": _with_unix("unixgram/", report, "udp/"),
+        # Its quotes know no backslash, and braces are its own.
+        "small": _small("caddy", of, _listed(of, '"{}" 1\n', '\\"{}')),
     }
 
 
@@ -173,7 +187,12 @@ def _apache(of: SnippetTerms, report: str) -> dict[str, str]:
     modules = ["authz_core", "headers", "mpm_event", "proxy", "proxy_http", "setenvif", "xsendfile"]
     upstream = f"{of.gate}|http://gate/" if of.gate.startswith("unix:") else f"http://{of.gate}/"
     lines = (f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so" for name in modules)
-    return {"gate": upstream, "logger": _logger(report), "modules": "\n".join(lines) + "\n"}
+    return {
+        "gate": upstream,
+        "logger": _logger(report),
+        "modules": "\n".join(lines) + "\n",
+        "small": _small("apache", of),
+    }
 
 
 def _lighttpd(of: SnippetTerms, report: str) -> dict[str, str]:
@@ -187,7 +206,11 @@ def _lighttpd(of: SnippetTerms, report: str) -> dict[str, str]:
 
 
 def _haproxy(of: SnippetTerms, report: str) -> dict[str, str]:
-    return {"gate": _with_unix("unix@", of.gate), "report": _with_unix("", report)}
+    return {
+        "gate": _with_unix("unix@", of.gate),
+        "report": _with_unix("", report),
+        "names": _listed(of),
+    }
 
 
 def _envoy_address(place: str) -> str:
@@ -203,7 +226,12 @@ def _envoy(of: SnippetTerms, report: str) -> dict[str, str]:
         # Envoy looks up no name in a cluster of another type, and has no socket of a file in this.
         values[f"{name}type"] = "STATIC" if place.startswith("unix:") else "STRICT_DNS"
         values[name] = _envoy_address(place)
-    return {**values, "clusters": _fill(_part("envoy", "clusters"), values), "route": ROUTE}
+    return {
+        **values,
+        "clusters": _fill(_part("envoy", "clusters"), values),
+        "route": ROUTE,
+        "names": _listed(of),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +316,8 @@ def snippet(mover: str, of: SnippetTerms, part: str = "") -> str:
         raise ProtocolError(f"{mover} has no part {part}: leave --part out")
     if not part and not known.has_files and not of.files:
         raise ProtocolError(f"{mover} has no files: give --files HOST:PORT, which serves them")
-    if of.small_below and (mover != "nginx" or of.origin):
-        raise ProtocolError(
-            "only nginx sends small files without the gate, of a folder: no --small-below"
-        )
+    if of.small_below and (of.origin or of.root == Path("/")):
+        raise ProtocolError("--small-below needs the files here: give --root DIR, and no --origin")
     if of.origin and mover not in FETCHING:
         does = " and ".join(sorted(FETCHING))
         raise ProtocolError(f"{mover} sends no files of an origin: {does} does")
@@ -304,6 +330,7 @@ def snippet(mover: str, of: SnippetTerms, part: str = "") -> str:
         "quoted": quote(str(of.root)),
         "internal": INTERNAL_PATH,
         "most": str(of.most_absent),
+        "below": str(of.small_below),
         "files": of.files,
         "lua": known.lua if of.listen is None else "tidegate.lua",
         "listen": of.listen or "",

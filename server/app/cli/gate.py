@@ -126,7 +126,8 @@ gate.add_command(_run)
 @click.option(
     "--small-below",
     default="0",
-    help="nginx sends files below this size by itself, as they are in DIR now.",
+    help="The program in front sends files below this size by itself. apache and lighttpd look; "
+    "the others get a list of what is in DIR now.",
 )
 def snippet(mover: str, part: str | None, complete: bool, small_below: str, **given: Any) -> None:
     """Print what MOVER is configured with, or the store of an origin."""

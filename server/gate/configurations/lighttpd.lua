@@ -1,9 +1,18 @@
 -- Tidegate: runs before each request goes to the gate, and before each answer leaves.
 local request = lighty.r
 local client = request.req_attr
+-- Files of fewer bytes go without the gate.
+local SMALL_BELOW = __below__
 
 if request.req_env["TIDEGATE"] == nil then
     request.req_env["TIDEGATE"] = "asked"
+    local path = client["uri.path-raw"]:gsub("%%(%x%x)", function(digits)
+        return string.char(tonumber(digits, 16))
+    end)
+    local file = SMALL_BELOW > 0 and lighty.c.stat("__root__" .. path)
+    local is_own = path:find("^/%-/") or path:find("/.", 1, true)
+    local is_small = file and file.is_file and file.st_size < SMALL_BELOW and not is_own
+    request.req_header["Tidegate-Small"] = is_small and "1" or nil
     -- Who the client is, and its socket: written anew, whatever the client said.
     request.req_header["X-Forwarded-For"] = nil
     request.req_header["X-Forwarded-Proto"] = nil
