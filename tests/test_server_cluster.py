@@ -158,6 +158,19 @@ def test_what_ran_under_an_earlier_leader_runs_on_under_the_next() -> None:
     assert waiting.started
 
 
+def test_a_new_visitors_download_keeps_its_slot_under_the_next_leader() -> None:
+    # Its cookie came with the answer that runs: the request that the next leader hears had none.
+    house = FleetHouse("ticket", slots=1)
+    running = house.ask("192.0.2.1", agent="Mozilla/5.0", accept="text/html", cookie="a=b")
+    assert "tidegate-visitor=" in running.start_fields["set-cookie"]
+    waiting = house.ask("192.0.2.2", agent=CURL)
+    house.wait(1)
+    _new_leader(house)
+    house.wait(0.5)
+    assert not running.transfer.paused
+    assert not waiting.started
+
+
 def test_a_body_that_ended_while_nobody_led_has_no_slot_under_the_next_leader() -> None:
     # It was taken for a lost one: it kept a slot for `lease_idle_s`, and places grew by it.
     house = FleetHouse(slots=1)

@@ -61,16 +61,12 @@ class Candidate:
         self._campaigns = campaigns
         self._guard = threading.Lock()
         self._stopped = threading.Event()
-        self._state = Candidacy()
+        #: The standing at this moment.
+        self.state = Candidacy()
         #: Why the database does not answer; empty while it does.
         self.silence = ""
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
         self._timer = Repeat(reactor, TUNING.tick_s, self._tick)
-
-    @property
-    def state(self) -> Candidacy:
-        """The standing at this moment."""
-        return self._state
 
     def start(self) -> None:
         """Begin to ask."""
@@ -86,10 +82,10 @@ class Candidate:
     def release(self) -> None:
         """Give the lease back, and ask no more; blocks for a moment."""
         self.stop()
-        if self._state.standing is Standing.LEADS:
+        if self.state.standing is Standing.LEADS:
             try:
                 with self._database.begin() as session:
-                    release(session, self._state.leader.epoch)
+                    release(session, self.state.leader.epoch)
             except StoreUnavailable as fault:
                 _log.info("The lease runs out by itself: {fault}", fault=fault)
 
@@ -109,7 +105,7 @@ class Candidate:
             self._stopped.wait(max(0.02, pause_s - (time.monotonic() - asked_s)))
 
     def _ask(self) -> Seat:
-        state = self._state
+        state = self.state
         with self._database.begin() as session:
             if state.standing is Standing.LEADS:
                 return renew(session, state.leader.epoch, self._lease_s)
@@ -119,8 +115,8 @@ class Candidate:
 
     def _handle(self, seen: Seat, asked_s: float) -> None:
         with self._guard:
-            state = self._state
-            self._state = new = answered(
+            state = self.state
+            self.state = new = answered(
                 state,
                 self._name,
                 seen,
@@ -134,8 +130,8 @@ class Candidate:
 
     def _tick(self) -> None:
         with self._guard:
-            state = self._state
-            new = self._state = passed(state, time.monotonic())
+            state = self.state
+            new = self.state = passed(state, time.monotonic())
         self._tell(state, new)
 
     def _tell(self, before: Candidacy, after: Candidacy) -> None:

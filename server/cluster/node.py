@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from ...policies.contract import BRIEF_BYTES
 from ...protocol.errors import ProtocolError
 from ...protocol.manifest import FileDigests
-from ..admission.client_keys import TICKET_FIELD
+from ..admission.client_keys import TICKET_FIELD, VISITOR_COOKIE
 from ..admission.downloads import unsent_most, was_shut
 from ..admission.leases import TICK_S
 from ..admission.line import LingeringBodies, Outlet
@@ -671,6 +671,11 @@ class RemoteAdmission:
         asked.request.waited_s = message.waited_s
         asked.request.priority_class = message.priority_class
         asked.token = dict(message.headers).get(b"Tidegate-Ticket", b"")
+        for name, value in message.headers:
+            if name == b"Set-Cookie" and value.startswith(VISITOR_COOKIE):
+                # The next leader would take its browser for a new visitor, who waits.
+                given, headers = value.partition(b";")[0], asked.wired.headers
+                headers[b"cookie"] = b"; ".join(filter(None, (given, headers.get(b"cookie"))))
         asked.may_leave = not asked.token
         asked.transfer = asked.start(asked, message.headers)
 
