@@ -757,7 +757,7 @@ class NobodyWaitsForEver(Oracle):
             # The operator's opening was lost with the journal.
             return
         for client in self.world.clients:
-            if gate is not None and gate.reception.hidden(client.file):
+            if self.world.hides(client):
                 # An operator's draw opens it once the clock, which was set back, is there.
                 continue
             if not client.over and not client.reads_no_more:
@@ -773,6 +773,7 @@ class NobodyWaitsForEver(Oracle):
         # One that has a single try is held until its turn, and begins then.
         held = client.plan.program == "curl" and not client.plan.misdeed
         lost = client.state == "failed" and math.isnan(client.first_byte_s)
+        held = held and not self.world.hides(client)
         if held and lost and self.world.is_harmless:
             self.broken(f"{client} was held and has no byte: {client.why}")
 
@@ -1120,9 +1121,9 @@ class UsedTicketsStayUsed(Oracle):
         super().__init__(world)
         #: Whose they were, and since when they are used.
         self._used: dict[int, tuple[str, float]] = {}
-        #: Its ticket, and the life of the server that it began in: the next one cannot know what of
-        #: it the client had then.
-        self._starts: dict[SimulatedClient, tuple[int, int]] = {}
+        #: Its ticket, the life of the server that it began in, and when: the next one, or other
+        #: processes, cannot know what of it the client had then.
+        self._starts: dict[SimulatedClient, tuple[int, int, float]] = {}
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         number = self.world.number_of(client, fields)
@@ -1133,18 +1134,20 @@ class UsedTicketsStayUsed(Oracle):
             # A download goes on as long as its kernel knows nothing of a lost connection.
             return
         if status in (200, 206):
-            first, _ = self._starts.setdefault(client, (number, self.world.lives))
+            now = self.world.schedule.now
+            first, _, _ = self._starts.setdefault(client, (number, self.world.lives, now))
             # Who shows a used ticket again is not served under another number either.
             shows = client.plan.misdeed == "ask again" and client.manner.speaks_tickets
             for one in {number, first if shows else number}:
                 name, since_s = self._used.get(one, ("", -math.inf))
-                if since_s > self.world.journal_lost_s and not self._unknown(since_s):
+                unknown = self._unknown(since_s, since_s)
+                if since_s > self.world.journal_lost_s and not unknown:
                     self.broken(f"{client} starts with ticket {one}, used by {name}")
 
-    def _unknown(self, at_s: float) -> bool:
+    def _unknown(self, since_s: float, until_s: float) -> bool:
         """Whether what a node sent then may be known to it alone: a process was lost just after."""
         return any(
-            at_s - self._ENDS_S < moment_s < at_s + self._ENDS_S and "machine" in text
+            since_s - self._ENDS_S < moment_s < until_s + self._ENDS_S and "machine" in text
             for moment_s, text in self.world.causes
         )
 
@@ -1152,8 +1155,9 @@ class UsedTicketsStayUsed(Oracle):
         world, now = self.world, self.world.schedule.now
         # The last bytes wait for a slow database no longer than any answer.
         ill_s = max(world.database_slow_until_s, world.database_full_until_s)
-        number, life = self._starts.get(client, (0, 0))
-        known = life == world.lives and not client.has_vanished
+        number, life, began_s = self._starts.get(client, (0, 0, now))
+        known = life == world.lives and not client.has_vanished and not world.receives(client)
+        known = known and not self._unknown(began_s, now)
         if client.state == "done" and known and now > ill_s + 1.0:
             self._used[number] = client.name, now
 
@@ -1187,9 +1191,11 @@ class CalledIsKept(Oracle):
         self._called_s[client] = None
         # A node may not know yet of the leader that called.
         disturbed = world.caused_since(called_s) or world.still_until_s > called_s
-        gate = world.gate
         # An operator's draw may hide it again as the clock is set back.
-        disturbed = disturbed or gate is None or gate.reception.hidden(client.file)
+        disturbed = disturbed or world.gate is None or world.hides(client)
+        # A slot that is not used is kept for a quarter of that time. The call waits for a write.
+        way_s = world.plan.write_s + 5 * world.plan.latency_s
+        disturbed = disturbed or way_s > 0.25 * world.plan.settings["admission.lease_idle_s"]
         if status == 503 and not disturbed and world.cut_until_s < called_s:
             self.broken(f"{client} was called at {called_s:.3f} s, came, and is to wait")
 

@@ -142,7 +142,7 @@ class Witness(Protocol):
         """A promise is broken."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Segment:
     """A part of the file that one connection fetches; `end` None: to its end."""
 

@@ -235,6 +235,14 @@ class World:
         unheard = isinstance(client, EngineClient) and client.unheard >= Options().max_failures
         return away or unheard or client.turned_away or client.last_status == 404
 
+    def hides(self, client: SimulatedClient) -> bool:
+        """Whether an operator hides its file, or did when an answer that is here now left."""
+        gate, ago_s = self.gate, 5 * self.plan.latency_s
+        if gate is None:
+            return False
+        verdict, now = gate.parts.rules.verdict(client.file), gate.parts.wall()
+        return verdict.hidden(now) or verdict.hidden(now - ago_s)
+
     def receives(self, client: SimulatedClient) -> bool:
         """Whether a client may be in a session: its slot idles out meanwhile, or between parts."""
         return client.plan.program == "get" and "multicast.enabled" in self.plan.settings
