@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.installed import TIDEGATE
-from tidegate import COMMANDS, cli
 from tidegate.client.cli.completion import manual_page
 from tidegate.client.cli.get import get
+from tidegate.commands import COMMANDS, cli
 
 ROOT = Path(__file__).parent.parent
 

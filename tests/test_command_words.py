@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from tidegate import cli
+from tests.installed import PYTHON
+from tidegate.commands import cli
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,38 @@ def test_a_flag_of_multicast_without_multicast_is_refused(flag: str, tmp_path: P
     told = CliRunner().invoke(cli, ["serve", str(tmp_path), flag, value])
     assert told.exit_code == 2
     assert f"{flag} has no effect without --multicast" in told.output
+
+
+#: Runs the words after the first, which is the module at whose import Ctrl-C comes, or "end".
+INTERRUPTED = """
+import atexit, signal, sys, tidegate
+module = sys.argv.pop(1)
+def interrupt(event, about):
+    if event == "import" and about[0] == module:
+        signal.raise_signal(signal.SIGINT)
+sys.addaudithook(interrupt)
+if module == "end":
+    atexit.register(signal.raise_signal, signal.SIGINT)
+tidegate.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "status"),
+    [
+        ("click", "--help", 130),
+        ("tidegate.client.net.errors", "get http://127.0.0.1:1/x", 130),
+        ("tidegate.client.admin.api", "admin status", 130),
+        ("tidegate.server.store.store", "serve /tmp --user root", 130),
+        ("end", "--version", -2),
+    ],
+)
+def test_a_command_that_is_interrupted_while_it_loads_or_ends_says_nothing(
+    module: str, words: str, status: int, tmp_path: Path
+) -> None:
+    command = [PYTHON, "-c", INTERRUPTED, module, *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, "")
 
 
 NOBODY = "http://127.0.0.1:1"

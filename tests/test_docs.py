@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from tidegate import cli
 from tidegate.client.cli.completion import manual_page
+from tidegate.commands import cli
 from tidegate.server.control.history import SERIES
 
 ROOT = Path(__file__).parent.parent

@@ -22,7 +22,6 @@ import click
 import pytest
 import requests
 
-import tidegate
 from bench.shared.ports import free_port
 from tests import test_e2e_loadtest_cli as loadtest_cli
 from tests import test_loadtest_sim_cli as sim_cli
@@ -31,6 +30,7 @@ from tests.gate_site import GateProcess, Nginx
 from tests.installed import TIDEGATE
 from tests.running import make_release, serving, sha256, wait_for
 from tests.test_docs import DOCUMENTS, ROOT
+from tidegate.commands import cli
 from tidegate.server.app.keys import load_keys
 
 pytestmark = pytest.mark.timeout(600)
@@ -63,7 +63,7 @@ def commands() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("document", "line"), commands())
 def test_a_command_of_a_document_is_one_of_ours(document: str, line: str) -> None:
     words = shlex.split(line, comments=True)[1:]
-    command: click.Command = tidegate.cli
+    command: click.Command = cli
     context = click.Context(command, info_name="tidegate")
     if words and words[0] == "--version":
         return

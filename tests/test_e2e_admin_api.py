@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from tests.admin_browser import PASSWORD, AdminVisit, From
 from tests.running import RunningServer, make_release, wait_for
-from tidegate import cli
+from tidegate.commands import cli
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 

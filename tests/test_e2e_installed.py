@@ -15,7 +15,7 @@ import pytest
 
 from tests.installed import APART, PACKAGE, PYTHON, ROOT, TIDEGATE, user_environ, wheel
 from tests.running import RunningServer, make_release, serving
-from tidegate import COMMANDS
+from tidegate.commands import COMMANDS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 #: Of all that `serve`, `get`, `plan` and `simulate` need, where pip compiles no module: 95 MB.
@@ -61,16 +61,17 @@ def test_the_wheel_has_each_module_of_the_checkout_and_no_other() -> None:
         modules = {name: packed.read(name) for name in packed.namelist() if name.endswith(".py")}
     rooms = ("policies", "protocol", "server", "client", "loadtest", "templates")
     files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
-    files += [ROOT / "__init__.py", ROOT / "__main__.py"]
+    files += [ROOT / "__init__.py", ROOT / "__main__.py", ROOT / "commands.py"]
     assert modules == {f"tidegate/{path.relative_to(ROOT)}": path.read_bytes() for path in files}
 
 
 #: Asks each command for its help.
 HELP = """
-import sys, click.testing, tidegate
+import sys, click.testing, tidegate.commands
 for words in sys.argv[1:]:
     found = click.testing.CliRunner().invoke(
-        tidegate.cli, [*words.split(), "--help"], prog_name="tidegate", catch_exceptions=False
+        tidegate.commands.cli, [*words.split(), "--help"], prog_name="tidegate",
+        catch_exceptions=False,
     )
     assert found.output.startswith("Usage: tidegate"), (words, found.output)
 """

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from mirror_site import described, edit, fill
 
 from tests.installed import TIDEGATE
-from tidegate import cli
+from tidegate.commands import cli
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parent.parent

@@ -22,7 +22,7 @@ from twisted.internet.task import Clock
 
 from tests.fakes import Asked, FakeFactory, House, representation
 from tests.gate_site import answering
-from tidegate import cli
+from tidegate.commands import cli
 from tidegate.protocol.errors import ProtocolError
 from tidegate.server.admission.downloads import LeasedDownload
 from tidegate.server.control.problems import Problem

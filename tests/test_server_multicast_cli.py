@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import tidegate
+from tidegate.commands import cli
 from tidegate.protocol.errors import ProtocolError
 from tidegate.server.app.cli.multicast import parse_when, url_path
 from tidegate.server.multicast.schedule import FOLDER, read_entry
@@ -52,7 +52,7 @@ def test_send_writes_an_entry_and_says_when(tmp_path: Path) -> None:
     (release / "obj.bin").write_bytes(b"x" * 100)
     words = ["multicast", "send", "/obj.bin", "--at", "2031-01-01T00:00Z", "--passes", "2"]
     words += ["--no-return-channel", "--directory", str(release), "--state", str(state)]
-    result = CliRunner().invoke(tidegate.cli, words)
+    result = CliRunner().invoke(cli, words)
     assert result.exit_code == 0, result.output
     assert "/obj.bin will be sent at 2031-01-01" in result.output
     (file,) = (state / FOLDER).glob("*.json")
@@ -63,7 +63,7 @@ def test_send_writes_an_entry_and_says_when(tmp_path: Path) -> None:
 
 def test_a_wrong_time_or_file_is_one_sentence(tmp_path: Path) -> None:
     words = ["multicast", "send", "/nothing", "--directory", str(tmp_path), "--state", "s"]
-    result = CliRunner().invoke(tidegate.cli, words)
+    result = CliRunner().invoke(cli, words)
     assert result.exit_code == 2
     assert result.output.startswith("tidegate: there is no file")
     assert result.output.count("\n") == 1

@@ -63,8 +63,6 @@ def run_get(given: Mapping[str, Any]) -> int:
     except DownloadFailed as problem:
         show.failed(problem)
         return problem.code
-    except KeyboardInterrupt:
-        return 130
 
 
 def _forget(show: Show) -> None:
