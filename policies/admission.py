@@ -1306,6 +1306,7 @@ class AdmissionPolicy:
             ends_kept_total=ends.counts[1],
             link_bound=self.policy.link_bound,
             slotless=len(pool.slotless),
+            doubted=pool.doubted,
         )
 
 

@@ -210,7 +210,7 @@ class Snapshot:
 
     Where a policy is `link_bound` the link decides how many downloads run: no ticket is `ready`,
     and `slots` is a far limit for safety. `slotless` downloads take too little of a slot's share
-    while others wait. `mode` is the policy that decides.
+    while others wait; as many as are `doubted` probably will. `mode` is the policy that decides.
     """
 
     policy: str
@@ -243,6 +243,12 @@ class Snapshot:
     link_bound: bool = False
     closed: bool = False
     slotless: int = 0
+    doubted: int = 0
+
+    @property
+    def large_used(self) -> int:
+        """Slots that large downloads hold."""
+        return self.large_active - self.slotless - self.doubted
 
     @property
     def people_waiting(self) -> int:

@@ -180,6 +180,13 @@ HEALTH = Health("1", NOW)
             "Full: clients are told to come back",
             "0 of 36 slots free, 4 kept for small files. This policy has no queue.",
         ),
+        # Three downloads that use too little of a slot, or will, run beside the 30 that have one.
+        (
+            {"waiting": 1, "ready": 0, "large_active": 33, "slotless": 2, "doubted": 1},
+            "queueing",
+            "1 person is waiting. The last starts in about 14 min.",
+            "0 of 36 slots free, 4 kept for small files.",
+        ),
         (
             {"waiting": 27, "ready": 0, "link_bound": True, "paused": 31, "slots": 4096},
             "queueing",
@@ -254,6 +261,18 @@ def test_the_overview_draws_every_chart_without_a_script(site: Site, browser: Br
     assert page.count("<svg viewBox") >= len(CHARTS)
     assert "7 people are waiting" in page
     assert all(name in SERIES for chart in CHARTS for name in chart.lines)
+
+
+def test_downloads_without_a_slot_count_beside_the_slots(
+    site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = snapshot(large_active=33, slotless=2, doubted=1)
+    monkeypatch.setattr(site.service.gate, "snapshot", lambda: seen)
+    page = browser.text("/now")
+    assert "<dd>32 <small>of 36, and 3 without a slot</small></dd>" in page
+    assert ">30 large (at most 30)</li>" in page
+    assert ">3 without a slot</li>" in page
+    assert ">4 not in use</li>" in page
 
 
 def test_a_gate_shows_the_end_reports_that_it_lost(site: Site, browser: Browser) -> None:

@@ -303,10 +303,11 @@ def _show_status(found: Mapping[str, Any]) -> None:
     click.echo(found["headline"])
     if found["more"]:
         click.echo(found["more"])
-    used, paused = found["small_active"] + found["large_active"], found["paused"]
+    begun, paused = found["small_active"] + found["large_active"], found["paused"]
     mode = "" if found["mode"] in ("", found["policy"]) else f", now {found['mode']}"
     capacity, by_line = found["capacity_bytes_s"], found["link_bound"]
-    running = f"{used - paused} running" if by_line else f"{used} of {found['slots']} used"
+    used = begun - found["slotless"] - found["doubted"]
+    running = f"{begun - paused} running" if by_line else f"{used} of {found['slots']} used"
     judged = {"done in time": "end_within_p90", "started in time": "eta_within_p90"}
     show_facts(
         {

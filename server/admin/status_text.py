@@ -83,12 +83,12 @@ def _parts(snapshot: Snapshot) -> str:
 
 
 def _free(snapshot: Snapshot) -> int:
-    return max(0, snapshot.slots - snapshot.small_active - snapshot.large_active)
+    return max(0, snapshot.slots - snapshot.small_active - snapshot.large_used)
 
 
 def _kept_for_small(snapshot: Snapshot) -> int:
     """Free slots that no large download may take."""
-    return max(0, _free(snapshot) - max(0, snapshot.large_slots - snapshot.large_active))
+    return max(0, _free(snapshot) - max(0, snapshot.large_slots - snapshot.large_used))
 
 
 def _room(snapshot: Snapshot) -> str:

@@ -102,7 +102,7 @@ class WaitStatus:
             if found["state"] == "ready":
                 seen = self._gate.snapshot()
                 room = not seen.closed and not seen.link_bound
-                found["free"] = room and seen.large_active < seen.large_slots
+                found["free"] = room and seen.large_used < seen.large_slots
             estimate = self._gate.estimate(number)
             if estimate is not None:
                 found["expected_wait_s"] = round(estimate.expected_s, 1)

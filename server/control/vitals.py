@@ -115,7 +115,7 @@ class Vitals:
         text = f"ready, but the database takes no writes: {ill}\n" if ill else "ready\n"
         if fault:
             text += f"{fault}\n"
-        return Readiness(text, not seen.waiting and seen.large_active < seen.large_slots)
+        return Readiness(text, not seen.waiting and seen.large_used < seen.large_slots)
 
     def figures(self) -> dict[str, Any]:
         """All figures by name, as charts, metrics and the API read them."""
