@@ -52,7 +52,12 @@ def run_get(given: Mapping[str, Any]) -> int:
     try:
         options = options_from(given)
         if given["forget"]:
-            _forget(show)
+            try:
+                gone = forget(data_folder())
+            except OSError as error:
+                raise LocalProblem.of(error, error.filename or data_folder()) from None
+            text = ", ".join(map(str, gone)) + " removed" if gone else "there was nothing to forget"
+            show.event("forget", {"text": text})
             if not given["urls"]:
                 return 0
         if given["recursive"]:
@@ -63,15 +68,6 @@ def run_get(given: Mapping[str, Any]) -> int:
     except DownloadFailed as problem:
         show.failed(problem)
         return problem.code
-
-
-def _forget(show: Show) -> None:
-    try:
-        gone = forget(data_folder())
-    except OSError as error:
-        raise LocalProblem.of(error, error.filename or data_folder()) from None
-    text = ", ".join(map(str, gone)) + " removed" if gone else "there was nothing to forget"
-    show.event("forget", {"text": text})
 
 
 def _show(given: Mapping[str, Any]) -> Show:
@@ -168,7 +164,10 @@ def _one(
         sys.stdout.flush()
         place = 1
     elif output is not None and is_outlet(Path(output)):
-        place = outlet = _open_outlet(output)
+        try:
+            place = outlet = os.open(output, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        except OSError as error:
+            raise LocalProblem.of(error, output) from None
     else:
         folder, own = Path(), metalink.name if metalink is not None else urls[0].file_name()
         if output is not None:
@@ -202,13 +201,6 @@ def _one(
         if outlet >= 0:
             os.close(outlet)
     return replace(result, path=Path(output)) if output and outlet >= 0 else result
-
-
-def _open_outlet(name: str) -> int:
-    try:
-        return os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-    except OSError as error:
-        raise LocalProblem.of(error, name) from None
 
 
 def _already(path: Path, options: Options, metalink: Metalink | None) -> Result | None:

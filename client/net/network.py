@@ -16,12 +16,14 @@ class Endpoint:
     """Where to connect; `tls_name` asks for TLS with a certificate for that name.
 
     `led_by`: the host that led there, unless the user named the place. See `near.may_lead`.
+    `proxy_in`: the variable of the environment that makes this place the proxy.
     """
 
     host: str
     port: int
     tls_name: str | None = None
     led_by: str = ""
+    proxy_in: str = ""
 
 
 class Transport(Protocol):

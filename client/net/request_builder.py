@@ -37,16 +37,20 @@ class RequestBuilder:
 
     def proxy(self, url: Url) -> Url | None:
         """The proxy for this URL, from http_proxy, https_proxy, all_proxy and no_proxy."""
-        env = self._environ
-        # HTTP_PROXY in capitals is not read: a web server could have set it from a request.
-        names = ["https_proxy", "HTTPS_PROXY"] if url.scheme == "https" else ["http_proxy"]
-        found = next((env[n] for n in [*names, "all_proxy", "ALL_PROXY"] if env.get(n)), None)
-        if found is None or self._exempt(url):
+        name = self._proxy_variable(url)
+        found = self._environ.get(name, "")
+        if not found or self._exempt(url):
             return None
         try:
             return parse(found if "://" in found else f"http://{found}")
         except BadUrl as error:
-            raise UsageProblem(f"the proxy in the environment is unusable: {error}") from None
+            raise UsageProblem(f"the proxy in {name} is unusable: {error}") from None
+
+    def _proxy_variable(self, url: Url) -> str:
+        # HTTP_PROXY in capitals is not read: a web server could have set it from a request.
+        names = ["https_proxy", "HTTPS_PROXY"] if url.scheme == "https" else ["http_proxy"]
+        names += ["all_proxy", "ALL_PROXY"]
+        return next((name for name in names if self._environ.get(name)), "")
 
     def _exempt(self, url: Url) -> bool:
         listed = self._environ.get("no_proxy") or self._environ.get("NO_PROXY") or ""
@@ -69,7 +73,7 @@ class RequestBuilder:
             tls_name = url.bare_host if url.scheme == "https" else None
             return Endpoint(url.host, url.port, tls_name, url.led_by), None
         secure = proxy.bare_host if proxy.scheme == "https" else None
-        endpoint = Endpoint(proxy.host, proxy.port, secure)
+        endpoint = Endpoint(proxy.host, proxy.port, secure, proxy_in=self._proxy_variable(url))
         if url.scheme != "https":
             return endpoint, None
         if secure is not None:

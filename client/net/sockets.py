@@ -223,6 +223,7 @@ class AsyncioNetwork:
 
     async def _connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> None:
         host, port = endpoint.host, endpoint.port
+        proxy = f" (the proxy in {endpoint.proxy_in})" if endpoint.proxy_in else ""
         try:
             async with asyncio.timeout(timeout_s):
                 sock = await aiohappyeyeballs.start_connection(
@@ -234,18 +235,18 @@ class AsyncioNetwork:
                     lambda: Stream(self, endpoint, receiver), sock=sock
                 )
         except TimeoutError:
-            receiver.lost(f"{host} does not answer", False)
+            receiver.lost(f"{host}{proxy} does not answer", False)
         except socket.gaierror as error:
             permanent = error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None))
-            receiver.lost(f"no address is known for {host}", permanent)
+            receiver.lost(f"no address is known for {host}{proxy}", permanent)
         except UnicodeError as error:
-            receiver.lost(f"{host} cannot be looked up: {error}", True)
+            receiver.lost(f"{host}{proxy} cannot be looked up: {error}", True)
         except TooNear as error:
             receiver.lost(f"{host}:{port}: {error}", True)
         except OSError as error:
             # Addresses that fail for different reasons leave no number of an error.
             text = _words(error) if error.errno else "no address could be connected to"
-            receiver.lost(f"{host}:{port}: {text}", False)
+            receiver.lost(f"{host}:{port}{proxy}: {text}", False)
         else:
             receiver.connected(stream)
             if endpoint.tls_name is not None:
