@@ -26,7 +26,15 @@ from pathlib import Path
 from bench.shared import markdown
 from bench.shared.ports import free_port
 from tests import real_clients as clients
-from tests.gate_site import MOVERS, GateProcess, Nginx, Sampler, gate_and_nginx
+from tests.gate_site import (
+    MOVERS,
+    S3_KEYS,
+    GateProcess,
+    Nginx,
+    Sampler,
+    bucket,
+    gate_and_nginx,
+)
 from tests.installed import enter, install
 from tests.running import make_release, wait_for
 
@@ -75,11 +83,26 @@ class Port(Nginx):
         return {one if owners.get(one) == own else owners.get(one, "") for one in served}
 
 
+#: An nginx that fetches the release from a bucket, with URLs that the gate signs.
+BUCKET = "bucket"
+
+
 @contextmanager
 def serving(folder: Path, mover: str) -> Iterator[tuple[GateProcess, Nginx]]:
     """A gate and this mover; or `tidegate serve` with the same queue, if `mover` is empty."""
     words = ["--slots", str(SLOTS), "--reserve-small", "0"]
-    if mover:
+    if mover == BUCKET:
+        keys = folder / "keys"
+        keys.write_text(
+            "[default]\naws_access_key_id = {}\naws_secret_access_key = {}\n".format(*S3_KEYS)
+        )
+        (folder / "empty" / "release").mkdir(parents=True)
+        with bucket(folder) as url:
+            words += ["--origin", url, "--sign", "s3:us-east-1", "--sign-file", str(keys)]
+            snippet = ("--origin", url, "--if-absent", "closed")
+            with gate_and_nginx(folder / "empty", *words, snippet=snippet) as both:
+                yield both
+    elif mover:
         with gate_and_nginx(folder, *words, mover=mover) as both:
             yield both
     else:
@@ -176,7 +199,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", default=",".join(clients.there()))
-    parser.add_argument("movers", nargs="*", default=[*sorted(MOVERS), ""])
+    parser.add_argument("movers", nargs="*", default=[*sorted(MOVERS), BUCKET, ""])
     given = parser.parse_args()
     tools = given.programs.split(",")
     install()
