@@ -111,7 +111,6 @@ def _provider_title(ask: HandlerCall) -> str:
 
 @pages.get("/login", public=True)
 async def login_form(ask: HandlerCall) -> Answer:
-    """The only page for strangers."""
     call, sessions = ask.call, ask.admin.sessions
     if ask.problem is None and call.who is not None and call.who.session is not None:
         return redirect("/")
@@ -134,7 +133,6 @@ async def login_form(ask: HandlerCall) -> Answer:
 
 @pages.post("/login", public=True, again=login_form)
 async def login(ask: HandlerCall) -> Answer:
-    """Try a password."""
     call, admin = ask.call, ask.admin
     name = call.field("name")
     asker = asker_of(ask, name)
@@ -184,7 +182,6 @@ def session_cookie(ask: HandlerCall, name: str) -> tuple[str, str]:
 
 @pages.post("/logout", scope=Scope.READ, own_account=True)
 async def logout(ask: HandlerCall) -> Answer:
-    """End this session."""
     if ask.principal.session is not None:
         ask.admin.sessions.end(ask.principal.session)
     return redirect("/login", cookie(COOKIE, "", secure=ask.call.secure, age_s=0))
@@ -290,7 +287,6 @@ async def totp_finish(ask: HandlerCall) -> Answer:
 
 @pages.post("/account/totp/off", scope=Scope.READ, then="/account", own_account=True, again=account)
 async def totp_off(ask: HandlerCall) -> None:
-    """Turn them off; the password is asked again."""
     user = await _check_password(ask)
     ask.admin.accounts.clear_totp(user.name)
     ask.log("account", "turned one-time codes off")
@@ -335,7 +331,6 @@ async def issue_token(ask: HandlerCall, body: TokenIn) -> TokenOut:
 
 @pages.post("/account/tokens", scope=Scope.READ, again=account)
 async def token_issue(ask: HandlerCall, body: TokenIn) -> Answer:
-    """Issue a token, and show it once."""
     _me(ask)
     return _account(ask, secret=(await issue_token(ask, body)).secret)
 

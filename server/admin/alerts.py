@@ -60,12 +60,10 @@ async def test_alerts(ask: HandlerCall) -> SentTestsOut:
 
 @pages.get("/alerts")
 async def alerts(ask: HandlerCall) -> Answer:
-    """The rules, and the button for a test message."""
     return ask.page("alerts.html", found=await get_alerts(ask), sent=None)
 
 
 @pages.post("/alerts", again=alerts)
 async def alerts_test(ask: HandlerCall) -> Answer:
-    """Send a test message, and say what became of it."""
     tested = await test_alerts(ask)
     return ask.page("alerts.html", found=await get_alerts(ask), sent=tested.sent)

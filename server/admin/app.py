@@ -67,7 +67,6 @@ class HandlerCall:
 
     @property
     def server(self) -> Server:
-        """The running server."""
         return self.admin.server
 
     @property
@@ -241,7 +240,6 @@ class Admin:
             raise Problem(403, "This request came from another site.", code="cross-site")
 
     def _check_form(self, call: Call) -> None:
-        """Check the form token of a request with a session cookie."""
         if call.who is not None and call.who.session is None:
             return
         given = call.headers.get("x-csrf-token") or call.field("csrf")

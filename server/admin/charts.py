@@ -114,7 +114,6 @@ def from_first_value(history: Series) -> Series:
 
 
 def show(value: float | None, unit: str) -> str:
-    """A number with its unit for people."""
     if value is None or not math.isfinite(value):
         return "–"
     if unit == "bit_s":

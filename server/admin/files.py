@@ -98,7 +98,6 @@ class PrequeuesOut(Shape):
 
 @pages.get("/files")
 async def files(ask: HandlerCall, query: FileQuery) -> Answer:
-    """Files with the rules that speak of them; all rules; pre-queues."""
     found, rules = await list_files(ask, query), ask.server.rules
     return ask.listing(
         "files.html",
@@ -113,7 +112,6 @@ async def files(ask: HandlerCall, query: FileQuery) -> Answer:
 
 @pages.get("/files/statistics.csv")
 async def statistics_sheet(ask: HandlerCall) -> Answer:
-    """The last week, for a browser."""
     return await export_statistics(ask, StatisticsQuery(since_s=ask.now - 7 * 86_400.0))
 
 

@@ -58,7 +58,6 @@ async def list_events(ask: HandlerCall, query: EventQuery) -> EventsOut:
 
 @pages.get("/network")
 async def network(ask: HandlerCall) -> Answer:
-    """Listeners, multicast, mirrors."""
     return ask.page(
         "network.html",
         mirrors=ask.server.mirror_rows(),
@@ -69,7 +68,6 @@ async def network(ask: HandlerCall) -> Answer:
 
 @pages.get("/log")
 async def log(ask: HandlerCall, query: EventQuery) -> Answer:
-    """The log, searchable."""
     found = await ask.server.events.read(query.before, query.limit + 1, query.kind, query.q)
     shown = found[: query.limit]
     older = shown[-1].number if len(found) > len(shown) else None

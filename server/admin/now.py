@@ -154,7 +154,6 @@ def _chosen(ask: HandlerCall) -> str:
 
 @pages.get("/")
 async def now(ask: HandlerCall) -> Answer:
-    """The overview."""
     chosen = _chosen(ask)
     span_s, _, title = SPANS[chosen]
     whole = await ask.server.history.drawn(span_s, ask.now, POINTS)
@@ -234,7 +233,6 @@ async def metrics(ask: HandlerCall) -> Answer:
 
 @pages.get("/-/live", public=True)
 async def alive(ask: HandlerCall) -> Answer:
-    """The process answers."""
     return Answer(200, b"live\n", (("content-type", "text/plain"),))
 
 

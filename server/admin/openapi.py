@@ -15,7 +15,6 @@ _PLACE = "#/components/schemas/{model}"
 
 
 def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of these operations."""
     paths: dict[str, dict[str, Any]] = {}
     models: dict[type, None] = {ProblemOut: None}
     for route in routes:

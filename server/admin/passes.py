@@ -56,7 +56,6 @@ class PassesOut(Shape):
 
 @pages.get("/passes")
 async def passes(ask: HandlerCall, query: ListQuery) -> Answer:
-    """Issue some; all that were issued."""
     found = await list_passes(ask, query)
     weights = ask.server.gate.settings.class_weights
     return ask.listing(
@@ -89,7 +88,6 @@ async def passes_sheet(ask: HandlerCall, body: PassesIn) -> Answer:
 
 @pages.get("/passes/{serial}/revoke", scope=Scope.FILES)
 async def pass_ask(ask: HandlerCall, path: SerialPath) -> Answer:
-    """Really?"""
     return ask.page(
         "confirm.html",
         title=f"Revoke pass {path.serial}?",

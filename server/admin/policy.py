@@ -404,7 +404,6 @@ def _form(
 
 @pages.get("/policy")
 async def policy(ask: HandlerCall) -> Answer:
-    """The form, with what is in force."""
     current = ask.server.revisions.current
     chosen = ask.call.field("policy") or ask.call.arg("policy")
     if chosen not in POLICIES:
@@ -429,7 +428,6 @@ async def submit(ask: HandlerCall, body: PolicyForm) -> Answer:
 
 @pages.get("/policy/preview/{key}")
 async def preview(ask: HandlerCall, path: KeyPath) -> Answer:
-    """Both sides."""
     found = preview_of(ask, path.key)
     now, then = found.present, found.proposed
     return ask.page(
@@ -451,7 +449,6 @@ async def preview_edit(ask: HandlerCall, path: KeyPath) -> Answer:
 
 @pages.post("/policy/preview/{key}", then=_APPLIED)
 async def preview_apply(ask: HandlerCall, path: KeyPath, body: RestoreIn) -> None:
-    """Apply what was proposed."""
     found = preview_of(ask, path.key)
     settings = PolicySettings.model_validate(found.proposed.settings)
     apply(ask, found.proposed.policy, settings, body.note, found.base_revision)
@@ -459,7 +456,6 @@ async def preview_apply(ask: HandlerCall, path: KeyPath, body: RestoreIn) -> Non
 
 @pages.get("/policy/revisions")
 async def revisions(ask: HandlerCall, query: BeforeQuery) -> Answer:
-    """Every change, with what it changed."""
     most = query.limit
     found = await ask.server.revisions.listed(query.before, most + 1)
     rows = [
@@ -473,7 +469,6 @@ async def revisions(ask: HandlerCall, query: BeforeQuery) -> Answer:
 
 @pages.get("/policy/revisions/{number}/restore", scope=Scope.POLICY)
 async def restore_ask(ask: HandlerCall, path: NumberPath) -> Answer:
-    """Really?"""
     old, current = await _revision(ask, path.number), ask.server.revisions.current
     changes = diff(current.policy, current.settings, old.policy, old.settings)
     return ask.page("restore.html", revision=old, current=current, changes=changes)

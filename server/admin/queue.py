@@ -183,7 +183,6 @@ def leases_out(ask: HandlerCall, numbers: Iterable[int]) -> list[LeaseOut]:
 
 @pages.get("/queue")
 async def queue(ask: HandlerCall, query: QueueQuery) -> Answer:
-    """One of three lists."""
     return await _list(ask, query, "queue.html")
 
 
@@ -222,7 +221,6 @@ async def _list(ask: HandlerCall, query: QueueQuery, template: str) -> Answer:
 
 @pages.get("/queue/download/{number}/cancel", scope=Scope.QUEUE)
 async def lease_ask(ask: HandlerCall, path: NumberPath) -> Answer:
-    """Really?"""
     found = lease_of(ask, path.number)
     return ask.page(
         "confirm.html",
@@ -237,7 +235,6 @@ async def lease_ask(ask: HandlerCall, path: NumberPath) -> Answer:
 @pages.get("/queue/ticket/{number}/expire", scope=Scope.QUEUE)
 @pages.get("/queue/ticket/{number}/promote", scope=Scope.QUEUE)
 async def ticket_ask(ask: HandlerCall, path: NumberPath) -> Answer:
-    """Really?"""
     number, policy = path.number, ask.server.gate.policy
     row, verb = policy.ticket(number), ask.call.path.rpartition("/")[2].capitalize()
     if row is None or row.state not in _LIVE:

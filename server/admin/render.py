@@ -31,12 +31,10 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def clock(at_s: float, zone: tzinfo = UTC_ZONE) -> str:
-    """Time of day."""
     return datetime.fromtimestamp(at_s, zone).strftime("%H:%M")
 
 
 def moment(at_s: float | None, zone: tzinfo = UTC_ZONE) -> str:
-    """Date and time, to the second."""
     if at_s is None:
         return "–"
     return datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%d %H:%M:%S")

@@ -79,8 +79,6 @@ class ComparisonOut(Shape):
 
 
 class ReportOut(Shape):
-    """A report in words and in figures."""
-
     period: Period
     words: list[str]
     figures: Report
@@ -274,7 +272,6 @@ async def report(ask: HandlerCall, query: ReportQuery) -> Answer:
 
 @pages.post("/report/share", scope=Scope.FILES, again=report)
 async def report_share(ask: HandlerCall, body: ShareIn) -> Answer:
-    """Make a link, and show it."""
     link = await share_report(ask, body)
     query = ReportQuery(**body.model_dump(exclude={"days"}))
     return await _own(ask, query, link)

@@ -78,5 +78,4 @@ def in_words(text: str) -> str:
 
 
 def policy_title(name: str) -> str:
-    """What people call a policy."""
     return "First come" if name == "fcfs" else name.capitalize()

@@ -122,7 +122,6 @@ class ListQuery(Shape):
     limit: Limit = 50
 
     def page(self, rows: Sequence[T]) -> Sequence[T]:
-        """The rows that were asked for."""
         return rows[self.offset : self.offset + self.limit]
 
 

@@ -180,7 +180,6 @@ async def try_waiting_page(ask: HandlerCall, body: Draft) -> Answer:
 
 @pages.get("/waiting")
 async def waiting(ask: HandlerCall, query: WaitingQuery) -> Answer:
-    """Every state, and the form."""
     look = ask.server.branding.look
     cells = [query.model_copy(update={"for_state": a, "for_language": b}) for a, b in _CELLS]
     tones = (
@@ -200,7 +199,6 @@ async def waiting(ask: HandlerCall, query: WaitingQuery) -> Answer:
 
 @pages.post("/waiting", again=waiting)
 async def waiting_save(ask: HandlerCall, body: LookIn) -> Answer:
-    """Keep the words, the colour and the logo."""
     given = ask.call.form.get("logo", [b""])[0]
     logo = b"" if ask.call.field("drop_logo") else given or None
     if body.colour is None and "colour" in ask.call.form:

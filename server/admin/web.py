@@ -32,11 +32,9 @@ class Principal:
 
     @property
     def role(self) -> Role:
-        """The role of the person behind it."""
         return self.owner.role
 
     def may(self, scope: Scope) -> bool:
-        """Whether this kind of act is open to it."""
         return scope in self.scopes
 
 
@@ -115,7 +113,6 @@ def html(page: Iterator[str] | bytes, status: int = 200, *headers: tuple[str, st
 
 
 def problem_answer(problem: Problem) -> Answer:
-    """The problem document."""
     members = {"errors": problem.errors} if problem.errors else {}
     body = problems.document(problem.status, problem.code, problem.detail, **members)
     return Answer(problem.status, body, (("content-type", problems.MEDIA_TYPE), *problem.headers))

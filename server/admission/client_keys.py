@@ -93,7 +93,6 @@ class Clients:
         self._visitors: BoundedTable[str, ReturningVisitor] = BoundedTable(NAMES.most_cookies)
 
     def reconfigure(self, per_address: int) -> None:
-        """Tell this many clients of one address apart from now on."""
         self._per_address = per_address
 
     def identify(
@@ -186,7 +185,6 @@ def program_of(request: Request) -> bytes | None:
 
 
 def visitor_cookie(request: Request, token: str) -> Header:
-    """The field that gives a browser its visitor cookie."""
     return set_cookie(
         VISITOR_COOKIE,
         token.encode("ascii"),

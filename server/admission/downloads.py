@@ -236,7 +236,6 @@ class LeasedDownload:
         return self.rate.bytes_s
 
     def join(self, delivery: Delivery) -> None:
-        """One more body begins."""
         self.deliveries[delivery] = None
         self.planned_bytes += delivery.planned_bytes
         self.look_again()
@@ -247,7 +246,6 @@ class LeasedDownload:
             self.woken(self.lease)
 
     def leave(self, delivery: Delivery) -> None:
-        """A body is over."""
         if delivery in self.deliveries:
             del self.deliveries[delivery]
             self.planned_bytes -= delivery.planned_bytes
@@ -418,7 +416,6 @@ class LeasedDownload:
         self._stop()
 
     def let_go(self, now: float) -> None:
-        """The moment is over."""
         self.held = False
         self._go_on(now)
 
@@ -428,7 +425,6 @@ class LeasedDownload:
                 delivery.transfer.pause()
 
     def resume(self, now: float) -> None:
-        """Let all transfers go on."""
         self.paused = False
         self._go_on(now)
 
@@ -477,15 +473,12 @@ class Rounds:
 
     @property
     def awake(self) -> Collection[LeasedDownload]:
-        """Those to look at."""
         return self._awake.values()
 
     def add(self, download: LeasedDownload) -> None:
-        """One more runs."""
         self._awake[download.lease] = download
 
     def discard(self, lease: int) -> None:
-        """It is over."""
         self._awake.pop(lease, None)
         self._forget(lease)
 
@@ -497,7 +490,6 @@ class Rounds:
         return download
 
     def wake(self, lease: int) -> None:
-        """Look at it again from now on."""
         download = self._forget(lease)
         if download is not None:
             download.look_at_s = 0.0

@@ -73,7 +73,6 @@ class DrawEntry:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> DrawEntry:
-        """The entry of a stored row."""
         rep = dict(row["rep"])
         rep |= {"path": bytes.fromhex(rep["path"]), "key": FileKey(**rep["key"])}
         network = tuple(row["network"])
@@ -233,7 +232,6 @@ class Prequeue:
                 self.draw(opens_s).path = path
 
     def draw(self, opens_s: float) -> Draw:
-        """The draw of an opening."""
         found = self._draws.get(opens_s)
         if found is None:
             found = self._draws[opens_s] = Draw(opens_s, secrets.token_hex(32), keep=self._keep)

@@ -118,7 +118,6 @@ class Gate:
         return self.leases.policy
 
     def snapshot(self) -> Snapshot:
-        """The policy's state at this moment."""
         return self.policy.snapshot(self.now())
 
     def estimate(self, number: int) -> Estimate | None:
@@ -146,7 +145,6 @@ class Gate:
 
     @property
     def settings(self) -> PolicySettings:
-        """Its settings."""
         return self.leases.settings
 
     @property
@@ -160,7 +158,6 @@ class Gate:
 
     @property
     def downloads(self) -> dict[int, LeasedDownload]:
-        """Running downloads by lease."""
         return self.leases.downloads
 
     def open(self, rows: Iterable[TicketRow] = ()) -> None:
@@ -180,22 +177,18 @@ class Gate:
             self.offer_again(request)
 
     def reconfigure(self, terms: GateTerms) -> None:
-        """Follow a configuration that was read again."""
         self.parts.terms = terms
         self.parts.clients.reconfigure(terms.clients_per_address)
         self.parked.most = terms.holds_most
 
     def use_keys(self, keys: KeyRing) -> None:
-        """Sign and read tickets and passes with these keys."""
         self.parts.keys = keys
         self.parts.passes.use_keys(keys)
 
     def use_rules(self, rules: RuleBook) -> None:
-        """Judge files by these rules."""
         self.parts.rules = rules
 
     def serve_with(self, machines: int) -> None:
-        """Serve with this number of machines, each with the configured slots."""
         if machines != self.parts.machines:
             self.parts.machines = machines
             self.apply(self.policy.name, self.settings)

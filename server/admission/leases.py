@@ -158,7 +158,6 @@ class LeaseManager:
     # -- downloads -----------------------------------------------------------------------------
 
     def find(self, client: str, file: str) -> LeasedDownload | None:
-        """The running download of this client for this file."""
         return self._by_job.get((client, file))
 
     def is_downloaded(self, file: str) -> bool:
@@ -171,7 +170,6 @@ class LeaseManager:
         return not (self._paused or self._parts.line.busy)
 
     def begin(self, download: LeasedDownload) -> LeasedDownload:
-        """A lease was granted."""
         self.downloads[download.lease] = download
         self._rounds.add(download)
         self._of_file[download.file] += 1
@@ -458,20 +456,17 @@ class LeaseManager:
     # -- the driver's hands (see `policies.driver.Hands`) --------------------------------------
 
     def put_behind(self, lease: int, now: float, *, background: bool) -> None:
-        """What its transfers get of the line changes."""
         download = self.downloads.get(lease)
         if download is not None:
             download.put_behind(background=background)
 
     def pause(self, lease: int, now: float) -> None:
-        """Stop the transfers of this lease."""
         download = self.downloads.get(lease)
         if download is not None:
             self._paused.add(lease)
             download.pause()
 
     def resume(self, lease: int, now: float) -> None:
-        """Let them go on."""
         download = self.downloads.get(lease)
         if download is not None:
             self._paused.discard(lease)
@@ -500,7 +495,6 @@ class LeaseManager:
         self._parked.call(ticket)
 
     def parked(self, client: str, file: str) -> bool:
-        """Whether a request of this download is parked with a ticket."""
         return self._parked.has_place(client, file)
 
     def call(self, ticket: int, now: float) -> bool:

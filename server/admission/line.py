@@ -153,7 +153,6 @@ class LineKeeper:
 
     @property
     def line_bytes_s(self) -> float:
-        """What the line is found to carry, at most what is configured; infinite while unknown."""
         return self._orders.line_bytes_s
 
     @property
@@ -162,19 +161,15 @@ class LineKeeper:
 
     @property
     def busy(self) -> bool:
-        """Whether the cap holds a download back now."""
         return self._link.link_busy
 
     def goodput_bytes_s(self) -> float:
-        """What left lately."""
         return self._link.goodput_bytes_s()
 
     def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
-        """Configure another bound; it counts from the next tick."""
         self._bottleneck.ceiling_bytes_s = bandwidth_bytes_s
 
     def held_back(self, download: LeasedDownload) -> bool | None:
-        """Whether this download may be faster than it is: by the cap, or by a line unknown yet."""
         return self._orders.held_back(download.lease, download.stuck)
 
     def ended(self, transfer: Transfer, now: float) -> None:
@@ -241,5 +236,4 @@ class LineKeeper:
 
 
 def chosen(leases: Set[int], downloads: Collection[LeasedDownload]) -> list[LeasedDownload]:
-    """The downloads of these leases."""
     return [download for download in downloads if download.lease in leases] if leases else []

@@ -79,7 +79,6 @@ class OwnPages:
             raise BadTemplate(f"{folder} has none of {names}")
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._templates)
 
     def render(self, values: Mapping[str, Any]) -> bytes | None:

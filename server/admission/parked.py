@@ -80,7 +80,6 @@ class ParkedRequest:
 
     @property
     def download(self) -> tuple[str, str]:
-        """Client and file."""
         return self.visit.job.client, self.visit.job.file
 
     @property
@@ -171,7 +170,6 @@ class ParkedRequests:
         return len(self._requests) < self.most or self._by_network.to_give_up(network) is not None
 
     def of_client(self, client: str) -> int:
-        """How many of this client are parked."""
         return self._by_client.get(client, 0)
 
     def to_let_go(self, network: Sequence[str]) -> ParkedRequest | None:
@@ -181,11 +179,9 @@ class ParkedRequests:
         return self._by_network.to_give_up(network)
 
     def how_many_networks(self) -> int:
-        """From how many networks requests are parked."""
         return self._by_network.networks
 
     def add(self, request: ParkedRequest) -> None:
-        """Keep a request; it leaves by `remove`."""
         self._requests[request] = None
         self._by_network.add(request, request.visit.job.network)
         client = request.visit.job.client
@@ -238,7 +234,6 @@ class ParkedRequests:
         return [request for request in found if not request.over]
 
     def remove(self, request: ParkedRequest) -> None:
-        """The request is over, whatever became of it."""
         request.end()
         if request not in self._requests:
             return

@@ -43,7 +43,6 @@ class PassBook:
         self.keys = keys
 
     def load(self, records: Iterable[PassRecord]) -> None:
-        """Take up what the store knows."""
         for record in records:
             self._records[record.serial] = record
 

@@ -20,7 +20,6 @@ class Popularity:
         self.complete_total = 0
 
     def count(self, file: str, begun: int, complete: int, sent_bytes: int) -> None:
-        """Add to a file's numbers."""
         self.begun_total += begun
         self.complete_total += complete
         row = self._counts.get(file)
@@ -39,7 +38,6 @@ class Popularity:
         return begun, complete, sent_bytes
 
     def take(self, now: float) -> list[UsageRecord]:
-        """Everything counted since the last call."""
         counts, self._counts = self._counts, {}
         return [
             UsageRecord(file, begun, complete, sent_bytes, now)

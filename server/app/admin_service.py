@@ -60,7 +60,6 @@ class AdminConnections:
         self.listener: Listener = adopt_port(front, opened, tls)
 
     async def close(self) -> None:
-        """Close the listener and its connections."""
         await maybeDeferred(self.listener.port.stopListening)
         self._factory.drain()
         self._factory.abort_all()
@@ -130,7 +129,6 @@ class AdminService:
             )
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """See `ServerRoom`: rules and policy, which operators change as well."""
         self.server.reconfigure(control_terms(config))
 
     def proofs(self) -> frozenset[str] | None:
@@ -219,7 +217,6 @@ class AdminService:
 
 
 def control_terms(config: ServerConfig) -> ControlTerms:
-    """What the configuration says of what operators see and change."""
     return ControlTerms(
         configured_revision(config, 0.0),
         config.rules,

@@ -153,6 +153,5 @@ def keep_mark(state: Path, below: int) -> None:
 
 
 def configured_revision(config: ServerConfig, now: float) -> RevisionRecord:
-    """The policy of the configuration."""
     settings = config.policy_settings().model_dump(mode="json")
     return RevisionRecord(now, CONFIGURATION, config.policy, settings)

@@ -71,7 +71,6 @@ class LoopLag:
         self._longest_s = self._before_s = 0.0
 
     def add(self, now_s: float, turn_s: float) -> None:
-        """A turn has ended."""
         if now_s - self._began_s >= self._window_s:
             stale = now_s - self._began_s >= 2 * self._window_s
             self._before_s = 0.0 if stale else self._longest_s

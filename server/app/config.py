@@ -81,7 +81,6 @@ class LoadedConfig:
     ignored: tuple[str, ...]
 
     def origin(self, name: str) -> str:
-        """Where the value of a dotted name came from."""
         return self.origins.get(name, "default")
 
 
@@ -159,7 +158,6 @@ def setting_names(model: type[BaseModel] = ServerConfig, prefix: str = "") -> It
 
 
 def value_of(config: ServerConfig, name: str) -> Any:
-    """The value of a dotted name."""
     value: Any = config
     for part in name.split("."):
         value = getattr(value, part)

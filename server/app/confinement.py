@@ -134,7 +134,6 @@ def needs_of(config: ServerConfig, *, several: bool, asks: bool = False) -> Need
 
 
 def writable(config: ServerConfig) -> list[Writable]:
-    """What a server with this configuration writes."""
     # Several processes connect through a socket there.
     meeting = _Right.MAKE_SOCKET if config.worker_count() > 1 or config.cluster is not None else 0
     found = [Writable(config.state, _Right.IN_FOLDER | meeting)]

@@ -42,7 +42,6 @@ class FilesRoom:
         yield Part("digests", end=self.digests.stop)
 
     def warmup(self) -> Part:
-        """Computes the digests of all files in the background."""
         return Part("digest warm-up", self._warmup.start, self._warmup.stop)
 
     def reconfigure(self, config: ServerConfig) -> None:

@@ -86,7 +86,6 @@ class KeyKeeper:
         self._timer.start()
 
     def stop(self) -> None:
-        """Stop checking."""
         self._timer.stop()
 
     def reconfigure(self, rotate_after_s: float) -> None:

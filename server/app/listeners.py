@@ -147,14 +147,12 @@ def _open(place: str, count: int, tls: bool, flag: str) -> OpenListener:
 
 
 def adopt_port(front: Front, opened: OpenListener, tls: TlsServer | None) -> Listener:
-    """Serve at a place that is open."""
     one = opened.sockets[0]
     port = front.listen_on(one, None if one.family == socket.AF_UNIX else tls, opened.file)
     return Listener(port, opened.url)
 
 
 def url_of(one: socket.socket, tls: bool) -> str:
-    """The URL of a bound socket."""
     if one.family == socket.AF_UNIX:
         return f"http+unix://{str(one.getsockname()).replace('/', '%2F')}"
     host, number = one.getsockname()[:2]
@@ -241,7 +239,6 @@ def _unfit(number: int) -> CannotStart:
 
 
 def trusted_proxies(config: ServerConfig) -> TrustedProxies:
-    """The trusted proxies with their header or preface."""
     return TrustedProxies(
         config.trusted_proxies, config.proxy_header, preface=config.proxy_protocol
     )

@@ -110,7 +110,6 @@ class QueueRoom:
 
 
 def gate_terms(config: ServerConfig) -> GateTerms:
-    """What the configuration says about waiting clients."""
     holding = config.holding
     return GateTerms(
         tools=ToolTable(holding.tools, holding.unknown),

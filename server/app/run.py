@@ -328,7 +328,6 @@ def _told(fault: Exception) -> str:
 
 
 def _stop(service: Any, reactor: Reactor) -> None:
-    """Close everything, then end the process."""
     from twisted.internet.defer import Deferred
 
     Deferred.fromCoroutine(service.stop()).addBoth(lambda _: reactor.stop())

@@ -291,7 +291,6 @@ class Service:
         return new.needing_restart(old)
 
     def note_event(self, kind: str, text: str, level: str = "info", **data: Any) -> None:
-        """Add a line to the operator's log."""
         self.admin.server.events.add(kind, text, level, **data)
 
     # -- the end -----------------------------------------------------------------------------

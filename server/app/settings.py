@@ -111,7 +111,6 @@ class LimitSettings(_Section):
     )
 
     def http_limits(self) -> HttpLimits:
-        """The same as the HTTP room wants it."""
         return HttpLimits(**self.model_dump())
 
 

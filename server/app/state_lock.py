@@ -66,7 +66,6 @@ class LockKeeper:
         self._timer = Repeat(reactor, 2.0, self.look)
 
     def start(self) -> None:
-        """Look again and again."""
         self._timer.start()
 
     def stop(self) -> None:
@@ -74,7 +73,6 @@ class LockKeeper:
         self._timer.stop()
 
     def close(self) -> None:
-        """Let go of the folder."""
         self.stop()
         os.close(self._descriptor)
 

@@ -54,7 +54,6 @@ def body_for(outlet: AlertPlace, change: AlertChange, server: str) -> bytes:
 
 
 def mail_for(outlet: AlertPlace, change: AlertChange, server: str, sender: str) -> EmailMessage:
-    """The e-mail."""
     message = EmailMessage()
     message["From"], message["To"] = sender, outlet.address
     message["Subject"] = title_of(change, server)

@@ -61,7 +61,6 @@ class AlertSettings(BaseModel):
 
 
 def port_of(url: str) -> int:
-    """The TCP port of a place or of the mail server."""
     parts = urlsplit(url)
     # Of a mail server: submission, and submission over TLS (RFC 8314).
     return parts.port or {"http": 80, "https": 443, "smtp": 587, "smtps": 465}[parts.scheme]

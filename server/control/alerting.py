@@ -100,7 +100,6 @@ class Alerting:
         return ""
 
     async def test(self) -> list[SentTest]:
-        """Send a test message to every place."""
         trial = AlertRule(
             "TidegateTest",
             "warning",

@@ -26,7 +26,6 @@ class Readings:
         self._older: deque[tuple[float, Mapping[str, Any]]] = deque()
 
     def note(self, now: float, figures: Mapping[str, Any]) -> None:
-        """These are the figures now."""
         self.figures = figures
         counters = ("errors_total", "forged_total", "sent_bytes_total")
         self._older.append((now, {name: figures[name] for name in counters}))
@@ -81,7 +80,6 @@ class AlertBook:
         self._standings = {rule.name: _Standing() for rule in rules}
 
     def firing_since(self, rule: AlertRule) -> float | None:
-        """Since when a rule fires."""
         standing = self._standings[rule.name]
         return standing.since_s if standing.firing else None
 

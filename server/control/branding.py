@@ -38,7 +38,6 @@ class Look:
 
     @property
     def logo_bytes(self) -> int:
-        """The size of the logo."""
         return len(self.logo)
 
     def own_words(self, state: str, language: str) -> Words:
@@ -98,7 +97,6 @@ class Branding:
         self._waiting.show(wording)
 
     def answer_style(self, request: Request) -> None:
-        """Answer a request for the style sheet of the operator's colour."""
         if not self.look.colour:
             request.refuse(404, "not-found", "There is no colour.")
             return
@@ -106,7 +104,6 @@ class Branding:
         request.respond(200, fields, style_of(self.look.colour).encode())
 
     def answer_logo(self, request: Request) -> None:
-        """Answer a request for the logo."""
         if not self.look.logo:
             request.refuse(404, "not-found", "There is no logo.")
             return

@@ -40,7 +40,6 @@ class Doors:
         self.put_in_force()
 
     def put_in_force(self) -> None:
-        """Apply the state to the gate and the waiting page."""
         state = self.state
         if state.closed:
             self._branding.announce(state.text, state.opens_s)

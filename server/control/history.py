@@ -140,7 +140,6 @@ class Arrivals:
         return known.program if known is not None else ""
 
     def take(self) -> list[ArrivalRecord]:
-        """The arrivals since the last call."""
         fresh, self._fresh = self._fresh, []
         self._taken = fresh
         return fresh
@@ -180,7 +179,6 @@ class History:
         self._thin = random.Random(0)
 
     def start(self) -> None:
-        """Begin to sample."""
         self._timer.start()
         self._sample()
 

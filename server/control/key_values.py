@@ -24,7 +24,6 @@ class KeyValues:
         return dict(self._bodies.get(name, {}))
 
     def all(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every document with its name."""
         return [(name, dict(body)) for name, body in self._bodies.items()]
 
     def write(self, name: str, body: dict[str, Any]) -> None:
@@ -33,14 +32,11 @@ class KeyValues:
         self._tables.put("state", {"name": name, "body": body})
 
     def drop(self, name: str) -> None:
-        """Delete a document."""
         if self._bodies.pop(name, None) is not None:
             self._tables.drop("state", name)
 
     def read_list(self, name: str) -> list[dict[str, Any]]:
-        """A document that is a list of rows."""
         return list(self.read(name).get("rows", ()))
 
     def write_list(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Write a list of rows."""
         self.write(name, {"rows": list(rows)})

@@ -151,8 +151,6 @@ def shown(name: str, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DiffLine:
-    """One line of a diff."""
-
     name: str
     before: str
     after: str

@@ -16,8 +16,6 @@ Source = Literal["configuration", "admin"]
 
 @dataclass(frozen=True, slots=True)
 class Sourced:
-    """A rule and where it comes from."""
-
     rule: Rule
     source: Source
 
@@ -57,7 +55,6 @@ class RuleKeeper:
         return [one for one in self.all() if one.rule in found]
 
     def configure(self, rules: Iterable[Rule]) -> None:
-        """Use these rules of the configuration."""
         self.configured = tuple(rules)
         self.put_in_force()
 

@@ -143,7 +143,6 @@ class Server:
         self.alerting.timer.start()
 
     def stop(self) -> None:
-        """Record no more."""
         self.alerting.timer.stop()
         self.history.stop()
         observer: Any = self.vitals.faults
@@ -206,7 +205,6 @@ class Server:
         return [row.state for row in self.mirror_rows()]
 
     def multicast_rows(self) -> list[StatusLine]:
-        """Multicast sessions that send."""
         rows = self.multicast.sessions.lines() if self.multicast else []
         return [StatusLine(*row) for row in rows]
 

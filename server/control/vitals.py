@@ -135,7 +135,6 @@ class Vitals:
         }
 
     def read(self) -> Health:
-        """The figures that do not come from the policy."""
         state = self.store.state
         multicast = self.multicast.sessions.figures() if self.multicast is not None else (0, 0)
         torrents = self.torrents
