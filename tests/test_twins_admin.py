@@ -405,10 +405,10 @@ def test_every_form_has_its_operation() -> None:
     operations = {
         f"{route.method} {route.path.removeprefix(API_ROOT)}": route
         for route in found.routes
-        if route.operation is not None
+        if route.tag
     }
     handlers = {route.handler for route in operations.values()}
-    forms = [route for route in found.routes if route.operation is None and route.method == "POST"]
+    forms = [route for route in found.routes if not route.tag and route.method == "POST"]
     assert len(forms) > 20
     without = {
         route.path
@@ -425,7 +425,7 @@ def test_every_form_is_compared() -> None:
     patterns = {
         route.path: re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path) + r"(\?.*)?\Z")
         for route in router().routes
-        if route.operation is None and route.method == "POST" and route.path not in OF_A_SESSION
+        if not route.tag and route.method == "POST" and route.path not in OF_A_SESSION
     }
     acted = {path for act in ACTS for path, fits in patterns.items() if fits.match(act.form)}
     # What a preview proposed is applied in test_server_admin_pages.

@@ -28,12 +28,12 @@ from ..control.problems import Problem
 from ..http.proxies import prefixes_of
 from .app import VISITOR, ZONE, HandlerCall, cookie
 from .render import zone_of
-from .router import Operations, PageRoutes
+from .router import Routes
 from .shapes import SerialPath, Shape, Text
 from .web import Answer, redirect
 
-api = Operations("account", Scope.ACCOUNTS)
-pages = PageRoutes(Scope.ACCOUNTS)
+api = Routes(Scope.ACCOUNTS, "account")
+pages = Routes(Scope.ACCOUNTS)
 
 _YEAR_S = 365 * 86_400
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ..accounts.accounts import Scope
 from ..control.alerting import SentTest
 from .app import HandlerCall
-from .router import Operations, PageRoutes
+from .router import Routes
 from .shapes import Shape
 from .web import Answer
 
-api = Operations("server", Scope.POLICY)
-pages = PageRoutes(Scope.POLICY)
+api = Routes(Scope.POLICY, "server")
+pages = Routes(Scope.POLICY)
 
 
 class AlertOut(Shape):

@@ -174,7 +174,7 @@ class Admin:
             if not ask.principal.may(route.scope):
                 raise Problem(403, _needs(ask.principal, route.scope), code="scope")
             if user is not None and user.must_change and not route.own_account:
-                if route.operation is not None:
+                if route.tag:
                     raise Problem(403, "Choose your own password first.", code="password-change")
                 return redirect("/account")
         if call.method in _SAFE:

@@ -18,12 +18,12 @@ from ..store.history import HOUR
 from ..store.usage import read_hours
 from .app import HandlerCall
 from .render import stamp
-from .router import Operations, PageRoutes
+from .router import Routes
 from .shapes import Hour, ListQuery, Shape, Text
 from .web import Answer, csv_answer
 
-api = Operations("release", Scope.FILES)
-pages = PageRoutes(Scope.FILES)
+api = Routes(Scope.FILES, "release")
+pages = Routes(Scope.FILES)
 
 RULES_MAX = 500
 

@@ -6,12 +6,12 @@ from pydantic import Field
 
 from ..control.server import StatusLine
 from .app import HandlerCall
-from .router import Operations, PageRoutes
+from .router import Routes
 from .shapes import Before, Limit, Search, Shape, Text
 from .web import Answer
 
-api = Operations("server")
-pages = PageRoutes()
+api = Routes(tag="server")
+pages = Routes()
 
 
 class EventQuery(Shape):

@@ -20,13 +20,13 @@ from .charts import CHARTS, LEADING, from_first_value, is_empty, lines_of, pictu
 from .first_day import first_steps
 from .openapi import openapi
 from .render import clock, moment, stamp
-from .router import Operations, PageRoutes
+from .router import Routes
 from .shapes import Shape, of_fields
 from .status_text import Status, keeps_queue, state_of
 from .web import Answer, csv_answer, json_answer
 
-api = Operations("server")
-pages = PageRoutes()
+api = Routes(tag="server")
+pages = Routes()
 
 #: Word in the address -> (seconds, on its link, over the charts).
 SPANS = {
@@ -142,7 +142,7 @@ async def get_arrivals(ask: HandlerCall, query: ArrivalsQuery) -> ArrivalsOut:
 @api.get("/openapi.json", tag="account", public=True)
 async def get_open_api(ask: HandlerCall) -> Answer:
     """This document."""
-    routes = (route for route in ask.admin.router.routes if route.operation is not None)
+    routes = (route for route in ask.admin.router.routes if route.tag)
     found = openapi(routes, ask.server.vitals.read().version)
     return Answer(200, json.dumps(found).encode(), (("content-type", "application/json"),))
 

@@ -8,10 +8,10 @@ from ..accounts.oidc import TUNING, Attempts, Provider
 from ..control.problems import Problem
 from .account import asker_of, login_form, session_cookie, way_of
 from .app import HandlerCall, cookie
-from .router import PageRoutes
+from .router import Routes
 from .web import Answer, redirect
 
-pages = PageRoutes()
+pages = Routes()
 
 #: The browser's half of a login that has begun.
 ATTEMPT = "tidegate-login"

@@ -20,8 +20,7 @@ def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     for route in routes:
         methods = paths.setdefault(route.path, {})
         methods[route.method.lower()] = _described(route)
-        answer = route.operation.answer if route.operation else None
-        models |= dict.fromkeys(one for one in (route.takes("body"), answer) if one)
+        models |= dict.fromkeys(one for one in (route.takes("body"), route.answer) if one)
     models.pop(Nothing, None)
     _, schemas = TypeAdapter.json_schemas(
         [(one, "validation", TypeAdapter(one)) for one in models], ref_template=_PLACE
@@ -67,31 +66,29 @@ class ProblemOut(BaseModel):
 
 
 def _described(route: Route) -> dict[str, Any]:
-    operation = route.operation
-    assert operation is not None
     problem = {
         "description": "A problem document.",
         "content": {"application/problem+json": {"schema": _reference(ProblemOut)}},
     }
     good: dict[str, Any] = {"description": "Done."}
-    if operation.answer is not None:
-        good["content"] = {operation.media: {"schema": _reference(operation.answer)}}
-    elif operation.status != 204:
-        kind = "object" if operation.media == "application/json" else "string"
-        good["content"] = {operation.media: {"schema": {"type": kind}}}
+    if route.answer is not None:
+        good["content"] = {route.media: {"schema": _reference(route.answer)}}
+    elif route.status != 204:
+        kind = "object" if route.media == "application/json" else "string"
+        good["content"] = {route.media: {"schema": {"type": kind}}}
     needs = "" if route.public else f" Needs the scope {route.scope}."
     found: dict[str, Any] = {
-        "operationId": operation.name,
-        "summary": operation.summary,
-        "description": f"{operation.summary}{needs}",
-        "tags": [operation.tag],
+        "operationId": route.name,
+        "summary": route.summary,
+        "description": f"{route.summary}{needs}",
+        "tags": [route.tag],
         "parameters": [
             *_parameters(route.takes("path"), "path"),
             *_parameters(route.takes("query"), "query"),
         ],
-        "responses": {str(operation.status): good, "414": problem, "4XX": problem, "503": problem},
+        "responses": {str(route.status): good, "414": problem, "4XX": problem, "503": problem},
     }
-    if operation.if_match:
+    if route.if_match:
         found["responses"]["412"] = problem
         found["parameters"].append(
             {

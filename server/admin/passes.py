@@ -12,12 +12,12 @@ from ..control.problems import Problem, wrong
 from ..store import queries
 from .app import HandlerCall
 from .render import stamp
-from .router import Operations, PageRoutes
+from .router import Routes
 from .shapes import AsTime, Hour, ListQuery, SerialPath, Shape, Text
 from .web import Answer, csv_answer
 
-api = Operations("release", Scope.FILES)
-pages = PageRoutes(Scope.FILES)
+api = Routes(Scope.FILES, "release")
+pages = Routes(Scope.FILES)
 
 
 class PassesIn(Shape):

@@ -19,13 +19,13 @@ from . import forms
 from .app import HandlerCall
 from .charts import CHARTS
 from .previews import RECORDED, WORKLOADS, Measures, Preview, Side, new_key
-from .router import Operations, PageRoutes
+from .router import Routes
 from .setting_words import ADVANCED, MAIN, WORDS
 from .shapes import BeforeQuery, Key, KeyPath, NumberPath, Shape, Text
 from .web import Answer, json_answer, redirect
 
-api = Operations("policy", Scope.POLICY)
-pages = PageRoutes(Scope.POLICY)
+api = Routes(Scope.POLICY, "policy")
+pages = Routes(Scope.POLICY)
 
 
 class PolicyPage(NamedTuple):

@@ -18,12 +18,12 @@ from ..control.problems import Problem
 from ..control.queue_groups import COUNTED_MOST, QueueGroup, count_groups, largest_first
 from ..store.journal import search_tickets
 from .app import HandlerCall
-from .router import Operations, PageRoutes
+from .router import Routes
 from .shapes import AsSpan, Hour, Lines, ListQuery, NumberPath, Shape, Text
 from .web import Answer
 
-api = Operations("queue", Scope.QUEUE)
-pages = PageRoutes(Scope.QUEUE)
+api = Routes(Scope.QUEUE, "queue")
+pages = Routes(Scope.QUEUE)
 
 _LIVE = (TicketState.WAITING, TicketState.READY)
 

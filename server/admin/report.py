@@ -30,12 +30,12 @@ from .files import rule_out
 from .policy import PAGE
 from .previews import RECORDED, Preview, Side
 from .render import moment, stamp
-from .router import Operations, PageRoutes
+from .router import Routes
 from .shapes import Hour, Shape, Text
 from .web import Answer, csv_answer, redirect
 
-api = Operations("report", Scope.READ)
-pages = PageRoutes(Scope.READ)
+api = Routes(Scope.READ, "report")
+pages = Routes(Scope.READ)
 
 _DAY_S = 86_400.0
 #: Spans end at a full five minutes, so a page that is loaded again finds the same report.

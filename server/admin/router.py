@@ -53,24 +53,12 @@ class Nothing(BaseModel, extra="forbid"):
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """What an operation is called and gives. `answer` None means 204 (or `media`)."""
-
-    name: str
-    summary: str
-    tag: str
-    answer: type | None = None
-    media: str = "application/json"
-    status: int = 200
-    if_match: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Route:
     """What answers one method and path; `scope` is what it needs, unless it is `public`.
 
     `own_account` pages are open to those who must choose a password first. `then` and `again` are
     for forms: where to go when it is done, and the page that is shown when it is refused.
+    The rest is for operations of the API, which have a `tag`: `answer` None means 204 (or `media`).
     """
 
     method: str
@@ -81,7 +69,11 @@ class Route:
     own_account: bool = False
     then: str = ""
     again: Handler | None = None
-    operation: Described | None = None
+    tag: str = ""
+    answer: type | None = None
+    media: str = "application/json"
+    status: int = 200
+    if_match: bool = False
 
     async def __call__(self, ask: Asked) -> Answer:
         try:
@@ -94,8 +86,17 @@ class Route:
             found = redirect(self.then) if self.then else found
         if isinstance(found, Answer):
             return found
-        status = self.operation.status if self.operation else 200
-        return Answer(204) if found is None else json_answer(found, status)
+        return Answer(204) if found is None else json_answer(found, self.status)
+
+    @property
+    def name(self) -> str:
+        """What the document calls the operation."""
+        first, *rest = self.handler.__name__.rstrip("_").split("_")
+        return first + "".join(word.title() for word in rest)
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.handler) or "").partition("\n")[0]
 
     def takes(self, name: str) -> type[BaseModel]:
         """The model of the handler's `path`, `query` or `body`."""
@@ -103,7 +104,7 @@ class Route:
         return found
 
     def _given(self, ask: Asked) -> dict[str, BaseModel]:
-        if self.operation is None:
+        if not self.tag:
             return _read(ask, self.handler, _form if self.method == "POST" else _lenient)
         given = {
             "path": _validated(self.takes("path"), dict(ask.call.params), 404, "path"),
@@ -114,74 +115,43 @@ class Route:
         return {name: model for name, model in given.items() if type(model) is not Nothing}
 
 
-class PageRoutes:
-    """Collects the pages of a module."""
+class Routes:
+    """Collects the routes of a module: pages, or with a `tag` operations of the API.
 
-    def __init__(self, scope: Scope = Scope.READ) -> None:
+    What changes something needs the module's scope, what is looked at the scope read, unless
+    `scope` says otherwise.
+    """
+
+    def __init__(self, scope: Scope = Scope.READ, tag: str = "") -> None:
         self.routes: list[Route] = []
         self._scope = scope
-
-    def get(self, path: str, **options: Any) -> Callable[[H], H]:
-        """A page that is looked at; needs the scope read unless `scope` says otherwise."""
-        return self._add("GET", path, {"scope": Scope.READ, **options})
-
-    def post(self, path: str, **options: Any) -> Callable[[H], H]:
-        """A form that is sent; needs the module's scope. `then` and `again`: see `Route`."""
-        return self._add("POST", path, {"scope": self._scope, **options})
-
-    def _add(self, method: str, path: str, options: dict[str, Any]) -> Callable[[H], H]:
-        def declare(handler: H) -> H:
-            self.routes.append(Route(method, path, handler, **options))
-            return handler
-
-        return declare
-
-
-class Operations:
-    """Collects the operations of a module; what changes something needs the module's scope."""
-
-    def __init__(self, tag: str, scope: Scope = Scope.READ) -> None:
-        self.routes: list[Route] = []
         self._tag = tag
-        self._scope = scope
 
     def get(self, path: str, **options: Any) -> Callable[[H], H]:
-        """Reads; needs the scope read."""
         return self._add("GET", path, {"scope": Scope.READ, **options})
 
     def post(self, path: str, **options: Any) -> Callable[[H], H]:
-        """Acts."""
         return self._add("POST", path, options)
 
     def put(self, path: str, **options: Any) -> Callable[[H], H]:
-        """Replaces."""
         return self._add("PUT", path, options)
 
     def patch(self, path: str, **options: Any) -> Callable[[H], H]:
-        """Changes single fields."""
         return self._add("PATCH", path, options)
 
     def delete(self, path: str, **options: Any) -> Callable[[H], H]:
-        """Ends or removes."""
         return self._add("DELETE", path, options)
 
     def _add(self, method: str, path: str, options: dict[str, Any]) -> Callable[[H], H]:
-        scope = options.pop("scope", self._scope)
-        public = options.pop("public", False)
-
         def declare(handler: H) -> H:
-            answer = options.pop("answer", _hints(handler).get("return"))
-            what = Described(
-                name=_camel(handler.__name__.rstrip("_")),
-                summary=(inspect.getdoc(handler) or "").partition("\n")[0],
-                tag=options.pop("tag", self._tag),
-                answer=None if answer in (Answer, type(None)) else answer,
-                status=options.pop("status", 204 if answer is type(None) else 200),
-                **options,
-            )
-            self.routes.append(
-                Route(method, API_ROOT + path, handler, scope, public, operation=what)
-            )
+            given, place = {"scope": self._scope, **options}, path
+            if self._tag:
+                place = API_ROOT + path
+                answer = given.get("answer", _hints(handler).get("return"))
+                given["answer"] = None if answer in (Answer, type(None)) else answer
+                status = 204 if answer is type(None) else 200
+                given = {"tag": self._tag, "status": status, **given}
+            self.routes.append(Route(method, place, handler, **given))
             return handler
 
         return declare
@@ -235,11 +205,6 @@ def _lenient(ask: Asked, model: type[BaseModel]) -> BaseModel:
         bad = {str(fault["loc"][0]) for fault in error.errors()}
         left = {name: value for name, value in values.items() if name not in bad}
         return model.model_validate(left, extra="ignore", context=ask.zone)
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
 
 
 def _flat(query: Mapping[str, Any]) -> dict[str, Any]:

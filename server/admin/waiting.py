@@ -16,12 +16,12 @@ from ..control.palette import JUDGED_BY, colour_of, legible, style_of
 from ..control.problems import Problem, wrong
 from ..http.phrases import LANGUAGES, Phrases
 from .app import HandlerCall
-from .router import Operations, PageRoutes
+from .router import Routes
 from .shapes import Lines, Shape, Text
 from .web import Answer, html, redirect
 
-api = Operations("release", Scope.FILES)
-pages = PageRoutes(Scope.FILES)
+api = Routes(Scope.FILES, "release")
+pages = Routes(Scope.FILES)
 
 
 def _known_language(language: str) -> str:
