@@ -233,7 +233,7 @@ async def account(ask: HandlerCall) -> Answer:
 async def zone(ask: HandlerCall) -> Answer:
     """The time zone in which this browser shows and reads times."""
     word = ask.call.field("zone")
-    if word and zone_of(word).key != word:
+    if word and str(zone_of(word)) != word:
         raise Problem(422, f"{word[:64]!r} is no time zone; write one like Europe/Oslo.")
     value = word.replace("/", "%2F")
     chosen = cookie(ZONE, value, secure=ask.call.secure, age_s=_YEAR_S if word else 0)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
-import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -87,7 +87,7 @@ class HandlerCall:
         return self.call.who.name if self.call.who else "-"
 
     @property
-    def zone(self) -> zoneinfo.ZoneInfo:
+    def zone(self) -> tzinfo:
         """The time zone in which this person reads and writes times."""
         return zone_of(self.call.cookie(ZONE))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
-import struct
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -15,26 +13,20 @@ from ...protocol.units import format_duration, format_rate, format_size
 from ..files.pages import Pages
 from .setting_words import in_words, policy_title, setting_title
 
-#: The file of a zone with one kind of time. A machine without a time zone database has UTC, too.
-UTC_ZONE = ZoneInfo.from_file(
-    io.BytesIO(b"TZif" + bytes(16) + struct.pack(">6I", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\0"),
-    key="UTC",
-)
 
-
-def zone_of(name: str) -> ZoneInfo:
+def zone_of(name: str) -> tzinfo:
     """The time zone of this name; UTC for one that is unknown here."""
     try:
         return ZoneInfo(name.replace("%2F", "/") or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        return UTC_ZONE
+        return UTC
 
 
-def clock(at_s: float, zone: tzinfo = UTC_ZONE) -> str:
+def clock(at_s: float, zone: tzinfo = UTC) -> str:
     return datetime.fromtimestamp(at_s, zone).strftime("%H:%M")
 
 
-def moment(at_s: float | None, zone: tzinfo = UTC_ZONE) -> str:
+def moment(at_s: float | None, zone: tzinfo = UTC) -> str:
     if at_s is None:
         return "–"
     return datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%d %H:%M:%S")
@@ -45,7 +37,7 @@ def stamp(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
 
 
-def field_time(at_s: float | None, zone: tzinfo = UTC_ZONE) -> str:
+def field_time(at_s: float | None, zone: tzinfo = UTC) -> str:
     """As `datetime-local` inputs want it."""
     return "" if at_s is None else datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%dT%H:%M")
 
