@@ -23,7 +23,7 @@ import tidegate.server.files.mediatypes
 import tidegate.server.files.paths
 import tidegate.server.http.parsing
 from tidegate.protocol.ticket import Key, KeyRing
-from tidegate.server.admin.form_body import read_form
+from tidegate.server.admin.adapter import read_form
 from tidegate.server.admission import client_keys
 from tidegate.server.admission.client_programs import ToolTable
 from tidegate.server.http.answers import prefers_html

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from urllib3.filepost import encode_multipart_formdata
 
 from tidegate.protocol.errors import ProtocolError
-from tidegate.server.admin.form_body import read_form
+from tidegate.server.admin.adapter import read_form
 from tidegate.server.admin.web import csv_answer
 
 NAMES = st.text("abcdefghij_", min_size=1, max_size=12)

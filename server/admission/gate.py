@@ -46,8 +46,7 @@ from .downloads import Delivery, LeasedDownload
 from .gateparts import AdmissionRequest, GateParts, GateTerms, StatusRequest
 from .identify import Identifier
 from .leases import LeaseManager, moved
-from .parked import ParkedFor, ParkedRequest, ParkedRequests
-from .redirects import redirects_of, send_on
+from .parked import ParkedFor, ParkedRequest, ParkedRequests, redirects_of, send_on
 from .responses import Notice, clear_cookie
 from .rules import NOTHING, RuleBook
 from .small_files import admit_small

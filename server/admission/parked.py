@@ -6,11 +6,17 @@ At first nothing is sent. Then the status line and one harmless header line afte
 program's time-outs from firing. When the turn comes the rest of the header follows, and the file. A
 program that was kept to its limit is cut off; its retry finds the old place. A status line that was
 sent cannot be taken back, so what fails later ends with the connection.
+
+A proxy passes no part of a header before the whole has come, so header lines do not keep a program
+alive behind one. Many programs follow a redirect, and their patience begins anew with each: silence
+ends in a redirect to the same address. The ticket stands in the query, and how many redirects there
+were.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,10 +27,14 @@ from ...policies.contract import Wait
 from ...protocol.units import format_duration
 from ..http.clock import Clock, DelayedCall, cancel
 from ..http.prefix_shares import PrefixShares
+from ..http.request import Request
+from .client_keys import TICKET_FIELD
 from .client_programs import ToolRule
 from .gateparts import AdmissionRequest, StatusRequest
 
 _log = Logger()
+_HOP = b"tidegate-redirects"
+_HOPS = re.compile(rb"(?:^|&)%b=([0-9]{1,4})(?:&|$)" % _HOP)
 
 
 class ParkedFor(enum.Enum):
@@ -263,3 +273,21 @@ class ParkedRequests:
             del requests[request]
             if not requests:
                 del self._for_connection[download]
+
+
+def redirects_of(query: bytes) -> int:
+    """How many redirects of ours a request with this query has behind it."""
+    found = _HOPS.search(query)
+    return int(found[1]) if found is not None else 0
+
+
+def send_on(request: Request, token: str | None) -> None:
+    """Redirect to the same file, with this ticket."""
+    own = (b"%b=" % TICKET_FIELD, b"%b=" % _HOP)
+    items = [item for item in request.query.split(b"&") if item and not item.startswith(own)]
+    if token is not None:
+        items.append(b"%b=%b" % (TICKET_FIELD, token.encode("ascii")))
+    items.append(b"%b=%d" % (_HOP, redirects_of(request.query) + 1))
+    # Not relative to the path: apt does not understand that.
+    location = b"%b?%b" % (request.path, b"&".join(items))
+    request.respond(302, [(b"Location", location), (b"Cache-Control", b"no-store")])
