@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.admin_site import Site, make_site, stop
-from tidegate.server.control.metrics import Metrics
+from tidegate.server.control.metrics import metrics_text
 from tidegate.server.mirror.registry import MirrorStanding
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -32,7 +32,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 def exposition(site: Site) -> str:
     server = site.server
-    return Metrics(server.vitals, server.revisions, server.mirror_states).text().decode()
+    return metrics_text(server.vitals, server.revisions, server.mirror_states).decode()
 
 
 def families(site: Site) -> dict[str, Any]:

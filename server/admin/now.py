@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from ...policies.contract import Snapshot
-from ..control.history import SERIES
-from ..control.metrics import Metrics
+from ..control.history import SERIES, Series
+from ..control.metrics import metrics_text
 from ..control.problems import Problem, wrong
 from ..control.report import POINTS
 from ..control.vitals import Health, Totals
@@ -64,11 +64,6 @@ class PeriodQuery(Shape):
     points: int = Field(1000, ge=2, le=10_000, description="At most so many rows.")
 
 
-class HistoryOut(Shape):
-    t: list[float]
-    series: dict[str, list[float | None]]
-
-
 class ArrivalsQuery(Shape):
     span_s: float = Field(86_400.0, gt=0, le=30 * 86_400.0, description="How far back.")
     limit: int = Field(
@@ -92,7 +87,7 @@ class ArrivalsOut(Shape):
 @api.get("/state", answer=StateOut)
 async def get_state(ask: HandlerCall) -> Answer:
     """The server at a glance."""
-    snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
+    snapshot, health = ask.server.gate.snapshot(), ask.server.vitals.read()
     state = asdict(state_of(snapshot, health))
     known = {**ask.server.vitals.figures(), **state, "now_s": ask.now}
     known["totals"] = {name: value for name, value in known.items() if name.endswith("_total")}
@@ -100,11 +95,10 @@ async def get_state(ask: HandlerCall) -> Answer:
 
 
 @api.get("/history")
-async def get_history(ask: HandlerCall, query: HistoryQuery) -> HistoryOut:
+async def get_history(ask: HandlerCall, query: HistoryQuery) -> Series:
     """Recorded series on one time axis."""
     found = await ask.server.history.read(ask.now - query.span_s, ask.now, query.points)
-    series = {name: list(found.series[name]) for name in SERIES}
-    return HistoryOut(t=list(found.t), series=series)
+    return Series(found.t, {name: found.series[name] for name in SERIES})
 
 
 @api.get("/history.csv", media="text/csv")
@@ -179,7 +173,7 @@ async def now(ask: HandlerCall) -> Answer:
 
 async def _figures(ask: HandlerCall) -> dict[str, Any]:
     """What stands above the charts."""
-    snapshot, book = ask.server.vitals.snapshot(), ask.server.alerting.book
+    snapshot, book = ask.server.gate.snapshot(), ask.server.alerting.book
     return {
         "state": state_of(snapshot, ask.server.vitals.read()),
         "snapshot": snapshot,
@@ -227,7 +221,7 @@ async def metrics(ask: HandlerCall) -> Answer:
         call.peer, call.headers.get("host", ""), forwarded
     ):
         raise Problem(401, "Send an API token, or ask from a machine that metrics_from names.")
-    body = Metrics(server.vitals, server.revisions, server.mirror_states).text()
+    body = metrics_text(server.vitals, server.revisions, server.mirror_states)
     return Answer(200, body, (("content-type", "text/plain; version=0.0.4; charset=utf-8"),))
 
 

@@ -211,7 +211,7 @@ async def _list(ask: HandlerCall, query: QueueQuery, template: str) -> Answer:
     return ask.listing(
         template,
         query,
-        snapshot=ask.server.vitals.snapshot(),
+        snapshot=ask.server.gate.snapshot(),
         rows=rows,
         total=total,
         doors=ask.server.doors.state,

@@ -200,16 +200,11 @@ class _Live(Collector):
         yield info
 
 
-class Metrics:
-    """The metrics of one server, in a registry of their own."""
-
-    def __init__(
-        self, vitals: Vitals, revisions: Revisions, mirrors: Callable[[], Iterable[str]]
-    ) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Live(vitals, revisions, mirrors))
-        ProcessCollector(registry=self._registry)
-
-    def text(self) -> bytes:
-        """The exposition in Prometheus's text format."""
-        return generate_latest(self._registry)
+def metrics_text(
+    vitals: Vitals, revisions: Revisions, mirrors: Callable[[], Iterable[str]]
+) -> bytes:
+    """The metrics of one server in Prometheus's text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Live(vitals, revisions, mirrors))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...policies.contract import Snapshot
 from ...protocol.version import __version__
 from ..admission.gate import Gate
 from ..store.store import Store
@@ -101,10 +100,6 @@ class Vitals:
     #: How long everything had to wait for one turn of the loop, in seconds.
     loop_lag_s: Callable[[], float] = lambda: 0.0
     faults: FaultCount = field(default_factory=FaultCount)
-
-    def snapshot(self) -> Snapshot:
-        """The figures of admission."""
-        return self.gate.snapshot()
 
     def readiness(self) -> Readiness | None:
         """The answer of `/-/ready`; None while the server drains."""
