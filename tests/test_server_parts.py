@@ -373,7 +373,7 @@ def test_a_page_by_its_pieces_is_the_page_that_the_template_makes(
     for notice, language, origin, elsewhere, says in asked:
         free = [Source("https://m.example/a&b", 1)] if elsewhere else []
         for room in rooms:
-            room.show(Wording((Words("", "", text, text),)) if says else Wording())
+            room.wording = Wording((Words("", "", text, text),)) if says else Wording()
         one, other = (room.page(notice, Phrases(language), origin, free) for room in rooms)
         assert one == other
 

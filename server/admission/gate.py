@@ -48,7 +48,7 @@ from .identify import Identifier
 from .leases import LeaseManager, moved
 from .parked import ParkedFor, ParkedRequest, ParkedRequests, redirects_of, send_on
 from .responses import Notice, clear_cookie
-from .rules import NOTHING, RuleBook
+from .rules import NOTHING
 from .small_files import admit_small
 
 _SENTENCES = {
@@ -183,9 +183,6 @@ class Gate:
     def use_keys(self, keys: KeyRing) -> None:
         self.parts.keys = keys
         self.parts.passes.use_keys(keys)
-
-    def use_rules(self, rules: RuleBook) -> None:
-        self.parts.rules = rules
 
     def serve_with(self, machines: int) -> None:
         if machines != self.parts.machines:

@@ -129,14 +129,6 @@ class RetryResponder:
         #: Waiting pages, each of one file in one language.
         self._patterns: BoundedTable[Hashable, Pattern] = BoundedTable(256)
 
-    def reconfigure(self, own: OwnPages) -> None:
-        """Render pages from these templates of the operator."""
-        self.own = own
-
-    def show(self, wording: Wording) -> None:
-        """Say this from now on."""
-        self.wording = wording
-
     def answer(self, request: Request, notice: Notice) -> None:
         """Answer 503 in the form that this client understands."""
         if not self._tells_places:

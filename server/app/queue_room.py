@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from twisted.logger import Logger
 
 from ...policies.settings import PolicySettings
-from ...protocol.manifest import Source
 from ..admission.client_keys import Clients
 from ..admission.client_programs import ToolTable
 from ..admission.draw import Prequeue
@@ -23,9 +22,8 @@ from ..admission.responses import RetryResponder
 from ..admission.rules import RuleBook
 from ..control.history import Arrivals
 from ..files.pages import Pages
-from ..files.transfer import HasTorrent, no_torrents
+from ..files.site import Site
 from ..http.clock import Reactor
-from ..http.request import Request
 from ..store.journal import reserve_numbers
 from ..store.queries import count_pass_use
 from ..store.records import PassRecord
@@ -135,32 +133,22 @@ def common_parts(
 
 
 def build_waiting(
-    config: ServerConfig,
-    pages: Pages,
-    site: Callable[[], Any],
-    *,
-    elsewhere: Callable[[str], Sequence[Source]] = lambda path: (),
-    hurry: Callable[[Request], float | None] = lambda request: None,
-    has_torrent: HasTorrent = no_torrents,
-    tells_places: bool = True,
+    config: ServerConfig, pages: Pages, site: Callable[[], Site], **more: Any
 ) -> RetryResponder:
-    """The pages of clients that wait. Raises CannotStart."""
+    """The pages of clients that wait; `more` is passed on as it is. Raises CannotStart."""
     return RetryResponder(
         pages,
-        elsewhere,
-        hurry,
-        open_waiting_pages(config),
-        has_torrent,
-        lambda path: bool(site().fields.sources_of(path)),
-        lambda path: site().signatures_of(path),
-        tells_places=tells_places,
+        own=open_waiting_pages(config),
+        has_mirrors=lambda path: bool(site().fields.sources_of(path)),
+        signatures=lambda path: site().signatures_of(path),
+        **more,
     )
 
 
 def reload_waiting_pages(waiting: RetryResponder, config: ServerConfig) -> None:
     """Use the operator's templates as they are now; faulty ones change nothing."""
     try:
-        waiting.reconfigure(open_waiting_pages(config))
+        waiting.own = open_waiting_pages(config)
     except CannotStart as fault:
         _log.error("The waiting pages stay as they were: {fault}", fault=fault)
 

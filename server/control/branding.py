@@ -62,10 +62,8 @@ class Branding:
         self._announcement = ""
         self._resumes_s: float | None = None
         kept = documents.read("waiting")
-        # Earlier versions kept one title and one text here.
-        every = {name: kept[name] for name in ("title", "text") if kept.get(name)}
         self.look = Look(
-            tuple(Words(**one) for one in kept.get("words", [every] if every else [])),
+            tuple(Words(**one) for one in kept.get("words", ())),
             base64.b64decode(kept.get("logo", "")),
             kept.get("logo_type", ""),
             kept.get("colour", ""),
@@ -87,14 +85,13 @@ class Branding:
 
     def _apply(self, look: Look) -> None:
         tag = hashlib.sha256(look.logo).hexdigest()[:8]
-        wording = Wording(
+        self._waiting.wording = Wording(
             look.words,
             self._announcement,
             f"{LOGO_ROUTE}?v={tag}" if look.logo else "",
             f"{STYLE_ROUTE}?colour={look.colour[1:]}" if look.colour else "",
             self._resumes_s,
         )
-        self._waiting.show(wording)
 
     def answer_style(self, request: Request) -> None:
         if not self.look.colour:

@@ -68,5 +68,5 @@ class RuleKeeper:
     def put_in_force(self) -> None:
         """Apply all rules to the gate, and plan the draws that they need."""
         rules = [one.rule for one in self.all()]
-        self._gate.use_rules(RuleBook(rules, self._real_url))
+        self._gate.parts.rules = RuleBook(rules, self._real_url)
         self._prequeue.plan(openings(rules), self._now())
