@@ -137,7 +137,7 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 
 
 def test_every_flag_names_a_setting_and_every_option_has_one() -> None:
-    for name, _ in FLAGS.values():
+    for name in FLAGS.values():
         assert field_of(name) is not None, name
     options = {option for parameter in serve.params for option in parameter.opts}
     assert options - {"directory", "--config", "--sample"} == set(FLAGS)

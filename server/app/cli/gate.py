@@ -39,7 +39,10 @@ def gate() -> None:
 
 def run(file: Path | None, **options: Any) -> None:
     """Run the gate for the files in DIR (`run` may be left out), at an origin, or both."""
-    flags = {**flags_of(options, {**FLAGS, **_FLAGS}), "gate.enabled": Flag(True, "gate")}
+    flags = {
+        **flags_of(options, {**FLAGS, **{flag: _FLAGS[flag][0] for flag in _FLAGS}}),
+        "gate.enabled": Flag(True, "gate"),
+    }
     defaults = {
         # It keeps its slots by admission alone: no mover can pause a download.
         "policy": Flag("ticket", "gate"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -14,81 +15,70 @@ from typing import Any, NoReturn
 
 import click
 
+from ....policies.settings import unit_of
 from ..config import ConfigError, Flag, LoadedConfig, field_of, load_config
 
-#: Each flag with its setting and its help. Everything that a flag can say, the file can say too.
-FLAGS: Mapping[str, tuple[str, str]] = {
-    "--listen": ("listen", "HOST:PORT, [IPv6]:PORT, unix:PATH or systemd:; repeatable."),
-    "--workers": ("workers", "Number of serving processes, or auto for one per core."),
-    "--cluster": ("cluster", "postgresql://… that several machines share: one queue for all."),
-    "--cluster-address": (
-        "cluster_address",
-        "HOST:PORT under which the other machines reach this one.",
-    ),
-    "--admin": ("admin", "HOST:PORT of the admin page, or off."),
-    "--metrics-from": (
-        "metrics_from",
-        "Network that may read /metrics without an API token; repeatable.",
-    ),
-    "--policy": (
-        "policy",
-        "Admission policy: fcfs, reserve, ticket, fair, adaptive, or an installed one.",
-    ),
-    "--slots": ("admission.slots", "Downloads that may run at once, reserved ones included."),
-    "--reserve-small": ("admission.reserve_small", "Slots that large downloads never take."),
-    "--small-below": (
-        "admission.small_below_bytes",
-        "Files below this size are small, such as 20KB.",
-    ),
-    "--bandwidth": ("bandwidth", "Limit for everything the server sends, such as 100Mbit."),
-    "--state": ("state", "Folder of keys, database and sessions."),
-    "--user": (
-        "user",
-        "When started as root: open the ports, then switch to this user for good, or stay root.",
-    ),
-    "--tls-cert": ("tls_cert", "Certificate chain (PEM); switches TLS on."),
-    "--tls-key": ("tls_key", "Its private key (PEM)."),
-    "--trusted-proxy": (
-        "trusted_proxies",
-        "Network (or `unix`) whose Forwarded and X-Forwarded-* fields count; repeatable.",
-    ),
-    "--show-hidden": ("show_hidden", "Serve dot files, too."),
-    "--access-log": ("access_log", "File for the access log; - is standard error, off none."),
-    "--mirror": ("mirrors", "URL of a mirror of DIR, best first; repeatable."),
-    "--mirror-publish": (
-        "mirror_publish",
-        "Publish directory whose followers are offered as mirrors.",
-    ),
-    "--mirror-channel": ("mirror_channel", "The channel whose tree is served here."),
-    "--mirror-prefix": ("mirror_prefix", "URL path of that tree, such as /pub/."),
-    "--multicast": ("multicast.enabled", "Send hot files once for everyone."),
-    "--multicast-interface": (
-        "multicast.interface",
-        "Address of the interface that multicast is sent from.",
-    ),
-    "--multicast-rate": ("multicast.rate", "What all sessions together send, such as 95Mbit."),
-    "--multicast-threshold": ("multicast.threshold", "Wishes for one file that make a session."),
-    "--multicast-window": ("multicast.window_s", "Within so long, such as 15s."),
-    "--multicast-hold": (
-        "multicast.hold_share",
-        "Hold requests for this share of a pass; 0: the window.",
-    ),
-    "--multicast-fec": ("multicast.fec", "auto, raptorq, xor or none."),
+#: Each flag with its setting. Everything that a flag can say, the file can say too.
+FLAGS: Mapping[str, str] = {
+    "--listen": "listen",
+    "--workers": "workers",
+    "--cluster": "cluster",
+    "--cluster-address": "cluster_address",
+    "--admin": "admin",
+    "--metrics-from": "metrics_from",
+    "--policy": "policy",
+    "--slots": "admission.slots",
+    "--reserve-small": "admission.reserve_small",
+    "--small-below": "admission.small_below_bytes",
+    "--bandwidth": "bandwidth",
+    "--state": "state",
+    "--user": "user",
+    "--tls-cert": "tls_cert",
+    "--tls-key": "tls_key",
+    "--trusted-proxy": "trusted_proxies",
+    "--show-hidden": "show_hidden",
+    "--access-log": "access_log",
+    "--mirror": "mirrors",
+    "--mirror-publish": "mirror_publish",
+    "--mirror-channel": "mirror_channel",
+    "--mirror-prefix": "mirror_prefix",
+    "--multicast": "multicast.enabled",
+    "--multicast-interface": "multicast.interface",
+    "--multicast-rate": "multicast.rate",
+    "--multicast-threshold": "multicast.threshold",
+    "--multicast-window": "multicast.window_s",
+    "--multicast-hold": "multicast.hold_share",
+    "--multicast-fec": "multicast.fec",
 }
 
 
-def option(flag: str, setting: str, text: str) -> Callable[[Any], Any]:
-    """The flag of a setting: one with several values is repeated, a switch has none."""
+#: How a value of each unit may be written.
+_EXAMPLES = {"bytes": "20KB", "bytes/s": "100Mbit", "s": "15s"}
+
+
+def option(flag: str, setting: str, text: str = "") -> Callable[[Any], Any]:
+    """The flag of a setting: one with several values is repeated, a switch has none.
+
+    Without a `text` its help is what the setting says of itself but for links, and how a value is
+    written.
+    """
     field = field_of(setting)
     assert field is not None
     several = typing.get_origin(field.annotation) is tuple
     is_switch = field.annotation is bool
+    if not text:
+        text = re.sub(r", see \[.*?\]\(.*?\)", "", field.description or "")
+        example = _EXAMPLES.get(unit_of(field.json_schema_extra) or "")
+        text += f" Such as {example}." if example else ""
+        if typing.get_origin(field.annotation) is typing.Literal:
+            text += f" One of {', '.join(typing.get_args(field.annotation))}."
+        text += " Repeatable." if several else ""
     return click.option(flag, multiple=several, is_flag=is_switch, default=None, help=text)
 
 
 def _all_flags(command: Any) -> Any:
-    for flag, (setting, text) in reversed(tuple(FLAGS.items())):
-        command = option(flag, setting, text)(command)
+    for flag, setting in reversed(tuple(FLAGS.items())):
+        command = option(flag, setting)(command)
     return command
 
 
@@ -100,7 +90,7 @@ config_option = click.option(
     help="Configuration file (default: ./tidegate.toml if present).",
 )
 #: Whose state it is about.
-state_option = option("--state", *FLAGS["--state"])
+state_option = option("--state", FLAGS["--state"])
 
 
 @click.command()
@@ -123,15 +113,13 @@ def serve(file: Path | None, sample: bool, **options: Any) -> None:
     fail(*run(loaded, load))
 
 
-def flags_of(
-    options: Mapping[str, Any], known: Mapping[str, tuple[str, str]] = FLAGS
-) -> dict[str, Flag]:
+def flags_of(options: Mapping[str, Any], known: Mapping[str, str] = FLAGS) -> dict[str, Flag]:
     """The options that were given, by their dotted settings."""
     found: dict[str, Flag] = {}
     for name, value in options.items():
         if value is not None and value != ():
             flag = f"--{name.replace('_', '-')}"
-            setting = known[flag][0] if flag in known else name
+            setting = known.get(flag, name)
             found[setting] = Flag(value, flag if flag in known else "DIR")
     return found
 
