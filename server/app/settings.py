@@ -39,6 +39,9 @@ _LIMITS = HttpLimits()
 HANDED_OVER = "systemd:"
 
 
+Seconds = Annotated[float, Field(json_schema_extra={"unit": "s"})]
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -68,19 +71,17 @@ class HoldingSettings(_Section):
 class LimitSettings(_Section):
     """What one peer, and all together, may take of the server."""
 
-    header_timeout_s: float = Field(
+    header_timeout_s: Seconds = Field(
         _LIMITS.header_timeout_s,
         gt=0,
         le=3600,
         description="A request's header must be complete this long after its first byte.",
-        json_schema_extra={"unit": "s"},
     )
-    idle_timeout_s: float = Field(
+    idle_timeout_s: Seconds = Field(
         _LIMITS.idle_timeout_s,
         gt=0,
         le=86400,
         description="A connection without a request is closed after this time.",
-        json_schema_extra={"unit": "s"},
     )
     min_rate_bytes_s: float = Field(
         _LIMITS.min_rate_bytes_s,
@@ -89,12 +90,11 @@ class LimitSettings(_Section):
         description="A client that reads slower than this on average is cut off.",
         json_schema_extra={"unit": "bytes/s"},
     )
-    min_rate_window_s: float = Field(
+    min_rate_window_s: Seconds = Field(
         _LIMITS.min_rate_window_s,
         gt=0,
         le=86400,
         description="The time over which the average reading rate is taken.",
-        json_schema_extra={"unit": "s"},
     )
     max_connections: int = Field(
         _LIMITS.max_connections,
@@ -173,12 +173,11 @@ class ServerConfig(_Section):
         description="The HOST:PORT at which other machines reach this one. Empty: the address "
         "towards the database, and any port.",
     )
-    cluster_lease_s: float = Field(
+    cluster_lease_s: Seconds = Field(
         1.0,
         ge=0.5,
         le=60,
         description="A leader that does not renew its lease within this time ends and is replaced.",
-        json_schema_extra={"unit": "s"},
     )
     security_contact: tuple[str, ...] = Field(
         (),
@@ -237,13 +236,12 @@ class ServerConfig(_Section):
         max_length=2000,
         description="The ciphers of TLS 1.2 by their OpenSSL names.",
     )
-    tls_hsts_s: float = Field(
+    tls_hsts_s: Seconds = Field(
         0.0,
         ge=0,
         le=10 * 365 * 86400.0,
         description="How long browsers must use only https (Strict-Transport-Security). 0: not "
         "sent.",
-        json_schema_extra={"unit": "s"},
     )
     trusted_proxies: tuple[str, ...] = Field(
         (),
@@ -281,27 +279,24 @@ class ServerConfig(_Section):
         description="How many clients are told apart behind one address (NAT); further ones "
         "share a few places.",
     )
-    ticket_max_age_s: float = Field(
+    ticket_max_age_s: Seconds = Field(
         7 * 86400.0,
         ge=60,
         le=30 * 86400.0,
         description="How long a ticket is valid.",
-        json_schema_extra={"unit": "s"},
     )
-    keys_rotate_s: float = Field(
+    keys_rotate_s: Seconds = Field(
         30 * 86400.0,
         ge=3600,
         le=3650 * 86400.0,
         description="How often a new signing key is made. Old keys stay valid for 30 days.",
-        json_schema_extra={"unit": "s"},
     )
-    drain_s: float = Field(
+    drain_s: Seconds = Field(
         30.0,
         ge=0,
         le=86400,
         description="How long downloads may continue after SIGTERM, also those whose client takes "
         "nothing. A second SIGTERM ends them.",
-        json_schema_extra={"unit": "s"},
     )
     admission: PolicySettings = Field(
         default_factory=PolicySettings, description="Settings of the policies."
