@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -26,23 +26,54 @@ from .settings import ServerConfig
 
 
 class Connections:
-    """The `ServerRoom` of one process's connections; `opened` is where it listens."""
+    """The `ServerRoom` of the connections that `site` answers where it is `opened`.
+
+    The `processes` of one machine that serve count connections `per_address` together. Raises
+    `CannotStart`.
+    """
 
     def __init__(
         self,
+        config: ServerConfig,
         reactor: Reactor,
-        factory: HttpFactory,
+        site: Site,
+        *,
+        pacer: Pacer,
+        blocked: BlockList,
+        answers: UnarrivedAnswers,
         tls: TlsServer | None,
-        limits: Callable[[ServerConfig], HttpLimits],
-        opened: Sequence[OpenListener],
+        opened: Sequence[OpenListener] = (),
+        processes: int = 1,
+        per_address: AddressCounts | None = None,
     ) -> None:
-        self.factory = factory
-        self._front = Front(reactor, factory)
+        self._open_files = raise_limit()
+        self._processes = processes
+        self.factory = HttpFactory(
+            site,
+            reactor,
+            limits=self._limits(config),
+            proxies=trusted_proxies(config),
+            hsts_s=config.tls_hsts_s,
+            access_log=open_access_log(config),
+            charge=pacer.charge_answers,
+            requests=pacer.requests,
+            denylist=blocked,
+            per_address=OwnCounts() if per_address is None else per_address,
+            answers=answers,
+            shortcut=site,
+        )
+        self._front = Front(reactor, self.factory)
         self._tls = tls
         self._certificate = CertificateWatch(reactor, tls) if tls is not None else None
-        self._limits = limits
         self._opened = opened
         self.listeners: list[Listener] = []
+
+    def _limits(self, config: ServerConfig) -> HttpLimits:
+        found = config.limits.http_limits()
+        if found.max_connections:
+            # The kernel divides connections evenly among the processes.
+            found = replace(found, max_connections=-(-found.max_connections // self._processes))
+        return affordable(found, self._open_files)
 
     def log_part(self) -> Part:
         """The access log, which outlasts the connections."""
@@ -85,49 +116,6 @@ class Connections:
         self.factory.drain()
         await self.factory.parted(1.0)
         self.factory.abort_all()
-
-
-def build_connections(
-    config: ServerConfig,
-    reactor: Reactor,
-    site: Site,
-    *,
-    pacer: Pacer,
-    blocked: BlockList,
-    answers: UnarrivedAnswers,
-    tls: TlsServer | None,
-    opened: Sequence[OpenListener] = (),
-    processes: int = 1,
-    per_address: AddressCounts | None = None,
-) -> Connections:
-    """The connections that `site` answers. Raises `CannotStart`.
-
-    The `processes` of one machine that serve count connections `per_address` together.
-    """
-    open_files = raise_limit()
-
-    def limits(config: ServerConfig) -> HttpLimits:
-        found = config.limits.http_limits()
-        if found.max_connections:
-            # The kernel divides connections evenly among the processes.
-            found = replace(found, max_connections=-(-found.max_connections // processes))
-        return affordable(found, open_files)
-
-    factory = HttpFactory(
-        site,
-        reactor,
-        limits=limits(config),
-        proxies=trusted_proxies(config),
-        hsts_s=config.tls_hsts_s,
-        access_log=open_access_log(config),
-        charge=pacer.charge_answers,
-        requests=pacer.requests,
-        denylist=blocked,
-        per_address=OwnCounts() if per_address is None else per_address,
-        answers=answers,
-        shortcut=site,
-    )
-    return Connections(reactor, factory, tls, limits, opened)
 
 
 def open_access_log(config: ServerConfig) -> AccessLog | None:

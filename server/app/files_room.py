@@ -29,13 +29,45 @@ if TYPE_CHECKING:
 
 
 class FilesRoom:
-    """The `ServerRoom` of the site and the tree under it."""
+    """The `ServerRoom` of the site and the tree under it, whose files start through `admission`.
 
-    def __init__(self, reactor: Reactor, tree: Tree, digests: DigestService, site: Site) -> None:
+    `more` goes to `Site` as it is.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        reactor: Reactor,
+        now: Callable[[], float],
+        *,
+        tree: Tree,
+        kept: DigestCache,
+        admission: Admission,
+        visibility: Visibility,
+        pacer: Pacer,
+        pages: Pages,
+        **more: Any,
+    ) -> None:
         self.tree = tree
-        self.digests = digests
-        self.site = site
-        self._warmup = DigestWarmup(reactor, tree, digests)
+        self.digests = DigestService(reactor, kept)
+        self.site = Site(
+            tree,
+            self.digests,
+            admission,
+            visibility,
+            pacer,
+            pages,
+            reactor,
+            mirrors=configured_mirrors(config),
+            disk=Disk(reactor, DISK_THREADS),
+            small_files_bytes=small_files_bytes(config.small_files_bytes, config.worker_count()),
+            wall=now,
+            # No mover passes the coding on with a file.
+            codings={} if config.gate.enabled else CODINGS,
+            **more,
+        )
+        self.site.add_maker(security_txt(config.security_contact, now))
+        self._warmup = DigestWarmup(reactor, tree, self.digests)
 
     def parts(self) -> Iterator[Part]:
         yield Part("files", end=self.tree.close)
@@ -46,41 +78,6 @@ class FilesRoom:
 
     def reconfigure(self, config: ServerConfig) -> None:
         self.site.use_mirrors(configured_mirrors(config))
-
-
-def build_files(
-    config: ServerConfig,
-    reactor: Reactor,
-    now: Callable[[], float],
-    *,
-    tree: Tree,
-    kept: DigestCache,
-    admission: Admission,
-    visibility: Visibility,
-    pacer: Pacer,
-    pages: Pages,
-    **more: Any,
-) -> FilesRoom:
-    """The files of `tree`, which start through `admission`; `more` goes to `Site` as it is."""
-    digests = DigestService(reactor, kept)
-    site = Site(
-        tree,
-        digests,
-        admission,
-        visibility,
-        pacer,
-        pages,
-        reactor,
-        mirrors=configured_mirrors(config),
-        disk=Disk(reactor, DISK_THREADS),
-        small_files_bytes=small_files_bytes(config.small_files_bytes, config.worker_count()),
-        wall=now,
-        # No mover passes the coding on with a file.
-        codings={} if config.gate.enabled else CODINGS,
-        **more,
-    )
-    site.add_maker(security_txt(config.security_contact, now))
-    return FilesRoom(reactor, tree, digests, site)
 
 
 def open_tree(loaded: LoadedConfig) -> Tree:

@@ -31,8 +31,8 @@ from ..files.pages import Pages
 from ..http.clock import Reactor
 from ..http.unarrived import UnarrivedAnswers
 from .config import LoadedConfig
-from .connections import build_connections
-from .files_room import build_files, open_tree
+from .connections import Connections
+from .files_room import FilesRoom, open_tree
 from .fleet import FleetPlan
 from .health import add_node_routes
 from .listeners import OpenListener, tls_server, url_of
@@ -87,7 +87,7 @@ class NodeService:
             ),
         )
         pages = Pages()
-        self._files = build_files(
+        self._files = FilesRoom(
             config,
             reactor,
             time.time,
@@ -103,7 +103,7 @@ class NodeService:
         self._waiting = build_waiting(config, pages, lambda: self.site, tells_places=False)
         add_node_routes(self.site, self.admission, lambda: self.draining)
         tls = tls_server(config)
-        self.connections = build_connections(
+        self.connections = Connections(
             config,
             reactor,
             self.site,

@@ -27,8 +27,8 @@ from ..store.store import Work
 from . import health
 from .admin_service import AdminService
 from .config import LoadedConfig
-from .connections import build_connections
-from .files_room import build_files, open_tree
+from .connections import Connections
+from .files_room import FilesRoom, open_tree
 from .line_room import LineRoom
 from .listeners import OpenListener, tls_server
 from .parts import InOrder, Part, ServerRoom
@@ -132,7 +132,7 @@ class Service:
             admission = self.movers.admission(
                 admission, lambda rep: tree.has(rep.path, rep.key), lambda one: self.site(one)
             )
-        self._files = files = build_files(
+        self._files = files = FilesRoom(
             config,
             reactor,
             now,
@@ -165,7 +165,7 @@ class Service:
             site.add_route(PREFIX, self._mirror_origin.handle, ("GET", "HEAD", "POST"))
         self.torrents = torrent_room(config, reactor, site, has_torrent, rng)
 
-        self.connections = build_connections(
+        self.connections = Connections(
             config,
             reactor,
             site,
