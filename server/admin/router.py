@@ -36,16 +36,13 @@ class Asked(Protocol):
     @property
     def call(self) -> Call:
         """The call."""
-        ...
 
     @property
     def zone(self) -> tzinfo:
         """Where the person who asks reads the clock."""
-        ...
 
     def refused(self, problem: Problem) -> Asked:
         """The same, to show the page of its form again."""
-        ...
 
 
 class Nothing(BaseModel, extra="forbid"):

@@ -31,11 +31,9 @@ class TicketJournal(Protocol):
 
     def keep_tickets(self, rows: Iterable[TicketRow]) -> None:
         """Write these rows soon."""
-        ...
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call back when what was given so far is safe, or cannot be made safe now."""
-        ...
 
 
 @dataclass(slots=True)

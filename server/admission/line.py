@@ -24,24 +24,19 @@ class Outlet(Protocol):
     @property
     def sent_bytes_total(self) -> int:
         """All that was handed to sockets."""
-        ...
 
     @property
     def link_busy(self) -> bool:
         """Whether the cap holds a download back."""
-        ...
 
     def goodput_bytes_s(self) -> float:
         """What left lately."""
-        ...
 
     def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
         """Cap what leaves."""
-        ...
 
     def give_back(self, count: int) -> None:
         """So much of what was handed to sockets stands still there: others may send it."""
-        ...
 
     #: Networks whose large downloads want the line, running or not.
     waiting_networks: int
@@ -53,45 +48,35 @@ class Line(Protocol):
     @property
     def line_bytes_s(self) -> float:
         """What the line carries; infinite while unknown."""
-        ...
 
     @property
     def lines(self) -> Mapping[str, LineSeen]:
         """The lines that it is the sum of, by the name of their machine; empty where it is one."""
-        ...
 
     @property
     def busy(self) -> bool:
         """Whether the cap holds a download back now."""
-        ...
 
     def goodput_bytes_s(self) -> float:
         """What left lately."""
-        ...
 
     def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
         """Configure another bound."""
-        ...
 
     def held_back(self, download: LeasedDownload) -> bool | None:
         """Whether this download may be faster than it is."""
-        ...
 
     def ended(self, transfer: Transfer, now: float) -> None:
         """A body was handed over whole; a part of it may not have arrived yet."""
-        ...
 
     def wanted_by(self, networks: int) -> None:
         """Of how many networks downloads want the line: running, paused or waiting here."""
-        ...
 
     def looked(self, now: float, downloads: Collection[LeasedDownload]) -> None:
         """Some running downloads were just looked at; a tick follows when all were."""
-        ...
 
     def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
         """All of these were looked at; so much is under way to those that stand still."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,15 +53,12 @@ class ParkingGate(Protocol):
 
     def offer_again(self, request: ParkedRequest) -> None:
         """Offer its job once more."""
-        ...
 
     def left(self, request: ParkedRequest, limit: bool) -> None:
         """The client has left, or (`limit`) was kept as long as its program bears."""
-        ...
 
     def redirect(self, request: ParkedRequest) -> None:
         """Its program bears no more silence, and follows a redirect to the same address."""
-        ...
 
 
 @dataclass(eq=False, repr=False, slots=True)

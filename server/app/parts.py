@@ -78,8 +78,6 @@ class ServerRoom(Protocol):
 
     def parts(self) -> Iterable[Part]:
         """What starts and stops, each on top of those before it."""
-        ...
 
     def reconfigure(self, config: ServerConfig) -> None:
         """Follow a configuration that was read again."""
-        ...
