@@ -128,7 +128,7 @@ def test_keys_are_rotated_while_the_server_runs_and_a_fault_changes_nothing(
         clock.pump([30.0, 30.0])
     assert len(seen) == 1
     assert ["The keys stay as they were" in (formatEvent(one) or "") for one in said] == [True]
-    keeper.stop()
+    keeper.timer.stop()
     assert clock.getDelayedCalls() == []
 
 
@@ -149,7 +149,7 @@ def test_keys_that_are_removed_under_the_server_are_written_again(tmp_path: Path
         assert path.stat().st_mode & 0o077 == path.parent.stat().st_mode & 0o077 & ~0o077 == 0
     assert lost == [True, True]
     assert not seen
-    keeper.stop()
+    keeper.timer.stop()
 
 
 # -- numbers -----------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def test_a_folder_of_others_keeps_its_mode(tmp_path: Path) -> None:
 def test_a_lock_that_is_removed_is_taken_again_or_its_loss_is_told(tmp_path: Path) -> None:
     folder, clock, lost = tmp_path / "state", Clock(), list[str]()
     keeper = LockKeeper(clock, folder, lock_state(folder), lambda: lost.append("lost"))
-    keeper.start()
+    keeper.timer.start()
     for remove in (lambda: (folder / "lock").unlink(), lambda: shutil.rmtree(folder)):
         remove()
         clock.advance(2)
@@ -86,7 +86,7 @@ def test_a_confined_server_says_once_that_its_state_folder_is_another_one(
 ) -> None:
     folder, clock, lost = tmp_path / "state", Clock(), list[str]()
     keeper = LockKeeper(clock, folder, lock_state(folder), lambda: lost.append("lost"))
-    keeper.start()
+    keeper.timer.start()
     shutil.rmtree(folder)
     other = lock_state(folder)
 

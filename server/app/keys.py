@@ -78,15 +78,12 @@ class KeyKeeper:
         self._known: Entries = []
         self._last_fault = ""
         # A file removed by mistake is restored before a restart.
-        self._timer = Repeat(reactor, 30.0, self.read)
+        self.timer = Repeat(reactor, 30.0, self.read)
 
     def start(self) -> None:
         """Check the file periodically; later faults are logged and change nothing."""
         self._known = read_keys(self._path)
-        self._timer.start()
-
-    def stop(self) -> None:
-        self._timer.stop()
+        self.timer.start()
 
     def reconfigure(self, rotate_after_s: float) -> None:
         """Replace keys at this age from now on, and read the file again."""

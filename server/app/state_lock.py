@@ -63,17 +63,10 @@ class LockKeeper:
         self._descriptor = descriptor
         self._lost = lost
         self._reported = False
-        self._timer = Repeat(reactor, 2.0, self.look)
-
-    def start(self) -> None:
-        self._timer.start()
-
-    def stop(self) -> None:
-        """Look no more; the lock stays until `close`."""
-        self._timer.stop()
+        self.timer = Repeat(reactor, 2.0, self.look)
 
     def close(self) -> None:
-        self.stop()
+        self.timer.stop()
         os.close(self._descriptor)
 
     def look(self) -> None:
@@ -87,7 +80,7 @@ class LockKeeper:
         try:
             descriptor = lock_state(self._folder)
         except StateInUse as fault:
-            self.stop()
+            self.timer.stop()
             self.log.error(
                 "{fault} This server ends: two would give out the same numbers.", fault=fault
             )

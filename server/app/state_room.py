@@ -75,7 +75,7 @@ class StateRoom:
 
     def parts(self) -> Iterator[Part]:
         if self._lock is not None:
-            yield Part("lock", self._lock.start, self._lock.close)
+            yield Part("lock", self._lock.timer.start, self._lock.close)
 
         def begin() -> None:
             self._write_pool.start()
@@ -84,7 +84,7 @@ class StateRoom:
 
         yield Part("store", begin, self._end)
         if self._keeper is not None:
-            yield Part("keys", self._keeper.start, self._keeper.stop)
+            yield Part("keys", self._keeper.start, self._keeper.timer.stop)
 
     def reconfigure(self, config: ServerConfig) -> None:
         if self._keeper is not None:
