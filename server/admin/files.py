@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
 
 from pydantic import Field
 
 from ..accounts.accounts import Scope
-from ..admission.rules import Rule
+from ..admission.rules import Rule, seconds_of
 from ..control.events import ask as query_store
 from ..control.file_index import FileView
 from ..control.problems import Problem, wrong
@@ -165,17 +164,11 @@ def rule_out(one: Sourced) -> RuleOut:
         require_class=rule.require_class or "",
         treat_as=rule.treat_as or "",
         multicast=rule.multicast,
-        hidden_until_s=_seconds(rule.hidden_until),
-        prequeue_from_s=_seconds(rule.prequeue_from),
+        hidden_until_s=seconds_of(rule.hidden_until) if rule.hidden_until else None,
+        prequeue_from_s=seconds_of(rule.prequeue_from) if rule.prequeue_from else None,
         note=rule.note,
         source=one.source,
     )
-
-
-def _seconds(moment: datetime | None) -> float | None:
-    if moment is None:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 @api.put("/rules")

@@ -168,9 +168,9 @@ class RuleBook:
             if rule.require_class is not None:
                 require_class = rule.require_class
             if rule.hidden_until is not None:
-                hidden_until = _seconds(rule.hidden_until)
+                hidden_until = seconds_of(rule.hidden_until)
             if rule.prequeue_from is not None:
-                prequeue_from = _seconds(rule.prequeue_from)
+                prequeue_from = seconds_of(rule.prequeue_from)
             if rule.multicast is not None:
                 multicast = rule.multicast
             if rule.treat_as is not None:
@@ -210,13 +210,14 @@ def stricter(asked: Verdict, real: Verdict) -> Verdict:
 def openings(rules: Iterable[Rule]) -> list[tuple[float, str]]:
     """When files with a pre-queue open, and which."""
     return [
-        (_seconds(rule.hidden_until), rule.path)
+        (seconds_of(rule.hidden_until), rule.path)
         for rule in rules
         if rule.hidden_until is not None and rule.prequeue_from is not None
     ]
 
 
-def _seconds(moment: datetime.datetime) -> float:
+def seconds_of(moment: datetime.datetime) -> float:
+    """Unix time; a moment without an offset is in UTC."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return moment.timestamp()

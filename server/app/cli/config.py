@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,34 +56,20 @@ def show(file: Path | None, as_json: bool) -> None:
         changed = {}
     # Those of the top level stand before every section, as in a file.
     names = sorted(setting_names(), key=lambda name: "." in name)
-    rows = [_row(loaded, name, changed) for name in names]
+    rows = {name: _row(loaded, name, changed) for name in names}
     if as_json:
-        document: dict[str, dict[str, Any]] = {}
-        for row in rows:
-            document[row.name] = {"value": row.value, "origin": row.origin}
-            if row.file is not None:
-                document[row.name]["overridden"] = row.file
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json.dumps(rows, indent=2))
         return
     section = ""
-    for row in rows:
-        head, _, key = row.name.rpartition(".")
+    for name, row in rows.items():
+        head, _, key = name.rpartition(".")
         if head != section:
             section = head
             click.echo(f"\n[{head}]")
-        text = f"{key} = {json.dumps(row.value)}" if row.value is not None else f"# {key} ="
-        over = f"; {row.file['origin']} says {json.dumps(row.file['value'])}" if row.file else ""
-        click.echo(f"{text:<44}  # {row.origin}{over}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One setting as it is in force; `file` is what the configuration says where that differs."""
-
-    name: str
-    value: Any
-    origin: str
-    file: dict[str, Any] | None = None
+        value, file = row["value"], row.get("overridden")
+        text = f"{key} = {json.dumps(value)}" if value is not None else f"# {key} ="
+        over = f"; {file['origin']} says {json.dumps(file['value'])}" if file else ""
+        click.echo(f"{text:<44}  # {row['origin']}{over}")
 
 
 def _changed(loaded: LoadedConfig) -> dict[str, tuple[Any, str]]:
@@ -106,12 +91,13 @@ def _changed(loaded: LoadedConfig) -> dict[str, tuple[Any, str]]:
     return found
 
 
-def _row(loaded: LoadedConfig, name: str, changed: dict[str, tuple[Any, str]]) -> _Row:
-    value = shown(value_of(loaded.config, name))
+def _row(loaded: LoadedConfig, name: str, changed: dict[str, tuple[Any, str]]) -> dict[str, Any]:
+    """A setting in force; `overridden` is what the configuration says where that differs."""
+    file = {"value": shown(value_of(loaded.config, name)), "origin": loaded.origin(name)}
     if name not in changed:
-        return _Row(name, value, loaded.origin(name))
-    now, origin = changed[name]
-    return _Row(name, now, origin, {"value": value, "origin": loaded.origin(name)})
+        return file
+    value, origin = changed[name]
+    return {"value": value, "origin": origin, "overridden": file}
 
 
 def shown(value: Any) -> Any:
