@@ -176,8 +176,6 @@ async def begin_preview(
             )
     found = Preview(
         key=new_key(),
-        who=ask.who,
-        at_s=ask.now,
         workload=workload,
         jobs=len(arrivals),
         present=Side(current.policy, current.settings),

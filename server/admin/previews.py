@@ -75,8 +75,6 @@ class Preview:
     """A comparison: `state` is waiting, running, done or failed."""
 
     key: str
-    who: str
-    at_s: float
     workload: str
     jobs: int
     present: Side

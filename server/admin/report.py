@@ -124,8 +124,6 @@ async def _begin(ask: HandlerCall, period: Period, report: Report, key: str) -> 
     line = ask.server.vitals.read().totals.capacity_bytes_s
     found = Preview(
         key=key,
-        who="report",
-        at_s=ask.now,
         workload=RECORDED,
         jobs=len(arrivals),
         present=Side(current.policy, current.settings),

@@ -7,7 +7,6 @@ import os
 import resource
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from twisted.logger import Logger
 
@@ -16,30 +15,13 @@ from ..http.limits import HttpLimits
 _log = Logger()
 
 
-class ResourceShares(NamedTuple):
-    """What a server takes of its machine."""
-
-    #: More open files than any server here uses.
-    wanted: int = 262_144
-    #: Descriptors for files, the database, threads and listeners.
-    reserved: int = 900
-    #: No more than this share of all descriptors is reserved.
-    reserved_share: float = 1 / 3
-    #: Small files take this share of the memory, between the two bounds.
-    share: float = 1 / 64
-    least_bytes: int = 32 << 20
-    most_bytes: int = 256 << 20
-
-
-TUNING = ResourceShares()
-
-
 def raise_limit() -> int:
     """Raise the soft limit on open files to the hard one; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = TUNING.wanted if hard == resource.RLIM_INFINITY else min(hard, TUNING.wanted)
+    most = 262_144  # More than any server here uses.
+    wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return TUNING.wanted if soft == resource.RLIM_INFINITY else soft
+        return most if soft == resource.RLIM_INFINITY else soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
 
@@ -50,7 +32,8 @@ def affordable(limits: HttpLimits, open_files: int) -> HttpLimits:
     A connection beyond them could not even be refused: it would hang in the backlog. Logs the
     number if none was configured (0), and warns if it is less than half of the configured one.
     """
-    most = max(16, open_files - int(min(TUNING.reserved, open_files * TUNING.reserved_share)))
+    # The others are for files, the database, threads and listeners.
+    most = max(16, open_files - min(900, open_files // 3))
     asked = limits.max_connections
     if not asked or 2 * most < asked:
         say = _log.warn if asked else _log.info
@@ -70,8 +53,8 @@ def small_files_bytes(asked_bytes: int | None, processes: int) -> int:
     """The memory for small files in one of `processes`; `asked_bytes` None: by the machine."""
     if asked_bytes is not None:
         return asked_bytes // processes
-    most = min(TUNING.most_bytes, int(_usable_bytes() * TUNING.share))
-    return max(TUNING.least_bytes, most // processes)
+    most = min(256 << 20, _usable_bytes() // 64)
+    return max(32 << 20, most // processes)
 
 
 def _usable_bytes() -> int:

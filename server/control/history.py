@@ -26,34 +26,6 @@ from ..store.usage import add_usage
 from .events import ask
 from .vitals import Vitals
 
-
-@dataclass(frozen=True, slots=True)
-class HistoryTuning:
-    """What the history keeps, and how it spreads its work."""
-
-    #: Samples between two thinnings of the stored ones.
-    thin_every: int = 12
-    #: A client that asks for the same file within this time is the same arrival.
-    same_arrival_s: float = 600.0
-    #: Arrivals whose repetitions are recognized.
-    arrivals_known: int = 50_000
-    #: Arrivals that wait to be written.
-    arrivals_waiting: int = 100_000
-    #: Arrivals in one write: answers to clients wait for the same commit.
-    arrivals_in_batch: int = 100
-    #: Small files in a preview; more of them change nothing.
-    preview_small_files: int = 3_000
-    #: A drawn chart is shown again for a quarter of its step, but for this time at least and at
-    #: most. A chart of a week has steps of 42 minutes.
-    chart_fresh_least_s: float = 4.0
-    chart_fresh_most_s: float = 60.0
-    chart_fresh_share: float = 1 / 4
-    charts_kept: int = 16
-    #: A page waits for this time at most for a database that hangs. An hour is read in 0.07 s.
-    read_s: float = 3.0
-
-
-_TUNING = HistoryTuning()
 log = Logger()
 
 
@@ -120,8 +92,8 @@ class Arrivals:
     """First requests for large files, until they are written."""
 
     def __init__(self) -> None:
-        self._seen: BoundedTable[tuple[str, str], ArrivalRecord]
-        self._seen = BoundedTable(_TUNING.arrivals_known)
+        #: Arrivals whose repetitions are recognized.
+        self._seen: BoundedTable[tuple[str, str], ArrivalRecord] = BoundedTable(50_000)
         self._fresh: list[ArrivalRecord] = []
         self._taken: list[ArrivalRecord] = []
 
@@ -130,8 +102,10 @@ class Arrivals:
         key = (record.client, record.file)
         known = self._seen.get(key)
         self._seen[key] = record
-        fresh = known is None or record.at_s - known.at_s > _TUNING.same_arrival_s
-        if fresh and len(self._fresh) < _TUNING.arrivals_waiting:
+        # Within ten minutes it is the same arrival.
+        fresh = known is None or record.at_s - known.at_s > 600.0
+        # A bound on memory: they wait for the next sample.
+        if fresh and len(self._fresh) < 100_000:
             self._fresh.append(record)
 
     def program_of(self, client: str, file: str) -> str:
@@ -173,9 +147,7 @@ class History:
         self._timer = Repeat(reactor, SAMPLE_S, self._sample)
         self._sampler = Sampler(vitals)
         self._taken = 0
-        self._drawn: BoundedTable[tuple[int, int], tuple[float, Series]] = BoundedTable(
-            _TUNING.charts_kept
-        )
+        self._drawn: BoundedTable[tuple[int, int], tuple[float, Series]] = BoundedTable(16)
         self._thin = random.Random(0)
 
     def start(self) -> None:
@@ -192,10 +164,8 @@ class History:
     async def drawn(self, span_s: float, until_s: float, points: int) -> Series:
         """The last `span_s` seconds for charts, from a cache."""
         key = (round(span_s), points)
-        fresh_s = min(
-            _TUNING.chart_fresh_most_s,
-            max(_TUNING.chart_fresh_least_s, span_s / points * _TUNING.chart_fresh_share),
-        )
+        # A quarter of a step, 4 s to a minute. A chart of a week has steps of 42 minutes.
+        fresh_s = min(60.0, max(4.0, span_s / points / 4))
         kept = self._drawn.get(key)
         if kept is not None and 0 <= until_s - kept[0] < fresh_s:
             return kept[1]
@@ -206,9 +176,10 @@ class History:
     async def read(self, since_s: float, until_s: float, points: int) -> Series:
         """All series on about `points` steps; empty if the database fails."""
         try:
+            # An hour is read in 0.07 s. A page waits no longer for a database that hangs.
             axis, found = await self._store.read(
                 lambda connection: read_binned(connection, RECORDED, since_s, until_s, points)
-            ).addTimeout(_TUNING.read_s, self._reactor)
+            ).addTimeout(3.0, self._reactor)
         except Exception as fault:  # noqa: BLE001 - any fault of a database
             log.warn("The history cannot be read: {fault}", fault=str(fault))
             return Series((), dict.fromkeys(RECORDED, ()))
@@ -232,9 +203,8 @@ class History:
         span_s = len(rates) * (now - since_s) / max(1, len(past.t))
         sampled = sum(rates) / len(rates) * span_s if rates else 0.0
         # Also those since the last sample: a preview may follow right after a download.
-        count = min(
-            _TUNING.preview_small_files, round(sampled + self._sampler.grown("admitted_small"))
-        )
+        # More than 3 000 small files change nothing in a preview.
+        count = min(3_000, round(sampled + self._sampler.grown("admitted_small")))
         span_s = max(span_s, SAMPLE_S)
         size = max(1, self._vitals.gate.settings.small_below_bytes // 2)
         moments = sorted(self._thin.uniform(now - span_s, now) for _ in range(count))
@@ -253,14 +223,16 @@ class History:
         samples = [SampleRecord(now, series, value, value) for series, value in values.items()]
         self._store.note(lambda connection: write_samples(connection, samples))
         arrivals = self._arrivals.take()
-        for at in range(0, len(arrivals), _TUNING.arrivals_in_batch):
-            some = arrivals[at : at + _TUNING.arrivals_in_batch]
+        most = 100  # Answers to clients wait for the same commit.
+        for at in range(0, len(arrivals), most):
+            some = arrivals[at : at + most]
             self._store.note(partial(write_arrivals, records=some))
         self._taken += 1
-        if self._taken % _TUNING.thin_every == 0:
+        # Every minute, and every hour.
+        if self._taken % 12 == 0:
             self._write_usage(now)
             self._store.note(lambda connection: thin(connection, now, _RATES))
-        if self._taken % (_TUNING.thin_every * 60) == 1:
+        if self._taken % 720 == 1:
             kept_s = self._kept_s
             self._store.note(lambda connection: forget_tickets(connection, now - 2 * kept_s))
             self._store.note(lambda connection: forget(connection, now))
