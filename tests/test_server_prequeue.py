@@ -23,7 +23,7 @@ def sha(text: str) -> str:
 
 
 def enter(draw: Draw, client: str, network: tuple[str, ...] = ()) -> DrawEntry:
-    found = draw.enter(client, representation(), 1.0, network)
+    found = draw.enter(client, representation(), network)
     assert found is not None
     return found
 
@@ -52,10 +52,10 @@ def test_the_seed_is_committed_before_anybody_registers_and_published_after_the_
 def test_registering_again_finds_the_same_entry() -> None:
     prequeue, _ = make()
     draw = prequeue.draw(OPENS_S)
-    first = draw.enter("192.0.2.1#0", representation(), 1.0)
-    assert draw.enter("192.0.2.1#0", representation(), 1.0) is first
+    first = draw.enter("192.0.2.1#0", representation())
+    assert draw.enter("192.0.2.1#0", representation()) is first
     other = replace(representation(), url_path="/43/other.iso")
-    assert draw.enter("192.0.2.1#0", other, 1.0) is not first
+    assert draw.enter("192.0.2.1#0", other) is not first
 
 
 def test_coming_early_gives_nothing() -> None:
@@ -73,7 +73,7 @@ def test_who_comes_while_the_drawn_are_seated_comes_after_them() -> None:
     prequeue, _ = make()
     draw = prequeue.draw(OPENS_S)
     for n in range(600):
-        draw.enter(f"client-{n}", representation(), 1.0)
+        draw.enter(f"client-{n}", representation())
     seated = prequeue.due(OPENS_S)
     assert len(seated) == 500
     assert prequeue.holds_back(OPENS_S)
@@ -89,7 +89,7 @@ def test_a_restart_keeps_seed_entries_and_order(drawn: bool, count: int) -> None
     prequeue, kept = make()
     draw = prequeue.draw(OPENS_S)
     for n in range(count):
-        draw.enter(f"client-{n}", representation(), 1.0)
+        draw.enter(f"client-{n}", representation())
     if drawn:
         prequeue.due(OPENS_S)
     prequeue.save()
@@ -104,10 +104,10 @@ def test_one_network_has_only_so_many_entries_and_each_is_written_once() -> None
     draw = prequeue.draw(OPENS_S)
     for number in range(3000):
         network = (f"2001:db8:0:{number:x}::/64", "2001:db8::/56", "2001:db8::/48")
-        draw.enter(f"{network[0]}#0", representation(), 1.0, network)
+        draw.enter(f"{network[0]}#0", representation(), network)
     assert draw.entered == DRAWS.most_of_network
     for number in range(3000):
-        draw.enter(f"192.0.2.1#{number}", representation(), 1.0, ("192.0.2.1", "192.0.2.0/24"))
+        draw.enter(f"192.0.2.1#{number}", representation(), ("192.0.2.1", "192.0.2.0/24"))
     assert draw.entered == DRAWS.most_of_network + DRAWS.most_of_address
     enter(draw, "198.51.100.1#0", ("198.51.100.1", "198.51.100.0/24"))
     rows = [name for name in kept if name.startswith(f"{draw.name} ")]
@@ -124,7 +124,7 @@ def test_a_draw_that_is_full_takes_nobody_new_and_knows_who_is_in_it(
     draw = make()[0].draw(OPENS_S)
     first = enter(draw, "a")
     enter(draw, "b")
-    assert draw.enter("c", representation(), 1.0) is None
+    assert draw.enter("c", representation()) is None
     assert enter(draw, "a") is first
 
 

@@ -57,7 +57,6 @@ class DrawEntry:
     ident: str
     client: str
     rep: Representation
-    weight: float = 1.0
     network: tuple[str, ...] = ()
 
     def row(self, opens_s: float) -> dict[str, Any]:
@@ -66,7 +65,6 @@ class DrawEntry:
             "opens_s": opens_s,
             "ident": self.ident,
             "client": self.client,
-            "weight": self.weight,
             "network": list(self.network),
             "rep": _stored(self.rep),
         }
@@ -76,7 +74,7 @@ class DrawEntry:
         rep = dict(row["rep"])
         rep |= {"path": bytes.fromhex(rep["path"]), "key": FileKey(**rep["key"])}
         network = tuple(row["network"])
-        return cls(row["ident"], row["client"], Representation(**rep), row["weight"], network)
+        return cls(row["ident"], row["client"], Representation(**rep), network)
 
 
 @lru_cache(64)
@@ -126,12 +124,12 @@ class Draw:
         return self.seed if self.order or (self.seated and now >= self.opens_s) else None
 
     def enter(
-        self, client: str, rep: Representation, weight: float, network: Sequence[str] = ()
+        self, client: str, rep: Representation, network: Sequence[str] = ()
     ) -> DrawEntry | None:
         """Register, or find the registration again; None when its network has as many as it may."""
         found = self.entries.get((client, rep.url_path))
         if found is None and self._has_room(network):
-            found = DrawEntry(secrets.token_hex(8), client, rep, weight, tuple(network))
+            found = DrawEntry(secrets.token_hex(8), client, rep, tuple(network))
             self.take_up(found)
             self.entered += 1
             self.changed = True

@@ -63,7 +63,7 @@ class Evidence:
         """A download has taken this much of what it wanted."""
         if _establishes(taken_bytes, wanted_bytes):
             since_s = self._names.get(key, now)
-            self._note(key, since_s if since_s >= 0.0 else now)
+            self._names[key] = since_s if since_s >= 0.0 else now
 
     def left(self, key: str, taken_bytes: int, wanted_bytes: int, now: float) -> None:
         """A slot ended unused, after this many bytes."""
@@ -72,7 +72,7 @@ class Evidence:
 
     def wasted(self, key: str, now: float) -> None:
         """A place or a slot of this name passed unused."""
-        self._note(key, -(now + EVIDENCE.wasted_s))
+        self._names[key] = -(now + EVIDENCE.wasted_s)
 
     def knows(self, client: Client, now: float) -> bool:
         """Whether this name has earned a share of its own."""
@@ -99,9 +99,6 @@ class Evidence:
         self._by_age.setdefault(client.network[-1], set()).add(client.key)
         self._aged += 1
         return True
-
-    def _note(self, key: str, noted_s: float) -> None:
-        self._names[key] = noted_s
 
 
 def _establishes(taken_bytes: int, wanted_bytes: int) -> bool:

@@ -182,7 +182,7 @@ class Gate:
 
     def use_keys(self, keys: KeyRing) -> None:
         self.parts.keys = keys
-        self.parts.passes.use_keys(keys)
+        self.parts.passes.keys = keys
 
     def serve_with(self, machines: int) -> None:
         if machines != self.parts.machines:

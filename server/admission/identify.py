@@ -141,7 +141,7 @@ class Identifier:
         rule = parts.terms.tools.rule_for(request.header(b"user-agent"))
         browser = self._is_browser(rule, request.headers)
         client = parts.clients.identify(request, parts.keys, None, browser=browser)
-        entry = parts.prequeue.draw(opens_s).enter(client.key, rep, 1.0, client.network)
+        entry = parts.prequeue.draw(opens_s).enter(client.key, rep, client.network)
         left_s = max(0.0, opens_s - now)
         # All clients come back at the opening: spread over a few seconds, never before it.
         wait = Wait(min(300.0, left_s + 1.0 + parts.rng.uniform(0.0, 4.0)))

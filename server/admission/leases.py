@@ -342,15 +342,14 @@ class LeaseManager:
         rows = [*self.policy.tickets(), *(row for row in started if row is not None)]
         return [moved(row, ahead_s) for row in rows]
 
-    def _restore(self, rows: Iterable[TicketRow]) -> list[TicketRow]:
-        """Journal and tokens have wall time, the policy and what is returned the process clock."""
+    def _restore(self, rows: Iterable[TicketRow]) -> None:
+        """Journal and tokens have wall time, the policy has the process clock."""
         now, ahead_s = self.now(), self._parts.wall_ahead_s()
         if ahead_s:
             rows = (moved(row, -ahead_s) for row in rows)
         # The clock may have been set back since. No ticket was issued in the future.
         rows = [row if row.issued_s <= now else row._replace(issued_s=now) for row in rows]
         self.driver.restore(rows, now, self._parts.numbers.first)
-        return rows
 
     def _pass_time(self) -> None:
         cancel(self._soon_call)
@@ -438,14 +437,7 @@ class LeaseManager:
         wall_s = self._parts.wall()
         for entry in self._parts.prequeue.due(wall_s):
             size = entry.rep.size_bytes
-            job = Job(
-                entry.client,
-                entry.rep.url_path,
-                size,
-                size,
-                weight=entry.weight,
-                network=entry.network,
-            )
+            job = Job(entry.client, entry.rep.url_path, size, size, network=entry.network)
             decision = self.driver.offer(job, now)
             if isinstance(decision, Admit):
                 if decision.lease not in self.downloads:

@@ -23,7 +23,8 @@ class Numbers:
     ) -> None:
         self._pages: dict[int, bytearray] = {}
         self._promise = promise
-        self._promised = next_number
+        #: No number from here on was ever given away, nor will be before the next promise.
+        self.promised = next_number
         self.first = next_number
         self.highest = next_number - 1
         for number in over:
@@ -35,11 +36,6 @@ class Numbers:
         if self.highest < number and (number < ELSEWHERE or self.first >= ELSEWHERE):
             self.highest = number
             self._reach(number)
-
-    @property
-    def promised(self) -> int:
-        """No number from here on was ever given away, nor will be before the next promise."""
-        return self._promised
 
     def end(self, number: int) -> None:
         """A ticket is over: done, expired or withdrawn."""
@@ -56,6 +52,6 @@ class Numbers:
         return page is not None and bool(page[bit >> 3] & (1 << (bit & 7)))
 
     def _reach(self, number: int) -> None:
-        if number >= self._promised - BLOCK // 2:
-            self._promised = number + BLOCK
-            self._promise(self._promised)
+        if number >= self.promised - BLOCK // 2:
+            self.promised = number + BLOCK
+            self._promise(self.promised)

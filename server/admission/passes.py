@@ -38,10 +38,6 @@ class PassBook:
         #: The pass of each download, while it waits and runs.
         self._begun: BoundedTable[tuple[str, str], str] = BoundedTable(200_000)
 
-    def use_keys(self, keys: KeyRing) -> None:
-        """Sign and read passes with these keys."""
-        self.keys = keys
-
     def load(self, records: Iterable[PassRecord]) -> None:
         for record in records:
             self._records[record.serial] = record

@@ -29,7 +29,7 @@ from ..store.records import RevisionRecord
 from .bootstrap import configured_revision
 from .config import CannotStart
 from .keys import session_key
-from .listeners import Listener, OpenListener, adopt_port
+from .listeners import OpenListener, adopt_port
 from .parts import Part
 from .settings import ServerConfig
 
@@ -57,10 +57,11 @@ class AdminConnections:
             handler, reactor, limits=LIMITS, proxies=proxies, large_bodies=bodies
         )
         front = Front(reactor, self._factory, shortcuts=False)
-        self.listener: Listener = adopt_port(front, opened, tls)
+        self.url = opened.url
+        self._port = adopt_port(front, opened, tls)
 
     async def close(self) -> None:
-        await maybeDeferred(self.listener.port.stopListening)
+        await maybeDeferred(self._port.stopListening)
         self._factory.drain()
         self._factory.abort_all()
 
@@ -198,7 +199,7 @@ class AdminService:
             )
         if self._connections is None:
             return lines
-        lines.append(f"Admin     {self._connections.listener.url}/")
+        lines.append(f"Admin     {self._connections.url}/")
         password = self.open_accounts().first_password
         if password is not None:
             lines.append(f"          log in as admin with {password}")

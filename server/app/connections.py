@@ -12,14 +12,14 @@ from ..http.accesslog import AccessLog
 from ..http.clock import Reactor
 from ..http.denylist import BlockList
 from ..http.factory import AddressCounts, HttpFactory, OwnCounts
-from ..http.front import Front
+from ..http.front import Front, Port
 from ..http.limits import HttpLimits
 from ..http.log_format import parse_format
 from ..http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 from ..http.tls import CertificateWatch, TlsServer
 from ..http.unarrived import UnarrivedAnswers
 from .config import CannotStart
-from .listeners import Listener, OpenListener, adopt_port, trusted_proxies
+from .listeners import OpenListener, adopt_port, trusted_proxies
 from .parts import Part
 from .resources import affordable, raise_limit
 from .settings import ServerConfig
@@ -66,7 +66,8 @@ class Connections:
         self._tls = tls
         self._certificate = CertificateWatch(reactor, tls) if tls is not None else None
         self._opened = opened
-        self.listeners: list[Listener] = []
+        #: The URLs that are served, and what listens there.
+        self.ports: list[tuple[str, Port]] = []
 
     def _limits(self, config: ServerConfig) -> HttpLimits:
         found = config.limits.http_limits()
@@ -91,13 +92,13 @@ class Connections:
             yield Part(f"listener {one.url}", partial(self._adopt, one), self.stop_listening)
 
     def _adopt(self, one: OpenListener) -> None:
-        self.listeners.append(adopt_port(self._front, one, self._tls))
+        self.ports.append((one.url, adopt_port(self._front, one, self._tls)))
 
     def stop_listening(self) -> None:
         """Accept no more connections."""
-        listeners, self.listeners = self.listeners, []
-        for listener in listeners:
-            listener.port.stopListening()
+        ports, self.ports = self.ports, []
+        for _, port in ports:
+            port.stopListening()
 
     def reconfigure(self, config: ServerConfig) -> None:
         self.reopen_log()

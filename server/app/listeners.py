@@ -12,11 +12,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from twisted.logger import Logger
 
-from ..http.front import Front, tcp_socket
+from ..http.front import Front, Port, tcp_socket
 from ..http.proxies import TrustedProxies
 from ..http.tls import BadCertificate, TlsServer
 from .config import CannotStart
@@ -26,14 +25,6 @@ _BACKLOG = 4096
 #: `FileDescriptorName=` of the admin page's socket; all others are for files.
 ADMIN_SOCKET = "admin"
 _log = Logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """An open listener and the URL under which it serves."""
-
-    port: Any
-    url: str
 
 
 def places(config: ServerConfig) -> list[str]:
@@ -146,10 +137,9 @@ def _open(place: str, count: int, tls: bool, flag: str) -> OpenListener:
     return OpenListener(_url(host, number, tls), sockets)
 
 
-def adopt_port(front: Front, opened: OpenListener, tls: TlsServer | None) -> Listener:
+def adopt_port(front: Front, opened: OpenListener, tls: TlsServer | None) -> Port:
     one = opened.sockets[0]
-    port = front.listen_on(one, None if one.family == socket.AF_UNIX else tls, opened.file)
-    return Listener(port, opened.url)
+    return front.listen_on(one, None if one.family == socket.AF_UNIX else tls, opened.file)
 
 
 def url_of(one: socket.socket, tls: bool) -> str:

@@ -330,7 +330,7 @@ class Machine:
         else:
             lines = [f"Cluster   {self.name} follows {self._followed}"]
             if self._admin is not None:
-                lines.append(f"Admin     {self._admin.listener.url}/")
+                lines.append(f"Admin     {self._admin.url}/")
         for line in lines:
             click.echo(line)
         for url in urls:

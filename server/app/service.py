@@ -333,7 +333,7 @@ class Service:
         """One process serves."""
         factory, pacer = self.connections.factory, self._line.pacer
         return Totals(
-            listeners=tuple(listener.url for listener in self.connections.listeners),
+            listeners=tuple(url for url, _ in self.connections.ports),
             connections=len(factory.connections),
             connections_total=factory.accepted_total,
             sent_bytes_total=pacer.sent_bytes_total,
