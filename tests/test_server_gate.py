@@ -754,6 +754,19 @@ def test_a_ticket_that_the_journal_lost_gets_its_place_back() -> None:
     assert third.connection.fields["tidegate-place"] == "2"
 
 
+def test_a_ticket_that_the_journal_lost_does_not_stand_behind_a_younger_one_that_is_ready() -> None:
+    before = House()
+    before.ask("192.0.2.1")
+    lost = before.ask("192.0.2.2")
+    before.ask("192.0.2.3")
+    rows = [row for row in before.journal.rows.values() if row.number == 2]
+    after = House(restored=rows, next_number=1_000_000, clock=before.clock)
+    after.wait(1)
+    (ready,) = after.gate.policy.tickets()
+    assert (ready.number, ready.state) == (2, TicketState.READY)
+    assert after.ask("192.0.2.2", token=lost.token).started
+
+
 def test_a_used_ticket_stays_used_over_a_crash() -> None:
     before = House()
     first, token = runs_with_ticket(before)

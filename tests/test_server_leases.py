@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from twisted.logger import LogLevel, capturedLogs
 
-from tests.fakes import BIG, Asked, FakeTransfer, House
-from tidegate.policies.contract import TicketState
+from tests.fakes import BIG, Asked, FakeTransfer, House, representation
+from tidegate.policies.contract import Job, TicketState
 from tidegate.policies.driver import PolicyDriver
 from tidegate.server.admission.downloads import DOWNLOADS, LeasedDownload
 from tidegate.server.admission.leases import LEASES, TICK_S
+from tidegate.server.files.transfer import BodyPlan
 
 
 def crowd(count: int) -> tuple[House, list[Asked]]:
@@ -368,6 +370,31 @@ def test_last_bytes_that_got_lost_are_sent_again_without_a_slot() -> None:
     assert house.ask("192.0.2.2", token=token, ranges=(BIG - 600, BIG)).connection.status == 403
     assert house.ask("192.0.2.2", token=token).connection.status == 403
     assert house.ask("192.0.2.2", token=token, ranges=(BIG - 400, BIG)).started
+
+
+def test_last_bytes_of_another_content_are_not_sent_again() -> None:
+    house = House()
+    first = house.ask("192.0.2.1")
+    first.transfer.send(BIG)
+    first.transfer.flying = 1000
+    (download,) = house.gate.downloads.values()
+    first.transfer.end(True)
+    job = Job(download.client, "/big.iso", BIG, 600)
+    plan = BodyPlan(206, (), ((BIG - 600, BIG),), 600)
+    here, replaced = representation(), replace(representation(), etag='"replaced"')
+    assert house.gate.leases.with_missing(job, replaced, plan) is None
+    assert house.gate.leases.with_missing(job, here, plan) is download
+
+
+def test_a_database_that_was_lost_is_told_of_running_downloads_too() -> None:
+    house = House()
+    first = house.ask("192.0.2.1")
+    token = house.ask("192.0.2.2").token
+    house.ask("192.0.2.3")
+    first.transfer.end(True)
+    house.ask("192.0.2.2", token=token)
+    states = {row.number: row.state for row in house.gate.leases.live_tickets()}
+    assert states == {2: TicketState.STARTED, 3: TicketState.READY}
 
 
 def test_last_bytes_that_arrived_are_not_sent_again() -> None:
