@@ -37,11 +37,6 @@ def stamp(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
 
 
-def field_time(at_s: float | None, zone: tzinfo = UTC) -> str:
-    """As `datetime-local` inputs want it."""
-    return "" if at_s is None else datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%dT%H:%M")
-
-
 def read_time(text: str, zone: tzinfo) -> float | None:
     """A `datetime-local` field or a link's seconds as Unix time; None: empty. Raises ValueError."""
     if not text:
@@ -59,7 +54,10 @@ def _moment(context: Context, at_s: float | None) -> str:
 
 @pass_context
 def _field_time(context: Context, at_s: float | None) -> str:
-    return field_time(at_s, context["zone"])
+    """As `datetime-local` inputs want it."""
+    if at_s is None:
+        return ""
+    return datetime.fromtimestamp(at_s, context["zone"]).strftime("%Y-%m-%dT%H:%M")
 
 
 def short(value: object, length: int = 48) -> str:

@@ -30,9 +30,6 @@ def _known_language(language: str) -> str:
     return language
 
 
-#: For which pages words may be: this state only, this language only.
-_CELLS = ((False, False), (True, False), (False, True), (True, True))
-
 State = Literal["waiting", "ready", "busy", "closed", "pre-queue"]
 Language = Annotated[
     str,
@@ -181,7 +178,11 @@ async def try_waiting_page(ask: HandlerCall, body: Draft) -> Answer:
 @pages.get("/waiting")
 async def waiting(ask: HandlerCall, query: WaitingQuery) -> Answer:
     look = ask.server.branding.look
-    cells = [query.model_copy(update={"for_state": a, "for_language": b}) for a, b in _CELLS]
+    cells = [
+        query.model_copy(update={"for_state": one_state, "for_language": one_language})
+        for one_language in (False, True)
+        for one_state in (False, True)
+    ]
     tones = (
         [("light", JUDGED_BY.light_paper), ("dark", JUDGED_BY.dark_paper)] if look.colour else []
     )

@@ -1,17 +1,9 @@
 """Who asks: the name by which one person is told from the others behind the same address.
 
-A client key is what counts as its address (IPv4 whole, IPv6 by its /64) and a name. The name comes
-from the best proof that the request carries:
-
-1. a ticket of ours, which carries the name it was issued to;
-2. `Tidegate-Client`, the random id that Tidegate's own client sends;
-3. the signed visitor cookie that a browser got with its first page;
-4. for a browser without one: a new visitor, who gets the cookie with the answer;
-5. for every other program its User-Agent: tools keep no cookies, and a retry finds its place.
-
-Invented names cost nothing. So an address may have `per_address` of them in use; those
-beyond share a few names and thereby their places. What a whole prefix may take is the policy's
-matter, which is told the prefixes that enclose the client.
+A client key is what counts as its address and a name, which comes from the best proof that the
+request carries (PROTOCOL.md, "Who is one person"). Invented names cost nothing. So an address may
+have `per_address` of them in use; those beyond share a few names and thereby their places. What a
+whole prefix may take is the policy's matter, which is told the prefixes that enclose the client.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
-"""Where a waiting page asks how its ticket stands; asking costs nothing and is never early.
+"""Where a waiting page asks how its ticket stands (PROTOCOL.md, "Waiting"); asking costs nothing.
 
-`GET /-/queue/PATH` with the ticket (query, cookie or field, as for the file itself) answers JSON:
-`state` (`waiting`, `ready`, `called`, `started`, `done`, `over`), and while it waits `place`,
-`expected_wait_s`, `p90_wait_s`, `expected_done_s` and `p90_done_s`; when it is ready `free`,
-whether a visit before its time would start it. `called`: its slot is kept for it, fetch the file
-now. `done` says that every byte was delivered. `started` and `done` carry `size_bytes`, and
-`sha256` if the server knows it; `started` also says when the last byte is expected. `over` says
-that the ticket ended without a complete download, or that the server forgot it.
-
-With `Prefer: wait=SECONDS` (RFC 7240, 4.3) the answer is held until the ticket's turn has come or
-it is over, but not for longer. Its client counts as present meanwhile, and its slot is kept for it
-from the moment of the answer. Where no more requests may be held the answer comes at once, and
-lacks `Preference-Applied`.
+With `Prefer: wait` the answer is held until the ticket's turn has come or it is over: its client
+counts as present meanwhile, and its slot is kept for it from the moment of the answer. Where no
+more requests may be held the answer comes at once, and lacks `Preference-Applied`.
 """
 
 from __future__ import annotations
