@@ -26,7 +26,6 @@ from ..files.site import Site
 from ..http.clock import Reactor
 from ..store.journal import reserve_numbers
 from ..store.queries import count_pass_use
-from ..store.records import PassRecord
 from .bootstrap import keep_mark, read_mark
 from .config import CannotStart
 from .parts import Part
@@ -55,7 +54,9 @@ class QueueRoom:
         self._state = state
         memory, documents = state.memory, state.documents
         self.waiting = waiting
-        self.passes = PassBook(state.keys, self._keep_pass)
+        self.passes = PassBook(
+            state.keys, lambda one: state.store.must(lambda c: count_pass_use(c, one))
+        )
         self.passes.load(memory.passes)
         self.prequeue = Prequeue(documents.write, documents.drop)
         drawn = (body for name, body in documents.all() if name.startswith("draw "))
@@ -90,10 +91,6 @@ class QueueRoom:
         self.gate.reconfigure(gate_terms(config))
         reload_waiting_pages(self.waiting, config)
 
-    def promise_again(self) -> None:
-        """Write the mark again: the state folder lost it."""
-        self.promise_numbers(self.gate.parts.numbers.promised)
-
     def promise_numbers(self, below: int) -> None:
         """Give no ticket number from `below` on, whatever happens to the database."""
         # The first promise is made while the objects are built, before the store's threads run.
@@ -102,9 +99,6 @@ class QueueRoom:
         except OSError as fault:
             _log.error("The ticket numbers' mark cannot be kept: {fault}", fault=fault)
         self._state.store.must(lambda connection: reserve_numbers(connection, below))
-
-    def _keep_pass(self, record: PassRecord) -> None:
-        self._state.store.must(lambda connection: count_pass_use(connection, record))
 
 
 def gate_terms(config: ServerConfig) -> GateTerms:

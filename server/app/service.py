@@ -76,7 +76,8 @@ class Service:
             now,
             cluster,
             use_keys=lambda keys: self.gate.use_keys(keys),
-            keys_lost=lambda: self._queue.promise_again(),
+            # The state folder lost the mark as well.
+            keys_lost=lambda: queue.promise_numbers(self.gate.parts.numbers.promised),
             known=self._all_that_must_last,
         )
         self.store = state.store

@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -18,13 +18,6 @@ from .alerts import LOOK_S, RULES, AlertBook, AlertChange, AlertRule
 from .events import EventLog
 
 _log = Logger()
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    outlet: AlertPlace
-    change: AlertChange
-    tries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +46,8 @@ class Alerting:
         self._off = off
         self._events = events
         self._name = socket.gethostname()
-        self._pending: list[_Pending] = []
+        #: What is to be sent at the next look, and how often it was tried.
+        self._pending: list[tuple[AlertPlace, AlertChange, int]] = []
         self.book = AlertBook(RULES)
         self.outlets = tuple(map(AlertPlace.of, settings.to))
         self.timer = Repeat(reactor, LOOK_S, self.look)
@@ -65,24 +59,21 @@ class Alerting:
             state = "fires" if change.firing else "is over"
             level = "warn" if change.firing else "info"
             self._events.add("alert", f"{change.rule.name} {state}: {change.rule.summary}", level)
-            self._pending += [_Pending(outlet, change) for outlet in self.outlets]
+            self._pending += [(outlet, change, 0) for outlet in self.outlets]
         pending, self._pending = self._pending, []
         for message in pending:
-            Deferred.fromCoroutine(self._send(message))
+            Deferred.fromCoroutine(self._send(*message))
 
-    async def _send(self, message: _Pending) -> None:
-        fault = await self._try(message.outlet, message.change)
+    async def _send(self, outlet: AlertPlace, change: AlertChange, tries: int) -> None:
+        fault = await self._try(outlet, change)
         if not fault:
             return
         # It is tried again at the next looks, 20 times in all.
-        if message.tries + 1 < 20:
-            self._pending.append(replace(message, tries=message.tries + 1))
+        if tries + 1 < 20:
+            self._pending.append((outlet, change, tries + 1))
         else:
-            _log.warn(
-                "an alert could not be sent to {place}: {fault}",
-                place=message.outlet.shown,
-                fault=fault,
-            )
+            place = outlet.shown
+            _log.warn("an alert could not be sent to {place}: {fault}", place=place, fault=fault)
 
     async def _try(self, outlet: AlertPlace, change: AlertChange) -> str:
         """The fault; empty if the message was taken."""
