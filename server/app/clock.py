@@ -60,19 +60,18 @@ class ProcessClock:
 
 
 class LoopLag:
-    """How long a turn of the loop took at most, in this window and the one before.
+    """How long a turn of the loop took at most, in this minute and the one before.
 
-    A window has `window_s` seconds: a scrape each minute misses no turn.
+    So a scrape each minute misses no turn.
     """
 
-    def __init__(self, window_s: float = 60.0) -> None:
-        self._window_s = window_s
+    def __init__(self) -> None:
         self._began_s = -math.inf
         self._longest_s = self._before_s = 0.0
 
     def add(self, now_s: float, turn_s: float) -> None:
-        if now_s - self._began_s >= self._window_s:
-            stale = now_s - self._began_s >= 2 * self._window_s
+        if now_s - self._began_s >= 60.0:
+            stale = now_s - self._began_s >= 120.0
             self._before_s = 0.0 if stale else self._longest_s
             self._began_s, self._longest_s = now_s, 0.0
         self._longest_s = max(self._longest_s, turn_s)
