@@ -110,7 +110,7 @@ class FakeTransfer:
         self.flying = 0
         #: For how long its peer's window was shut, seconds.
         self.shut = 0.0
-        self.lost = False
+        self.lost = self.slow_start = False
 
     def pause(self) -> None:
         self.paused = True
@@ -139,6 +139,9 @@ class FakeTransfer:
 
     def has_lost(self) -> bool:
         return self.lost
+
+    def in_slow_start(self) -> bool:
+        return self.slow_start
 
     def limit_unsent(self, most_bytes: int) -> None:
         pass

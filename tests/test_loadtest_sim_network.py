@@ -34,6 +34,15 @@ def alone(network: NetworkPath | None, size_bytes: int = 1_000_000) -> float:
     return float(columns(tally.downloads, DOWNLOAD_FIELDS)["ended_s"][0])
 
 
+def test_slow_start_ends_once_a_window_holds_back_no_more() -> None:
+    window = CongestionWindow(NetworkPath((RTT_S,)), RTT_S)
+    assert window.in_slow_start(window.rate_bytes_s())
+    assert not window.in_slow_start(0.99 * window.rate_bytes_s()), "a slow client"
+    for _ in range(20):
+        window.grow(window.rate_bytes_s())
+    assert not window.in_slow_start(math.inf), "it is as large as it gets"
+
+
 def test_a_transfer_starts_slowly() -> None:
     window, left, trips = NetworkPath((RTT_S,)).first_window_bytes, 1_000_000.0, 0
     while left > min(window, LINE_BYTES_S * RTT_S):

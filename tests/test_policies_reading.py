@@ -22,7 +22,12 @@ from tidegate.policies.leases import Lease
 from tidegate.policies.reading import ReadingPace
 from tidegate.server.admission.downloads import Delivery, LeasedDownload
 from tidegate.server.files import sender
-from tidegate.server.files.sender import beyond_gaps_bytes, has_lost, window_shut_s
+from tidegate.server.files.sender import (
+    beyond_gaps_bytes,
+    has_lost,
+    in_slow_start,
+    window_shut_s,
+)
 from tidegate.server.files.transfer import BodyPlan
 
 
@@ -110,6 +115,27 @@ def test_what_arrived_behind_a_gap_counts_as_arrived(monkeypatch: pytest.MonkeyP
         struct.pack_into("I", told, 28, 10)
         monkeypatch.setattr(sender, "_tcp_info", lambda sock: bytes(told))
         assert beyond_gaps_bytes(one) == 14_480
+
+
+def test_a_window_that_grows_and_is_used_up_is_in_slow_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At a round trip of 100 ms newcomers looked idle, and too many ran at once."""
+    one, other = socket.socketpair()
+    with one, other:
+        assert not in_slow_start(one)
+        for flying, until, window, slow in (
+            (10, 0x7FFFFFFF, 10, True),
+            (6, 40, 10, True),
+            # Its client takes no more, or the window has found its size.
+            (5, 40, 10, False),
+            (40, 40, 40, False),
+        ):
+            told = bytearray(184)
+            struct.pack_into("I", told, 24, flying)
+            struct.pack_into("II", told, 76, until, window)
+            monkeypatch.setattr(sender, "_tcp_info", lambda sock, told=told: bytes(told))
+            assert in_slow_start(one) is slow
 
 
 def test_a_download_tells_what_is_read_of_it_while_all_its_windows_are_shut() -> None:

@@ -123,6 +123,11 @@ def test_downloads_that_lose_packets_together_show_the_line() -> None:
             body.send(50_000)
             pacer.charge(50_000)
     assert keeper.line_bytes_s == pytest.approx(6 * 50_000 / 0.25)
+    # What has just begun is kept back by TCP, and its client may take far more.
+    newcomer, body = crowd[0]
+    assert keeper.held_back(newcomer) is None
+    body.slow_start = True
+    assert keeper.held_back(newcomer) is True
 
 
 def test_a_finder_that_fails_leaves_the_line_unknown_and_the_tick_goes_on(

@@ -73,6 +73,11 @@ class CongestionWindow:
         """The most that it carries."""
         return self.window_bytes / (self._rtt_s + queue_s)
 
+    def in_slow_start(self, takes_bytes_s: float) -> bool:
+        """Whether it alone limits a client that takes this, and still grows: no queue stands."""
+        grows = self.window_bytes < self._network.largest_window_bytes
+        return grows and takes_bytes_s >= self.rate_bytes_s()
+
     def look_s(self, queue_s: float = 0.0) -> float:
         """How long until it is looked at again: a round trip, or several short ones."""
         # Bounds the looks at short paths. Half moves no mean of the lab's trace `mixed`, double

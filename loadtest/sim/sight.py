@@ -179,6 +179,10 @@ class Sight:
             if stuck and remaining <= socket_bytes + gets * tick_s:
                 ending.append(lease)
             held_back = orders.held_back(lease, stuck)
+            if held_back is None and orders.line_bytes_s < math.inf:
+                window = flow.payload.window
+                if window is not None and window.in_slow_start(flow.cap_bytes_s):
+                    held_back = True
             if not self._conditions.can_pause:
                 held_back = busy
             reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0

@@ -333,6 +333,10 @@ class LeasedDownload:
         """Whether bytes were lost on the way on any connection, and have not arrived again."""
         return any(d.transfer is not None and d.transfer.has_lost() for d in self.deliveries)
 
+    def in_slow_start(self) -> bool:
+        """Whether one of its connections has only begun to find out how fast it may send."""
+        return any(d.transfer is not None and d.transfer.in_slow_start() for d in self.deliveries)
+
     def missing_bytes(self) -> int:
         """What was handed over whole, never arrived, and was not sent again."""
         return sum(one.missing_bytes() for one in self.parted) - self.sent_again_bytes

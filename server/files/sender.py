@@ -81,6 +81,13 @@ def has_lost(sock: socket.socket) -> bool:
     return bool(struct.unpack_from("I", _tcp_info(sock), 32)[0])
 
 
+def in_slow_start(sock: socket.socket) -> bool:
+    """Whether the congestion window limits it and still doubles each round trip; False: unknown."""
+    # `tcpi_unacked`, and `tcpi_snd_ssthresh` and `tcpi_snd_cwnd` behind twelve others: packets.
+    flying, until, window = struct.unpack_from("I48xII", _tcp_info(sock), 24)
+    return bool(window < until and 2 * flying > window)
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class BodySender:
     """A sender is made for one request, after its header was sent.
@@ -210,6 +217,11 @@ class BodySender:
         """See `Transfer`."""
         sock = self._request.connection.socket
         return sock is not None and not self._over and has_lost(sock)
+
+    def in_slow_start(self) -> bool:
+        """See `Transfer`."""
+        sock = self._request.connection.socket
+        return sock is not None and not self._over and in_slow_start(sock)
 
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie in the kernel beyond what is on the wire, so that a pause is felt soon.

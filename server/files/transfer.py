@@ -129,6 +129,10 @@ class Transfer(Protocol):
         """
         return False
 
+    def in_slow_start(self) -> bool:
+        """Whether neither its peer nor the line limits it, but TCP, which has just begun."""
+        return False
+
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie unsent in the kernel. Harmless when over."""
         return None
