@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -159,8 +160,8 @@ def publish(
             keep_versions=keep,
         )
         publisher = Publisher(publish_dir, keys, channel, settings)
-        with _Bar() as bar:
-            return publisher.publish(tree, time.time(), bar.show, announce)
+        with _bar() as show:
+            return publisher.publish(tree, time.time(), show, announce)
 
     done = _sentence_of(work)
     for path in done.skipped:
@@ -220,25 +221,17 @@ def admit(
         click.echo(_sentence_of(lambda: admitted.admit(publish_dir, name, address, relay_url)))
 
 
-class _Bar:
+@contextlib.contextmanager
+def _bar() -> Iterator[Progress]:
     """A progress bar on a terminal, silence elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
 
-    def __init__(self) -> None:
-        self.show: Progress = lambda what, done, total: None
-
-    def __enter__(self) -> _Bar:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(console=Console(stderr=True), transient=True)
-            self._bar.start()
-            task = self._bar.add_task("publishing", total=None)
-            self.show = lambda what, done, total: self._bar.update(
-                task, description=what, completed=done, total=total or None
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if sys.stderr.isatty():
-            self._bar.stop()
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("publishing", total=None)
+        yield lambda what, done, total: bar.update(
+            task, description=what, completed=done, total=total or None
+        )
