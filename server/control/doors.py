@@ -15,7 +15,10 @@ from .key_values import KeyValues
 
 @dataclass(frozen=True, slots=True)
 class DoorState:
-    """Whether downloads may start. Visitors read `text` and `opens_s`, which is no timer."""
+    """Whether downloads may start.
+
+    Visitors read `text` and `opens_s`, which is no timer; open doors have neither.
+    """
 
     closed: bool = False
     text: str = ""
@@ -40,9 +43,5 @@ class Doors:
         self.put_in_force()
 
     def put_in_force(self) -> None:
-        state = self.state
-        if state.closed:
-            self._branding.announce(state.text, state.opens_s)
-        else:
-            self._branding.announce("", None)
-        self._gate.close_doors(state.closed)
+        self._branding.announce(self.state.text, self.state.opens_s)
+        self._gate.close_doors(self.state.closed)
