@@ -32,7 +32,7 @@ def test_no_more_connections_than_open_files_carry(asked: int, files: int, most:
     assert 1 <= limits.max_refusals <= max(1, (files - most) // 4)
 
 
-@pytest.mark.parametrize(("asked", "told"), [(0, True), (100, False), (5000, True)])
+@pytest.mark.parametrize(("asked", "told"), [(0, True), (100, False), (1300, False), (5000, True)])
 def test_a_bound_that_the_system_sets_is_said(
     asked: int, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
