@@ -158,7 +158,7 @@ def test_a_reactor_that_has_nothing_to_do_for_long_does_not_seem_stopped() -> No
 
 
 def test_the_longest_turn_of_the_loop_is_remembered_for_a_while() -> None:
-    lag = LoopLag(60.0)
+    lag = LoopLag()
     assert lag() == 0.0
     lag.add(1000.0, 0.002)
     lag.add(1001.0, 0.3)
