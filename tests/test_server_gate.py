@@ -258,20 +258,24 @@ def test_a_held_tool_hears_nothing_at_first_and_then_a_line_now_and_then() -> No
     tool = ToolRule(agent="^slow/", manner="hold", silent_s=20, drip_s=5, drip_lines=3)
     house = House(tools=[tool], slot_use_fraction=0.0)
     house.ask("192.0.2.1")
+    house.ask("192.0.2.3")
     held = house.ask("192.0.2.2", agent="slow/1")
     house.wait(19)
     assert held.connection.drips == []
     house.wait(2)
-    assert len(held.connection.drips) == 1
-    assert held.connection.drips[0].startswith(b"place 1")
+    (told,) = held.connection.drips
+    assert told.startswith(b"place 2, done in about ")
+    # The one before it leaves.
+    QueueActions(house.gate).withdraw(2)
     house.wait(10)
     assert len(held.connection.drips) == 3
+    assert held.connection.drips[2].startswith(b"place 1, done in about ")
     house.wait(5)
     assert held.connection.aborted
     assert len(house.gate.parked) == 0
     back = house.ask("192.0.2.2", agent="slow/1")
     assert back.connection.status == 0
-    assert [row.number for row in house.gate.policy.tickets()] == [2]
+    assert [row.number for row in house.gate.policy.tickets()] == [3]
 
 
 def test_a_line_that_cannot_be_told_costs_no_other_line_and_no_place() -> None:
@@ -283,11 +287,11 @@ def test_a_line_that_cannot_be_told_costs_no_other_line_and_no_place() -> None:
     def broken(ticket: int) -> float:
         raise RuntimeError("boom")
 
-    real, house.gate.parked.estimate = house.gate.parked.estimate, broken
+    real, house.gate.estimate = house.gate.estimate, broken  # type: ignore[method-assign]
     with capturedLogs() as logged:
         house.wait(21)
     assert [event["log_level"] for event in logged] == [LogLevel.critical]
-    house.gate.parked.estimate = real
+    house.gate.estimate = real  # type: ignore[method-assign]
     house.wait(5)
     assert len(held.connection.drips) == 1
     first.transfer.finish()

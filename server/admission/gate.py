@@ -101,7 +101,7 @@ class Gate:
         self.draining = False
         #: Answers that are kept back from clients who ask again and again.
         self._slowed = 0
-        self.parked = ParkedRequests(self, parts.reactor, self._expected, parts.terms.holds_most)
+        self.parked = ParkedRequests(self, parts.reactor, parts.terms.holds_most)
         self.leases = LeaseManager(parts, policy, settings, self.parked, self._check)
         self._driver = self.leases.driver
         self._small_below = settings.small_below_bytes
@@ -772,10 +772,6 @@ class Gate:
     def _note_issued(self, wait: Wait) -> None:
         if wait.ticket is not None and wait.ticket > self.parts.numbers.highest:
             self.parts.numbers.issued(wait.ticket)
-
-    def _expected(self, number: int) -> float | None:
-        found = self.estimate(number)
-        return found.expected_s if found is not None else None
 
 
 def _waits_for(wait: Wait) -> ParkedFor:

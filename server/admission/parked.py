@@ -23,7 +23,7 @@ from typing import Protocol
 
 from twisted.logger import Logger
 
-from ...policies.contract import Wait
+from ...policies.contract import Estimate, PolicyView, Wait
 from ...protocol.units import format_duration
 from ..http.clock import Clock, DelayedCall, cancel
 from ..http.prefix_shares import PrefixShares
@@ -50,6 +50,15 @@ class ParkedFor(enum.Enum):
 
 class ParkingGate(Protocol):
     """What a parked request asks of the gate."""
+
+    @property
+    def policy(self) -> PolicyView:
+        """The policy that decides at present."""
+        ...
+
+    def estimate(self, number: int) -> Estimate | None:
+        """When this waiting ticket is expected to start, from now."""
+        ...
 
     def offer_again(self, request: ParkedRequest) -> None:
         """Offer its job once more."""
@@ -126,10 +135,14 @@ class ParkedRequest:
     def _line(self) -> bytes:
         if self.wait.place is None:
             return b"waiting for a free slot"
-        text = f"place {self.wait.place}"
-        estimate = self._parked.estimate(self.ticket) if self.ticket is not None else None
-        if estimate is not None:
-            text += f", about {format_duration(estimate)}"
+        gate, ticket = self._parked.host, self.ticket
+        place = self.wait.place if ticket is None else gate.policy.place(ticket)
+        text = f"place {place}"
+        estimate = gate.estimate(ticket) if ticket is not None else None
+        if estimate is not None and estimate.done is not None:
+            text += f", done in about {format_duration(estimate.done.expected_s)}"
+        elif estimate is not None:
+            text += f", start in about {format_duration(estimate.expected_s)}"
         return text.encode("ascii")
 
 
@@ -140,12 +153,10 @@ class ParkedRequests:
         self,
         host: ParkingGate,
         reactor: Clock,
-        estimate: Callable[[int], float | None],
         most: int,
     ) -> None:
         self.host = host
         self.call_later: Callable[..., DelayedCall] = reactor.callLater
-        self.estimate = estimate
         #: The number of requests that may be parked at once; those that are parked stay.
         self.most = most
         #: In the order of coming.
