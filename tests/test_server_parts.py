@@ -238,7 +238,7 @@ def test_durations_are_written_as_the_language_writes_them() -> None:
     [
         (Wait(5), "Every place is taken right now"),
         (Wait(5, 1, 1, True), "You are next"),
-        (Wait(5, 1, 7, True), "You are among the next to start"),
+        (Wait(5, 1, 7, True), "You are number 7 in the queue"),
         (Wait(5, 1, 1234), "You are number 1,234 in the queue"),
         (Wait(5, 1, 1, estimate=Estimate(60.0, 90.0)), "You are next"),
         (Wait(5, 1, 1, estimate=Estimate(540.0, 600.0)), "You are number 1 in the queue"),

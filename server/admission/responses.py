@@ -367,7 +367,7 @@ class RetryResponder:
 
 #: What the page's script writes by itself.
 _SCRIPTED = (
-    *("title_next", "title_ready", "title_place", "title_started", "title_done", "check_done"),
+    *("title_next", "title_place", "title_started", "title_done", "check_done"),
     *("notify_on", "expected_value", "latest", "next_visit"),
 )
 #: "You are next" stands beside no longer wait than this, seconds.
@@ -542,11 +542,9 @@ def _title(notice: Notice, phrases: Phrases) -> str:
         return phrases("title_closed")
     if wait.place is None:
         return phrases("title_busy")
-    if wait.estimate is None or wait.estimate.expected_s <= SOON_S:
-        if wait.place == 1:
-            return phrases("title_next")
-        if wait.ready:
-            return phrases("title_ready")
+    soon = wait.estimate is None or wait.estimate.expected_s <= SOON_S
+    if soon and wait.place == 1:
+        return phrases("title_next")
     return phrases("title_place", place=phrases.number(wait.place))
 
 

@@ -24,7 +24,6 @@ FOLDER = Path(templates.__file__).parent / "locales"
 ENGLISH: Mapping[str, str] = {
     "title_place": "You are number {place} in the queue",
     "title_next": "You are next",
-    "title_ready": "You are among the next to start",
     "title_busy": "Every place is taken right now",
     "title_closed": "Downloads are paused",
     "title_prequeue": "This opens in {time}",

@@ -245,9 +245,8 @@
       picturePlace(status.place);
       const place = status.place.toLocaleString(document.documentElement.lang);
       const soon = starts === null || starts - now <= Number(page.dataset.soon);
-      const next = status.place === 1 ? words.title_next : words.title_ready;
-      const near = soon && (status.place === 1 || status.state === "ready");
-      show("title", near ? next : fill(words.title_place, { place }));
+      const next = soon && status.place === 1;
+      show("title", next ? words.title_next : fill(words.title_place, { place }));
     }
     if (status.p90_wait_s !== undefined) {
       show("latest", fill(words.latest, { time: time(bound(status.p90_wait_s)) }));
