@@ -162,6 +162,8 @@ class Script:
                 ("Retry-After", told.ticket_retry),
                 ("Tidegate-Ticket", "place-1"),
                 ("Tidegate-Place", "1"),
+                ("Tidegate-Wait-Expected", "2"),
+                ("Tidegate-Done", "150"),
             ]
             return (yield from self._send("503 Wait", ticket, b"wait"))
         if told.busy_times > 0:

@@ -308,7 +308,8 @@ def test_a_folder_of_the_real_server_arrives_whole(tmp_path: Path) -> None:
 
 
 def test_the_progress_view_shows_each_mirror_and_cleans_up(tmp_path: Path) -> None:
-    with running(*(Behaviour(DATA, rate=2e6) for _ in range(2))) as mirrors:
+    queued = {"rate": 2e6, "ticket_first": True, "ticket_retry": "1"}
+    with running(*(Behaviour(DATA, **queued) for _ in range(2))) as mirrors:  # type: ignore[arg-type]
         words = [TIDEGATE, "get", "-o", "out.bin"]
         main, side = pty.openpty()
         env = {**environ(tmp_path), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
@@ -332,6 +333,7 @@ def test_the_progress_view_shows_each_mirror_and_cleans_up(tmp_path: Path) -> No
         text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
         for mirror in mirrors:
             assert f"127.0.0.1:{mirror.port}" in text
+    assert "waiting, place 1, done in about 2 min, asks again in 1 s" in text
     assert re.search(r"\d+ %.*/s.* left", text)
     assert "━" in text
     assert "\x1b[?25h" in shown.decode()

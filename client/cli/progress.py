@@ -87,10 +87,9 @@ def _row(download: Download, mirror: Mirror, now: float) -> tuple[Text, Text, Te
     if pause is not None:
         left = format_duration(max(0.0, pause.until - now))
         if pause.place is not None:
-            start = ""
-            if pause.starts_at is not None:
-                start = f"starts in about {format_duration(max(0.0, pause.starts_at - now))}, "
-            return name, got, Text(f"waiting, place {pause.place}, {start}asks again in {left}")
+            told, at = ("done", pause.done_at) if pause.done_at else ("starts", pause.starts_at)
+            when = f"{told} in about {format_duration(max(0.0, at - now))}, " if at else ""
+            return name, got, Text(f"waiting, place {pause.place}, {when}asks again in {left}")
         return name, got, Text(f"{pause.text}; again in {left}", style="yellow")
     segments = download.segments
     lanes = [segments.lanes[n] for n in mirror.lanes if segments and n in segments.lanes]

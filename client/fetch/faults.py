@@ -25,6 +25,7 @@ from ..net.retry import (
     GiveUp,
     Granted,
     HoldOn,
+    RetryAfter,
     SendNow,
     WaitUntil,
 )
@@ -215,29 +216,27 @@ def _keep_within(mirror: Mirror, lane: int, connections: int | None) -> Actions:
 
 
 def _wait(state: State, mirror: Mirror, action: WaitUntil, now: float) -> Actions:
-    told = action.told
+    told = action.told or RetryAfter()
     mirror.counts.retries += 1
-    expected_s = told.expected_s if told is not None else None
-    place = told.place if told is not None else None
-    starts_at = None if expected_s is None else now + expected_s
-    mirror.pause = MirrorPause(action.at, action.text, place, starts_at)
+    starts_at, done_at = (None if s is None else now + s for s in (told.expected_s, told.done_s))
+    mirror.pause = MirrorPause(action.at, action.text, told.place, starts_at, done_at)
     if mirror.state is MirrorState.READY:
         mirror.state = MirrorState.WAITING
     news = {
         "url": mirror.url.text,
         "text": action.text,
         "seconds": round(action.at - now, 3),
-        "place": place,
-        "expected_s": expected_s,
-        "p90_s": told.p90_s if told is not None else None,
-        "done_s": told.done_s if told is not None else None,
-        "done_p90_s": told.done_p90_s if told is not None else None,
-        "ready": told.ready if told is not None else False,
+        "place": told.place,
+        "expected_s": told.expected_s,
+        "p90_s": told.p90_s,
+        "done_s": told.done_s,
+        "done_p90_s": told.done_p90_s,
+        "ready": told.ready,
     }
     return [
         *(do.Disconnect(lane) for lane in mirror.lanes),
         *planning.call_all(state),
-        do.Emit("wait" if told is not None else "retry", news),
+        do.Emit("wait" if action.told is not None else "retry", news),
         do.ScheduleRetry(mirror.number, action.at),
         *_open_small_file(state),
         do.Wake(),

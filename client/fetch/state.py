@@ -100,8 +100,9 @@ class MirrorPause(NamedTuple):
     until: float
     text: str
     place: int | None = None
-    #: When the server expects to let the download start.
+    #: When the server expects the first byte, and the last one.
     starts_at: float | None = None
+    done_at: float | None = None
 
 
 @dataclass(slots=True)
