@@ -12,9 +12,11 @@ import shlex
 import signal
 import subprocess
 import tarfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 
@@ -305,6 +307,33 @@ def test_a_folder_of_the_real_server_arrives_whole(tmp_path: Path) -> None:
     for path in tree.rglob("*"):
         if path.is_file():
             assert (copy / path.relative_to(tree)).read_bytes() == path.read_bytes()
+
+
+class NoRoomHere(BaseHTTPRequestHandler):
+    """A folder of files that no disk takes."""
+
+    def do_GET(self) -> None:
+        body = b"".join(b'<a href="%d.bin">' % number for number in range(40))
+        size = len(body) if self.path.endswith("/") else 1 << 50
+        self.send_response(200)
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *told: object) -> None:
+        pass
+
+
+def test_a_full_disk_ends_a_folder_and_is_said_once(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), NoRoomHere) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            code, _, err = get(tmp_path, "-r", f"http://127.0.0.1:{server.server_port}/f/")
+        finally:
+            server.shutdown()
+    assert code == 8
+    assert err.count("are needed") == 1, err
+    assert "0 of 40 files" in err
 
 
 def test_the_progress_view_shows_each_mirror_and_cleans_up(tmp_path: Path) -> None:

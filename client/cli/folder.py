@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from ...protocol.units import format_size
 from ..api import build, fetch_bytes, finish, open_network, read_urls
 from ..fetch.options import Options
-from ..net.errors import DownloadFailed, Interrupted, LocalProblem, UsageProblem
+from ..net.errors import DownloadFailed, Interrupted, LocalProblem, NoRoom, UsageProblem
 from ..net.sockets import AsyncioNetwork, run_blocking
 from ..net.urls import BadUrl, Url, safe_name
 from .show import Show
@@ -154,6 +154,9 @@ class _Batch:
             run_blocking(self._all, stopped_by)
         except Interrupted:
             self.worst = 130
+        except NoRoom as problem:
+            self.worst = problem.code
+            self.show.failed(problem)
         began = f"{self.done} of {len(self.entries)} files, {format_size(self.bytes)}"
         self.show.event("retry" if self.worst else "folder", {"url": "Folder", "text": began})
         return self.worst
@@ -181,6 +184,9 @@ class _Batch:
             self.show.begin(download)
             try:
                 result = await finish(download)
+            except NoRoom:
+                # The files after it would fail as well, each with a line of its own.
+                raise
             except DownloadFailed as problem:
                 self.worst = self.worst or problem.code
                 self.show.failed(problem)
