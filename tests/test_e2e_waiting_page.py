@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -213,6 +214,38 @@ def test_a_page_whose_ticket_is_over_loads_anew(tmp_path: Path) -> None:
             )
             wait_for(lambda: driver.execute_script("return window.old !== true"), 30)
             wait_for(lambda: driver.find_elements(By.CSS_SELECTOR, "[data-queue]"), 20)
+    finally:
+        driver.quit()
+
+
+@pytest.mark.timeout(180)
+def test_the_page_stays_while_the_server_is_away(tmp_path: Path) -> None:
+    """Refresh would leave the browser's error page there, from which most never ask again."""
+    need_browser()
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    driver = browser(downloads, scripts=True, language="en")
+    args = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "500KB", "--policy", "ticket")
+    folders = (tmp_path / "release", tmp_path / "state")
+    try:
+        with full_server(tmp_path) as (url, _first):
+            driver.get(url)
+            # A server that is being stopped still answers for a while.
+            driver.execute_script(
+                "window.same = window.fetch;"
+                "window.fetch = async () => new Response('', {status: 503});"
+            )
+        due = "return performance.now() / 1000 - document.querySelector('main').dataset.visit"
+        wait_for(lambda: driver.execute_script(due) > 3, 60)
+        driver.execute_script("window.fetch = window.same;")
+        wait_for(lambda: driver.execute_script(due) > 9, 60)
+        assert driver.find_element(By.CSS_SELECTOR, "[data-live=visit]").text
+        listen = ("--listen", urlsplit(url).netloc)
+        with serving(*folders, *args, *listen):
+            finished = downloads / "big.iso"
+            wait_for(finished.exists, 60)
+            assert sha256(finished) == digests["big.iso"]
     finally:
         driver.quit()
 

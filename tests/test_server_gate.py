@@ -254,6 +254,17 @@ def test_tools_that_cannot_wait_are_held_and_called_in_order() -> None:
     assert len(house.gate.parked) == 0
 
 
+def test_a_server_that_is_being_stopped_sends_no_waiting_page_on_its_way() -> None:
+    house = House(slot_use_fraction=0.0)
+    house.ask("192.0.2.1")
+    waiting = house.ask("192.0.2.2")
+    assert house.watch("192.0.2.2", waiting.token, wait_s=0).connection.status == 200
+    house.gate.drain()
+    asked = house.watch("192.0.2.2", waiting.token)
+    assert asked.connection.status == 503
+    assert json.loads(asked.connection.body)["type"].endswith("closed")
+
+
 def test_a_held_tool_hears_nothing_at_first_and_then_a_line_now_and_then() -> None:
     tool = ToolRule(agent="^slow/", manner="hold", silent_s=20, drip_s=5, drip_lines=3)
     house = House(tools=[tool], slot_use_fraction=0.0)

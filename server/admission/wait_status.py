@@ -70,7 +70,12 @@ class WaitStatus:
             self._tell(request, number, [])
 
     def _tell(self, request: Request, number: int, more: list[Header]) -> None:
-        body = json.dumps(self._document(number), separators=(",", ":")).encode("ascii")
+        found = self._document(number)
+        if self._gate.draining and found["state"] in ("waiting", "ready"):
+            # The page stays where it is until another server answers.
+            request.refuse(503, "closed", "The server is being stopped; your place is kept.")
+            return
+        body = json.dumps(found, separators=(",", ":")).encode("ascii")
         request.respond(200, [*JSON_NOW, *more], body + b"\n")
 
     def _document(self, number: int) -> dict[str, object]:

@@ -263,13 +263,31 @@
     window.setTimeout(ask, 2000);
   };
 
+  const isThere = async () => {
+    try {
+      const answer = await fetch(page.dataset.queue, { cache: "no-store", signal: AbortSignal.timeout?.(10000) });
+      return answer.status < 500;
+    } catch {
+      return false;
+    }
+  };
+
+  // The visit in place of Refresh: while the server or the network is away, as after a restart or a
+  // sleep, this page stays, where Refresh would leave the browser's own error page.
+  const revisit = async () => {
+    if (started || done) return;
+    if (clock() - fetched > 30) {
+      if (await isThere()) start();
+      else visit = clock() + 5;
+    }
+    window.setTimeout(revisit, 5000);
+  };
+
   const begun = (status) => {
     if (!started) {
       started = true;
       picture("▼");
       tell(words.title_started);
-      // Ends the Refresh of this page, once the answer has become a download of its own.
-      window.setTimeout(() => window.stop(), 1500);
       show("title", words.title_started);
       document.title = `${words.title_started} – ${name}`;
       for (const node of page.querySelectorAll("[data-while='waiting']")) node.hidden = true;
@@ -295,5 +313,10 @@
   document.addEventListener("visibilitychange", () => document.hidden || ask());
   offer();
   if (Number(page.dataset.place)) picturePlace(Number(page.dataset.place));
-  ask();
+  window.addEventListener("load", () => {
+    // Ends the Refresh of this page.
+    window.stop();
+    window.setTimeout(revisit, 1000 * Number(page.dataset.visit));
+    ask();
+  });
 })();
