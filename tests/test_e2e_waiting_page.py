@@ -208,10 +208,15 @@ def test_a_page_whose_ticket_is_over_loads_anew(tmp_path: Path) -> None:
     try:
         with full_server(tmp_path) as (url, _first):
             driver.get(url)
-            driver.execute_script(
-                "window.old = true;"
-                "window.fetch = async () => new Response(JSON.stringify({state: 'over'}));"
+            answers = (
+                "window.fetch = async () => new Response(JSON.stringify({state: '%s', place: 7}));"
             )
+            # As while the doors are closed: a time that was told before is true no more.
+            driver.execute_script(answers % "waiting")
+            parts = "return [...document.querySelectorAll('dd[data-live]')].map(d => d.textContent)"
+            wait_for(lambda: driver.execute_script(parts).count("…") == 5, 30)
+            wait_for(lambda: driver.title == "You are number 7 in the queue – big.iso")
+            driver.execute_script("window.old = true;" + answers % "over")
             wait_for(lambda: driver.execute_script("return window.old !== true"), 30)
             wait_for(lambda: driver.find_elements(By.CSS_SELECTOR, "[data-queue]"), 20)
     finally:

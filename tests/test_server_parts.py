@@ -275,6 +275,8 @@ def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:
     assert 'href="https://mirror.example/a%20b.iso"' in page
     assert 'href="/-/magnet/a%20b.iso"' in page
     assert 'href="/a%20b.iso.meta4"' in page
+    # Below both parts: the one for waiting goes when the download starts.
+    assert page.rindex("</pre>") < page.index("/-/magnet/")
     text = html.unescape(page)
     assert "curl -fO https://origin.example/a%20b.iso.asc\ngpg --verify" in text
     assert "minisign -V -p minisign.pub -x 'a b.iso.minisig' -m 'a b.iso'" in text

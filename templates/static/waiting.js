@@ -84,6 +84,9 @@
       advance((100 * (now - began)) / Math.max(1, starts - began));
     }
     if (has !== null) tellEnd(now);
+    const until = has ?? starts;
+    const left = until === null ? "" : `${time(Math.max(1, until - now))} – `;
+    document.title = `${left}${at("title").textContent} – ${name}`;
     // After the visit the next answer says how the ticket stands: no time is known until then.
     at("visit").hidden = visit - now < 1;
     show("visit", fill(words.next_visit, { time: time(visit - now) }));
@@ -91,16 +94,13 @@
 
   // The end, counted down and as a time of day: who reads it may be elsewhere meanwhile.
   const tellEnd = (now) => {
-    const left = time(Math.max(1, has - now));
-    show("has", fill(words.expected_value, { time: left }));
+    show("has", fill(words.expected_value, { time: time(Math.max(1, has - now)) }));
     const row = at("has-at");
     if (row) row.hidden = false;
     const day = has - now > 72000 ? { weekday: "short" } : {};
     const when = new Date(1000 * has);
     const style = { ...day, hour: "2-digit", minute: "2-digit", numberingSystem: "latn" };
     show("has-at", `≈ ${when.toLocaleTimeString(document.documentElement.lang, style)}`);
-    const heading = at("title").textContent;
-    document.title = `${left} – ${heading} – ${name}`;
   };
 
   // The tab's picture: the place while it waits, then a sign. It is drawn only when it changes.
@@ -235,6 +235,11 @@
     // Its slot is kept for it, so no visit is early now.
     if (status.state === "called") return start();
     if (status.expected_wait_s !== undefined) starts = now + status.expected_wait_s;
+    else if (starts !== null) {
+      // The doors are closed: how long the queue takes says nothing of when they open.
+      starts = has = null;
+      for (const one of ["expected", "latest", "has", "has-at", "has-latest"]) show(one, "…");
+    }
     if (status.expected_done_s !== undefined) {
       // Half of the way to each new forecast: what is shown never jumps, and is soon true.
       const told = now + status.expected_done_s;
