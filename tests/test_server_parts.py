@@ -278,7 +278,8 @@ def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:
     # Below both parts: the one for waiting goes when the download starts.
     assert page.rindex("</pre>") < page.index("/-/magnet/")
     text = html.unescape(page)
-    assert "curl -fO https://origin.example/a%20b.iso.asc\ngpg --verify" in text
+    fetched = "curl -fo 'a b.iso.asc' https://origin.example/a%20b.iso.asc"
+    assert f"{fetched}\ngpg --verify 'a b.iso.asc' 'a b.iso'" in text
     assert "minisign -V -p minisign.pub -x 'a b.iso.minisig' -m 'a b.iso'" in text
     assert "cosign verify-blob --bundle 'a b.iso.sigstore.json'" in text
     bare = (

@@ -430,8 +430,10 @@ def _checks(url: str, signatures: Sequence[str]) -> list[str]:
     name = unquote(url.rpartition("/")[2])
     found = []
     for ending in signatures:
-        check = _CHECKS[ending].format(shlex.quote(name), shlex.quote(name + ending))
-        found += [f"curl -fO {shlex.quote(url + ending)}", check]
+        # curl -O would name it by the quoted name.
+        file, signature = shlex.quote(name), shlex.quote(name + ending)
+        found.append(f"curl -fo {signature} {shlex.quote(url + ending)}")
+        found.append(_CHECKS[ending].format(file, signature))
     return found
 
 
