@@ -290,6 +290,18 @@ def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:
     assert "Then check who signed it" not in bare
 
 
+@pytest.mark.parametrize(("closed", "while_"), [(True, ' data-while="waiting"'), (False, "")])
+def test_what_was_said_of_closed_doors_goes_when_the_download_starts(
+    closed: bool, while_: str
+) -> None:
+    room = RetryResponder(Pages())
+    text = "New disks."
+    room.wording = Wording(announcement=text) if closed else Wording((Words(text=text),))
+    notice = Notice("/a", 5, Wait(5, 1, 7), "t")
+    page = room.page(notice, phrases_for(None), "https://origin.example").decode()
+    assert f'<p dir="auto"{while_}>New disks.</p>' in page
+
+
 class WholePattern(Pattern):
     """A page that is rendered with its values."""
 

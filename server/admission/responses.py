@@ -336,6 +336,8 @@ class RetryResponder:
         return {
             "heading": own.title,
             "paragraphs": paragraphs,
+            # What was said of closed doors is over when the download starts.
+            "announced": bool(wording.announcement) or wording.resumes_s is not None,
             "logo_url": wording.logo_url,
             "style_url": wording.style_url,
         }
