@@ -614,6 +614,20 @@ def test_a_ticket_is_kept_for_every_request(virtual: VirtualRun) -> None:
     assert any(event == "wait" and data["place"] == 1 for event, data in virtual.events)
 
 
+@pytest.mark.parametrize("ways", [{}, {"ranges": False}], ids=str)
+@pytest.mark.parametrize("first", ["wait", "redirect"])
+def test_several_connections_open_once_an_answer_is_taken(
+    virtual: VirtualRun, first: str, ways: dict[str, bool]
+) -> None:
+    """Each would ask for the whole file, and all answers of the only mirror but one be left out."""
+    told: dict[str, Any] = {"ticket_first": True, "ticket_retry": "1"} if first == "wait" else {}
+    with virtual.playing(Behaviour(DATA, rate=RATE, **told, **ways)) as (mirror,):  # type: ignore[arg-type]
+        elsewhere = Behaviour(DATA, redirect=mirror.url)
+        with virtual.playing(elsewhere) as (start,):
+            virtual.get(start.url if first == "redirect" else mirror.url, connections=4)
+    assert virtual.right(DATA)
+
+
 def test_no_more_connections_are_used_than_the_lease_allows(virtual: VirtualRun) -> None:
     lease = (("Tidegate-Ticket", "lease-9"), ("Tidegate-Lease-Connections", "2"))
     with virtual.playing(Behaviour(DATA, headers=lease, rate=RATE)) as (mirror,):

@@ -252,7 +252,7 @@ def retry_due(state: State, number: int, until: float, now: float) -> Actions:
         return []
     mirror.state, mirror.pause = MirrorState.READY, None
     mirror.visit.due(now)
-    return [do.Connect(lane) for lane in mirror.lanes]
+    return [do.Connect(lane) for lane in _lanes_to_open(state, mirror)]
 
 
 def wrong_range(state: State, mirror: Mirror) -> Actions:
@@ -262,11 +262,17 @@ def wrong_range(state: State, mirror: Mirror) -> Actions:
         return drop(state, mirror, "it sends another part than was asked for")
     mirror.depth = Depth.ONE
     mirror.counts.retries += 1
-    return _connect_anew(mirror)
+    return _connect_anew(state, mirror)
 
 
-def _connect_anew(mirror: Mirror) -> Actions:
-    return [act for lane in mirror.lanes for act in (do.Disconnect(lane), do.Connect(lane))]
+def _connect_anew(state: State, mirror: Mirror) -> Actions:
+    lanes = _lanes_to_open(state, mirror)
+    return [act for lane in lanes for act in (do.Disconnect(lane), do.Connect(lane))]
+
+
+def _lanes_to_open(state: State, mirror: Mirror) -> list[int]:
+    """One until an answer is taken: several whole answers would be compared, and one stays."""
+    return mirror.lanes if state.segments is not None else mirror.lanes[:1]
 
 
 def redirected(state: State, lane: int, location: str) -> Actions:
@@ -278,7 +284,7 @@ def redirected(state: State, lane: int, location: str) -> Actions:
     except BadUrl as error:
         state.reasons.append((FailureReason.PROTOCOL, str(error)))
         return drop(state, mirror, str(error))
-    return _connect_anew(mirror)
+    return _connect_anew(state, mirror)
 
 
 def range_outside_file(state: State, event: RangeOutsideFile) -> Actions:
@@ -507,6 +513,5 @@ def start_over(state: State, mirror: Mirror, text: str) -> Actions:
         other.serves = Serves.UNKNOWN
         other.missing_at_loss_bytes, other.vain_losses = None, 0
     news = {"url": mirror.url.text, "text": f"{text}; starting over"}
-    # One connection each: several whole answers of one mirror would be compared, and it dropped.
-    lanes = [lane for other in state.mirrors for lane in other.lanes[:1]]
+    lanes = [lane for other in state.mirrors for lane in _lanes_to_open(state, other)]
     return [do.Emit("retry", news), do.StartOver(), *(do.Connect(lane) for lane in lanes)]
