@@ -336,36 +336,45 @@ def test_a_full_disk_ends_a_folder_and_is_said_once(tmp_path: Path) -> None:
     assert "0 of 40 files" in err
 
 
+def on_terminal(folder: Path, *words: str) -> str:
+    """What `tidegate get` shows on a terminal."""
+    main, side = pty.openpty()
+    env = {**environ(folder), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    process = subprocess.Popen([*COMMAND, *words], cwd=folder, env=env, stderr=side, stdout=side)
+    os.close(side)
+    shown = b""
+    end = time.monotonic() + 30
+    while time.monotonic() < end and select.select([main], [], [], 20)[0]:
+        try:
+            shown += os.read(main, 65536)
+        except OSError:
+            # The other end is closed.
+            break
+    os.close(main)
+    assert process.wait(10) == 0
+    return shown.decode()
+
+
+def test_a_folder_on_a_terminal_is_a_line_for_each_file(tmp_path: Path) -> None:
+    """The view of one download, begun for each, left blank lines and hid the cursor."""
+    with release(tmp_path) as server:
+        shown = on_terminal(tmp_path, "-r", "-o", "copy", server.url.rstrip("/") + "/sub/")
+    lines = shown.splitlines()
+    assert len(lines) == 21
+    assert all(re.match(r"copy/.*: .* in ", line) for line in lines), shown
+
+
 def test_the_progress_view_shows_each_mirror_and_cleans_up(tmp_path: Path) -> None:
     queued = {"rate": 2e6, "ticket_first": True, "ticket_retry": "1"}
     with running(*(Behaviour(DATA, **queued) for _ in range(2))) as mirrors:  # type: ignore[arg-type]
-        words = [TIDEGATE, "get", "-o", "out.bin"]
-        main, side = pty.openpty()
-        env = {**environ(tmp_path), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
-        process = subprocess.Popen(
-            [*words, *(m.url for m in mirrors)], cwd=tmp_path, env=env, stderr=side, stdout=side
-        )
-        os.close(side)
-        shown = b""
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            if select.select([main], [], [], 0.1)[0]:
-                try:
-                    data = os.read(main, 65536)
-                except OSError:
-                    break
-                if not data:
-                    break
-                shown += data
-        os.close(main)
-        assert process.wait(10) == 0
-        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+        shown = on_terminal(tmp_path, "-o", "out.bin", *(m.url for m in mirrors))
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
         for mirror in mirrors:
             assert f"127.0.0.1:{mirror.port}" in text
     assert "waiting, place 1, done in about 2 min, asks again in 1 s" in text
     assert re.search(r"\d+ %.*/s.* left", text)
     assert "━" in text
-    assert "\x1b[?25h" in shown.decode()
+    assert "\x1b[?25h" in shown
     assert (tmp_path / "out.bin").read_bytes() == DATA
 
 

@@ -130,11 +130,10 @@ def fetch_folder(
         raise UsageProblem("-r takes one URL and a folder to write to")
     base = read_urls([words[0].rstrip("/") + "/"])[0]
     name = safe_name(unquote(base.target.rstrip("/").rpartition("/")[2])) or base.host
-    root = Path(output) if output is not None else Path(name)
     entries = walk(base, options)
     if not entries:
         raise UsageProblem(f"{base.text} lists no files")
-    return _Batch(root, entries, options, show).run(stopped_by)
+    return _Batch(Path(name if output is None else output), entries, options, show).run(stopped_by)
 
 
 @dataclass(slots=True)
@@ -152,9 +151,7 @@ class _Batch:
     def run(self, stopped_by: Sequence[Signals]) -> int:
         try:
             run_blocking(self._all, stopped_by)
-        except Interrupted:
-            self.worst = 130
-        except NoRoom as problem:
+        except (Interrupted, NoRoom) as problem:
             self.worst = problem.code
             self.show.failed(problem)
         began = f"{self.done} of {len(self.entries)} files, {format_size(self.bytes)}"
@@ -185,8 +182,7 @@ class _Batch:
             try:
                 result = await finish(download)
             except NoRoom:
-                # The files after it would fail as well, each with a line of its own.
-                raise
+                raise  # All files after it would fail as well.
             except DownloadFailed as problem:
                 self.worst = self.worst or problem.code
                 self.show.failed(problem)

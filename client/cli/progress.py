@@ -24,9 +24,9 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 class Rich(Quiet):
     """Redrawn eight times a second; news scrolls above it."""
 
-    def __init__(self, explain: bool, console: Console | None = None) -> None:
+    def __init__(self, explain: bool) -> None:
         super().__init__(explain)
-        self._console = console or Console(stderr=True)
+        self._console = Console(stderr=True)
         self._live: Live | None = None
         self._drawn_s = 0.0
 
@@ -58,7 +58,6 @@ class Rich(Quiet):
         super().done(result)
 
     def failed(self, problem: DownloadFailed) -> None:
-        self.end()
         self._console.print(Text(f"tidegate: {problem}{self.kept(problem)}", style="bold red"))
 
 

@@ -76,8 +76,8 @@ def _show(given: Mapping[str, Any]) -> Show:
         return Json(explain)
     if given["quiet"]:
         return Quiet(explain)
-    if sys.stderr.isatty():
-        # `rich` is an extra of tidegate-get.
+    if sys.stderr.isatty() and not given["recursive"]:
+        # It shows one download at a time. `rich` is an extra of tidegate-get.
         with contextlib.suppress(ModuleNotFoundError):
             from .progress import Rich
 

@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from typing import Protocol, TextIO
+from typing import Protocol
 
 from ...protocol.units import format_duration, format_size
 from ..fetch.download import Download
@@ -29,9 +29,8 @@ class Show(Protocol):
 class Quiet:
     """Nothing but failures, and what --explain asks for."""
 
-    def __init__(self, explain: bool, out: TextIO | None = None) -> None:
+    def __init__(self, explain: bool) -> None:
         self.explain = explain
-        self.out = out if out is not None else sys.stderr
         self.download: Download | None = None
         self._told_s = time.monotonic()
 
@@ -64,7 +63,7 @@ class Quiet:
     def say(self, text: str) -> None:
         # A closed pipe or a full disk of a log is no reason to fail.
         with contextlib.suppress(OSError):
-            print(text, file=self.out, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
     def done(self, result: Result) -> None:
         if self.explain:
@@ -103,8 +102,8 @@ class Plain(Quiet):
 class Json(Quiet):
     """One JSON object a line; progress at most every half second."""
 
-    def __init__(self, explain: bool, out: TextIO | None = None) -> None:
-        super().__init__(explain, out)
+    def __init__(self, explain: bool) -> None:
+        super().__init__(explain)
         self._told_s = -math.inf
 
     def event(self, event: str, data: Mapping[str, object]) -> None:

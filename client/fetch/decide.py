@@ -123,11 +123,10 @@ def _short_end(state: State, event: events.UnsizedAnswerEnded) -> list[Action]:
 def _start(state: State, event: events.Started, now: float) -> list[Action]:
     state.promised_bytes = event.promised_bytes
     planning.choose_mirrors(state, event.promised_bytes or 0, now)
-    first = [mirror.lanes[0] for mirror in state.mirrors]
     for mirror in state.mirrors:
         for _ in range((state.options.connections or 1) - 1):
             state.lane(mirror)
-    return [do.Connect(lane) for lane in first]
+    return [do.Connect(mirror.lanes[0]) for mirror in state.mirrors]
 
 
 def _ready(state: State, event: events.OutputReady, now: float) -> list[Action]:
@@ -213,9 +212,8 @@ def _replacement_started(state: State, number: int | None) -> list[Action]:
     if number is None:
         text = "the mirrors agree, but the file does not have the expected digest"
         return faults.fail(state, Corrupt(text))
-    lanes = [lane for mirror in state.mirrors for lane in mirror.lanes]
     return [
         *(do.Disconnect(lane) for lane in state.mirrors[number].lanes),
-        *(do.Connect(lane) for lane in lanes),
+        *(do.Connect(lane) for mirror in state.mirrors for lane in mirror.lanes),
         do.Wake(),
     ]
