@@ -53,6 +53,29 @@ def test_a_tick_asks_each_of_many_downloads_once_and_a_few_in_one_go() -> None:
     assert max(Counter(times).values()) <= LEASES.at_once
 
 
+def test_hundreds_are_paused_and_resumed_a_few_in_one_go_in_their_order() -> None:
+    """With 2 000 running, pauses and resumes of one decision made the longest turns."""
+    house, asked = crowd(350)
+    leases, moves = house.gate.leases, list[tuple[int, str, float]]()
+    for number, one in enumerate(asked):
+
+        def pause(number: int = number) -> None:
+            moves.append((number, "pause", house.clock.seconds()))
+
+        def resume(number: int = number) -> None:
+            moves.append((number, "resume", house.clock.seconds()))
+
+        one.transfer.pause, one.transfer.resume = pause, resume  # type: ignore[method-assign]
+    for lease in tuple(leases.downloads):
+        leases.pause(lease, house.clock.seconds())
+    leases.resume(next(reversed(leases.downloads)), house.clock.seconds())
+    assert sum(one.still for one in leases.downloads.values()) == 350, "none is measured"
+    house.wait(0.2, 0.001)
+    assert [move[:2] for move in moves] == [(n, "pause") for n in range(349)] + [(349, "resume")]
+    assert max(Counter(at_s for _, _, at_s in moves).values()) <= LEASES.at_once
+    assert sum(one.still for one in leases.downloads.values()) == 349
+
+
 def test_a_fault_in_one_download_leaves_the_others_measured() -> None:
     house, asked = crowd(60)
 

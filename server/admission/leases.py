@@ -35,13 +35,13 @@ _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN}
 
 @dataclass(frozen=True, slots=True)
 class LeaseTuning:
-    """When changes are settled, and how many downloads are looked at in one go."""
+    """When changes are settled, and how many downloads are looked at or moved in one go."""
 
     #: Changes that no client waits for are settled together after this time, seconds.
     moment_s: float = 0.01
     #: The same for visits that were told to come back, while no client could be called, seconds.
     calm_s: float = 0.1
-    #: Downloads that are looked at in one go (half a millisecond).
+    #: Downloads that are looked at, paused or resumed in one go (half a millisecond).
     at_once: int = 25
     #: From there to the next ones, seconds. Requests are answered in between.
     pause_s: float = 0.0015
@@ -78,6 +78,11 @@ class LeaseManager:
         #: Downloads by the network of their client.
         self._networks: Counter[str] = Counter()
         self._paused: set[int] = set()
+        #: Leases whose transfers do not follow the policy yet, in its order; how many did in this
+        #: go, and when the next one comes.
+        self._to_move: dict[int, None] = {}
+        self._moved = 0
+        self._move_call: DelayedCall | None = None
         self.now: Callable[[], float] = parts.now
         self._parts = parts
         self._rng: random.Random = parts.rng
@@ -135,7 +140,7 @@ class LeaseManager:
 
     def close(self) -> None:
         """Stop the clocks and write the last changes."""
-        cancel(self._soon_call, self._wake_call, self._tick_call, self._look_call)
+        cancel(self._soon_call, self._wake_call, self._tick_call, self._look_call, self._move_call)
         self._record()
 
     def switch(self, name: str, settings: PolicySettings) -> None:
@@ -354,6 +359,7 @@ class LeaseManager:
     def _pass_time(self) -> None:
         cancel(self._soon_call)
         self._soon_call = None
+        self._moved = 0
         now = self.now()
         self._settling = True
         try:
@@ -456,14 +462,38 @@ class LeaseManager:
         download = self.downloads.get(lease)
         if download is not None:
             self._paused.add(lease)
-            download.pause()
+            # It is not measured from now on.
+            download.paused = True
+            self._move_in_turn(lease, now)
 
     def resume(self, lease: int, now: float) -> None:
-        download = self.downloads.get(lease)
-        if download is not None:
+        if lease in self.downloads:
             self._paused.discard(lease)
+            self._move_in_turn(lease, now)
+
+    def _move_in_turn(self, lease: int, now: float) -> None:
+        self._to_move[lease] = None
+        if self._move_call is None:
+            self._move_next(now)
+
+    def _move_some(self) -> None:
+        self._move_call, self._moved = None, 0
+        while self._to_move and self._move_call is None:
+            self._move_next(self.now())
+
+    def _move_next(self, now: float) -> None:
+        """Pause or resume a download as the policy said last."""
+        lease = next(iter(self._to_move))
+        del self._to_move[lease]
+        download = self.downloads.get(lease)
+        if download is not None and lease in self._paused:
+            download.pause()
+        elif download is not None:
             download.resume(now)
             self._rounds.wake(lease)
+        self._moved += 1
+        if self._moved == LEASES.at_once:
+            self._move_call = self._parts.reactor.callLater(LEASES.pause_s, self._move_some)
 
     def idled_out(self, lease: int, now: float) -> None:
         """The lease was not used. What is left of its connections is cut."""
