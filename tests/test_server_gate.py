@@ -982,7 +982,7 @@ def test_a_replaced_file_begins_its_coverage_anew() -> None:
     download = next(iter(house.gate.downloads.values()))
     first.transfer.finish()
     assert download.coverage.total == BIG // 2
-    download.renew(replace(representation(), etag='"new"'), BIG)
+    download.renew(representation()._replace(etag='"new"'), BIG)
     assert download.coverage.total == 0
 
 

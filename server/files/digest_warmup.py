@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from ...protocol.manifest import FileDigests
 from ..http.clock import Clock, pause
 from .digests import NOT_KEPT_BYTES, DigestService, FileChanged, Stopped, digest_open
-from .openfile import key_of
+from .openfile import has_key, key_of
 from .transfer import FileKey
 from .tree import Folder, IsDirectory, NotHere, Overloaded, Tree
 
@@ -83,7 +83,7 @@ def _hash(
         if size > NOT_KEPT_BYTES:
             piece.others.append(name)
             return 0
-        digests = digest_open(fd, size, lambda: key_of(os.fstat(fd)) == key, stopped)
+        digests = digest_open(fd, size, lambda: has_key(os.fstat(fd), key), stopped)
         piece.learned.append((key, digests))
         return size
     except (FileChanged, OSError):

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from twisted.logger import Logger
 
@@ -35,6 +34,16 @@ class Unreadable(ProtocolError):
 def key_of(status: os.stat_result) -> FileKey:
     """The identity of a file's content, from its status."""
     return FileKey(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def has_key(status: os.stat_result, key: FileKey) -> bool:
+    """Whether it is `key_of` the status."""
+    return (
+        status.st_mtime_ns == key.mtime_ns
+        and status.st_size == key.size_bytes
+        and status.st_ino == key.inode
+        and status.st_ctime_ns == key.ctime_ns
+    )
 
 
 def local_tag(fd: int, key: FileKey) -> str:
@@ -140,8 +149,8 @@ class OpenFile:
         if now.st_size != self._size_bytes:
             return None
         key = key_of(now)
-        rep = replace(
-            self.rep, key=key, etag=self._tag_of(self.fd, key), mtime_s=now.st_mtime_ns / 1e9
+        rep = self.rep._replace(
+            key=key, etag=self._tag_of(self.fd, key), mtime_s=now.st_mtime_ns / 1e9
         )
         return OpenFile(os.dup(self.fd), rep, self._tag_of, by_link=self.by_link)
 

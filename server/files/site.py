@@ -36,7 +36,7 @@ from .pages import STATIC_ROUTE, Pages
 from .paths import SIGNATURES, may_be_generated, split_path, url_of
 from .precompressed import CODINGS, Chosen, Precompressed
 from .response_plans import answer_or_plan
-from .touched import Touched, under
+from .touched import Touched
 from .transfer import (
     Admission,
     FileKey,
@@ -250,7 +250,7 @@ class Site:
 
         def compared(same: bool) -> None:
             if not request.finished:
-                rep = under(file.rep, former) if same else file.rep
+                rep = file.rep._replace(etag=former.etag) if same else file.rep
                 self._serve_as(request, file, rep, chosen, just_compared=False)
 
         self._touched.same(former, file).addCallback(compared)

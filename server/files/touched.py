@@ -8,7 +8,6 @@ cut or a resume begun anew. Nothing is believed unread: never a mixture.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from twisted.internet import defer
 
@@ -76,8 +75,3 @@ class Touched:
             return self.still(file, tries - 1) if changed and tries else False
 
         return self.same(file.rep, now).addCallback(found)
-
-
-def under(rep: Representation, former: Representation) -> Representation:
-    """The present content under the tag that the client knows."""
-    return replace(rep, etag=former.etag)

@@ -41,8 +41,7 @@ class FileKey(NamedTuple):
         return b"%x.%x.%x.%x" % self
 
 
-@dataclass(frozen=True, slots=True)
-class Representation:
+class Representation(NamedTuple):
     """One file as clients see it, at one moment of its life.
 
     `path` is relative to the served directory, as the file system spells it; `url_path` is its

@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 from ...protocol.errors import ProtocolError
 from ..http.bounded_table import BoundedTable
 from .folder_watch import FolderWatch
-from .openfile import OpenFile, TagOf, key_of, local_tag, read_at_hand
+from .openfile import OpenFile, TagOf, has_key, key_of, local_tag, read_at_hand
 from .paths import url_of
 from .transfer import FileKey, Representation
 
@@ -76,6 +76,24 @@ class Overloaded(ProtocolError):
     code = "overloaded"
 
 
+def _below(root: bytes, real: bytes) -> bytes | None:
+    """An absolute path relative to a root; empty: the root itself, None: it lies outside."""
+    if real == root:
+        return b""
+    prefix = root.rstrip(b"/") + b"/"
+    return real[len(prefix) :] if real.startswith(prefix) else None
+
+
+def _open_regular(name: bytes, folder_fd: int) -> tuple[int, os.stat_result]:
+    """Open a regular file of a folder. Raises OSError, also for what is none."""
+    fd = os.open(name, _FILE, dir_fd=folder_fd)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "no regular file", name)
+    return fd, status
+
+
 def _holds_something(folder_fd: int) -> bool:
     with os.scandir(folder_fd) as names:
         return next(names, None) is not None
@@ -102,12 +120,7 @@ class Folder:
 
     def open(self, name: bytes) -> tuple[int, os.stat_result]:
         """A regular file of it, which the caller closes. Raises OSError, also for what is none."""
-        fd = os.open(name, _FILE, dir_fd=self.fd)
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(fd)
-            raise FileNotFoundError(errno.ENOENT, "no regular file", name)
-        return fd, status
+        return _open_regular(name, self.fd)
 
     def close(self) -> None:
         """Give its descriptors back."""
@@ -156,7 +169,7 @@ class Tree:
         """
         for path in paths:
             folder, name = os.path.split(os.path.realpath(os.fsencode(path)))
-            if folder == self.root or folder.startswith(self.root.rstrip(b"/") + b"/"):
+            if _below(self.root, folder) is not None:
                 with contextlib.suppress(OSError):
                     status = os.stat(folder)
                     self._private.add((status.st_dev, status.st_ino, name))
@@ -224,12 +237,7 @@ class Tree:
             status = os.stat(self._prefix + path)
         except (OSError, ValueError):
             return False
-        return (
-            status.st_mtime_ns == key.mtime_ns
-            and status.st_size == key.size_bytes
-            and status.st_ino == key.inode
-            and status.st_ctime_ns == key.ctime_ns
-        )
+        return has_key(status, key)
 
     def has_beside(self, path: bytes, endings: Iterable[bytes]) -> bool:
         """Whether a name made of this path and one of these endings is taken; opens nothing."""
@@ -249,7 +257,7 @@ class Tree:
         room = self._room_for(stop - start)
         try:
             # Compared after it was read: then it was this file, unchanged.
-            if read_at_hand(fd, start, room) < len(room) or key_of(os.fstat(fd)) != key:
+            if read_at_hand(fd, start, room) < len(room) or not has_key(os.fstat(fd), key):
                 return None
             return bytes(room)
         except OSError:
@@ -289,18 +297,13 @@ class Tree:
         """Whether the kernel found no link on the way; it says so in one look. Raises OSError."""
         fd = os.open(self._prefix + name, os.O_PATH | os.O_CLOEXEC)
         try:
-            return os.readlink(b"/proc/self/fd/%d" % fd) == self.root.rstrip(b"/") + b"/" + name
+            return _below(self.root, os.readlink(b"/proc/self/fd/%d" % fd)) == name
         finally:
             os.close(fd)
 
     def _real_path(self, name: bytes) -> bytes | None:
         """Where a name leads component by component, also one of nothing; None: out of the tree."""
-        root = os.path.realpath(self._name)
-        real = os.path.realpath(self._prefix + name)
-        if real == root:
-            return b""
-        inside = root.rstrip(b"/") + b"/"
-        return real[len(inside) :] if real.startswith(inside) else None
+        return _below(os.path.realpath(self._name), os.path.realpath(self._prefix + name))
 
     def place_of(self, file: OpenFile) -> str | None:
         """The URL path under which an open file lies now, whatever link led to it.
@@ -311,14 +314,11 @@ class Tree:
         return None if place is None else url_of(place)
 
     def _place_of(self, fd: int) -> bytes | None:
-        inside = self.root.rstrip(b"/") + b"/"
         try:
-            real = os.readlink(b"/proc/self/fd/%d" % fd)
+            found = _below(self.root, os.readlink(b"/proc/self/fd/%d" % fd))
         except OSError:
             return None
-        if real == self.root:
-            return b""
-        return real[len(inside) :].removesuffix(b" (deleted)") if real.startswith(inside) else None
+        return found and found.removesuffix(b" (deleted)")
 
     def open(self, parts: list[bytes]) -> OpenFile:
         """The regular file under these components.
@@ -338,8 +338,7 @@ class Tree:
             self._follow_root()
             known = self._open.use(path)
             if known is not None:
-                status = self.status_of(path)
-                if status is not None and key_of(status) == known.rep.key:
+                if self.has(path, known.rep.key):
                     return known
                 del self._open[path]
             fd, status = self._walk(parts, directory=False)
@@ -380,7 +379,7 @@ class Tree:
             key, room = key_of(status), self._room_for(status.st_size)
             # Compared after it was read: then it was this file, unchanged.
             there = read_at_hand(fd, 0, room) if room else 0
-            if there < len(room) or key != key_of(os.fstat(fd)):
+            if there < len(room) or not has_key(os.fstat(fd), key):
                 return None
             return self._described(path, url_path, fd, key), bytes(room)
         except OSError:
@@ -511,7 +510,10 @@ class Tree:
                         raise NotHere
                     target = os.readlink(name, dir_fd=stack[-1])
                     if target.startswith(b"/"):
-                        target = self._inside(target)
+                        inside = _below(self.root, target)
+                        if inside is None:
+                            raise NotHere
+                        target = inside
                         while len(stack) > 1:
                             os.close(stack.pop())
                     todo += [p for p in reversed(target.split(b"/")) if p and p != b"."]
@@ -520,12 +522,7 @@ class Tree:
                 elif todo or directory or not stat.S_ISREG(status.st_mode):
                     raise NotHere
                 else:
-                    fd = os.open(name, _FILE, dir_fd=stack[-1])
-                    status = os.fstat(fd)
-                    if not stat.S_ISREG(status.st_mode):
-                        os.close(fd)
-                        raise NotHere
-                    return fd, status
+                    return _open_regular(name, stack[-1])
             if not directory:
                 raise IsDirectory(b"/".join(parts))
             if len(stack) == 1:
@@ -542,15 +539,6 @@ class Tree:
         finally:
             for fd in stack:
                 os.close(fd)
-
-    def _inside(self, target: bytes) -> bytes:
-        """An absolute link target as a path relative to the root; NotHere when it leads outside."""
-        if target == self.root:
-            return b""
-        prefix = self.root.rstrip(b"/") + b"/"
-        if not target.startswith(prefix):
-            raise NotHere
-        return target[len(prefix) :]
 
 
 _syscall = ctypes.CDLL(None).syscall
