@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from ..http.connection import BLOCKED
-from ..http.outbox import queued_bytes
+from ..http.outbox import BLOCKED, queued_bytes
 from ..http.request import Request
 from .disk import AHEAD_BYTES, Disk
 from .openfile import OpenFile, Unreadable

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 from ...protocol.errors import ProtocolError
 from .answers import SERVER_LINE, Header, header_block, status_line
 from .factory import REQUEST_BYTES, HttpFactory
-from .outbox import PIECE_BYTES, Outbox, queued_bytes
+from .outbox import BLOCKED, PIECE_BYTES, Outbox, queued_bytes
 from .parser import RequestParser
 from .proxies import Preface, read_preface
 from .ready import JOINED_BYTES
@@ -30,8 +30,6 @@ from .tls import AwaitedHello, TlsServer
 
 _NEVER = float("inf")
 _BODILESS = frozenset({204, 304})
-#: What a socket raises that cannot do it now.
-BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 _RESET = struct.pack("ii", 1, 0)
@@ -274,7 +272,7 @@ class HttpConnection:
         outbox = self._outbox
         if outbox is not None:
             try:
-                finished = outbox.flush(self._push)
+                finished = outbox.flush(self.socket.send)
             except OSError:
                 self.lost()
                 return
@@ -557,12 +555,6 @@ class HttpConnection:
         self.deadline = self.factory.write_deadline(outbox.piece_bytes)
         self._watch()
 
-    def _push(self, data: memoryview) -> int:
-        try:
-            return int(self.socket.send(data))
-        except BLOCKED as error:
-            raise BlockingIOError from error
-
     def _flushed(self) -> None:
         """Everything sent so far is in the system's hands."""
         self.deadline = self._deadline_when_flushed()
@@ -621,13 +613,11 @@ class HttpConnection:
         """Send a whole answer and finish the request."""
         if close:
             request.keep_alive = False
-        if status in _BODILESS:
-            head = self._head(request, status, headers, None, bodiless=True)
-        else:
-            head = self._head(request, status, headers, len(body))
+        length = None if status in _BODILESS else len(body)
+        head = self._head(request, status, headers, length)
         if head is None:
             return
-        if request.method == b"HEAD" or status in _BODILESS:
+        if request.method == b"HEAD" or length is None:
             body = b""
         request.bytes_out = len(body)
         self.send_both(head, body)
@@ -657,8 +647,6 @@ class HttpConnection:
         status: int,
         headers: Iterable[Header],
         length: int | None,
-        *,
-        bodiless: bool = False,
     ) -> bytes | None:
         """The header of an answer; None when an earlier drip makes this answer impossible."""
         if request.dripped:
@@ -672,7 +660,7 @@ class HttpConnection:
         request.status = status
         if length is not None:
             framing = b"Content-Length: %d\r\n" % length
-        elif self._chunked and not bodiless:
+        elif self._chunked:
             framing = b"Transfer-Encoding: chunked\r\n"
         else:
             framing = b""

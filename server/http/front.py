@@ -22,10 +22,10 @@ from zope.interface import implementer
 
 from .accesslog import LONGEST_FIELD, LONGEST_TARGET
 from .clock import Reactor
-from .connection import BLOCKED, HttpConnection
+from .connection import HttpConnection
 from .factory import REQUEST_BYTES, HttpFactory
 from .log_format import AccessEntry
-from .outbox import PIECE_BYTES
+from .outbox import BLOCKED, PIECE_BYTES
 from .parsing import valid_host
 from .ready import AT_ONCE, CLOSES, JOINED_BYTES, STAYS, ending_of
 from .request_shape import forwarding_fields, recognise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import socket
+import ssl
 import termios
 from array import array
 from collections import deque
@@ -11,6 +12,8 @@ from collections.abc import Callable
 
 #: What is offered to the socket at a time, and what a peer's pace is measured by.
 PIECE_BYTES = 64 * 1024
+#: What a socket raises that cannot do it now.
+BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _COUNT = array("i", (0,))
 
 
@@ -44,7 +47,7 @@ class Outbox:
     def flush(self, push: Callable[[memoryview], int]) -> bool:
         """Push until all is out or the socket is full; whether a piece was finished.
 
-        `push` sends some of the bytes and says how many; it raises BlockingIOError when it can
+        `push` sends some of the bytes and says how many; it raises one of `BLOCKED` when it can
         send none now. Other errors pass through.
         """
         finished = False
@@ -52,7 +55,7 @@ class Outbox:
         while pieces:
             try:
                 sent = push(pieces[0])
-            except BlockingIOError:
+            except BLOCKED:
                 break
             if sent < len(pieces[0]):
                 pieces[0] = pieces[0][sent:]
