@@ -217,11 +217,11 @@ class DigestService:
         if self._stopped:
             return defer.fail(Stopped())
         if self._threads == 0:
-            return defer.execute(work, self._has_stopped)
+            return defer.execute(work, lambda: self._stopped)
 
         def in_thread() -> T:
             _stand_behind_others()
-            return work(self._has_stopped)
+            return work(lambda: self._stopped)
 
         if self._pool is None:
             self._pool = disk_pool(self._threads, "digests")
@@ -276,9 +276,6 @@ class DigestService:
         file = self._active[key].file
         work = self.behind_others(partial(digest_file, file))
         return work.addCallback(self._computed, key)
-
-    def _has_stopped(self) -> bool:
-        return self._stopped
 
     def _computed(self, digests: FileDigests, key: FileKey) -> None:
         if not self._stopped:

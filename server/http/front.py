@@ -127,8 +127,6 @@ class Front:
         if shortcuts and factory.shortcut is not None and factory.shortcut.changes.fd >= 0:
             self._change = factory.shortcut.changes.fd, _IN
             self._epoll.register(self._change[0], _IN | select.EPOLLONESHOT)
-        #: The last Host that was found to be valid: most clients send the same.
-        self._valid_host = b""
 
     # -- ports ------------------------------------------------------------------------------
 
@@ -421,7 +419,7 @@ class Front:
         kept, cookie, none_match, since, part, codings = groups[9:15]
         if (
             host is None
-            or (host != self._valid_host and not self._is_valid(host))
+            or not valid_host(host)
             # What a folder shows depends on its query; a file does not.
             or (query is not None and (_OWN in query or path.endswith(b"/")))
             or (cookie is not None and _OWN in cookie)
@@ -483,12 +481,6 @@ class Front:
                 )
             )
         return *parts, ending is CLOSES
-
-    def _is_valid(self, host: bytes) -> bool:
-        valid = valid_host(host)
-        if valid:
-            self._valid_host = host
-        return valid
 
     # -- for connections (`connection.Loop`) ------------------------------------------------
 

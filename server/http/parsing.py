@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import httptools
 
@@ -18,18 +19,12 @@ _HOST = re.compile(
 _WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) \S+ HTTP/[0-9]\.[0-9]\r?\n")
-_KNOWN_VALID: dict[bytes, bool] = {}
 
 
+@lru_cache(256)
 def valid_host(host: bytes) -> bool:
     """Whether a Host field value is `uri-host [":" port]` and not empty (RFC 9112, 3.2)."""
-    known = _KNOWN_VALID.get(host)
-    if known is None:
-        known = len(host) <= 255 + 6 and _HOST.fullmatch(host) is not None
-        if len(_KNOWN_VALID) > 256:
-            _KNOWN_VALID.clear()
-        _KNOWN_VALID[host] = known
-    return known
+    return len(host) <= 255 + 6 and _HOST.fullmatch(host) is not None
 
 
 def origin_form(target: bytes) -> tuple[bytes, bytes | None]:

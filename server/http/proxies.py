@@ -172,20 +172,13 @@ class TrustedProxies:
         self._active = bool(names)
         self._header = header.encode("ascii")
         self._preface = preface
-        self._trusted: dict[str, bool] = {}
+        self._encloses = lru_cache(4096)(self._looks_up)
 
     def trusts(self, peer: str) -> bool:
         """Whether forwarding headers from this peer address count ('' is a unix socket)."""
         if not self._active:
             return False
-        if peer == "":
-            return self._unix
-        found = self._trusted.get(peer)
-        if found is None:
-            if len(self._trusted) >= 4096:
-                self._trusted.clear()
-            found = self._trusted[peer] = self._encloses(peer)
-        return found
+        return self._encloses(peer) if peer else self._unix
 
     def begins_with_preface(self, peer: str) -> bool:
         """Whether a connection from this peer address must begin with PROXY protocol."""
@@ -220,7 +213,7 @@ class TrustedProxies:
             proto = headers.get(b"x-forwarded-proto", b"").rpartition(b",")[2]
         return proto.strip().lower() == b"https"
 
-    def _encloses(self, peer: str) -> bool:
+    def _looks_up(self, peer: str) -> bool:
         try:
             address = ipaddress.ip_address(peer)
         except ValueError:
