@@ -699,7 +699,7 @@ def test_a_connection_whose_peer_is_gone_is_ended_by_the_kernel(
     bench = Bench(tmp_path)
     bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
     port = bench.front.listen_on(bound("127.0.0.1"))
-    bench.factory.reconfigure(HttpLimits(min_rate_window_s=window_s))
+    bench.factory.limits = HttpLimits(min_rate_window_s=window_s)
     bench.front.bound_silence()
     with socket.create_connection(("127.0.0.1", port.number)) as client:
         client.sendall(b"G")

@@ -102,7 +102,7 @@ class Connections:
 
     def reconfigure(self, config: ServerConfig) -> None:
         self.reopen_log()
-        self.factory.reconfigure(self._limits(config))
+        self.factory.limits = self._limits(config)
         self._front.bound_silence()
         if self._certificate is not None:
             self._certificate.read_now()

@@ -329,10 +329,6 @@ class HttpFactory:
         limits = self.limits
         return self.now + limits.min_rate_window_s + buffered_bytes / limits.min_rate_bytes_s
 
-    def reconfigure(self, limits: HttpLimits) -> None:
-        """Apply these limits from now on."""
-        self.limits = limits
-
     def log(self, request: Request, *, complete: bool) -> None:
         """Note an answered (or abandoned) request, where there is a log."""
         if self.access_log is not None:
