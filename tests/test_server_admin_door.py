@@ -237,7 +237,12 @@ def test_a_form_token_of_another_session_is_refused(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("origin", "https://evil.example"), ("sec_fetch_site", "cross-site")]
+    ("name", "value"),
+    [
+        ("origin", "https://evil.example"),
+        ("sec_fetch_site", "cross-site"),
+        ("sec_fetch_site", "same-site"),
+    ],
 )
 def test_a_request_from_another_site_is_refused_even_with_the_token(
     site: Site, name: str, value: str

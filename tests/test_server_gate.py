@@ -769,17 +769,20 @@ def test_a_ticket_that_the_journal_lost_gets_its_place_back() -> None:
     assert third.connection.fields["tidegate-place"] == "2"
 
 
-def test_a_ticket_that_the_journal_lost_does_not_stand_behind_a_younger_one_that_is_ready() -> None:
+def test_a_ticket_that_the_journal_lost_is_ready_if_a_younger_one_is() -> None:
     before = House()
     before.ask("192.0.2.1")
-    lost = before.ask("192.0.2.2")
+    before.ask("192.0.2.2")
     before.ask("192.0.2.3")
-    rows = [row for row in before.journal.rows.values() if row.number == 2]
+    rows = [row for row in before.journal.rows.values() if row.number == 3]
     after = House(restored=rows, next_number=1_000_000, clock=before.clock)
     after.wait(1)
-    (ready,) = after.gate.policy.tickets()
-    assert (ready.number, ready.state) == (2, TicketState.READY)
-    assert after.ask("192.0.2.2", token=lost.token).started
+    lost = before.gate.policy.ticket(2)
+    assert lost is not None
+    after.gate.take_up([lost, lost._replace(number=4, client="192.0.2.4#c4")])
+    states = {row.number: row.state for row in after.gate.policy.tickets()}
+    ready, waiting = TicketState.READY, TicketState.WAITING
+    assert states == {2: ready, 3: ready, 4: waiting}
 
 
 def test_a_used_ticket_stays_used_over_a_crash() -> None:
