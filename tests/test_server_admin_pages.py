@@ -538,6 +538,8 @@ def test_blocking_an_address_cuts_it_and_lifting_lets_it_in(site: Site, browser:
     assert site.download("203.0.113.9").status == 403
     assert browser.post("/queue/unblock", {"network": "203.0.113.0/24"}).status == 303
     assert site.server.blocks.all() == []
+    site.server.blocks.add(replace(block, until_s=site.server.now() - 1.0))
+    assert site.server.blocks.all() == [], "it is over"
     for bad in ({"network": "nowhere"}, {"network": "192.0.2.1", "for_s": "-3"}):
         refused = browser.post("/queue/block", bad)
         assert refused.status == 422
