@@ -168,6 +168,7 @@ def test_the_longest_turn_of_the_loop_is_remembered_for_a_while() -> None:
     assert lag() == 0.3, "the window before counts"
     lag.add(1122.0, 0.001)
     assert lag() == 0.004
+    lag.add(1123.0, 0.2)
     lag.add(1400.0, 0.001)
     assert lag() == 0.001, "nothing happened for more than a window"
 
