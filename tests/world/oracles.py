@@ -491,6 +491,9 @@ class TheLostComeFirst(Oracle):
             wasted = table.given_back[table.rows[row.number]]
             if small or wasted or row.number in world.started_tickets | self._started:
                 continue
+            if row.weight != 1.0:
+                # A pass moves its client ahead.
+                continue
             # A node without a leader issues numbers that say nothing of the order.
             given_here = oldest < ELSEWHERE or row.issued_s < since_s
             if row.number < oldest and given_here:
@@ -740,6 +743,8 @@ class MirrorsFollow(Oracle):
         if channel is None:
             return
         since_s = max(channel.published_s, world.started_s, world.plan.last_fault_s)
+        # While others want the line, a policy without tickets may let none of its requests in.
+        since_s = max([since_s, *(one.done_s for one in world.clients if one.over)])
         newest = max(channel.trees)
         if world.schedule.now > since_s + self._FOLLOWS_S and channel.version != newest:
             self.broken(f"the mirror has version {channel.version}, {newest} is published")
@@ -1193,6 +1198,8 @@ class CalledIsKept(Oracle):
         disturbed = world.caused_since(called_s) or world.still_until_s > called_s
         # An operator's draw may hide it again as the clock is set back.
         disturbed = disturbed or world.gate is None or world.hides(client)
+        # A network beyond its share waits for the line (`files.request_queue`).
+        disturbed = disturbed or world.is_crowded
         # A slot that is not used is kept for a quarter of that time. The call waits for a write.
         way_s = world.plan.write_s + 5 * world.plan.latency_s
         disturbed = disturbed or way_s > 0.25 * world.plan.settings["admission.lease_idle_s"]

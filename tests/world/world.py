@@ -612,8 +612,8 @@ class World:
         if not self._going():
             return
         if self.channel is not None:
-            # The mirror has time to follow.
-            last_s += _FOLLOWS_S
+            # The mirror has time to follow: its downloads had to wait for others.
+            last_s = max(self.schedule.now, last_s) + _FOLLOWS_S
         self.schedule.run(max(self.schedule.now, last_s), self._going)
         self._armed.clear()
         for oracle in self.oracles:
