@@ -625,10 +625,14 @@ class AdmissionPolicy:
         if taken > 0 and lease.network:
             self.network_order.took(lease.network, taken)
 
-    def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
-        """One connection of the lease has ended; the lease idles once it has none."""
+    def detach(self, lease: int, now: float, remaining_bytes: int | None) -> None:
+        """One connection of the lease has ended (`remaining_bytes` of None: the last one had, but
+        its bytes leave still); the lease idles from now on once it has none."""
         held = self.pool.leases[lease]
-        self._took(held, remaining_bytes)
+        if remaining_bytes is None:
+            held.idle_from_s = now
+        else:
+            self._took(held, remaining_bytes)
         self.pool.detach(held, now, self._kept_s(held, now))
         if held.large and not held.fresh:
             self.policy.changes(held)

@@ -126,7 +126,7 @@ class PolicyDriver:
         """What left the server lately, see `AdmissionPolicy`; `settle` after it."""
         self._policy.observe(goodput_bytes_s, link_busy, now, line_bytes_s, lines)
 
-    def end(self, lease: int, now: float, remaining_bytes: int, *, done: bool) -> None:
+    def end(self, lease: int, now: float, remaining_bytes: int | None, *, done: bool) -> None:
         """One connection of the lease ended; `done` when every byte arrived. Then `settle`."""
         if done:
             self._policy.release(lease, now, True)

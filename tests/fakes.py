@@ -61,6 +61,10 @@ class FakeConnection:
         self.body = b""
         self.drips: list[bytes] = []
         self.aborted = False
+        self.queued = 0
+
+    def queued_bytes(self) -> int:
+        return self.queued
 
     def answer(
         self,

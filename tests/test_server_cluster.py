@@ -783,13 +783,13 @@ def test_the_machine_of_a_lost_leader_keeps_its_share_for_a_while_under_the_next
     """Its nodes went first, and were forgotten at once: a place of 1 became 5."""
     house = FleetHouse(slots=2, machines=True)
     forgotten: list[str] = []
-    house.nodes.watch(left=forgotten.append)
+    house.nodes.watch(lambda node: None, forgotten.append)
     house.links[0].drop()
     house.wait(0.5)
     assert not forgotten, "the next leader must know of it"
     house.leader.stop()
     house.lead(join_all=False, lost=["m0/node-0"])
-    house.nodes.watch(left=forgotten.append)
+    house.nodes.watch(lambda node: None, forgotten.append)
     house.links[1] = join(house.clock, house.leader, house.fleet[1])
     # Nobody waits for the machine that was lost.
     asked = [house.ask_at(1, f"192.0.2.{n}") for n in range(5)]

@@ -14,14 +14,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
+from tests import fakes
 from tests.databases import journal_makers, journals, postgres
-from tests.fakes import BIG, DIGEST, START_S, Asked, House, admits, representation
+from tests.fakes import BIG, DIGEST, START_S, Asked, FakeTransfer, House, admits, representation
 from tidegate.policies.contract import TicketState
 from tidegate.policies.settings import PolicySettings
 from tidegate.protocol.ticket import Key, KeyRing, Pass, Ticket
 from tidegate.server.admission.actions import QueueActions
 from tidegate.server.admission.client_programs import ToolRule
 from tidegate.server.admission.rules import Rule
+from tidegate.server.files.transfer import TransferListener
 from tidegate.server.http.request import Request
 
 __all__ = ["journal_makers", "journals", "postgres"]
@@ -428,6 +430,32 @@ def test_a_resume_after_a_restart_wants_only_the_rest() -> None:
     told.transfer.finish()
     house.wait(1)
     assert leases(house) == 0
+
+
+def test_a_lease_does_not_idle_while_bytes_of_it_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A range of one write: its client asks for the next one when it has this one.
+    class InOneWrite(FakeTransfer):
+        def __init__(self, listener: TransferListener, total_bytes: int) -> None:
+            super().__init__(listener, total_bytes)
+            self.sent_bytes = total_bytes
+            self.finish()
+
+    monkeypatch.setattr(fakes, "FakeTransfer", InOneWrite)
+    house = House(lease_idle_s=8, slots=1)
+    first = house.ask(ranges=(0, 1_000))
+    first.connection.queued = 1_000
+    lease = house.gate.policy.leases()[0].lease
+    for _ in range(16):
+        house.wait(0.5)
+        first.connection.queued -= 50
+    second = house.ask(ranges=(1_000, 2_000))
+    assert [view.lease for view in house.gate.policy.leases()] == [lease]
+    # One that takes its bytes far too slowly keeps its slot no longer for that.
+    second.connection.queued = 1_000
+    for _ in range(100):
+        house.wait(0.5)
+        second.connection.queued -= 1
+    assert not house.gate.policy.leases()
 
 
 def test_more_connections_than_a_lease_may_have_are_refused_or_held() -> None:

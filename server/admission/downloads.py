@@ -215,6 +215,11 @@ class LeasedDownload:
     parted: list[Transfer] = field(default_factory=list)
     #: What was sent again of these once all was delivered.
     sent_again_bytes: int = 0
+    #: What is to leave of its last body of one write, how much that was at the last look, and until
+    #: when its slot does not idle for it.
+    leaving: Callable[[], int] | None = None
+    _leaving_bytes: int = 0
+    leaves_until_s: float = 0.0
 
     def __post_init__(
         self, admit: Admit, job: Job, rep: Representation | None, small_below_bytes: int
@@ -401,6 +406,16 @@ class LeasedDownload:
         if not self.deliveries or not self.stuck:
             return False
         return was_shut(min([delivery.shut() for delivery in self.deliveries]), passed_s)
+
+    def still_leaves(self, now: float) -> bool:
+        """Whether some of a body that is over has left since the last look."""
+        if self.leaving is None or self.deliveries or now > self.leaves_until_s:
+            return False
+        before, self._leaving_bytes = self._leaving_bytes, self.leaving()
+        if self._leaving_bytes >= before:
+            return False
+        self._still_s = self.look_at_s = 0.0
+        return True
 
     def put_behind(self, *, background: bool) -> None:
         """Take only what others leave of the line from now on, or its share again."""

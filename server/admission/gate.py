@@ -635,6 +635,8 @@ class Gate:
         download.join(delivery)
         transfer = visit.start(delivery, headers)
         if delivery.over:
+            download.leaving = visit.request.connection.queued_bytes
+            download.leaves_until_s = self.now() + self.settings.lease_idle_s
             return
         delivery.transfer = transfer
         if download.still:

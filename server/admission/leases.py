@@ -430,6 +430,8 @@ class LeaseManager:
                 rate = download.rate.told_bytes_s(held_back)
                 reads = download.reads_bytes_s
                 self.driver.progress(lease, now, download.left_bytes, rate, held_back, reads)
+                if download.still_leaves(now):
+                    self.driver.end(lease, now, None, done=False)
         line.looked(now, looked)
         if len(leases) == LEASES.at_once:
             due_s += LEASES.pause_s

@@ -307,7 +307,6 @@ class Node:
     terms: messages.Terms | None = None
 
     def send(self, message: messages.FromLeader) -> None:
-        """Tell the node."""
         self.link.send(message)
 
     @property
@@ -334,11 +333,7 @@ class Nodes:
         self._past_connections = 0
         self._past_bytes = 0
 
-    def watch(
-        self,
-        came: Callable[[Node], None] = lambda node: None,
-        left: Callable[[str], None] = lambda name: None,
-    ) -> None:
+    def watch(self, came: Callable[[Node], None], left: Callable[[str], None]) -> None:
         """Call `came` for each new node, `left` with the name of each that counts no more."""
         self._came = came
         self._left = left
@@ -362,7 +357,6 @@ class Nodes:
             self._past_bytes += node.told.sent_bytes_total
 
     def add(self, node: Node) -> None:
-        """It has come."""
         self.by_name[node.name] = node
         self._counted.add(node.name)
         self.away.pop(node.name, None)
@@ -393,12 +387,10 @@ class Nodes:
         return any(node.told.link_busy for node in self)
 
     def goodput_bytes_s(self) -> float:
-        """What left lately."""
         return sum(node.told.goodput_bytes_s for node in self) + self.own_goodput_bytes_s()
 
     @property
     def connections(self) -> int:
-        """Open connections of clients."""
         return sum(node.told.connections for node in self)
 
     @property
@@ -408,7 +400,6 @@ class Nodes:
 
     @property
     def sent_bytes_total(self) -> int:
-        """What left the nodes in all."""
         return sum(node.told.sent_bytes_total for node in self) + self._past_bytes
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -165,15 +165,13 @@ def _by_machine(downloads: Collection[LeasedDownload]) -> dict[str, list[LeasedD
 
 def _machine_of(download: LeasedDownload) -> str:
     """Where most of its bodies are."""
-    bodies = list(_machines(download))
+    bodies = [
+        one.transfer.machine
+        for one in download.deliveries
+        if isinstance(one.transfer, RemoteTransfer)
+    ]
     # Nearly all have one, and hundreds are asked at every tick.
     if len(bodies) == 1:
         return bodies[0]
     found = Counter(bodies)
     return max(found, key=lambda name: (found[name], name)) if found else ""
-
-
-def _machines(download: LeasedDownload) -> Iterable[str]:
-    for delivery in download.deliveries:
-        if isinstance(delivery.transfer, RemoteTransfer):
-            yield delivery.transfer.machine

@@ -166,5 +166,8 @@ class FoundConnection:
         """It has no buffers."""
         callback()
 
+    def queued_bytes(self) -> int:
+        return 0
+
     finish = answer
     write_body = drip = abort = release_buffers = await_room = begin

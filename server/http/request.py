@@ -67,6 +67,9 @@ class RequestConnection(Protocol):
     def alive(self) -> bool:
         """Whether the peer is there."""
 
+    def queued_bytes(self) -> int:
+        """See `unarrived.AnsweredConnection`."""
+
     def answer(
         self,
         request: Request,
