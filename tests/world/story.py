@@ -23,11 +23,13 @@ def shrunk(plan: WorldPlan, runs: int = 80) -> World:
     if not smallest.broken_promises:
         return smallest
     promise = smallest.broken_promises[0].promise
+    # A world that keeps it until then runs on for longer than all before it took.
+    until_s = 1.5 * smallest.schedule.now + 30.0
     best = plan
     while runs > 0:
         for candidate in _smaller(best):
             runs -= 1
-            world = run_plan(candidate, story=True)
+            world = run_plan(candidate, story=True, until_s=until_s)
             if world.broken_promises and world.broken_promises[0].promise == promise:
                 best, smallest = candidate, world
                 break

@@ -71,8 +71,16 @@ class BrokenPromise:
 class World:
     """Runs a plan. `broken_promises` is empty where all held."""
 
-    def __init__(self, plan: WorldPlan, *, story: bool = False, stop_at_first: bool = True) -> None:
+    def __init__(
+        self,
+        plan: WorldPlan,
+        *,
+        story: bool = False,
+        stop_at_first: bool = True,
+        until_s: float = math.inf,
+    ) -> None:
         self.plan = plan
+        self._until_s = until_s
         self.rng = random.Random(plan.seed ^ 0x5EED)
         self.schedule = Schedule(random.Random(plan.seed ^ 0xC10C))
         self.network = MemoryNetwork(
@@ -297,7 +305,8 @@ class World:
         self.broken_promises.append(BrokenPromise(promise, self.schedule.now, text))
 
     def _going(self) -> bool:
-        return not (self._stops and self.broken_promises)
+        over = self._stops and self.broken_promises
+        return not over and self.schedule.now < self._until_s
 
     # -- files ------------------------------------------------------------------------------
 
@@ -639,6 +648,6 @@ class World:
         self.note("the end")
 
 
-def run_plan(plan: WorldPlan, *, story: bool = False, stop_at_first: bool = True) -> World:
+def run_plan(plan: WorldPlan, **how: Any) -> World:
     """Run a world to its end."""
-    return World(plan, story=story, stop_at_first=stop_at_first).run()
+    return World(plan, **how).run()
