@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from msgspec.structs import replace
@@ -73,13 +74,6 @@ class Home:
     digests: Callable[[Representation], Deferred[FileDigests | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    """What a remote connection has of its listener: the proxies that are trusted."""
-
-    proxies: TrustedProxies
-
-
 class RemoteConnection:
     """A connection that a node has: what a `Request` needs of an `HttpConnection`."""
 
@@ -93,7 +87,7 @@ class RemoteConnection:
         #: What a proxy's preface said, see `http.connection`.
         self.forwarded = asked if asked.prefaced else None
         self.client_address = asked.peer_address
-        self.factory = _Exchange(proxies)
+        self.factory = SimpleNamespace(proxies=proxies)
         self.node = node
         self.number = number
         self.line = node.machine
@@ -227,11 +221,9 @@ class RemoteTransfer(Transfer):
             self._node.send(messages.Cut(self._number, reason))
 
     def delivered_bytes(self) -> int:
-        """See `Transfer`; as told last."""
         return self._delivered_bytes
 
     def flying_bytes(self) -> int:
-        """See `Transfer`; as told last."""
         return max(0, self.sent_bytes - self._delivered_bytes)
 
     def shut_s(self) -> float:
@@ -311,7 +303,6 @@ class Node:
 
     @property
     def running(self) -> int:
-        """How many bodies it sends."""
         return sum(
             one.transfer is not None and not one.transfer.paused for one in self.remote.values()
         )
@@ -395,7 +386,6 @@ class Nodes:
 
     @property
     def connections_total(self) -> int:
-        """Connections that were accepted."""
         return sum(node.told.connections_total for node in self) + self._past_connections
 
     @property
@@ -588,7 +578,8 @@ class Leader:
             now = self._gate.parts.wall()
             self._gate.take_up(messages.ticket_row(one, now) for one in message.tickets)
         elif isinstance(message, messages.FindDigests):
-            self._find_digests(node, message)
+            found = self._home.digests(message.file).addErrback(lambda _: None)
+            found.addCallback(lambda known: node.send(messages.Digests(message.number, known)))
 
     def _forget(self, node: Node, number: int) -> None:
         remote = node.remote.get(number)
@@ -670,10 +661,6 @@ class Leader:
                 )
         for url_path, times, whole, size_bytes in message.small:
             self._gate.served_elsewhere(url_path, times, whole, size_bytes)
-
-    def _find_digests(self, node: Node, message: messages.FindDigests) -> None:
-        found = self._home.digests(message.file).addErrback(lambda _: None)
-        found.addCallback(lambda digests: node.send(messages.Digests(message.number, digests)))
 
     # -- terms -------------------------------------------------------------------------------
 
