@@ -335,6 +335,9 @@ def test_no_client_holds_up_the_stop_beyond_its_bound(tmp_path: Path, again: boo
             server.signal(signal.SIGTERM)
         assert server.process.wait(60) == 0
     server.stop()
+    told = "".join(server.errors)
+    assert "The server waits for 1 download, at most" in told
+    assert ("drain_s is over: 1 download cut off." in told) is not again
 
 
 def test_a_whole_answer_arrives_although_the_server_has_stopped(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from ..admission.draw import ROUTE as PREQUEUE_ROUTE
 from ..admission.responses import STATUS_PREFIX
 from ..admission.wait_status import WaitStatus
+from ..control.report import counted
 from ..control.server import Rooms
 from ..control.vitals import Totals
 from ..files.pages import Pages
@@ -305,15 +306,23 @@ class Service:
         if self.multicast is not None:
             self.multicast.close()
         self.gate.drain()
-        self.note_event("server", "The server is draining.")
+
+        def left() -> int:
+            return sum(bool(one.deliveries) for one in self.gate.downloads.values())
 
         def look() -> None:
-            active = any(download.deliveries for download in self.gate.downloads.values())
-            if self.reactor.seconds() >= deadline_s or not active:
+            over, count = self.reactor.seconds() >= deadline_s, left()
+            if over and count:
+                self.log.warn("drain_s is over: {cut} cut off.", cut=counted(count, "download"))
+            if over or not count:
                 finished()
             else:
                 self.reactor.callLater(0.1, look)
 
+        most = f"at most {self.config.drain_s:g} s (drain_s)"
+        text = f"The server waits for {counted(left(), 'download')}, {most}."
+        self.note_event("server", text)
+        self.log.info("{text} A second SIGTERM ends it at once.", text=text)
         self.reactor.callLater(0.1, look)
 
     async def stop(self) -> None:
