@@ -106,6 +106,10 @@ def test_whoever_names_only_the_slots_gets_a_sixth_reserved(
         ("[admission]\nslots = 3\nreserve_small = 3", "admission.*leaves no slot for large"),
         ('bandwidth = "fast"', "bandwidth .*write it like 100Mbit"),
         ('listen = ["nowhere"]', "listen.*is not HOST:PORT"),
+        (
+            'database = "postgres://u:p@x/y"',
+            r"does not fit: sqlite:.* \(it is 'postgres://u:\*\*\*@x/y'\)\.$",
+        ),
         ('listen = ["unix:"]', "unix: needs a path"),
         ('tls_cert = "x.pem"', "tls_cert and tls_key belong together"),
         ('mirrors = ["ftp://x/"]', "not an http or https URL"),

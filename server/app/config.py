@@ -266,7 +266,8 @@ def _sentence(fault: Any, origins: Mapping[str, str]) -> str:
         given = fault["input"]
         hidden = name.endswith("secret")
         if isinstance(given, str | int | float) and repr(given) not in text and not hidden:
-            text += f" (it is {given!r})"
+            shown = without_password(given) if isinstance(given, str) else given
+            text += f" (it is {shown!r})"
     where = f" ({origin})" if origin else ""
     return f"{name or 'configuration'}{where}: {text}{'' if text.endswith('?') else '.'}"
 

@@ -161,6 +161,7 @@ class ServerConfig(_Section):
     state: Path = Field(Path("state"), description="The folder of keys, database and sessions.")
     database: str | None = Field(
         None,
+        pattern=r"^(sqlite:///|postgresql[:+])",
         description="sqlite:///FILE or postgresql://…. Empty: SQLite in the state folder.",
     )
     cluster: str | None = Field(

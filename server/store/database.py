@@ -179,8 +179,8 @@ class Database:
             )
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise StoreUnavailable(
-                f"The database URL cannot be used: {error}. Use sqlite:///FILE, or "
-                "postgresql://USER@HOST/NAME with the extra `postgres` installed."
+                f"{error}. Use sqlite:///FILE, or postgresql://USER@HOST/NAME with the extra "
+                "`postgres` installed"
             ) from error
         #: The SQLite file, if there is one, and its device and inode when it was opened.
         self._file = Path(parsed.database) if sqlite and parsed.database else None
