@@ -62,11 +62,6 @@ class Role(enum.StrEnum):
         return frozenset(Scope) if self is Role.OPERATOR else frozenset({Scope.READ})
 
 
-def role_of(scopes: Scopes) -> Role:
-    """The role with these scopes; fewer scopes than an operator's make a viewer."""
-    return Role.OPERATOR if scopes == Role.OPERATOR.scopes else Role.VIEWER
-
-
 @dataclass(frozen=True, slots=True)
 class User:
     """One person. `must_change`: the password was given by another person and must be replaced.
@@ -128,8 +123,8 @@ class ApiToken:
 
     @property
     def role(self) -> Role:
-        """The role with the scopes of this token."""
-        return role_of(self.scopes)
+        """Fewer scopes than an operator's make a viewer."""
+        return Role.OPERATOR if self.scopes == Role.OPERATOR.scopes else Role.VIEWER
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..http.bounded_table import BoundedTable
@@ -37,7 +37,6 @@ class _Score:
     last_s: float = 0.0
 
 
-@dataclass(slots=True)
 class LoginBrake:
     """Exponential back-off: after a few failures each further one doubles the pause.
 
@@ -47,14 +46,10 @@ class LoginBrake:
     is not held back by its network's failures. Memory is bounded by `limit` entries a table.
     """
 
-    limit: int = 10_000
-    _scores: BoundedTable[tuple[str, str], _Score] = field(init=False, repr=False)
-    #: Clients that logged in, the latest last.
-    _known: BoundedTable[str, None] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._scores = BoundedTable(self.limit)
-        self._known = BoundedTable(self.limit)
+    def __init__(self, limit: int = 10_000) -> None:
+        self._scores: BoundedTable[tuple[str, str], _Score] = BoundedTable(limit)
+        #: Clients that logged in, the latest last.
+        self._known: BoundedTable[str, None] = BoundedTable(limit)
 
     def is_known(self, address: str) -> bool:
         """Whether a login from this client succeeded since the start."""
