@@ -89,6 +89,9 @@ def fault_text(fault: Mapping[str, Any], form: str = "") -> str:
     kind = fault["type"]
     if kind == "string_pattern_mismatch" and form:
         return f"does not fit: {form.removesuffix('.')}"
+    if kind in ("too_short", "too_long") and fault["ctx"]["field_type"] == "Value":
+        # A text that a validator of ours has read.
+        kind = f"string_{kind}"
     if kind in _BOUNDS:
         return _BOUNDS[kind].format(**fault.get("ctx", {})).removesuffix(".0")
     what, _, wrong = kind.partition("_")

@@ -1042,6 +1042,8 @@ def test_the_waiting_page_takes_words_and_a_picture(site: Site, browser: Browser
     usual = browser.get("/waiting/preview").body
     assert browser.get("/waiting/preview?state=nonsense").body == usual
     assert browser.get("/api/v1/waiting-page/preview?state=nonsense").status == 422
+    refused = browser.post("/waiting", {"title": "x" * 121})
+    assert (refused.status, b"at most 120 characters" in refused.body) == (422, True)
 
 
 def test_words_are_for_a_state_and_a_language(site: Site, browser: Browser) -> None:
