@@ -820,6 +820,8 @@ def test_restoring_a_revision_makes_a_new_one(site: Site, browser: Browser) -> N
     assert browser.post("/policy/revisions/9/restore", {"base": "3"}).status == 404
     assert browser.post("/policy/revisions/1/restore", {"base": "2"}).status == 412
     assert "No setting differs" not in browser.text("/policy/revisions"), "there was none before"
+    older = api(browser, "GET", "/revisions?before=3")["revisions"]
+    assert [one["number"] for one in older] == [2, 1]
 
 
 def test_diffs_name_what_changed() -> None:
@@ -850,7 +852,7 @@ def test_rules_are_set_enforced_and_removed(site: Site, browser: Browser) -> Non
     assert rule.prequeue_from is not None
     assert (rule.hidden_until - rule.prequeue_from).total_seconds() == 7200
     assert site.service.gate.parts.rules.verdict("/42.1/a").require_class == "gold"
-    late = form | {"prequeue_from_s": "2039-06-01T13:00"}
+    late = form | {"prequeue_from_s": form["hidden_until_s"]}
     assert browser.post("/files/rule", late).status == 422
     page = browser.post("/files/rule", form | {"path": "x"}).body.decode()
     assert 'value="x"' in page, "what was typed stays"
