@@ -404,6 +404,13 @@ def viewer(site: Site) -> Browser:
     return browser
 
 
+def test_the_password_of_a_new_user_keeps_the_blanks_that_were_typed(site: Site) -> None:
+    new = {"name": "ann", "role": "viewer", "password": " twelve letters "}
+    assert operator(site).post("/account/users", new).status == 303
+    assert Browser(site).login("ann", "twelve letters").status == 401
+    assert Browser(site).login("ann", " twelve letters ").status == 303
+
+
 def test_a_viewer_sees_everything_and_changes_nothing(site: Site) -> None:
     browser = viewer(site)
     for path in ("/", "/queue", "/policy", "/files", "/passes", "/waiting", "/network", "/log"):
