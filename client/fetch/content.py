@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from ..net.errors import LocalProblem
+from ..net.errors import DownloadFailed, LocalProblem
 from ..schedule.segments import Segment, SegmentMap
 from ..storage.journal import Identity
 from ..storage.output import Output
@@ -40,10 +40,10 @@ class ArrivalHandler(Protocol):
     """What arrived bytes may call for."""
 
     def handle(self, event: Event) -> bool:
-        """Decide and act."""
+        """Decide and act; True if an answer's bytes were accepted."""
         ...
 
-    def fail(self, problem: LocalProblem) -> None:
+    def fail(self, problem: DownloadFailed) -> None:
         """They cannot be written."""
 
     def wake(self) -> None:
@@ -226,18 +226,15 @@ class DownloadedFile:
         metalink: Metalink | None,
     ) -> None:
         self._state = state
-        self._target = target
+        #: Where the file goes.
+        self.target = target
         self._checksum = checksum
         self._metalink = metalink
-        self._repair: CulpritSearch | None = None
+        #: Looks for the mirror whose bytes are wrong, once the digest was.
+        self.search: CulpritSearch | None = None
         #: What the digest that is checked comes from, for the report.
         self.digest_from = "checksum" if checksum is not None else "digest"
         self.resumed_bytes = 0
-
-    @property
-    def target(self) -> Output:
-        """Where the file goes."""
-        return self._target
 
     @property
     def _digest(self) -> tuple[str, bytes] | None:
@@ -246,7 +243,7 @@ class DownloadedFile:
     def resume(self) -> tuple[int | None, Mapping[int, str | None]]:
         """The size, where an earlier attempt or a Metalink tells it, and the validators that the
         earlier attempt got, by mirror."""
-        left = self._target.resumable()
+        left = self.target.resumable()
         mirrors = self._state.mirrors
         if left is not None:
             vouched = left.digest is not None and left.digest == _text(self._digest)
@@ -267,7 +264,7 @@ class DownloadedFile:
         }
         first_piece = pieces.digests[0].hex() if pieces is not None else None
         identity = Identity(size_bytes, validators, _text(self._digest), first_piece)
-        writer = self._target.open(identity)
+        writer = self.target.open(identity)
         checked = sorted(writer.checked)
         if pieces is not None:
             writer.use_pieces(pieces, checked)
@@ -278,8 +275,8 @@ class DownloadedFile:
 
     def start_over(self) -> None:
         """What was written is worth nothing."""
-        self._repair = None
-        self._target.restart()
+        self.search = None
+        self.target.restart()
 
     def _pieces_vouch(self, pieces: Pieces | None) -> bool:
         """Whether checked pieces make the digest of the whole superfluous: both come from one
@@ -328,20 +325,3 @@ class DownloadedFile:
                 writer.forget(a, b)
                 segments.want(a, b)
         writer.culprits.add(number)
-
-    def begin_repair(self, writer: PieceWriter) -> bool:
-        """Look for the culprit; False if that is being done."""
-        if self._repair is not None:
-            return False
-        self._repair = CulpritSearch(self._state.mirrors, writer)
-        return True
-
-    def next_doubt(self, intake: BodyReceiver) -> int | None:
-        """Whose bytes are to be replaced now; None when nothing is left to try."""
-        assert self._repair is not None
-        return self._repair.next(intake.segments)
-
-    def name_culprit(self) -> None:
-        """The file is right: name the mirror that had given wrong bytes, if one was replaced."""
-        if self._repair is not None:
-            self._repair.name_culprit()

@@ -32,7 +32,7 @@ from ..storage.piece_writer import PieceWriter
 from . import actions as do
 from . import connections, events
 from .actions import Action
-from .content import BodyReceiver, DownloadedFile, make_segment_map
+from .content import BodyReceiver, CulpritSearch, DownloadedFile, make_segment_map
 from .decide import decide
 from .events import Event
 from .metalink import LIMIT_BYTES, Metalink, read_metalink
@@ -93,21 +93,9 @@ class RateLimit:
         self._hold(False)
 
 
-def runs_over(segments: SegmentMap, block: Segment) -> bool:
+def runs_over(block: Segment, limit: int) -> bool:
     """Whether a block comes so near the edge of the reader's window that it should be held."""
-    limit = segments.limit
-    if limit is None:
-        return False
     return block.live and block.position + TUNING.margin_bytes > limit and block.end > limit
-
-
-def may_go_on(segments: SegmentMap, lane: int) -> bool:
-    """Whether a lane that was held has room again before the edge of the reader's window."""
-    limit = segments.limit
-    if limit is None:
-        return True
-    blocks = segments.lanes[lane].blocks
-    return all(b.position + TUNING.margin_bytes <= limit or b.end <= limit for b in blocks)
 
 
 if TYPE_CHECKING:
@@ -319,10 +307,12 @@ class Download:
             case do.Distrust(mirror) if intake is not None:
                 self.content.distrust(intake, mirror)
             case do.FindCulprit() if intake is not None:
-                if self.content.begin_repair(intake.writer):
-                    text = "the digest is wrong; looking for the culprit"
-                    self.emit("retry", {"text": text})
-                self.handle(events.ReplacementStarted(self.content.next_doubt(intake)))
+                search = self.content.search
+                if search is None:
+                    search = CulpritSearch(self.state.mirrors, intake.writer)
+                    self.content.search = search
+                    self.emit("retry", {"text": "the digest is wrong; looking for the culprit"})
+                self.handle(events.ReplacementStarted(search.next(intake.segments)))
             case do.FinishFile():
                 self._attempt(self._finish)
 
@@ -416,7 +406,8 @@ class Download:
     def _finish(self) -> None:
         state, writer = self.state, self.writer
         assert writer is not None
-        self.content.name_culprit()
+        if self.content.search is not None:
+            self.content.search.name_culprit()
         for worker in self._workers.values():
             worker.let_go()
         note = self.target.finish(state.proposed_name if self.rename_freely else None)
@@ -492,7 +483,7 @@ class Download:
         segments = self.state.segments
         if segments is None or segments.limit is None:
             return
-        if runs_over(segments, block):
+        if runs_over(block, segments.limit):
             self._worker(lane).hold(True)
         self.target.checkpoint()
 
@@ -584,7 +575,8 @@ class Download:
         if self._limit.held:
             return
         for worker in self._workers.values():
-            if worker.paused and may_go_on(segments, worker.lane):
+            blocks = segments.lanes[worker.lane].blocks if worker.paused else ()
+            if worker.paused and not any(runs_over(block, limit) for block in blocks):
                 worker.hold(False)
 
     # -- small files beside the file -----------------------------------------------------------

@@ -10,9 +10,9 @@ then a cohort forms again. No request is sent that a plain download would not se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.errors import ProtocolError
 from ...protocol.fec import available_schemes, scheme_for
@@ -55,20 +55,10 @@ class JoinTuning(NamedTuple):
 TUNING = JoinTuning()
 
 
-class Host(Driver, Protocol):
-    """What a session, or an exchange with peers, needs of its download besides."""
-
-    def emit(self, event: str, data: Mapping[str, object], /) -> None: ...
-    def set_up(self, size_bytes: int) -> None: ...
-    def wake(self) -> None: ...
-    def fail(self, problem: DownloadFailed) -> None: ...
-    def break_stopped(self) -> None: ...
-
-
 class MulticastJoin:
     """One download's `mirror` as a multicast sender. `folder` is where the file goes."""
 
-    def __init__(self, host: Host, mirror: Mirror, folder: Path) -> None:
+    def __init__(self, host: Driver, mirror: Mirror, folder: Path) -> None:
         self._host = host
         self._mirror = mirror
         if not folder.is_dir():

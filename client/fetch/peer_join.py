@@ -17,9 +17,9 @@ from ..peers.exchange import BadTorrent, Exchange
 from ..schedule.meter import Meter
 from ..schedule.segments import UNKNOWN_SIZE
 from .content import BodyReceiver
-from .multicast_join import Host
 from .options import SourceReport
 from .state import Mirror
+from .workers import Driver
 
 
 class PeerTuning(NamedTuple):
@@ -43,7 +43,7 @@ TUNING = PeerTuning()
 class PeerJoin:
     """One download's peers. `mirror` gave the torrent; `folder` is where the file goes."""
 
-    def __init__(self, host: Host, mirror: Mirror, folder: Path, name: str) -> None:
+    def __init__(self, host: Driver, mirror: Mirror, folder: Path, name: str) -> None:
         self._host = host
         self._mirror = mirror
         self._folder = folder / f".{name}.peers"

@@ -8,6 +8,7 @@ knows only its connection and what it has asked for.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from ...protocol.ranges import format_range
@@ -19,8 +20,7 @@ from ..net.request_builder import RequestBuilder
 from ..schedule.segments import UNKNOWN_SIZE, Segment
 from . import connections, events, sampling
 from .acceptance import read_findings
-from .content import BodyReceiver
-from .events import Event
+from .content import ArrivalHandler, BodyReceiver
 from .state import Depth, Mirror, Serves, State, WholeAnswer
 
 
@@ -40,8 +40,11 @@ class AnswerLimits(NamedTuple):
 TUNING = AnswerLimits()
 
 
-class Driver(Protocol):
-    """What a worker needs of its download. `intake` exists once the size is known."""
+class Driver(ArrivalHandler, Protocol):
+    """What a download offers to its workers, to a multicast session, and to an exchange with peers.
+
+    `intake` exists once the size is known.
+    """
 
     @property
     def network(self) -> Network: ...
@@ -52,10 +55,8 @@ class Driver(Protocol):
     @property
     def intake(self) -> BodyReceiver | None: ...
 
-    def handle(self, event: Event) -> bool:
-        """Decide and act; True if an answer's bytes were accepted."""
-        ...
-
+    def emit(self, event: str, data: Mapping[str, object], /) -> None: ...
+    def set_up(self, size_bytes: int) -> None: ...
     def connected(self, worker: Worker, *, anew: bool = True) -> None:
         """Its connection stands; not `anew`: as it did before."""
         ...
