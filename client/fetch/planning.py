@@ -39,7 +39,7 @@ def choose_mirrors(state: State, left_bytes: int, now: float) -> None:
     paths = [mirror.remembered for mirror in mirrors if mirror.remembered is not None]
     if len(paths) < len(mirrors) or len(paths) < 2:
         return
-    plan = model.choose(left_bytes, paths, [min(TUNING.block_bytes, left_bytes)])
+    plan = model.choose(left_bytes, paths, min(TUNING.block_bytes, left_bytes))
     idle = [mirror for place, mirror in enumerate(mirrors) if place not in plan.mirrors]
     for mirror in idle:
         mirror.state = MirrorState.STANDBY
@@ -121,5 +121,5 @@ def _predict(
     block = max(model.least_block(path) for path in paths)
     rest_s = model.predict_s(left_bytes, paths, block, standing=standing)
     state.predicted_s = now - state.began_s + rest_s
-    count = model.useful(left_bytes, paths, block)
+    count = len(model.choose(left_bytes, paths, block).mirrors)
     state.forecast.append(f"model: {source}, {count} of {len(paths)} mirrors pay")

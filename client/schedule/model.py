@@ -1,9 +1,8 @@
-"""Predicts how long a download in blocks takes, and picks block size and mirrors from it. Pure.
+"""Predicts how long a download in blocks takes, and picks the mirrors that are worth it. Pure.
 
-After the model of paper C: per block one idle round trip (the whole of it, as measured; none when
-the next block is asked for early), one request and one response header; per connection a
-handshake and slow start; a new connection after the number of requests that a server allows.
-Rates are goodput (bytes of files per second), so headers of TCP and IP are in them already.
+After the model of paper C: per block one response header (the next block is asked for before the
+last one ends, so no round trip is lost); per connection a handshake and slow start. Rates are
+goodput (bytes of files per second), so headers of TCP and IP are in them already.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class ModelTuning(NamedTuple):
     segment_bytes: int = 1448
     #: The first window of a connection, in segments (RFC 6928).
     first_window: int = 10
-    #: A mirror or a larger block must shorten the download by this share.
+    #: A further mirror must shorten the download by this share.
     worth: float = 0.01
     #: Headers may take up to this share of a block.
     header_share: float = 0.02
@@ -47,16 +46,7 @@ class MirrorPlan:
     """`mirrors` are indices into what was given, the most useful first."""
 
     mirrors: tuple[int, ...]
-    block_bytes: int
     seconds: float
-
-
-def block_s(block_bytes: int, path: Path, *, early: bool) -> float:
-    """Seconds for one block in the middle of a download."""
-    seconds = (block_bytes + TUNING.response_bytes) / path.rate_bytes_s
-    if not early:
-        seconds += path.rtt_s + TUNING.request_bytes / path.rate_bytes_s
-    return seconds
 
 
 def ramp_s(path: Path) -> float:
@@ -77,23 +67,16 @@ def head_s(path: Path) -> float:
 
 
 def predict_s(
-    size_bytes: int,
-    paths: Sequence[Path],
-    block_bytes: int,
-    *,
-    early: bool = True,
-    standing: bool = False,
+    size_bytes: int, paths: Sequence[Path], block_bytes: int, *, standing: bool = False
 ) -> float:
     """Seconds for the whole download, all mirrors ending together; infinite without mirrors.
 
-    `early`: the next block is asked for before the last one ends. `standing`: the connections are
-    open and up to speed.
+    `standing`: the connections are open and up to speed.
     """
+    # What of a rate is not taken by response headers.
+    share = block_bytes / (block_bytes + TUNING.response_bytes)
     ways = sorted(
-        (
-            0.0 if standing else head_s(path),
-            block_bytes / block_s(block_bytes, path, early=early),
-        )
+        (0.0 if standing else head_s(path), share * path.rate_bytes_s)
         for path in paths
         if path.rate_bytes_s > 0
     )
@@ -114,10 +97,8 @@ def least_block(path: Path) -> int:
     return int(max(headers, path.rtt_s * path.rate_bytes_s))
 
 
-def choose(
-    size_bytes: int, paths: Sequence[Path], sizes: Sequence[int], *, early: bool = True
-) -> MirrorPlan:
-    """The fewest mirrors and the smallest block that come within 1 % of the best.
+def choose(size_bytes: int, paths: Sequence[Path], block_bytes: int) -> MirrorPlan:
+    """The fewest mirrors that come within 1 % of the best.
 
     Equal blocks end raggedly: half a block of the slowest mirror is added for that.
     """
@@ -125,17 +106,11 @@ def choose(
     best: MirrorPlan | None = None
     for count in range(1, len(order) + 1):
         used = [paths[n] for n in order[:count]]
-        for block in sorted(sizes):
-            seconds = predict_s(size_bytes, used, block, early=early)
-            if count > 1:
-                seconds += block / 2 / sum(p.rate_bytes_s for p in used)
-            if best is None or seconds < best.seconds * (1 - TUNING.worth):
-                best = MirrorPlan(tuple(order[:count]), block, seconds)
+        seconds = predict_s(size_bytes, used, block_bytes)
+        if count > 1:
+            seconds += block_bytes / 2 / sum(p.rate_bytes_s for p in used)
+        if best is None or seconds < best.seconds * (1 - TUNING.worth):
+            best = MirrorPlan(tuple(order[:count]), seconds)
     if best is None:
         raise ValueError("no mirrors")
     return best
-
-
-def useful(size_bytes: int, paths: Sequence[Path], block_bytes: int) -> int:
-    """How many of the fastest mirrors are worth using."""
-    return len(choose(size_bytes, paths, [block_bytes]).mirrors)
