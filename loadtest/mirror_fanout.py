@@ -74,12 +74,12 @@ class Ranged(Downloader):
     def _part(self, wish: _Wish, first: int, end: int, started: gevent.event.Event | None) -> int:
         """Bytes [first, end); how many arrived and were right."""
         visit = wish.visit
-        action: Action = visit.begin(time.monotonic())
+        action: Action = visit.begin()
         try:
             while True:
                 if isinstance(action, WaitUntil):
                     gevent.sleep(max(0.0, action.at - time.monotonic()))
-                    action = visit.due(time.monotonic())
+                    action = visit.begin()
                 if isinstance(action, GiveUp):
                     wish.gave_up = action.reason is FailureReason.WAITED_TOO_LONG
                 if not isinstance(action, SendNow):

@@ -95,7 +95,6 @@ class Downloader(FastHttpUser):
         return replace(
             POLITE,
             max_wait_s=visitor.patience_s,
-            obeys_retry_after=False,
             own_retry_s=1.0 / self._options.time_scale,
             jitter=0.0,
         )
@@ -119,7 +118,7 @@ class Downloader(FastHttpUser):
         if self._options.rude_fraction:
             manner = "_rude" if visitor.rude else "_polite"
         download = DownloadTally(tally(), visit, entry.kind, manner, began_s)
-        action: Action = visit.begin(began_s)
+        action: Action = visit.begin()
         while True:
             match action:
                 case SendNow():
@@ -128,7 +127,7 @@ class Downloader(FastHttpUser):
                     if at - time.monotonic() > 2.0:
                         self._narrow.close()
                     gevent.sleep(max(0.0, at - time.monotonic()))
-                    action = visit.due(time.monotonic())
+                    action = visit.begin()
                 case HoldOn():
                     return
                 case GiveUp(reason, _):

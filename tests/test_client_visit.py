@@ -24,7 +24,7 @@ from tidegate.client.net.retry import (
 
 def visit(manners: RetryPolicy = POLITE) -> RetryState:
     found = RetryState(manners, Random(1), 0.0)
-    assert found.begin(0.0) == SendNow()
+    assert found.begin() == SendNow()
     return found
 
 
@@ -133,7 +133,7 @@ def test_waits_count_together_against_the_limit() -> None:
 
 
 def test_the_impolite_come_back_when_they_please() -> None:
-    one = visit(RetryPolicy(obeys_retry_after=False, own_retry_s=15.0, jitter=0.0))
+    one = visit(RetryPolicy(own_retry_s=15.0, jitter=0.0))
     assert one.answered(0.0, RetryAfter(60)) == WaitUntil(
         15.0, "the server is busy", RetryAfter(60)
     )
@@ -151,7 +151,7 @@ answers: st.SearchStrategy[Answer] = st.one_of(
 @given(st.lists(answers, max_size=30), st.integers())
 def test_nobody_comes_back_before_they_were_told_to(turns: list[Answer], seed: int) -> None:
     one = RetryState(POLITE, Random(seed), 0.0)
-    one.begin(0.0)
+    one.begin()
     now = 0.0
     for answer in turns:
         action = one.answered(now, answer)
@@ -160,4 +160,4 @@ def test_nobody_comes_back_before_they_were_told_to(turns: list[Answer], seed: i
                 assert action.at >= now + answer.retry_after_s
             assert action.at >= now
             now = action.at
-            one.due(now)
+            one.begin()

@@ -34,7 +34,7 @@ manners = []
 user = SimpleNamespace(_options=SimpleNamespace(manner="tickets", **given))
 for visitor in crowd.visitors:
     found = Downloader.manners(user, visitor)
-    manners.append([found.obeys_retry_after, found.own_retry_s])
+    manners.append(found.own_retry_s)
 print(json.dumps({
     "moments": list(islice(moments(crowd, 100.0, again=True), 4)),
     "late": tally().counters["late_arrivals"],
@@ -80,8 +80,7 @@ def test_an_arrival_is_late_by_more_than_a_second(told: list[str]) -> None:
 
 
 def test_the_rude_ask_every_second(told: list[str]) -> None:
-    polite, rude = [True, None], [False, 0.25]
-    assert json.loads(told[0])["manners"] == [polite, rude]
+    assert json.loads(told[0])["manners"] == [None, 0.25]
 
 
 def test_a_profile_has_one_shape_of_its_own_and_users(told: list[str]) -> None:

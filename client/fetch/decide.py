@@ -40,7 +40,7 @@ def _decide(state: State, event: Event, now: float) -> list[Action]:
         case events.ShortAnswer():
             return faults.short_answer(state, event.lane, now)
         case events.RetryDue():
-            return faults.retry_due(state, event.mirror, event.until, now)
+            return faults.retry_due(state, event.mirror, event.until)
         case events.Redirected():
             return faults.redirected(state, event.lane, event.location)
         case events.RangeOutsideFile():

@@ -243,7 +243,7 @@ def _wait(state: State, mirror: Mirror, action: WaitUntil, now: float) -> Action
     ]
 
 
-def retry_due(state: State, number: int, until: float, now: float) -> Actions:
+def retry_due(state: State, number: int, until: float) -> Actions:
     """A pause has ended."""
     mirror = state.mirrors[number]
     if mirror.state is not MirrorState.WAITING or mirror.pause is None:
@@ -251,7 +251,7 @@ def retry_due(state: State, number: int, until: float, now: float) -> Actions:
     if mirror.pause.until != until:
         return []
     mirror.state, mirror.pause = MirrorState.READY, None
-    mirror.visit.due(now)
+    mirror.visit.begin()
     return [do.Connect(lane) for lane in _lanes_to_open(state, mirror)]
 
 

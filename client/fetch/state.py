@@ -310,7 +310,7 @@ class State:
             max_failures_answered=failures_answered,
         )
         visit = RetryState(manners, self.random, self.began_s)
-        visit.begin(self.began_s)
+        visit.begin()
         mirror = Mirror(len(self.mirrors), url, visit, url, listed)
         mirror.remembered = self.remembered(mirror.host)
         self.mirrors.append(mirror)

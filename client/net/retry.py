@@ -5,7 +5,7 @@ body flows or the client gives up. The downloader, the simulator and the load te
 module, so the manners that were simulated are the manners that were shipped.
 
     visit = Visit(POLITE, random.Random(7), now)
-    action = visit.begin(now)                 # Ask: send the request (with visit.headers())
+    action = visit.begin()                    # Ask: send the request (with visit.headers())
     action = visit.answered(now, answer)      # Ask | WaitUntil | HoldOn | GiveUp
 
 Laws: a client never comes back before it was told to (jitter goes upward only); a ticket that was
@@ -28,16 +28,14 @@ if TYPE_CHECKING:
 class RetryPolicy:
     """How a kind of client behaves; `jitter` is a fraction of the wait, added and never taken off.
 
-    `obeys_retry_after`: whether it waits as told, else `own_retry_s` is used for every answer.
-    `tickets`: whether it keeps a ticket and shows it again. `max_wait_s`: it gives up rather than
-    wait longer than this in all. `max_failures` in a row (no answer, 5xx without a time) end the
-    visit, `max_failures_answered` once the server has answered: it exists, and may be starting
-    again (None: the same). Backoff after failure n is `backoff_s` x 2**(n-1) up to
-    `backoff_cap_s`.
+    `own_retry_s`: it comes back after this, whatever it is told. `tickets`: whether it keeps a
+    ticket and shows it again. `max_wait_s`: it gives up rather than wait longer than this in all.
+    `max_failures` in a row (no answer, 5xx without a time) end the visit, `max_failures_answered`
+    once the server has answered: it exists, and may be starting again (None: the same). Backoff
+    after failure n is `backoff_s` x 2**(n-1) up to `backoff_cap_s`.
     """
 
     tickets: bool = True
-    obeys_retry_after: bool = True
     own_retry_s: float | None = None
     jitter: float = 0.05
     jitter_cap_s: float = 5.0
@@ -159,8 +157,8 @@ class RetryState:
         """Whether it was told to come back, or failed, and was not admitted since."""
         return self._first_wait_s is not None
 
-    def begin(self, now: float) -> SendNow:
-        """The first attempt, or the next after an interruption: always at once."""
+    def begin(self) -> SendNow:
+        """The first attempt, or the next: the time of a `WaitUntil` has come."""
         self.attempts += 1
         return SendNow()
 
@@ -179,10 +177,6 @@ class RetryState:
         A server that was restarted meanwhile would take the last range for all that is wanted.
         """
         return [("Tidegate-Remaining", str(count))] if self.manners.tickets else []
-
-    def due(self, now: float) -> SendNow:
-        """The time of a `WaitUntil` has come."""
-        return self.begin(now)
 
     def answered(self, now: float, answer: Answer) -> Action:
         """The answer to the last attempt; returns what to do next."""
@@ -214,8 +208,7 @@ class RetryState:
                 if ticket_fault and self.ticket is not None and not self._asked_afresh:
                     self._asked_afresh = True
                     self.ticket = None
-                    self.attempts += 1
-                    return SendNow()
+                    return self.begin()
                 return GiveUp(reason, text)
 
     def _most_failures(self) -> int:
@@ -229,13 +222,10 @@ class RetryState:
             self.ticket = ticket
 
     def _told_s(self, answer: RetryAfter) -> float:
-        manners = self.manners
-        if manners.own_retry_s is not None and not manners.obeys_retry_after:
-            return manners.own_retry_s
-        if answer.retry_after_s is not None and manners.obeys_retry_after:
+        if self.manners.own_retry_s is not None:
+            return self.manners.own_retry_s
+        if answer.retry_after_s is not None:
             return max(answer.retry_after_s, self._least_s(answer.retry_after_s))
-        if manners.own_retry_s is not None:
-            return manners.own_retry_s
         # Busy without a time: back off as after a failure, but never give up over it.
         self._hasty += 1
         return self._grown_s(self._hasty)

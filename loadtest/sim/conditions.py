@@ -9,7 +9,7 @@ from ...policies.contract import BRIEF_BYTES
 from .network import NetworkPath
 
 #: Asks again every second, whatever it was told.
-RUDE = RetryPolicy(obeys_retry_after=False, own_retry_s=1.0, jitter=0.0)
+RUDE = RetryPolicy(own_retry_s=1.0, jitter=0.0)
 #: The paper's clients: they come back exactly when told.
 PUNCTUAL = RetryPolicy(jitter=0.0)
 

@@ -209,7 +209,7 @@ class Engine:
         client.asked_s = self.now
         client.admitted_s = client.first_byte_s = math.nan
         client.promise = None
-        client.visit.begin(self.now)
+        client.visit.begin()
         self._at_file(self.now + self._reaches_s(client), self._answer, client)
         if math.isfinite(visitor.patience_s):
             number = client.file_number
@@ -356,7 +356,7 @@ class Engine:
         if client.gone:
             return
         assert client.visit is not None
-        client.visit.due(self.now)
+        client.visit.begin()
         self._at_file(self.now + self._reaches_s(client), self._answer, client)
 
     def _reaches_s(self, client: SimClient) -> float:
