@@ -24,7 +24,7 @@ from ..fetch.options import Options
 from ..net.errors import DownloadFailed, Interrupted, LocalProblem, NoRoom, UsageProblem
 from ..net.sockets import AsyncioNetwork, run_blocking
 from ..net.urls import BadUrl, Url, safe_name
-from .show import Show
+from .show import Quiet
 
 
 class FolderLimits(NamedTuple):
@@ -122,7 +122,7 @@ def fetch_folder(
     words: list[str] | tuple[str, ...],
     output: str | None,
     options: Options,
-    show: Show,
+    show: Quiet,
     stopped_by: Sequence[Signals],
 ) -> int:
     """Fetch everything below the URL; returns the exit status (that of the worst file)."""
@@ -143,7 +143,7 @@ class _Batch:
     root: Path
     entries: list[FolderEntry]
     options: Options
-    show: Show
+    show: Quiet
     done: int = 0
     bytes: int = 0
     worst: int = 0

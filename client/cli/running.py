@@ -18,7 +18,7 @@ from ..net.errors import DownloadFailed, Interrupted, LocalProblem, UsageProblem
 from ..net.identity import data_folder, forget
 from ..net.sockets import run_blocking
 from ..storage.output import followed, is_outlet
-from .show import Json, Plain, Quiet, Show
+from .show import Json, Plain, Quiet
 
 #: Either ends a download so that the same command can go on.
 STOPPED_BY = (signal.SIGINT, signal.SIGTERM)
@@ -70,7 +70,7 @@ def run_get(given: Mapping[str, Any]) -> int:
         return problem.code
 
 
-def _show(given: Mapping[str, Any]) -> Show:
+def _show(given: Mapping[str, Any]) -> Quiet:
     explain = bool(given["explain"])
     if given["as_json"]:
         return Json(explain)
@@ -125,10 +125,10 @@ def _by_file_name(words: list[str]) -> dict[str, list[str]]:
     return groups
 
 
-def _fetch(job: _Job, options: Options, show: Show) -> int:
+def _fetch(job: _Job, options: Options, show: Quiet) -> int:
     """Fetch one file; a file that fails does not stop those after it. Returns the exit status."""
     try:
-        show.done(_one(job.urls, job.output, job.metalink, options, show))
+        show.done(_one(job, options, show))
     except Interrupted:
         raise
     except DownloadFailed as problem:
@@ -149,14 +149,8 @@ def _read_meta(word: str, options: Options) -> list[Metalink]:
         raise LocalProblem(f"cannot read {word}: {error.strerror}") from None
 
 
-def _one(
-    words: list[str],
-    output: str | None,
-    metalink: Metalink | None,
-    options: Options,
-    show: Show,
-) -> Result:
-    urls = read_urls(words)
+def _one(job: _Job, options: Options, show: Quiet) -> Result:
+    urls, output, metalink = read_urls(job.urls), job.output, job.metalink
     place: Path | int
     named = chosen = output is not None
     outlet = -1

@@ -8,7 +8,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from typing import Protocol
 
 from ...protocol.units import format_duration, format_size
 from ..fetch.download import Download
@@ -16,18 +15,11 @@ from ..fetch.options import Progress, Result
 from ..net.errors import DownloadFailed, Interrupted
 
 
-class Show(Protocol):
-    """`begin`, any number of `event`, `end`, then `done` or `failed`."""
-
-    def begin(self, download: Download) -> None: ...
-    def event(self, event: str, data: Mapping[str, object]) -> None: ...
-    def end(self) -> None: ...
-    def done(self, result: Result) -> None: ...
-    def failed(self, problem: DownloadFailed) -> None: ...
-
-
 class Quiet:
-    """Nothing but failures, and what --explain asks for."""
+    """Nothing but failures, and what --explain asks for.
+
+    It gets `begin`, any number of `event`, `end`, then `done` or `failed`.
+    """
 
     def __init__(self, explain: bool) -> None:
         self.explain = explain
@@ -108,10 +100,7 @@ class Json(Quiet):
 
     def event(self, event: str, data: Mapping[str, object]) -> None:
         if event != "progress" or self.is_due(0.5):
-            self._line(event, data)
-
-    def _line(self, event: str, data: Mapping[str, object]) -> None:
-        self.say(json.dumps({"event": event, **data}))
+            self.say(json.dumps({"event": event, **data}))
 
     def done(self, result: Result) -> None:
         rows = [
@@ -128,7 +117,7 @@ class Json(Quiet):
             }
             for s in result.sources
         ]
-        self._line(
+        self.event(
             "done",
             {
                 "path": str(result.path) if result.path is not None else None,
@@ -148,7 +137,7 @@ class Json(Quiet):
         )
 
     def failed(self, problem: DownloadFailed) -> None:
-        self._line("error", {"kind": problem.kind, "code": problem.code, "text": str(problem)})
+        self.event("error", {"kind": problem.kind, "code": problem.code, "text": str(problem)})
 
 
 def words(event: str, data: Mapping[str, object]) -> str | None:
