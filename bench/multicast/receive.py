@@ -22,7 +22,6 @@ _EARLY = (
     "httptools",
     "tidegate.client.fetch.multicast_join",
     "tidegate.client.multicast.reception",
-    "tidegate.client.multicast.channel",
     "tidegate.protocol.fec_raptorq",
 )
 

@@ -103,7 +103,7 @@ class MulticastJoin:
             worker.ask_offer(OfferTaker(worker, self), (HEADER_NAME, self._capability()))
             # What a session needs is loaded while the server holds the request.
             try:
-                from ..multicast import channel, reception  # noqa: F401
+                from ..multicast import reception  # noqa: F401
             except ImportError as fault:
                 raise LocalProblem(f"--multicast needs the package {fault.name}") from None
         return True
@@ -167,8 +167,7 @@ class MulticastJoin:
         worker.ask_anew()
 
     def _join(self, worker: Worker, offer: Offer) -> None:
-        from ..multicast.channel import HttpChannel
-        from ..multicast.reception import Reception
+        from ..multicast.reception import HttpChannel, Reception
 
         host, layout = self._host, offer.layout()
         assert host.intake is not None

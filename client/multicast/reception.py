@@ -15,42 +15,52 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from ...protocol.errors import ProtocolError
 from ...protocol.packet import PAYLOAD_OFFSET
 from ...protocol.session import HASH_BYTES, Offer
 from ...protocol.session_report import ReceiverReport, decode_answer, encode_report
+from ..net.answers import Reply
+from ..net.keep_alive import KeepAliveClient
 from ..net.network import Cancellable, Network
+from ..net.request_builder import RequestBuilder
+from ..net.urls import Url
 from .blocks import ReceiverCounters
-from .channel import HttpChannel
 from .receiver import MulticastReceiver
 from .socket import GroupSocket
 
-
-class ReceptionTuning(NamedTuple):
-    """How the socket is read, and what is repaired inside a session."""
-
-    #: The drained socket is left alone this long: one wake-up serves many datagrams.
-    nap_s: float = 0.02
-    #: The same after
-    short_nap_s: float = 0.002
-    #: fewer than this: the next one may end a pass.
-    few_datagrams: int = 8
-    #: One turn of the loop reads at most this often.
-    most_reads: int = 16
-    #: Unicast repair inside the session is for at most this share,
-    repair_share: float = 0.25
-    #: or this much; the download fetches the rest.
-    repair_bytes: int = 256 * 1024
-    #: Memory for blocks that are not decoded yet.
-    space_bytes: int = 64 << 20
-    slot_bytes: int = 1 << 20
+#: No block is larger.
+SLOT_BYTES = 1 << 20
+#: The block hashes of the largest file fit into this.
+ANSWER_BYTES = 64 << 20
 
 
-TUNING = ReceptionTuning()
+class HttpChannel:
+    """What a receiver asks the server that made its offer: reports, hashes and repair.
+
+    `path` is what stands in the request line; `done` gets the body of an answer that did what was
+    asked, or a sentence why not.
+    """
+
+    def __init__(self, network: Network, asking: RequestBuilder, base: Url) -> None:
+        self._asking = asking
+        self._base = base
+        self._keep_alive = KeepAliveClient(network, *asking.route(base))
+
+    def ask(self, path: str, done: Callable[[bytes | str], None], body: bytes = b"") -> None:
+        def answered(outcome: Reply | str) -> None:
+            if isinstance(outcome, str):
+                done(outcome)
+            elif not outcome.done or len(outcome.body) >= ANSWER_BYTES:
+                done(f"the server answered {outcome.status}")
+            else:
+                done(outcome.body)
+
+        at = replace(self._base, target=path)
+        request = self._asking.request(at, at, method="POST" if body else "GET", body=body)
+        self._keep_alive.ask(request, answered, limit_bytes=ANSWER_BYTES, silence_s=10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,6 @@ class ReceptionOutcome:
 
     reason: str | None
     problem: Exception | None
-    has_received: bool
     counters: ReceiverCounters
     repaired_bytes: int
     seconds: float
@@ -83,8 +92,8 @@ class Reception:
         interface: str,
         ended: Callable[[ReceptionOutcome], None],
         *,
-        have: Callable[[int], bool] = lambda block: False,
-        limit_bytes_s: float = float("inf"),
+        have: Callable[[int], bool],
+        limit_bytes_s: float,
     ) -> None:
         self._network = network
         self._offer = offer
@@ -96,11 +105,12 @@ class Reception:
         self._write = write
         self._have = have
         self._limit_bytes_s = limit_bytes_s
-        self._space = BlockSpace(folder, TUNING.space_bytes)
+        self._space = BlockSpace(folder)
         self._size = PAYLOAD_OFFSET + offer.fec.symbol_bytes
         per_second = max(1.0, offer.rate_bytes_s / self._size)
         self._room_s = self._socket.room_datagrams / per_second
-        self._nap_s = min(TUNING.nap_s, 0.25 * self._room_s)
+        # The drained socket is left alone this long: one wake-up serves many datagrams.
+        self._nap_s = min(0.02, 0.25 * self._room_s)
         self._over = False
         self._finishing = False
         self._failure: Exception | None = None
@@ -114,12 +124,11 @@ class Reception:
         self._next_report: ReceiverReport | None = None
 
     def start(self) -> None:
-        """Begin; returns at once."""
         offer = self._offer
         if offer.hashes or not offer.size_bytes:
             self._begin(offer.hashes)
         else:
-            self._channel.get(offer.hashes_url, self._hashes_came)
+            self._channel.ask(offer.hashes_url, self._hashes_came)
 
     def _hashes_came(self, data: bytes | str) -> None:
         blocks = self._offer.layout().blocks
@@ -168,12 +177,13 @@ class Reception:
 
     def _readable(self) -> None:
         """Take what the kernel has, then nap."""
-        few = self._drain() < TUNING.few_datagrams
+        # The next one may end a pass.
+        few = self._drain() < 8
         if not self._over:
             self._read(False)
             # Towards the end of a pass every moment counts.
             nap_s = 0.0 if few else self.receiver.pass_left_s / 8
-            nap_s = min(self._nap_s, max(TUNING.short_nap_s, nap_s))
+            nap_s = min(self._nap_s, max(0.002, nap_s))
             self._nap = self._network.call_later(nap_s, self._wake)
             self._look()
 
@@ -183,7 +193,8 @@ class Reception:
         receiver, now = self.receiver, self._network.now()
         room_us = int(1e6 * self._room_s)
         try:
-            for _ in range(TUNING.most_reads):
+            # Bounds one turn of the loop.
+            for _ in range(16):
                 read_us = time.time_ns() // 1000
                 batch = read()
                 if not batch:
@@ -256,7 +267,7 @@ class Reception:
             self._next_report = report
             return
         self._report_open = True
-        self._channel.post(self._offer.report_url, encode_report(report), self._answered)
+        self._channel.ask(self._offer.report_url, self._answered, encode_report(report))
 
     def _answered(self, answer: bytes | str) -> None:
         self._report_open = False
@@ -283,7 +294,8 @@ class Reception:
         ranges = receiver.repair_ranges() if receiver.has_received and self._failure is None else []
         wanted = sum(end - first for first, end in ranges)
         size = self._offer.size_bytes
-        if not wanted or wanted > TUNING.repair_share * size or not self._offer.repair_url:
+        # Where more is missing, the download fetches it.
+        if not wanted or wanted > size / 4 or not self._offer.repair_url:
             self._end()
             return
         self._repair(_portions(ranges, self._offer.fec.symbol_bytes))
@@ -314,7 +326,7 @@ class Reception:
             self._repaired_bytes += len(data)
             self._repair(portions)
 
-        self._channel.post(self._offer.repair_url, body, patch)
+        self._channel.ask(self._offer.repair_url, patch, body)
 
     def _unwatch(self) -> None:
         self._read(False)
@@ -336,12 +348,11 @@ class Reception:
         if receiver.given_up is not None or self._repaired_bytes:
             # A courtesy: the sender need not wait for a receiver that is gone.
             report = encode_report(receiver.leave(self._network.now()))
-            self._channel.post(self._offer.report_url, report, lambda answer: None)
+            self._channel.ask(self._offer.report_url, lambda answer: None, report)
         self._ended(
             ReceptionOutcome(
                 receiver.given_up,
                 self._failure,
-                receiver.has_received,
                 receiver.counters,
                 self._repaired_bytes,
                 self._network.now() - self._began_at,
@@ -351,7 +362,7 @@ class Reception:
 
 def _portions(ranges: list[tuple[int, int]], symbol_bytes: int) -> list[list[tuple[int, int]]]:
     """Ranges in portions the server answers at once, cut between symbols."""
-    step = max(1, TUNING.repair_bytes // symbol_bytes) * symbol_bytes
+    step = max(1, (256 << 10) // symbol_bytes) * symbol_bytes
     portions: list[list[tuple[int, int]]] = []
     room = 0
     for first, end in ranges:
@@ -370,14 +381,14 @@ class BlockSpace:
     """Memory for blocks that are still coming in: the heap first, a deleted temporary file beyond.
 
     With 5 % loss nearly every block of a pass stays incomplete until the repair, so a large file
-    would need its size in memory. Beyond `most_bytes` blocks live in a mapped file that the kernel
-    may write out; its space is freed with it, whatever happens to us. `folder` should be where the
-    file goes.
+    would need its size in memory. Beyond 64 MiB blocks live in a mapped
+    file that the kernel may write out; its space is freed with it, whatever happens to us. `folder`
+    should be where the file goes.
     """
 
-    def __init__(self, folder: Path, most_bytes: int = 64 << 20) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._left = most_bytes
+        self._left = 64 << 20
         self._free: list[memoryview] = []
         #: What is lent, by identity: its whole slot in a mapped file, or None for the heap.
         self._lent: dict[int, memoryview | None] = {}
@@ -408,11 +419,9 @@ class BlockSpace:
 
     def _grow(self) -> None:
         with tempfile.TemporaryFile(dir=self._folder, prefix=".tidegate-blocks-") as file:
-            size = TUNING.slot_bytes * 64
+            size = SLOT_BYTES * 64
             file.truncate(size)
             mapped = mmap.mmap(file.fileno(), size)
         self._maps.append(mapped)
         whole = memoryview(mapped)
-        self._free.extend(
-            whole[at : at + TUNING.slot_bytes] for at in range(0, size, TUNING.slot_bytes)
-        )
+        self._free.extend(whole[at : at + SLOT_BYTES] for at in range(0, size, SLOT_BYTES))
