@@ -31,7 +31,7 @@ BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_886, 160),
     "protocol": Size(4_750, 77),
     "server": Size(44_815, 448),
-    "client": Size(14_680, 54),
+    "client": Size(14_670, 54),
     "loadtest": Size(6_980, 54),
     "bench": Size(5_570, 100),
 }

@@ -73,7 +73,6 @@ def test_what_the_server_sent_to_one_reaches_the_other(tmp_path: Path, file: Pat
         second.exchange.meet("127.0.0.1", first.exchange.port)
         until(lambda: second.have.total == SIZE, first, second)
         assert bytes(second.data) == content
-        assert second.exchange.figures().received_bytes >= SIZE
         assert first.exchange.figures().sent_bytes >= SIZE
     finally:
         first.exchange.stop()

@@ -39,8 +39,8 @@ class FollowTuning:
     looking_share: float = 0.05
     #: The origin takes a mirror for silent after three minutes.
     report_every_s: float = 60.0
-    #: The best of these round trips measures the clock.
-    clock_samples: int = 3
+    #: So many files are looked for on this mirror's own server.
+    own_files: int = 3
 
 
 TUNING = FollowTuning()
@@ -219,7 +219,7 @@ class MirrorService:
         if not place.state.version:
             return ""
         wrong = 0
-        for _ in range(TUNING.clock_samples):
+        for _ in range(TUNING.own_files):
             try:
                 entry = KeptManifest(place.manifest).some_file(self._rng)
             except (OSError, BadManifest):

@@ -79,7 +79,8 @@ class Connection:
         self._left: int | None = 0
         self._in_body = False
         self._parser: _Parser | None = None
-        self._closing = False
+        #: The server has said that it closes the connection after this answer.
+        self.closing = False
         self._over = False
         self._began_s = network.now()
         self._timeout_s = timeout_s
@@ -100,7 +101,7 @@ class Connection:
     @property
     def usable(self) -> bool:
         """Whether another request may be sent."""
-        return self.open and not self._closing and not self._over
+        return self.open and not self.closing and not self._over
 
     @property
     def busy(self) -> int:
@@ -123,11 +124,6 @@ class Connection:
     def headless(self) -> bool:
         """Whether the next thing to come is an answer's head."""
         return self._current is None and bool(self._waiting)
-
-    @property
-    def closing(self) -> bool:
-        """Whether the server has said that it closes the connection after this answer."""
-        return self._closing
 
     @property
     def marks_end(self) -> bool:
@@ -263,8 +259,6 @@ class Connection:
             # From here on this connection is read by the parser, which keeps its own state.
             self._parser = reader
             reader.live = True
-            self.begin(reader)
-            return rest
         self.begin(reader)
         return rest
 
@@ -279,13 +273,13 @@ class Connection:
             return
         asked = self._waiting.popleft()
         self._current, self._current_behind = asked.taker, asked.behind
-        self._closing = not reader.keep_alive
+        self.closing = not reader.keep_alive
         self.last_s = self._network.now()
         self._in_body = True
         self._left = reader.length
         current, status = self._current, reader.status
         current.head(status, Fields(reader.fields))
-        if self._over or self._current is not current or reader.live or reader.chunked:
+        if self._over or self._current is not current or reader.live:
             return
         if self._left == 0:
             self.finish()
@@ -303,7 +297,7 @@ class Connection:
         self.served_behind += self._current_behind
         if current is not None:
             current.end()
-        if self._closing and not self._over:
+        if self.closing and not self._over:
             if self._transport is not None:
                 self._transport.abort()
             self.lost("the server closed the connection", False)

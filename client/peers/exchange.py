@@ -43,10 +43,9 @@ class BadTorrent(ProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class PeerFigures:
-    """What went between this download and its peers so far."""
+    """How many peers are connected, and what they were given so far."""
 
     peers: int
-    received_bytes: int
     sent_bytes: int
 
 
@@ -132,7 +131,7 @@ class Exchange:
         return start, min(self.size_bytes, start + self.piece_bytes)
 
     def start(self) -> None:
-        """Begin; raises LocalProblem when there is no place for the pieces."""
+        """Raises LocalProblem when there is no place for the pieces."""
         lt = self._lt
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -235,13 +234,8 @@ class Exchange:
         return end
 
     def figures(self) -> PeerFigures:
-        """What went between us and the peers."""
         status = self._handle.status()
-        return PeerFigures(
-            int(status.num_peers),
-            int(status.total_payload_download),
-            int(status.total_payload_upload),
-        )
+        return PeerFigures(int(status.num_peers), int(status.total_payload_upload))
 
     def stop(self) -> None:
         """Leave, and remove what was kept."""
