@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -29,13 +29,6 @@ from .packet import MAX_K
 SCHEMES = ("raptorq", "xor", "none")
 #: Bounds the blocks of an offer.
 MAX_BLOCK_BYTES = 1 << 20
-
-
-class BlockEncoder(Protocol):
-    """Makes repair symbols of one block."""
-
-    def repair(self, first: int, count: int) -> Sequence[bytes]:
-        """At most `count` repair symbols, from number K+first on."""
 
 
 class BlockDecoder(Protocol):
@@ -66,8 +59,11 @@ class Scheme(Protocol):
     def max_repair(self, k: int) -> int:
         """How many distinct repair symbols a block of K has."""
 
-    def encoder(self, source: bytes, k: int, symbol_bytes: int) -> BlockEncoder:
-        """An encoder of a block of exactly k * symbol_bytes bytes."""
+    def repair(self, source: bytes, k: int, symbol_bytes: int, count: int) -> list[bytes]:
+        """At most `count` repair symbols of a block, from number K on.
+
+        `source` has exactly k * symbol_bytes bytes.
+        """
 
     def decoder(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> BlockDecoder:
         """An empty decoder. It writes into `space` (k * symbol_bytes zeroed bytes) if given."""
@@ -162,11 +158,12 @@ class SourceBuffer:
         return found
 
 
-class NoEncoder:
-    """An encoder without repair symbols."""
-
-    def repair(self, first: int, count: int) -> Sequence[bytes]:
-        return ()
+def bit_set(symbols: Iterable[int]) -> int:
+    """A set of symbols as `BlockDecoder.wanted` gives it."""
+    bits = 0
+    for symbol in symbols:
+        bits |= 1 << symbol
+    return bits
 
 
 class NoDecoder:
@@ -181,10 +178,7 @@ class NoDecoder:
 
     @property
     def wanted(self) -> int:
-        bits = 0
-        for symbol in self._buffer.unknown():
-            bits |= 1 << symbol
-        return bits
+        return bit_set(self._buffer.unknown())
 
     def add(self, symbol: int, payload: bytes | memoryview) -> bool:
         if symbol >= self._buffer.k or not self._buffer.put(symbol, payload):
@@ -204,8 +198,8 @@ class NoScheme:
     def max_repair(self, k: int) -> int:
         return 0
 
-    def encoder(self, source: bytes, k: int, symbol_bytes: int) -> BlockEncoder:
-        return NoEncoder()
+    def repair(self, source: bytes, k: int, symbol_bytes: int, count: int) -> list[bytes]:
+        return []
 
     def decoder(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> BlockDecoder:
         return NoDecoder(k, symbol_bytes, space)

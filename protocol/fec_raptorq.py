@@ -7,12 +7,10 @@ sizes must be multiples of 8: `with_defaults` rounds down to that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import raptorq
 
 from .errors import ProtocolError
-from .fec import BlockDecoder, BlockEncoder, FecParameters, Scheme, SourceBuffer
+from .fec import BlockDecoder, FecParameters, Scheme, SourceBuffer, bit_set
 
 #: Bounds a pool. The code itself has symbol numbers of 24 bits.
 MAX_REPAIR = 1 << 16
@@ -21,21 +19,6 @@ MAX_REPAIR = 1 << 16
 def _check(symbol_bytes: int) -> None:
     if symbol_bytes % 8:
         raise ProtocolError(f"RaptorQ symbols must be a multiple of 8 bytes, not {symbol_bytes}")
-
-
-class RaptorQEncoder:
-    """Makes repair symbols of one block. Each call costs the whole block: ask for many at once."""
-
-    def __init__(self, source: bytes, k: int, symbol_bytes: int) -> None:
-        _check(symbol_bytes)
-        self._k = k
-        self._encoder = raptorq.Encoder.with_defaults(source, symbol_bytes)
-
-    def repair(self, first: int, count: int) -> Sequence[bytes]:
-        end = min(first + count, MAX_REPAIR)
-        packets = self._encoder.get_encoded_packets(end)
-        # The package puts block and symbol number before each symbol.
-        return [packet[4:] for packet in packets[self._k + first :]]
 
 
 class RaptorQDecoder:
@@ -54,10 +37,7 @@ class RaptorQDecoder:
 
     @property
     def wanted(self) -> int:
-        bits = 0
-        for symbol in self._buffer.unknown()[: self.missing]:
-            bits |= 1 << symbol
-        return bits
+        return bit_set(self._buffer.unknown()[: self.missing])
 
     def add(self, symbol: int, payload: bytes | memoryview) -> bool:
         buffer = self._buffer
@@ -113,8 +93,12 @@ class RaptorQScheme:
     def max_repair(self, k: int) -> int:
         return MAX_REPAIR
 
-    def encoder(self, source: bytes, k: int, symbol_bytes: int) -> BlockEncoder:
-        return RaptorQEncoder(source, k, symbol_bytes)
+    def repair(self, source: bytes, k: int, symbol_bytes: int, count: int) -> list[bytes]:
+        _check(symbol_bytes)
+        encoder = raptorq.Encoder.with_defaults(source, symbol_bytes)
+        packets = encoder.get_encoded_packets(min(count, MAX_REPAIR))
+        # The package puts block and symbol number before each symbol.
+        return [packet[4:] for packet in packets[k:]]
 
     def decoder(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> BlockDecoder:
         return RaptorQDecoder(k, symbol_bytes, space)

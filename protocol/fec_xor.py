@@ -8,31 +8,7 @@ K + j) restores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from .fec import BlockDecoder, BlockEncoder, FecParameters, Scheme, SourceBuffer
-
-
-def groups_of(k: int, group: int) -> int:
-    """The number of groups of at most `group` symbols in a block of `k`."""
-    return -(-k // group)
-
-
-class XorEncoder:
-    """Makes all parity symbols of a block at once."""
-
-    def __init__(self, source: bytes, k: int, symbol_bytes: int, groups: int) -> None:
-        # One layer has the next symbol of every group. A short last layer is correct, too: as
-        # little-endian numbers all layers begin at the same byte.
-        layer_bytes = groups * symbol_bytes
-        parity = 0
-        for at in range(0, k * symbol_bytes, layer_bytes):
-            parity ^= int.from_bytes(source[at : at + layer_bytes], "little")
-        rows = parity.to_bytes(layer_bytes, "little")
-        self._parity = [rows[at : at + symbol_bytes] for at in range(0, layer_bytes, symbol_bytes)]
-
-    def repair(self, first: int, count: int) -> Sequence[bytes]:
-        return self._parity[first : first + count]
+from .fec import BlockDecoder, FecParameters, Scheme, SourceBuffer, bit_set
 
 
 class XorDecoder:
@@ -52,14 +28,14 @@ class XorDecoder:
     def wanted(self) -> int:
         # A group with its parity needs one source symbol less.
         spare = set(self._parity)
-        bits = 0
+        wanted = []
         for symbol in self._buffer.unknown():
             group = symbol % self._groups
             if group in spare:
                 spare.discard(group)
             else:
-                bits |= 1 << symbol
-        return bits
+                wanted.append(symbol)
+        return bit_set(wanted)
 
     def add(self, symbol: int, payload: bytes | memoryview) -> bool:
         buffer = self._buffer
@@ -104,13 +80,20 @@ class XorScheme:
         self._group = group or 16
 
     def max_repair(self, k: int) -> int:
-        return groups_of(k, self._group)
+        return -(-k // self._group)
 
-    def encoder(self, source: bytes, k: int, symbol_bytes: int) -> BlockEncoder:
-        return XorEncoder(source, k, symbol_bytes, groups_of(k, self._group))
+    def repair(self, source: bytes, k: int, symbol_bytes: int, count: int) -> list[bytes]:
+        # One layer has the next symbol of every group. A short last layer is correct, too: as
+        # little-endian numbers all layers begin at the same byte.
+        layer_bytes = self.max_repair(k) * symbol_bytes
+        parity = 0
+        for at in range(0, k * symbol_bytes, layer_bytes):
+            parity ^= int.from_bytes(source[at : at + layer_bytes], "little")
+        rows = parity.to_bytes(layer_bytes, "little")
+        return [rows[at : at + symbol_bytes] for at in range(0, layer_bytes, symbol_bytes)][:count]
 
     def decoder(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> BlockDecoder:
-        return XorDecoder(k, symbol_bytes, groups_of(k, self._group), space)
+        return XorDecoder(k, symbol_bytes, self.max_repair(k), space)
 
 
 def scheme_of(parameters: FecParameters) -> Scheme:

@@ -58,7 +58,7 @@ class Desk:
         if symbol < k:
             payload = source[symbol * self.size : (symbol + 1) * self.size]
         else:
-            payload = self.scheme.encoder(source, k, self.size).repair(symbol - k, 1)[0]
+            payload = self.scheme.repair(source, k, self.size, symbol - k + 1)[-1]
         self.sequence += 1
         header = PacketHeader(
             PacketType.SYMBOL, flags, self.offer.session, 0, pass_number, told_k or k, block,

@@ -43,7 +43,7 @@ def test_any_loss_pattern_ends_in_the_right_block(name, k, group, loss, seed):
     rng = random.Random(seed)
     scheme = _scheme(name, group)
     source = rng.randbytes(k * 64)
-    encoder, decoder = scheme.encoder(source, k, 64), scheme.decoder(k, 64)
+    decoder = scheme.decoder(k, 64)
     symbols = [(i, source[i * 64 : i * 64 + 64]) for i in range(k)]
     rng.shuffle(symbols)
     for number, payload in symbols:
@@ -54,7 +54,7 @@ def test_any_loss_pattern_ends_in_the_right_block(name, k, group, loss, seed):
     while decoder.missing:
         repair = []
         if scheme.counts or sent == 0:
-            repair = encoder.repair(sent, decoder.missing)
+            repair = scheme.repair(source, k, 64, sent + decoder.missing)[sent:]
         for number, payload in enumerate(repair, k + sent):
             if rng.random() >= loss:
                 decoder.add(number, payload)
@@ -74,11 +74,11 @@ def test_xor_survives_a_burst_as_long_as_it_has_groups(k, group, lost):
     scheme = _scheme("xor", group)
     groups = scheme.max_repair(k)
     source = random.Random(k).randbytes(k * 16)
-    encoder, decoder = scheme.encoder(source, k, 16), scheme.decoder(k, 16)
+    decoder = scheme.decoder(k, 16)
     for i in range(k):
         if not lost <= i < lost + groups:
             decoder.add(i, source[i * 16 : i * 16 + 16])
-    for j, payload in enumerate(encoder.repair(0, groups)):
+    for j, payload in enumerate(scheme.repair(source, k, 16, groups)):
         decoder.add(k + j, payload)
     assert decoder.missing == 0
     assert bytes(decoder.block()) == source
@@ -89,7 +89,7 @@ def test_an_xor_parity_is_the_sum_of_every_gth_symbol(k: int, group: int) -> Non
     scheme = _scheme("xor", group)
     source = random.Random(k).randbytes(k * 64)
     groups = scheme.max_repair(k)
-    for number, parity in enumerate(scheme.encoder(source, k, 64).repair(0, groups)):
+    for number, parity in enumerate(scheme.repair(source, k, 64, groups)):
         expected = bytearray(64)
         for symbol in range(number, k, groups):
             for at in range(64):
@@ -99,10 +99,10 @@ def test_an_xor_parity_is_the_sum_of_every_gth_symbol(k: int, group: int) -> Non
 
 def test_repair_symbols_do_not_depend_on_how_they_are_asked_for():
     source = random.Random(1).randbytes(100 * 64)
-    one = _scheme("raptorq").encoder(source, 100, 64)
-    two = _scheme("raptorq").encoder(source, 100, 64)
-    whole = list(one.repair(0, 90))
-    assert [*two.repair(0, 7), *two.repair(7, 60), *two.repair(67, 23)] == whole
+    scheme = _scheme("raptorq")
+    whole = scheme.repair(source, 100, 64, 90)
+    assert scheme.repair(source, 100, 64, 7) == whole[:7]
+    assert scheme.repair(source, 100, 64, 67) == whole[:67]
     assert len(set(whole)) == 90
 
 

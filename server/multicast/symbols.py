@@ -62,7 +62,7 @@ class SymbolSource:
         k, size = self._layout.k(block), self._layout.symbol_bytes
         wanted = max(wanted, soon)
         wanted = min(wanted + wanted // 4 + 16, self._scheme.max_repair(k))
-        made = list(self._scheme.encoder(self._block(block), k, size).repair(0, wanted))
+        made = self._scheme.repair(self._block(block), k, size, wanted)
         self._keep(block, made)
         return made
 
