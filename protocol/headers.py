@@ -34,15 +34,11 @@ _DATE_FORMS = (
 )
 
 
-def format_http_date(unix_s: float) -> str:
-    """A moment as IMF-fixdate (RFC 9110, 5.6.7); fractions of a second are dropped."""
-    return _http_date(int(unix_s // 1))
-
-
 # Files of one release have few times between them.
 @lru_cache(maxsize=256)
-def _http_date(unix_s: int) -> str:
-    return email.utils.formatdate(unix_s, usegmt=True)
+def format_http_date(unix_s: float) -> str:
+    """A moment as IMF-fixdate (RFC 9110, 5.6.7); fractions of a second are dropped."""
+    return email.utils.formatdate(unix_s // 1, usegmt=True)
 
 
 def parse_http_date(text: str) -> int | None:

@@ -74,30 +74,11 @@ class MetalinkFile:
 
 @dataclass(frozen=True, slots=True)
 class FileManifest:
-    """One file of a manifest that is written; what is not known is None or empty.
-
-    `pieces` are raw SHA-256 digests; they cover the whole size in pieces of `piece_length_bytes`.
-    `name` is a relative path with forward slashes.
-    """
+    """One file of a manifest that is written. `name` is a relative path with forward slashes."""
 
     name: str
-    size_bytes: int | None = None
-    sha256: bytes | None = None
-    piece_length_bytes: int = 0
-    pieces: tuple[bytes, ...] = ()
-    sources: tuple[Source, ...] = ()
-
-    @classmethod
-    def of(cls, name: str, digests: FileDigests, sources: Iterable[Source] = ()) -> FileManifest:
-        """A complete manifest from computed digests."""
-        return cls(
-            name,
-            digests.size_bytes,
-            digests.sha256,
-            digests.piece_length_bytes,
-            digests.pieces,
-            tuple(sources),
-        )
+    digests: FileDigests
+    sources: Sequence[Source] = ()
 
 
 def _checked(manifest: MetalinkFile) -> MetalinkFile:
@@ -121,13 +102,14 @@ def _checked(manifest: MetalinkFile) -> MetalinkFile:
 
 def encode_json(manifest: FileManifest) -> bytes:
     """The JSON manifest of one file."""
+    digests = manifest.digests
     document: dict[str, Any] = {
         "format": "tidegate-manifest-1",
         "name": manifest.name,
-        "size_bytes": manifest.size_bytes,
-        "sha256": manifest.sha256.hex() if manifest.sha256 is not None else None,
-        "piece_length_bytes": manifest.piece_length_bytes,
-        "pieces_sha256": [piece.hex() for piece in manifest.pieces],
+        "size_bytes": digests.size_bytes,
+        "sha256": digests.sha256.hex(),
+        "piece_length_bytes": digests.piece_length_bytes,
+        "pieces_sha256": [piece.hex() for piece in digests.pieces],
         "sources": [{"url": s.url, "priority": s.priority} for s in manifest.sources],
     }
     return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
@@ -151,14 +133,13 @@ def encode_metalink(files: Sequence[FileManifest], *, origin: str | None = None)
     if origin is not None:
         out.append(f'  <origin dynamic="true">{_text(origin)}</origin>\n')
     for file in files:
+        digests = file.digests
         out.append(f"  <file name={quoteattr(xml_legal(file.name))}>\n")
-        if file.size_bytes is not None:
-            out.append(f"    <size>{file.size_bytes}</size>\n")
-        if file.sha256 is not None:
-            out.append(f'    <hash type="sha-256">{file.sha256.hex()}</hash>\n')
-        if file.pieces:
-            out.append(f'    <pieces length="{file.piece_length_bytes}" type="sha-256">\n')
-            out += [f"      <hash>{piece.hex()}</hash>\n" for piece in file.pieces]
+        out.append(f"    <size>{digests.size_bytes}</size>\n")
+        out.append(f'    <hash type="sha-256">{digests.sha256.hex()}</hash>\n')
+        if digests.pieces:
+            out.append(f'    <pieces length="{digests.piece_length_bytes}" type="sha-256">\n')
+            out += [f"      <hash>{piece.hex()}</hash>\n" for piece in digests.pieces]
             out.append("    </pieces>\n")
         for source in sorted(file.sources, key=lambda s: s.priority):
             out.append(f'    <url priority="{source.priority}">{_text(source.url)}</url>\n')

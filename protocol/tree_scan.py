@@ -64,12 +64,11 @@ class Cached(NamedTuple):
 
 @dataclass(slots=True)
 class Seen:
-    """Counts of one scan, in files and bytes."""
+    """Counts of one scan; `read_files` were not in the cache."""
 
     files: int = 0
     bytes: int = 0
     read_files: int = 0
-    read_bytes: int = 0
 
 
 def encode_cached(line: Cached) -> bytes:
@@ -144,7 +143,6 @@ def scan(
             else:
                 stamp, digest = disk.digest(path, found)
                 seen.read_files += 1
-                seen.read_bytes += stamp.size_bytes
             if max(stamp.mtime_ns, stamp.ctime_ns) < now_ns - GRAIN_NS:
                 remember(Cached(path, stamp, digest))
             seen.files += 1

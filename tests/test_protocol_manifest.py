@@ -39,18 +39,18 @@ def manifests(draw: st.DrawFn) -> FileManifest:
     pieces = tuple(draw(st.binary(min_size=32, max_size=32)) for _ in range(-(-size // length)))
     sources = [Source(f"http://m{i}/{i}?a&b=<c>", i + 1) for i in range(draw(st.integers(0, 3)))]
     digests = FileDigests(size, draw(st.binary(min_size=32, max_size=32)), length, pieces)
-    return FileManifest.of(draw(NAMES), digests, sources)
+    return FileManifest(draw(NAMES), digests, sources)
 
 
 def same(found: MetalinkFile, made: FileManifest) -> bool:
-    length = made.piece_length_bytes if made.pieces else 0
-    return (found.name, found.size_bytes, found.digest, found.pieces, found.sources) == (
+    digests = made.digests
+    return (found.name, found.size_bytes, found.digest, found.pieces, [*found.sources]) == (
         made.name,
-        made.size_bytes,
-        None if made.sha256 is None else ("sha256", made.sha256),
-        made.pieces,
+        digests.size_bytes,
+        ("sha256", digests.sha256),
+        digests.pieces,
         made.sources,
-    ) and (not made.pieces or found.piece_length_bytes == length)
+    ) and (not digests.pieces or found.piece_length_bytes == digests.piece_length_bytes)
 
 
 @given(manifests())
@@ -59,10 +59,12 @@ def test_json_has_everything(manifest: FileManifest) -> None:
     document = json.loads(encode_json(manifest))
     assert document.pop("format") == "tidegate-manifest-1"
     assert [Source(**source) for source in document.pop("sources")] == list(manifest.sources)
-    assert [bytes.fromhex(one) for one in document.pop("pieces_sha256")] == list(manifest.pieces)
-    assert bytes.fromhex(document.pop("sha256")) == manifest.sha256
+    digests = manifest.digests
+    assert [bytes.fromhex(one) for one in document.pop("pieces_sha256")] == list(digests.pieces)
+    assert bytes.fromhex(document.pop("sha256")) == digests.sha256
+    assert document.pop("name") == manifest.name
     assert document == {
-        name: getattr(manifest, name) for name in ("name", "size_bytes", "piece_length_bytes")
+        name: getattr(digests, name) for name in ("size_bytes", "piece_length_bytes")
     }
 
 

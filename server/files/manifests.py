@@ -226,7 +226,7 @@ class GeneratedFiles:
         sources = self._fields.sources_of(url)
         last = max((source.priority for source in sources), default=0)
         sources.append(Source(origin + url, last + 1))
-        return FileManifest.of(name.decode("utf-8", "replace"), digests, sources)
+        return FileManifest(name.decode("utf-8", "replace"), digests, sources)
 
     def _answer(self, request: Request, content_type: bytes, body: bytes) -> list[Header]:
         """The fields that describe it, whatever the client's conditions say."""
