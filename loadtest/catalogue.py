@@ -37,8 +37,7 @@ class Catalogue:
     `ca` is a file of certificates to trust beside the system's.
     """
 
-    def __init__(self, small_below_bytes: int = SMALL_BELOW_BYTES) -> None:
-        self.small_below_bytes = small_below_bytes
+    def __init__(self) -> None:
         self.ca: str | None = None
         self._sums: dict[str, dict[str, str]] = {}
         self._pieces: dict[str, Pieces | None] = {}
@@ -49,7 +48,7 @@ class Catalogue:
         with self._lock:
             if host not in self._sums:
                 self._sums[host] = _fetch_sums(self._probe(host))
-        kind = "small" if file.size_bytes < self.small_below_bytes else "large"
+        kind = "small" if file.size_bytes < SMALL_BELOW_BYTES else "large"
         return CatalogueFile("/" + quote(file.name), self._sums[host].get(file.name), kind)
 
     def pieces(self, host: str, path: str, size_bytes: int) -> Pieces | None:

@@ -11,7 +11,7 @@ import gevent
 import gevent.event
 from gevent.pool import Group
 
-from tidegate.client.net.answers import Body, Fields, read
+from tidegate.client.net.answers import Body
 from tidegate.client.net.retry import Action, FailureReason, GiveUp, RetryState, SendNow, WaitUntil
 from tidegate.client.storage.piece_writer import Pieces
 from tidegate.loadtest import options
@@ -19,7 +19,7 @@ from tidegate.loadtest.body import PieceCheck, receive
 from tidegate.loadtest.catalogue import CATALOGUE, CatalogueFile
 from tidegate.loadtest.recorder import must_count, tally
 from tidegate.loadtest.replay import Replay
-from tidegate.loadtest.users import Downloader
+from tidegate.loadtest.users import Downloader, read_answer
 from tidegate.loadtest.workloads import File, Visitor
 
 __all__ = ["Fanout", "Ranged", "options"]
@@ -93,11 +93,7 @@ class Ranged(Downloader):
                     catch_response=True,
                     name="range",
                 ) as response:
-                    explanation = b""
-                    if response.status_code >= 400:
-                        explanation = (response.content or b"")[: 16 * 1024]
-                    fields = Fields(list((response.headers or {}).items()))
-                    meaning = read(response.status_code, fields, explanation, time.time())
+                    meaning = read_answer(response)
                     if isinstance(meaning, Body):
                         visit.answered(time.monotonic(), meaning.granted)
                         wish.admitted = True

@@ -6,8 +6,10 @@ A headless run asks the server once before it begins, so that a wrong address is
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -43,24 +45,21 @@ def _workload(text: str) -> str:
     return text
 
 
-def _fraction(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction from 0 to 1")
-    return value
+def _number(what: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return value
+
+    return read
 
 
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
+_fraction = _number("a fraction from 0 to 1", lambda value: 0 <= value <= 1)
+_positive = _number("a number above 0", lambda value: value > 0)
 
 
 @events.init_command_line_parser.add_listener
@@ -128,12 +127,12 @@ def add_options(parser: Any) -> None:
     )
 
 
-def why_not(host: str, patience_s: float = 10.0, ca: str | None = None) -> str | None:
+def why_not(host: str, ca: str | None = None) -> str | None:
     """None as soon as the server at this URL answers anything; else what speaks against it."""
     if not host.startswith(("http://", "https://")):
         return f"{host!r} is no address of a server; write for example --host http://127.0.0.1:8080"
     probe = ServerProbe(host, ca, sleep=gevent.sleep)
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + 10.0
     while True:
         try:
             probe.get("/", "HEAD")
@@ -150,7 +149,7 @@ def _ask(environment: Environment, **_: Any) -> None:
     CATALOGUE.ca = getattr(environment.parsed_options, "ca", None) or None
     if isinstance(environment.runner, WorkerRunner) or environment.web_ui is not None:
         return
-    fault = why_not(environment.host or "", ca=CATALOGUE.ca)
+    fault = why_not(environment.host or "", CATALOGUE.ca)
     if fault is not None:
         sys.stderr.write(f"{fault}.\n")
         # What Locust has started besides must not keep the process.

@@ -16,7 +16,7 @@ import gevent
 import gevent.ssl
 from locust import FastHttpUser, task
 
-from ..client.net.answers import Body, Fields, Redirect, read
+from ..client.net.answers import Body, Fields, Meaning, Redirect, read
 from ..client.net.retry import (
     POLITE,
     Action,
@@ -35,6 +35,13 @@ from .download_tally import DownloadTally
 from .recorder import tally
 from .replay import ARRIVALS
 from .workloads import File, Visitor, address_of
+
+
+def read_answer(response: Any) -> Meaning:
+    """What an answer means. Locust has read the body of an error by now, to word the failure."""
+    explanation = (response.content or b"")[: 16 * 1024] if response.status_code >= 400 else b""
+    fields = Fields(list((response.headers or {}).items()))
+    return read(response.status_code, fields, explanation, time.time())
 
 
 def _trusting(ca: str, **_: Any) -> gevent.ssl.SSLContext:
@@ -147,12 +154,7 @@ class Downloader(FastHttpUser):
             if not response.status_code:
                 response.failure(str(response.error))
                 return visit.answered(time.monotonic(), Failed(str(response.error)))
-            fields = Fields(list(response.headers.items()))
-            explanation = b""
-            if response.status_code >= 400:
-                # Locust has read the body of an error by now, to word the failure.
-                explanation = (response.content or b"")[: 16 * 1024]
-            meaning = read(response.status_code, fields, explanation, time.time())
+            meaning = read_answer(response)
             if not isinstance(meaning, Body):
                 if isinstance(meaning, Redirect):
                     meaning = Failed("redirected, which no download here should be")

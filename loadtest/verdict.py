@@ -99,8 +99,8 @@ def _spelled(name: str, value: float) -> str:
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 
-def verdict_page(run: Mapping[str, Any], simulated: Simulated | None, picture: str = "") -> str:
-    """One page that needs nothing from anywhere; `picture` is HTML that stands in it."""
+def verdict_page(run: Mapping[str, Any], simulated: Simulated | None) -> str:
+    """One page that needs nothing from anywhere."""
     missed = [f"<li>Missed: {escape(text)}</li>" for text in run["missed"]]
     held = [
         f"<li>Not tried, as nobody had to wait: {escape(text)}</li>"
@@ -130,7 +130,7 @@ def verdict_page(run: Mapping[str, Any], simulated: Simulated | None, picture: s
     return page(
         f"Load test: {run['profile']}",
         f"<p><strong>{escape(verdict(run, simulated))}</strong></p><p>{described}</p>"
-        f"<ul>{''.join(missed + held)}</ul>{picture}<h2>Live and simulated</h2><p>{beside}</p>"
+        f"<ul>{''.join(missed + held)}</ul><h2>Live and simulated</h2><p>{beside}</p>"
         f"{table(both, 'Live and simulated')}"
         f"<h2>Every figure</h2>{table(figures, words=True)}",
     )

@@ -51,7 +51,6 @@ class Visitor:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all its files."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -70,13 +69,10 @@ class Workload:
 
     @property
     def files(self) -> int:
-        """How many downloads all visitors want in all."""
         return sum(len(visitor.files) for visitor in self.visitors)
 
 
 # --- Paper A ---------------------------------------------------------------------------------
-
-PAPER_WINDOW_S = 600.0
 
 
 def required_bandwidth(visitors: Iterable[Visitor], window_s: float) -> float:
@@ -96,7 +92,8 @@ def required_bandwidth(visitors: Iterable[Visitor], window_s: float) -> float:
 
 def _paper(name: str, seed: int, clients: int, files: Sequence[File], most: int) -> Workload:
     rng = random.Random(f"{name}/{seed}")
-    arrivals = sorted(rng.uniform(0.0, PAPER_WINDOW_S) for _ in range(clients))
+    window_s = 600.0
+    arrivals = sorted(rng.uniform(0.0, window_s) for _ in range(clients))
     visitors = tuple(
         Visitor(
             key=f"c{number}",
@@ -107,7 +104,7 @@ def _paper(name: str, seed: int, clients: int, files: Sequence[File], most: int)
         )
         for number, arrival in enumerate(arrivals)
     )
-    return Workload(name, seed, visitors, required_bandwidth(visitors, PAPER_WINDOW_S))
+    return Workload(name, seed, visitors, required_bandwidth(visitors, window_s))
 
 
 def exp1(seed: int) -> Workload:
@@ -328,10 +325,5 @@ WORKLOADS: Mapping[str, Callable[[int], Workload]] = {
 
 
 def make_workload(name: str, seed: int) -> Workload:
-    """The population of that name; raises KeyError listing the names there are."""
-    try:
-        factory = WORKLOADS[name]
-    except KeyError:
-        raise KeyError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}") from None
-    workload = factory(seed)
-    return workload if workload.name == name else replace(workload, name=name)
+    """The population of that name, one of `WORKLOADS`."""
+    return replace(WORKLOADS[name](seed), name=name)

@@ -138,19 +138,12 @@ def document(status: int, code: str, detail: str, **members: Any) -> bytes:
     """A problem document. `code` is one of `PROBLEMS`; `detail` is one sentence for people."""
     found: dict[str, Any] = {
         "type": type_of(code),
-        "title": _phrase(status),
+        "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
         **members,
     }
     return _encode(found) + b"\n"
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Problem"
 
 
 def explanation(code: str = "") -> str | None:

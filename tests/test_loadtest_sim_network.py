@@ -60,12 +60,11 @@ def test_a_transfer_starts_slowly() -> None:
 @given(
     st.floats(1e-3, 0.5),
     st.lists(st.tuples(st.floats(0, 1e7), st.floats(0, 5), st.floats(0, 0.2)), max_size=30),
-    st.booleans(),
 )
 def test_a_window_stays_within_its_bounds(
-    rtt_s: float, steps: list[tuple[float, float, float]], idle_restart: bool
+    rtt_s: float, steps: list[tuple[float, float, float]]
 ) -> None:
-    network = NetworkPath((rtt_s,), idle_restart=idle_restart)
+    network = NetworkPath((rtt_s,))
     window, now = CongestionWindow(network, rtt_s), 0.0
     for rate, idle_s, queue_s in steps:
         before = window.window_bytes
@@ -78,7 +77,7 @@ def test_a_window_stays_within_its_bounds(
         now += idle_s
         window.resume(now)
         assert network.first_window_bytes <= window.window_bytes <= grown
-        if not idle_restart or idle_s < network.least_timeout_s:
+        if idle_s < network.least_timeout_s:
             assert window.window_bytes == grown
 
 

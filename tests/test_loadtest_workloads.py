@@ -63,11 +63,6 @@ def test_a_name_and_a_seed_say_everything(name: str) -> None:
     assert make_workload(name, 5).visitors != make_workload(name, 6).visitors
 
 
-def test_an_unknown_workload_lists_the_known_ones() -> None:
-    with pytest.raises(KeyError, match="release-pareto"):
-        make_workload("nothing", 0)
-
-
 def test_a_release_day_asks_for_half_as_much_again_as_the_link_has() -> None:
     asked = [
         sum(v.total_bytes for v in release_pareto(seed).visitors if v.arrival_s < 600.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,19 +15,6 @@ from ...protocol.errors import ProtocolError
 from ...protocol.units import parse_duration, parse_rate, parse_size
 from ..registry import find_workload
 from .network import NetworkPath
-
-
-def read_come_back(text: str) -> float | None:
-    """`--come-back`: seconds, or None for `eta`."""
-    if text == "eta":
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise click.BadParameter(f"{text!r} is neither 'eta' nor seconds", param_hint="--come-back")
-    return seconds
 
 
 class ReadParam(click.ParamType[Any]):
@@ -50,6 +38,17 @@ def _workload(name: str) -> str:
     return name
 
 
+def _come_back(text: str) -> float | None:
+    """Seconds, or None for `eta`: the policy estimates."""
+    if text == "eta":
+        return None
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise ValueError(f"{text!r} is neither 'eta' nor seconds")
+
+
+COME_BACK = ReadParam("come-back", _come_back)
 WORKLOAD = ReadParam("workload", _workload)
 DURATION = ReadParam("duration", parse_duration)
 RATE = ReadParam("rate", lambda text: float(parse_rate(text)))

@@ -16,28 +16,12 @@ from pydantic import ValidationError
 from ...policies import registry
 from ...policies.settings import fault_text
 from ..report import paper_report, study_report
-from .arguments import (
-    RATE,
-    WORKLOAD,
-    read_come_back,
-    read_network,
-    read_settings,
-)
+from .arguments import COME_BACK, RATE, WORKLOAD, read_network, read_settings
 from .conditions import Starved
 from .paper import LOADS, Cell, findings, order_agrees, run_paper
 from .scenario import MANNERS, POLICIES, Scenario
 from .study import StudyResult, run_seeds
-from .tables import (
-    LEGEND,
-    as_object,
-    comparison,
-    paper_object,
-    paper_table,
-)
-
-
-def _come_back(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
-    return read_come_back(text)
+from .tables import LEGEND, as_object, comparison, paper_object, paper_table
 
 
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
@@ -86,7 +70,7 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
                 "--come-back",
                 "come_back_s",
                 default="eta",
-                callback=_come_back,
+                type=COME_BACK,
                 show_default=True,
                 help="Come-back time of large downloads: eta, or seconds (the paper: 30).",
             ),
@@ -285,7 +269,7 @@ def _write(path: Path, text: str) -> None:
     "--come-back",
     "come_back_s",
     default="30",
-    callback=_come_back,
+    type=COME_BACK,
     show_default=True,
     help="Come-back time of Reserve and Ticket: seconds, or eta for the policy's own estimate.",
 )

@@ -20,19 +20,18 @@ class Conditions:
 
     `hold`: clients wait inside their request instead of polling. `one_connection`: one connection
     carries all files of a client (the paper's FTP). `tick_s`: how often the policy is told the
-    progress of transfers, as the live server does, and how much later by chance (`tick_late`, a
-    part of it); `first_tick_s` after the first arrival (None: one tick; on a live server that is
-    chance). `look_s`: what a transfer gets is told once it has run so long. `socket_bytes`: what a
-    socket that is full goes on sending once its transfer is paused. `reader_bytes`: what a client's
-    kernel takes before its program has read it, as with `--limit-rate`; 0 where its line is what
-    makes it slow. `paced`: the server sends files of up to `brief_bytes` in one go, finds its line
-    and caps itself, with `ceiling_bytes_s` configured or not. `limit_s`: give up on a run that has
-    not ended by then (a policy that starves a client). `answer_bytes`: what an answer without a
-    file takes of the link; who asks often takes some of it from those who download. `line`: from
-    such a time on, in seconds, the link carries such a part of its bandwidth. `network`: the path
-    to the clients; None: it takes no time. `can_pause`: whether the server sends the files itself;
-    behind a gate what runs is not paused, no cap holds it back, and each download keeps to the rate
-    that it was told at its start.
+    progress of transfers, as the live server does; `first_tick_s` after the first arrival (None:
+    one tick; on a live server that is chance). `look_s`: what a transfer gets is told once it has
+    run so long. `socket_bytes`: what a socket that is full goes on sending once its transfer is
+    paused. `reader_bytes`: what a client's kernel takes before its program has read it, as with
+    `--limit-rate`; 0 where its line is what makes it slow. `paced`: the server sends files of up to
+    `brief_bytes` in one go, finds its line and caps itself, with `ceiling_bytes_s` configured or
+    not. `limit_s`: give up on a run that has not ended by then (a policy that starves a client).
+    `answer_bytes`: what an answer without a file takes of the link; who asks often takes some of it
+    from those who download. `line`: from such a time on, in seconds, the link carries such a part
+    of its bandwidth. `network`: the path to the clients; None: it takes no time. `can_pause`:
+    whether the server sends the files itself; behind a gate what runs is not paused, no cap holds
+    it back, and each download keeps to the rate that it was told at its start.
     """
 
     bandwidth_bytes_s: float
@@ -41,7 +40,6 @@ class Conditions:
     attempt_s: float = 0.4
     accept_s: float = 0.1
     tick_s: float = 0.25
-    tick_late: float = 0.04
     first_tick_s: float | None = None
     look_s: float = 0.2
     socket_bytes: int = 64 * 1024

@@ -19,15 +19,12 @@ class NetworkPath:
 
     `rtt_s`: round-trip times; client n has the n-th of them, again from the first. `queue_bytes`:
     what a router on the way holds before its line; it delays all alike. 0: the line is the
-    server's own card, where nothing waits but in the sockets. `idle_restart`: Linux's
-    `tcp_slow_start_after_idle`, which is on unless an operator turns it off.
+    server's own card, where nothing waits but in the sockets.
     """
 
     rtt_s: tuple[float, ...]
     queue_bytes: int = 0
-    idle_restart: bool = True
-    #: RFC 6928.
-    # Payload of a packet on Ethernet, bytes.
+    #: Ten packets (RFC 6928) with their payload on Ethernet.
     first_window_bytes: int = 10 * 1448
     #: The send or the receive buffer, whichever is less: half of Linux's largest (`tcp_wmem`).
     largest_window_bytes: int = 2 << 20
@@ -102,7 +99,7 @@ class CongestionWindow:
     def resume(self, now: float) -> None:
         """It is used again: for each time-out that it was idle it is half as large."""
         idle_since_s, self._idle_since_s = self._idle_since_s, None
-        if idle_since_s is None or not self._network.idle_restart:
+        if idle_since_s is None:
             return
         timeout_s = self._network.least_timeout_s + self._rtt_s
         halvings = min(60, int((now - idle_since_s) / timeout_s))

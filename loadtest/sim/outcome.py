@@ -42,52 +42,32 @@ def promised(now: float, told: Estimate) -> Promise:
     return (now, told.expected_s, told.p90_s, done.expected_s, done.p90_s)
 
 
+@dataclass(slots=True, eq=False)
 class SimClient:
     """One visitor at work on one of its files."""
 
-    __slots__ = (
-        "admitted_s",
-        "asked_s",
-        "attempts",
-        "file_number",
-        "first_byte_s",
-        "flow",
-        "gone",
-        "held",
-        "lease",
-        "number",
-        "promise",
-        "read_left",
-        "read_s",
-        "run_left",
-        "unread",
-        "visit",
-        "visitor",
-        "window",
-    )
-
-    def __init__(self, number: int, visitor: Visitor) -> None:
-        self.number = number
-        self.visitor = visitor
-        self.file_number = -1
-        self.visit: RetryState | None = None
-        self.attempts = 0
-        self.asked_s = 0.0
-        self.admitted_s = math.nan
-        self.first_byte_s = math.nan
-        self.promise: Promise | None = None
-        self.lease: int | None = None
-        self.flow: Flow | None = None
-        #: What its flow had left when it began to run last.
-        self.run_left = 0.0
-        self.held: int | None = None
-        #: Of the connection that its file comes by, where there is a network.
-        self.window: CongestionWindow | None = None
-        #: Of its file, from others who fetch it.
-        self.gone = False
-        #: What lies in its kernel and its program has not read, as of the last look.
-        self.unread = 0.0
-        self.read_s, self.read_left = 0.0, math.inf
+    number: int
+    visitor: Visitor
+    file_number: int = -1
+    visit: RetryState | None = None
+    attempts: int = 0
+    asked_s: float = 0.0
+    admitted_s: float = math.nan
+    first_byte_s: float = math.nan
+    promise: Promise | None = None
+    lease: int | None = None
+    flow: Flow | None = None
+    #: What its flow had left when it began to run last.
+    run_left: float = 0.0
+    #: The ticket with which it waits inside its request.
+    held: int | None = None
+    #: Of the connection that its file comes by, where there is a network.
+    window: CongestionWindow | None = None
+    gone: bool = False
+    #: What lies in its kernel and its program has not read, as of the last look.
+    unread: float = 0.0
+    read_s: float = 0.0
+    read_left: float = math.inf
 
 
 @dataclass(slots=True)
