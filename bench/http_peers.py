@@ -23,7 +23,6 @@ import os
 import re
 import resource
 import shutil
-import signal
 import socket
 import ssl
 import statistics
@@ -33,7 +32,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +43,7 @@ from bench.shared import markdown, namespaces
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
 from bench.shared.ports import free_port
+from bench.shared.processes import process
 from bench.shared.subject import Suppressed, require
 
 HERE = Path(__file__).parent
@@ -120,7 +120,6 @@ class BenchedServer:
         return total_ns / 1e9
 
     def resident_bytes(self) -> int:
-        """Resident memory of all processes."""
         total = 0
         for pid in self.pids():
             status = Path(f"/proc/{pid}/status").read_text()
@@ -133,10 +132,11 @@ class BenchedServer:
         return statistics.median(values) if values else float("nan")
 
 
-def start_all(
+@contextlib.contextmanager
+def all_running(
     root: Path, scratch: Path, host: str, stalled: int, pair: bool, tls: bool
-) -> list[BenchedServer]:
-    """Start all servers, and wait until each accepts connections.
+) -> Iterator[list[BenchedServer]]:
+    """All servers, once each accepts connections; they end with the block.
 
     `pair`: nginx and Tidegate alone. `tls`: a second Tidegate with TLS. The servers have room for
     `stalled` downloads.
@@ -196,24 +196,19 @@ def start_all(
         commands = {name: commands[name] for name in ports if name in commands}
     if not tls:
         del commands["tidegate-tls"]
-    peers: dict[str, BenchedServer] = {}
-    try:
-        with (scratch / "peers.log").open("wb") as log:
-            for name, command in commands.items():
-                process = subprocess.Popen(
-                    command, stdout=log, stderr=log, cwd=scratch, start_new_session=True
-                )
-                peers[name] = BenchedServer(name, host, {**ports, **others}[name], process)
+    log = scratch / "peers.log"
+    with contextlib.ExitStack() as stack:
+        peers: dict[str, BenchedServer] = {}
+        for name, command in commands.items():
+            started = stack.enter_context(process(command, log, cwd=scratch))
+            peers[name] = BenchedServer(name, host, {**ports, **others}[name], started)
         for peer in peers.values():
-            await_answer(peer, scratch / "peers.log")
-    except BaseException:
-        stop_all(list(peers.values()))
-        raise
-    master = peers["nginx"]
-    master.tls = BenchedServer("nginx-tls", host, ports["nginx-tls"], master.process)
-    if tls:
-        peers["tidegate"].tls = peers.pop("tidegate-tls")
-    return list(peers.values())
+            await_answer(peer, log)
+        master = peers["nginx"]
+        master.tls = BenchedServer("nginx-tls", host, ports["nginx-tls"], master.process)
+        if tls:
+            peers["tidegate"].tls = peers.pop("tidegate-tls")
+        yield list(peers.values())
 
 
 def await_answer(peer: BenchedServer, log: Path) -> None:
@@ -235,33 +230,14 @@ def await_answer(peer: BenchedServer, log: Path) -> None:
 WALKED = "The walk over the served directory is over."
 
 
-def walks_over(log: Path) -> int:
-    """How many servers with this log have hashed their files."""
-    return log.read_text(errors="replace").count(WALKED)
-
-
 def await_walks(log: Path, servers: int, most_s: float = 300.0) -> None:
-    """Wait until `servers` have. Raises SystemExit after `most_s`."""
+    """Wait until `servers` with this log have hashed their files. Raises SystemExit after
+    `most_s`."""
     deadline_s = time.monotonic() + most_s
-    while walks_over(log) < servers:
+    while log.read_text(errors="replace").count(WALKED) < servers:
         if time.monotonic() > deadline_s:
             raise SystemExit(f"A server still walks its tree after {most_s:.0f} s; see {log}.")
         time.sleep(0.2)
-
-
-def stop_all(peers: Sequence[BenchedServer]) -> None:
-    """End all processes of these servers."""
-    running = {peer.process for peer in peers}
-    running |= {peer.tls.process for peer in peers if peer.tls is not None}
-    for process in running:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-    for process in running:
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 WRK_NUMBER = re.compile(r"([0-9]+) requests in [0-9.]+\w+, ([0-9.]+)(B|KB|MB|GB|TB) read")
@@ -634,7 +610,6 @@ def fill(root: Path, rows: Sequence[Row], stalled: bool) -> None:
 
 
 def chosen(only: Sequence[str], line: VethLine | None) -> list[Row]:
-    """The rows to measure."""
     return [
         row
         for row in ROWS
@@ -644,7 +619,6 @@ def chosen(only: Sequence[str], line: VethLine | None) -> list[Row]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=2)
@@ -698,8 +672,7 @@ def measure(
     fill(root, rows, options.stalled > 0)
     host = line.host if line is not None else "127.0.0.1"
     tls = any(row.tls for row in rows)
-    peers = start_all(root, scratch, host, options.stalled, options.pair, tls)
-    try:
+    with all_running(root, scratch, host, options.stalled, options.pair, tls) as peers:
         # Warm caches and known digests: the state of a release server.
         for peer in peers if options.warm_up else ():
             for row in ROWS:
@@ -720,8 +693,6 @@ def measure(
                 each, core = stalled_downloads(peer, options.stalled)
                 peer.results["stalled"] = [(each, 0.0)]
                 peer.results["stalled core"] = [(core, 0.0)]
-    finally:
-        stop_all(peers)
     return peers
 
 

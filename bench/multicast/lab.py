@@ -23,7 +23,6 @@ from bench.shared.namespaces import LabFailed
 
 
 def table(rows: list[TrialRow], losses: list[float], tools: list[str]) -> str:
-    """Medians, as Markdown."""
     lines = []
     for loss in losses:
         cells = [f"{loss:g} %"]
@@ -61,8 +60,6 @@ def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float
 @click.option("--line", default=100.0, show_default=True, help="Mb/s of the sender's interface.")
 @click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.8 % of the line.")
 @click.option("--burst", type=float, help="The mean length of bursts of losses.")
-@click.option("--one-at", type=float, help="Percent that the first receiver loses.")
-@click.option("--prefix", default="tgm", show_default=True, help="Of the namespaces' names.")
 def lab(
     receivers: int,
     mib: float,
@@ -73,8 +70,6 @@ def lab(
     line: float,
     rate: float | None,
     burst: float | None,
-    one_at: float | None,
-    prefix: str,
 ) -> None:
     """Measure multicast on this machine: network namespaces, real processes, peers beside."""
     if os.geteuid() != 0:
@@ -95,10 +90,7 @@ def lab(
         for _ in range(rounds):
             for loss in losses:
                 for name in names:
-                    each = None if one_at is None else [one_at, *[loss] * (receivers - 1)]
-                    network = MulticastLab(
-                        receivers, loss, line, prefix, losses=each, mean_burst=burst
-                    )
+                    network = MulticastLab(receivers, loss, line, mean_burst=burst)
                     row = bench.run(name, network)
                     rows.append(row)
                     click.echo(

@@ -66,16 +66,13 @@ class MulticastLab:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def sender(self) -> str:
-        """Name of the sender's namespace."""
         return f"{self.prefix}-s"
 
     def receiver(self, number: int) -> str:
-        """Name of a receiver's namespace."""
         return f"{self.prefix}-r{number}"
 
     @staticmethod
     def address(number: int) -> str:
-        """A receiver's address."""
         return f"10.77.0.{11 + number}"
 
     def _names(self) -> list[str]:
@@ -115,10 +112,7 @@ class MulticastLab:
         time.sleep(0.5)
 
     def _port(self, name: str, address: str) -> None:
-        bridge = f"{self.prefix}-b"
-        namespaces.connect(name, bridge, name)
-        namespaces.join_bridge(bridge, name)
-        namespaces.address(name, f"{address}/24")
+        namespaces.plug(name, f"{self.prefix}-b", name, address)
         run("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
 
     def _rule(self, number: int, rule: str) -> None:

@@ -147,7 +147,6 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         directives=dict.fromkeys(
             range(1 if scenario.first_only else len(rates)), scenario.directive
         ),
-        prefix=given.prefix,
     )
     with lab, tempfile.TemporaryDirectory() as folder:
         urls = [lab.url(number) for number in range(len(rates))]
@@ -233,7 +232,6 @@ def require_run(scenario: Situation, tool: str, found: LabRun, bad: int) -> None
 
 
 def main() -> None:
-    """Run the chosen scenarios, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--only", help="scenarios whose name contains this")
     parser.add_argument("--tools", help="comma-separated, of " + ", ".join(TOOLS))
@@ -243,7 +241,6 @@ def main() -> None:
     parser.add_argument("--at-s", type=float, default=2.0, help="when something happens")
     parser.add_argument("--size-mib", type=float, default=24)
     parser.add_argument("--client-mbit", type=float, default=30.0)
-    parser.add_argument("--prefix", default="tgp", help="of the namespaces")
     given = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("This lab builds network namespaces: run it as root.")

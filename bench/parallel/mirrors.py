@@ -87,20 +87,16 @@ class Mirrors:
 
     @property
     def client(self) -> str:
-        """Name of the client's namespace."""
         return f"{self.prefix}-c"
 
     def space(self, number: int) -> str:
-        """Name of a mirror's namespace."""
         return f"{self.prefix}-m{number}"
 
     @staticmethod
     def address(number: int) -> str:
-        """A mirror's address."""
         return f"10.78.0.{number + 1}"
 
     def url(self, number: int) -> str:
-        """The file on a mirror."""
         return f"http://{self.address(number)}/file.bin"
 
     def _names(self) -> list[str]:
@@ -118,7 +114,7 @@ class Mirrors:
         self._client_port(bridge)
         self._files()
         for number, rate in enumerate(self.rates_mbit):
-            self._cable(self.space(number), bridge, f"p{number}", self.address(number))
+            namespaces.plug(self.space(number), bridge, f"p{number}", self.address(number))
             self._rate("add", number, rate)
             self._serve(number)
         rules = "".join(
@@ -144,16 +140,10 @@ class Mirrors:
             namespaces.join_bridge(bridge, "pc")
             namespaces.address(self.client, f"{CLIENT}/24")
         else:
-            self._cable(self.client, bridge, "pc", CLIENT)
+            namespaces.plug(self.client, bridge, "pc", CLIENT)
         if self.client_mbit is not None:
             rest = "burst 32kb latency 50ms" if self.client_mbit >= 1 else "burst 2kb latency 2s"
             shape(bridge, "pc", self.client_mbit, rest)
-
-    @staticmethod
-    def _cable(name: str, bridge: str, port: str, address: str) -> None:
-        namespaces.connect(name, bridge, port)
-        namespaces.join_bridge(bridge, port)
-        namespaces.address(name, f"{address}/24")
 
     def _files(self) -> None:
         (self.root / "file.bin").write_bytes(self.data)
@@ -224,7 +214,6 @@ class Mirrors:
         (self.root / f"m{number}" / "busy").unlink(missing_ok=True)
 
     def kill(self, number: int) -> None:
-        """End the mirror's server."""
         pid = self.root / f"m{number}" / "pid"
         if pid.exists() and pid.read_text().strip():
             run("kill", "-TERM", pid.read_text().strip(), check=False)

@@ -56,6 +56,13 @@ def connect(name: str, other: str, device: str = "eth0") -> None:
     run(*ends, "peer", "name", device, "netns", other, *_UNBATCHED)
 
 
+def plug(name: str, bridge: str, device: str, own: str) -> None:
+    """A line to the bridge's namespace, plugged into its bridge; `own` is the address."""
+    connect(name, bridge, device)
+    join_bridge(bridge, device)
+    address(name, f"{own}/24")
+
+
 def join_bridge(bridge: str, device: str) -> None:
     """Plug a device of the bridge's namespace into its bridge."""
     run("ip", "-n", bridge, "link", "set", device, "master", "br0", "up")
