@@ -10,7 +10,7 @@ import bisect
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import gevent
 import gevent.queue
@@ -25,21 +25,8 @@ from .workloads import Visitor, Workload, scaled, with_rude
 _ARRIVALS = "tidegate-arrivals"
 
 
-class ReplayTiming(NamedTuple):
-    """How arrivals are handed out, in seconds."""
-
-    #: Between "start" and the first arrival: the users must be up by then.
-    lead_s: float = 1.5
-    #: An arrival is handed to a process this long before its moment: what a process holds is lost
-    #: with the process.
-    ahead_s: float = 1.0
-    #: How often arrivals are handed out.
-    every_s: float = 0.25
-    #: How often the terminal is told.
-    tell_s: float = 5.0
-
-
-TUNING = ReplayTiming()
+#: Between "start" and the first arrival: the users must be up by then.
+LEAD_S = 1.5
 
 
 class ArrivalFeed:
@@ -118,7 +105,7 @@ class Dealer:
         self.stop()
         again = bool(getattr(environment.shape_class, "again", False))
         arrivals = moments(
-            population(environment.parsed_options), time.time() + TUNING.lead_s, again=again
+            population(environment.parsed_options), time.time() + LEAD_S, again=again
         )
         self._greenlet = gevent.spawn(self._run, environment.runner, arrivals)
 
@@ -134,7 +121,8 @@ class Dealer:
         while following is not None:
             workers = busy_workers(runner) if isinstance(runner, MasterRunner) else [None]
             shares: list[list[tuple[int, float]]] = [[] for _ in workers]
-            soon_s = time.time() + TUNING.ahead_s
+            # What a process holds is lost with the process.
+            soon_s = time.time() + 1.0
             while workers and following is not None and following[1] <= soon_s:
                 shares[turn % len(workers)].append(following)
                 turn += 1
@@ -144,7 +132,7 @@ class Dealer:
                     ARRIVALS.hand(share)
                 elif share:
                     runner.send_message(_ARRIVALS, share, worker)
-            gevent.sleep(TUNING.every_s)
+            gevent.sleep(0.25)
 
 
 DEALER = Dealer()
@@ -193,14 +181,14 @@ def _tell(environment: Environment, arrivals_s: Sequence[float]) -> None:
     ):
         seen = total().counters
         told_s = time.monotonic() - begun_s
-        came = max(bisect.bisect(arrivals_s, told_s - TUNING.lead_s), seen["visitors_done"])
+        came = max(bisect.bisect(arrivals_s, told_s - LEAD_S), seen["visitors_done"])
         sys.stderr.write(
             f"{told_s:6.0f} s: {seen['visitors_done']} of {came} clients who came are through, "
             f"{len(arrivals_s) - came} are still to come; {seen['finished']} downloads, "
             f"{seen['queued']} told to wait, {seen['failed']} failed\n"
         )
         sys.stderr.flush()
-        gevent.sleep(TUNING.tell_s)
+        gevent.sleep(5.0)
 
 
 @events.test_stop.add_listener

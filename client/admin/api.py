@@ -18,20 +18,6 @@ from ..net.errors import NetworkProblem, UsageProblem
 from ..net.retry import RetryPolicy
 from ..net.sockets import CertificateTrust
 
-
-@dataclass(frozen=True, slots=True)
-class ApiLimits:
-    """Bounds of one exchange."""
-
-    #: A list of all files of a large site.
-    most_bytes: int = 256 << 20
-    #: An answer, from the last byte.
-    timeout_s: float = 60.0
-    #: A simulation of the last hour.
-    preview_s: float = 300.0
-
-
-TUNING = ApiLimits()
 #: Every administration gives it without a login.
 _DOCUMENT = "/openapi.json"
 
@@ -93,8 +79,9 @@ class AdminApi:
                 target,
                 headers=headers,
                 body=data or b"",
-                limit_bytes=TUNING.most_bytes,
-                timeout_s=TUNING.timeout_s,
+                # A list of all files of a large site.
+                limit_bytes=256 << 20,
+                timeout_s=60.0,
             )
         except NetworkProblem as problem:
             raise AdminFault(f"{self._url} cannot be asked: {problem}") from None
@@ -127,8 +114,8 @@ class AdminApi:
     def settled(
         self, path: str, state_of: Callable[[Any], str], query: Mapping[str, Any] | None = None
     ) -> Any:
-        """The document once its simulation has ended, or as it is after `TUNING.preview_s`."""
-        end_s = time.monotonic() + TUNING.preview_s
+        """The document once its simulation has ended, or as it is after five minutes."""
+        end_s = time.monotonic() + 300.0
         pause_s = 0.2
         while True:
             found = self.call("GET", path, query=query).body

@@ -7,8 +7,6 @@ towards it. While several run side by side, each writes what the others have not
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ...protocol.units import whole_number
 from ..net.answers import Fields
 from ..net.urls import BadUrl, Url, disposition_name
@@ -18,20 +16,6 @@ from . import faults, planning
 from .actions import Action
 from .events import AnswerReceived, Findings
 from .state import Mirror, Serves, State, WholeAnswer
-
-
-class WholeAnswerTuning(NamedTuple):
-    """Which of several answers with the whole file is kept."""
-
-    #: Answers run side by side this long after the last one began,
-    compare_s: float = 0.25
-    #: or until one has brought this much.
-    compare_bytes: int = 2 << 20
-    #: Not begun where more than this share of the file would come twice.
-    twice_share: float = 0.1
-
-
-TUNING = WholeAnswerTuning()
 
 
 def _is_whole_answer_useful(state: State, mirror: Mirror) -> bool:
@@ -46,7 +30,8 @@ def _is_whole_answer_useful(state: State, mirror: Mirror) -> bool:
         if state.mirrors[lane.mirror].serves is Serves.PARTS
     ]
     size = state.size_bytes
-    return size - segments.wanted.total + sum(map(Lane.left, lanes)) <= TUNING.twice_share * size
+    # A tenth may come twice.
+    return size - segments.wanted.total + sum(map(Lane.left, lanes)) <= size / 10
 
 
 def whole_answer_began(state: State, lane: int, now: float) -> list[Action]:
@@ -66,7 +51,8 @@ def keep_fastest_whole_answer(state: State, now: float) -> list[Action]:
     if len(running) > 1:
         youngest_s = now - max(answer.began_s for answer in running)
         most_bytes = max(answer.position for answer in running)
-        if youngest_s < TUNING.compare_s and most_bytes < TUNING.compare_bytes:
+        # They run side by side for a moment, or until one has brought this much.
+        if youngest_s < 0.25 and most_bytes < 2 << 20:
             return []
         best = max(running, key=lambda answer: answer.rate(now))
         for answer in running:

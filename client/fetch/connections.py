@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from . import faults
 from .actions import Action, Connect, Disconnect
 from .events import ConnectionSilent
 from .state import Depth, Mirror, State
 
-
-class ConnectionTuning(NamedTuple):
-    """When a silent connection is given up."""
-
-    #: Bound on silence with several requests under way, until one was answered.
-    crowded_s: float = 0.3
-    #: A narrow line's queue may hold this much of other mirrors' bytes.
-    queue_bytes: int = 64 << 10
-    #: A mirror that sends at all sends a packet within this time.
-    least_s: float = 0.2
-
-
-TUNING = ConnectionTuning()
+#: A mirror that sends at all sends a packet within this time.
+LEAST_SILENCE_S = 0.2
 
 
 def connection_silent(state: State, event: ConnectionSilent, now: float) -> list[Action]:
-    """A lane has been silent for longer than `TUNING.least_s`."""
+    """A lane has been silent for longer than `LEAST_SILENCE_S`."""
     mirror = state.mirror_of(event.lane)
     trying = event.crowded and mirror.depth is not Depth.ONE
     if trying and event.silent_s > _trying_s(state, mirror, event, now):
@@ -54,7 +41,7 @@ def _trying_s(state: State, mirror: Mirror, event: ConnectionSilent, now: float)
     patience_s = _patience_s(state, mirror, event, now)
     if mirror.depth is Depth.SEVERAL:
         return patience_s
-    return min(patience_s, TUNING.crowded_s + 4 * event.rtt_s + _queue_s(state, now))
+    return min(patience_s, 0.3 + 4 * event.rtt_s + _queue_s(state, now))
 
 
 def _queue_s(state: State, now: float) -> float:
@@ -62,7 +49,8 @@ def _queue_s(state: State, now: float) -> float:
     if state.first_byte_s is None:
         return 0.0
     seconds = max(0.1, now - state.first_byte_s)
-    return TUNING.queue_bytes * seconds / max(1, state.received_bytes())
+    # A narrow line's queue may hold this much of other mirrors' bytes.
+    return (64 << 10) * seconds / max(1, state.received_bytes())
 
 
 def _patience_s(state: State, mirror: Mirror, event: ConnectionSilent, now: float) -> float:

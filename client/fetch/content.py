@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ..net.errors import DownloadFailed, LocalProblem
 from ..schedule.segments import Segment, SegmentMap
@@ -14,26 +14,6 @@ from ..storage.piece_writer import Pieces, PieceWriter
 from .events import Event, FirstByte
 from .metalink import Metalink
 from .state import Mirror, State
-
-
-class ContentTuning(NamedTuple):
-    """Sizes of blocks, and how wrong bytes are searched for."""
-
-    #: The first block of a mirror without a measured rate.
-    first_bytes: int = 64 << 10
-    #: Blocks are rounded to pieces up to this length.
-    most_align_bytes: int = 1 << 20
-    #: A first block is a whole piece up to this length.
-    most_first_bytes: int = 512 << 10
-    #: The first pieces are checked at once, later ones a few times a second.
-    early_pieces: int = 64
-    #: A suspect's share is read again at this many places
-    samples: int = 4
-    #: of this length.
-    sample_bytes: int = 16 << 10
-
-
-TUNING = ContentTuning()
 
 
 class ArrivalHandler(Protocol):
@@ -76,12 +56,8 @@ class BodyReceiver:
         if not self._write(lane, block.position, data):
             return False
         segments.received(block, len(data), now)
-        if (
-            writer.pieces is not None
-            and len(writer.checked) < TUNING.early_pieces
-            and writer.checks_due
-        ):
-            # A liar is best found with its first piece.
+        if writer.pieces is not None and len(writer.checked) < 64 and writer.checks_due:
+            # A liar is best found with its first piece. Later ones are checked now and then.
             handler.check()
         handler.took(lane, block, len(data), now)
         if segments.done:
@@ -127,8 +103,9 @@ def make_segment_map(writer: PieceWriter) -> SegmentMap:
     piece = writer.pieces.length if writer.pieces is not None else 1
     return SegmentMap(
         writer.missing(),
-        align=piece if piece <= TUNING.most_align_bytes else 1,
-        first_bytes=max(TUNING.first_bytes, piece if piece <= TUNING.most_first_bytes else 0),
+        # Longer pieces would make blocks too long.
+        align=piece if piece <= 1 << 20 else 1,
+        first_bytes=max(64 << 10, piece if piece <= 512 << 10 else 0),
     )
 
 
@@ -162,7 +139,7 @@ class CulpritSearch:
         while self._samples:
             number = self._samples.popleft()
             spans = [
-                (start, min(end, start + TUNING.sample_bytes))
+                (start, min(end, start + (16 << 10)))
                 for start, end in self._spread(self._shares().get(number, []))
             ]
             if self._doubt(segments, number, spans):
@@ -188,10 +165,10 @@ class CulpritSearch:
 
     @staticmethod
     def _spread(spans: list[Span]) -> list[Span]:
-        if len(spans) <= TUNING.samples:
+        """Four of them at most."""
+        if len(spans) <= 4:
             return spans
-        step = (len(spans) - 1) / (TUNING.samples - 1)
-        return [spans[round(at * step)] for at in range(TUNING.samples)]
+        return [spans[round(at * (len(spans) - 1) / 3)] for at in range(4)]
 
     def _doubt(self, segments: SegmentMap, number: int, spans: list[Span]) -> bool:
         others = any(mirror.alive and mirror.number != number for mirror in self._mirrors)

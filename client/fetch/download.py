@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..net.errors import (
     Corrupt,
@@ -41,25 +41,8 @@ from .report import Rates, make_progress, make_result, remember
 from .state import Depth, State
 from .workers import Worker
 
-
-class DownloadPace(NamedTuple):
-    """How often a download looks after things, and how far it reads ahead."""
-
-    #: Silence is judged this often.
-    tick_s: float = 0.025
-    #: A crash loses what arrived in this time.
-    journal_s: float = 0.5
-    #: Ten events of progress a second.
-    progress_s: float = 0.1
-    #: An answer is held back this far before the edge of the reader's window.
-    margin_bytes: int = 1 << 20
-    #: With a rate limit, this much of it may come at once.
-    burst_s: float = 0.1
-    #: No larger torrent is read.
-    most_torrent_bytes: int = 32 << 20
-
-
-TUNING = DownloadPace()
+#: Silence is judged this often.
+TICK_S = 0.025
 
 
 class RateLimit:
@@ -81,7 +64,8 @@ class RateLimit:
         if rate is None:
             return
         earned = self._allowance + (now - self._allowed_s) * rate
-        self._allowance = min(earned, rate * TUNING.burst_s) - count
+        # A tenth of a second's bytes may come at once.
+        self._allowance = min(earned, rate / 10) - count
         self._allowed_s = now
         if self._allowance < 0 and not self.held:
             self.held = True
@@ -95,7 +79,7 @@ class RateLimit:
 
 def runs_over(block: Segment, limit: int) -> bool:
     """Whether a block comes so near the edge of the reader's window that it should be held."""
-    return block.live and block.position + TUNING.margin_bytes > limit and block.end > limit
+    return block.live and block.position + (1 << 20) > limit and block.end > limit
 
 
 if TYPE_CHECKING:
@@ -210,7 +194,7 @@ class Download:
         except DownloadFailed as problem:
             self.fail(problem)
             return
-        self.network.call_later(TUNING.tick_s, self._tick)
+        self.network.call_later(TICK_S, self._tick)
 
     def stop(self) -> None:
         """The caller wants no more; what arrived is kept."""
@@ -519,7 +503,7 @@ class Download:
         else:
             self._part()
         if not self.over:
-            self.network.call_later(TUNING.tick_s, self._tick)
+            self.network.call_later(TICK_S, self._tick)
 
     def _look_after(self, now: float) -> None:
         self._listen(now)
@@ -534,10 +518,11 @@ class Download:
                     self.peering.tick(now)
                 self._follow_reader()
                 self._pump()
-            if not self.over and now - self._noted_s >= TUNING.journal_s:
+            # A crash loses what arrived in half a second.
+            if not self.over and now - self._noted_s >= 0.5:
                 self._noted_s = now
                 self._attempt(self.target.checkpoint)
-        if not self.over and now - self._told_s >= TUNING.progress_s:
+        if not self.over and now - self._told_s >= 0.1:
             self._told_s = now
             self.emit("progress", self.progress().fields())
         if not self.over and self.intake is not None and self.intake.segments.done:
@@ -559,7 +544,7 @@ class Download:
                     # It held the request for longer than we care to wait: ask the plain way.
                     self.joining.give_up()
                     self.break_off(worker)
-            elif silent_s > connections.TUNING.least_s:
+            elif silent_s > connections.LEAST_SILENCE_S:
                 crowded = connection.unheard
                 self.handle(events.ConnectionSilent(worker.lane, silent_s, worker.rtt_s, crowded))
 
@@ -588,7 +573,7 @@ class Download:
             answered(None)
         else:
             url = replace(self.state.mirrors[0].url, target=path + ".torrent")
-            self._fetch_aside(url, TUNING.most_torrent_bytes, answered)
+            self._fetch_aside(url, 32 << 20, answered)
 
     def _fetch_aside(
         self, url: Url, limit_bytes: int, then: Callable[[bytes | None], None]

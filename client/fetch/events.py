@@ -184,7 +184,7 @@ class UnsizedAnswerEnded(NamedTuple):
 
 
 class ShortAnswer(NamedTuple):
-    """A complete answer brought less than `AnswerLimits.short_bytes` of a longer range."""
+    """A complete answer brought less than 16 KiB of a longer range."""
 
     lane: int
 

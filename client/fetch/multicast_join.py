@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import ProtocolError
 from ...protocol.fec import available_schemes, scheme_for
@@ -31,28 +31,6 @@ from .workers import AnswerTaker, Driver, FileBytes, Worker
 if TYPE_CHECKING:
     from ..multicast.reception import Reception, ReceptionOutcome
     from ..net.http import Connection
-
-
-class JoinTuning(NamedTuple):
-    """When a session is waited for, and when it is left."""
-
-    #: A server may hold the request this long; its window is 15 s by default.
-    patience_s: float = 30.0
-    #: While a session gathers, ranges of this share of the file are asked for,
-    far_share: float = 1 / 16
-    #: and of at least this.
-    far_bytes: int = 1 << 20
-    #: The server is asked for a further session this often,
-    most_again: int = 2
-    #: while more than this share is missing.
-    again_share: float = 0.25
-    #: A complete download tries this long to tell the sender so.
-    farewell_s: float = 1.0
-    #: No larger offer is read.
-    most_offer_bytes: int = 1 << 20
-
-
-TUNING = JoinTuning()
 
 
 class MulticastJoin:
@@ -121,8 +99,8 @@ class MulticastJoin:
 
     @property
     def patience_s(self) -> float:
-        """How long the server may hold the request."""
-        return max(TUNING.patience_s, self._host.state.options.timeout_s)
+        """How long the server may hold the request; its window is 15 s by default."""
+        return max(30.0, self._host.state.options.timeout_s)
 
     def give_up(self) -> None:
         """No (more) multicast for this download."""
@@ -205,7 +183,7 @@ class MulticastJoin:
         segments, size = self._host.state.segments, self._host.state.size_bytes
         if segments is None or segments.choose is not None:
             return
-        step = max(TUNING.far_bytes, int(size * TUNING.far_share))
+        step = max(1 << 20, size // 16)
 
         def last(free: IntervalSet) -> Span | None:
             start, end = max(free, default=(0, 0))
@@ -260,7 +238,7 @@ class MulticastJoin:
         if self._reception is None:
             return False
         if self._closing_until is None:
-            self._closing_until = now + TUNING.farewell_s
+            self._closing_until = now + 1.0
             self._reception.settle()
         return self._reception is not None and now < self._closing_until
 
@@ -304,9 +282,9 @@ class MulticastJoin:
     def _ask_again(self, reason: str) -> None:
         """Whether the next request to the server may be answered with another session."""
         segments, size = self._host.state.segments, self._host.state.size_bytes
-        lacking = segments is not None and segments.wanted.total > TUNING.again_share * size
+        lacking = segments is not None and segments.wanted.total > size / 4
         # How a session ends whose sender is gone.
-        if lacking and reason.startswith("datagrams stopped") and self._again < TUNING.most_again:
+        if lacking and reason.startswith("datagrams stopped") and self._again < 2:
             self._again += 1
             self._over, self._offer, self._asked_on = False, None, None
 
@@ -347,7 +325,7 @@ class OfferTaker:
         """Called by the connection."""
         if self._offer is None:
             self._plain.body(data)
-        elif len(self._offer) <= TUNING.most_offer_bytes:
+        elif len(self._offer) <= 1 << 20:
             self._offer += data
 
     def end(self) -> None:

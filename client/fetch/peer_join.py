@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from ..net.errors import LocalProblem
 from ..peers.exchange import BadTorrent, Exchange
@@ -20,24 +19,6 @@ from .content import BodyReceiver
 from .options import SourceReport
 from .state import Mirror
 from .workers import Driver
-
-
-class PeerTuning(NamedTuple):
-    """How peers and mirrors share the work."""
-
-    #: The torrent may delay the first request this long; it is used later, too.
-    head_start_s: float = 0.5
-    #: A running answer is cut to this when peers come; the rest goes by rarity.
-    shortened_bytes: int = 1 << 20
-    #: The user hears of peers this often.
-    figures_s: float = 2.0
-    #: With fewer peers than this
-    few_peers: int = 3
-    #: after this time, other ways to peers are tried.
-    lonely_s: float = 15.0
-
-
-TUNING = PeerTuning()
 
 
 class PeerJoin:
@@ -78,7 +59,8 @@ class PeerJoin:
                 self._torrent = torrent
             once()
 
-        self._host.network.call_later(TUNING.head_start_s, once)
+        # The torrent may delay the first request this long; it is used later, too.
+        self._host.network.call_later(0.5, once)
         return answered
 
     def size_bytes(self) -> int | None:
@@ -126,11 +108,11 @@ class PeerJoin:
             self._meter.add(len(data), now)
         exchange.share(writer.have, lambda start, end: writer.backing.read(start, end - start))
         self._host.break_stopped()
-        if now - self._told_s >= TUNING.figures_s:
+        if now - self._told_s >= 2.0:
             self._told_s = now
             figures = exchange.figures()
             self._sent_bytes = figures.sent_bytes
-            if figures.peers < TUNING.few_peers and now - self._began_s > TUNING.lonely_s:
+            if figures.peers < 3 and now - self._began_s > 15.0:
                 exchange.reach_further()
             if figures.peers:
                 text = f"{figures.peers} connected, {figures.sent_bytes} bytes given"
@@ -146,7 +128,8 @@ class PeerJoin:
         self._meter.start(now)
         segments, network = intake.segments, self._host.network
         segments.choose = lambda free: exchange.from_origin(free, network.now())
-        segments.shorten(TUNING.shortened_bytes)
+        # The rest of what is under way goes by rarity.
+        segments.shorten(1 << 20)
         rate = self._host.state.options.upload_bytes_s
         self._tell("joined", f"reachable on port {exchange.port}, giving at most {rate:.0f} B/s")
         return True

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..schedule.model import Path
 from ..schedule.segments import UNKNOWN_SIZE
@@ -14,28 +14,6 @@ from ..storage.piece_writer import PieceWriter
 from .content import DownloadedFile
 from .options import Progress, Result, SourceReport
 from .state import State
-
-
-class RateTuning(NamedTuple):
-    """Which rates are remembered. Bounds leave out rows that another program wrote."""
-
-    #: The weight of the remembered rate beside the new one.
-    old_share: float = 0.5
-    #: Keeps the file below 30 kB.
-    most_hosts: int = 500
-    #: The upper bound of a rate.
-    most_bytes_s: float = 1e12
-    #: The lower bound of a rate.
-    least_bytes_s: float = 1.0
-    #: The upper bound of a round trip.
-    most_rtt_s: float = 60.0
-    #: A shorter measurement is not remembered,
-    least_busy_s: float = 0.05
-    #: nor one of fewer bytes.
-    least_bytes: int = 16 << 10
-
-
-TUNING = RateTuning()
 
 
 class Rates:
@@ -50,10 +28,8 @@ class Rates:
         for host, row in rows.items() if isinstance(rows, dict) else ():
             with contextlib.suppress(ValueError, TypeError, LookupError, OverflowError):
                 rate, rtt_s = float(row[0]), float(row[1])
-                if (
-                    TUNING.least_bytes_s <= rate <= TUNING.most_bytes_s
-                    and 0 <= rtt_s <= TUNING.most_rtt_s
-                ):
+                # Another program may have written the file.
+                if 1.0 <= rate <= 1e12 and 0 <= rtt_s <= 60.0:
                     self._rows[str(host)] = [rate, rtt_s]
 
     def path(self, host: str) -> Path | None:
@@ -65,12 +41,13 @@ class Rates:
         """A new measurement; half of the old one stays."""
         old = self._rows.pop(host, None)
         if old is not None:
-            rate_bytes_s = TUNING.old_share * old[0] + (1 - TUNING.old_share) * rate_bytes_s
+            rate_bytes_s = (old[0] + rate_bytes_s) / 2
         self._rows[host] = [round(rate_bytes_s, 1), round(rtt_s, 6)]
 
     def save(self) -> None:
         """Write it back; the most recently used hosts stay."""
-        rows = dict(list(self._rows.items())[-TUNING.most_hosts :])
+        # That many take below 30 kB.
+        rows = dict(list(self._rows.items())[-500:])
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             fresh = self._path.with_suffix(f".{os.getpid()}")
@@ -84,12 +61,11 @@ if TYPE_CHECKING:
 
 
 def remember(state: State, rates: Rates) -> None:
-    """Keep the rates that were seen."""
+    """Keep the rates that were seen; a short measurement tells nothing."""
     telling = [
         mirror
         for mirror in state.mirrors
-        if mirror.counts.busy_s > TUNING.least_busy_s
-        and mirror.counts.received_bytes >= TUNING.least_bytes
+        if mirror.counts.busy_s > 0.05 and mirror.counts.received_bytes >= 16 << 10
     ]
     for mirror in telling:
         counts = mirror.counts

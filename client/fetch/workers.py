@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ...protocol.ranges import format_range
 from ..net import answers as session
@@ -22,22 +22,6 @@ from . import connections, events, sampling
 from .acceptance import read_findings
 from .content import ArrivalHandler, BodyReceiver
 from .state import Depth, Mirror, Serves, State, WholeAnswer
-
-
-class AnswerLimits(NamedTuple):
-    """Bounds on one connection's answers."""
-
-    #: This much of a problem document is read.
-    problem_bytes: int = 64 << 10
-    #: Two blocks and two samples.
-    most_requests: int = 4
-    #: An answer that ends early must have brought this much.
-    short_bytes: int = 16 << 10
-    #: A sample's answer that runs on for longer is broken off.
-    run_on_bytes: int = 64 << 10
-
-
-TUNING = AnswerLimits()
 
 
 class Driver(ArrivalHandler, Protocol):
@@ -171,7 +155,8 @@ class Worker:
             if not self._first_asked:
                 self._ask_size(mirror)
             return
-        most = 1 if mirror.depth is Depth.ONE else TUNING.most_requests
+        # Two blocks and two samples.
+        most = 1 if mirror.depth is Depth.ONE else 4
         while connection.busy < most:
             block = segments.ask(self.lane, self.driver.network.now())
             if block is None:
@@ -339,7 +324,7 @@ class AnswerTaker:
         """Called by the connection."""
         if self._useful:
             self._reader.useful(data)
-        elif self._problem is not None and len(self._words) < TUNING.problem_bytes:
+        elif self._problem is not None and len(self._words) < 64 << 10:
             self._words += data
 
     def end(self) -> None:
@@ -473,7 +458,7 @@ class FileBytes:
             driver.handle(events.UnsizedAnswerEnded(worker.lane, block.position, marked))
         else:
             driver.intake.segments.ended(block, driver.network.now())
-            if block.position < block.end and worker.answer_bytes < TUNING.short_bytes:
+            if block.position < block.end and worker.answer_bytes < 16 << 10:
                 driver.handle(events.ShortAnswer(worker.lane))
 
 
@@ -495,7 +480,7 @@ class SampleBytes:
             self._instead = FileBytes(self._worker, None)
             self._instead.begin(body)
         elif body.end is not None:
-            self._runs_on = body.end - self._stop > TUNING.run_on_bytes
+            self._runs_on = body.end - self._stop > 64 << 10
 
     def useful(self, data: memoryview) -> None:
         if self._instead is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -22,30 +21,14 @@ if TYPE_CHECKING:
     from ..fetch.options import Result
 
 
-@dataclass(frozen=True, slots=True)
-class OriginPatience:
-    """When an origin is given up for now."""
-
-    #: The longest wait that an origin may ask for.
-    longest_wait_s: float = 3600.0
-    #: An origin must bring this rate
-    least_bytes_s: float = 1_000.0
-    #: over this time.
-    pace_window_s: float = 120.0
-    #: An origin without a sign of life for this long is gone.
-    gone_s: float = 90.0
-
-
-TUNING = OriginPatience()
-
-
 class HttpTransport:
     """A `transport.ChannelTransport`: small answers by `HttpClient`, files by `client.api`.
 
     `data_folder` is where the downloader keeps what it learns of servers; `multicast` lets it join
     a transmission the server offers, `pass_token` is a priority pass. `sleep` waits, `clock`
     never jumps. A server that queues is waited for as it says, for an
-    hour at most; one that gives no sign of life for `gone_s` seconds is given up. A login may stand
+    hour at most; one that gives no sign of life for `gone_s` seconds, or drips for
+    `pace_window_s`, is given up. A login may stand
     in the URL. `ca_file` holds certificates (PEM) that are believed beside those of the system.
     """
 
@@ -59,8 +42,8 @@ class HttpTransport:
         ca_file: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
-        pace_window_s: float = TUNING.pace_window_s,
-        gone_s: float = TUNING.gone_s,
+        pace_window_s: float = 120.0,
+        gone_s: float = 90.0,
     ) -> None:
         self._pace_window_s = pace_window_s
         self._gone_s = gone_s
@@ -73,7 +56,7 @@ class HttpTransport:
             agent="tidegate-mirror",
             trust=CertificateTrust(ca_file),
             pass_token=pass_token,
-            manners=RetryPolicy(max_wait_s=TUNING.longest_wait_s),
+            manners=RetryPolicy(max_wait_s=3600.0),
             sleep=sleep,
             clock=clock,
         )
@@ -168,7 +151,8 @@ class HttpTransport:
                 window_s += step_s
                 if window_s >= self._pace_window_s - step_s / 2:
                     brought, paced, window_s = received_bytes() - paced, received_bytes(), 0.0
-                    if 0 < brought < TUNING.least_bytes_s * self._pace_window_s:
+                    # It must bring a kilobyte a second.
+                    if 0 < brought < 1_000 * self._pace_window_s:
                         raise TooSlow(
                             f"it brought {brought} bytes in {self._pace_window_s:.0f} s, "
                             "and what came is kept"

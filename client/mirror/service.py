@@ -26,27 +26,6 @@ from .transport import ChannelTransport
 
 
 @dataclass(frozen=True, slots=True)
-class FollowTuning:
-    """How a mirror follows its origin."""
-
-    #: Longer than an origin holds a question for news.
-    news_timeout_s: float = 60.0
-    #: Doubled after each setback, up to the interval.
-    first_backoff_s: float = 5.0
-    #: An origin that answers sooner does not hold questions; 25 s is usual.
-    shortest_hold_s: float = 5.0
-    #: Looking for drift takes at most this share of the time.
-    looking_share: float = 0.05
-    #: The origin takes a mirror for silent after three minutes.
-    report_every_s: float = 60.0
-    #: So many files are looked for on this mirror's own server.
-    own_files: int = 3
-
-
-TUNING = FollowTuning()
-
-
-@dataclass(frozen=True, slots=True)
 class Reporting:
     """As whom this mirror reports, the secret the origin gave it, and where it serves itself."""
 
@@ -81,9 +60,8 @@ class MirrorService:
         self._clock = clock
         self._steady = steady or clock
         self._sleep = sleep
-        self._interval_s = (
-            interval_s if reporting is None else min(interval_s, TUNING.report_every_s)
-        )
+        # The origin takes a mirror for silent after three minutes.
+        self._interval_s = interval_s if reporting is None else min(interval_s, 60.0)
         self._reporting = reporting
         self._done = done
         self._failed = failed
@@ -106,7 +84,7 @@ class MirrorService:
             return
         # It failed; or what the origin announced is not what it has signed, which may take a while
         # behind a cache, and for ever at a liar.
-        pause_s = min(self._interval_s, TUNING.first_backoff_s * 2 ** min(self._setbacks, 10))
+        pause_s = min(self._interval_s, 5.0 * 2 ** min(self._setbacks, 10))
         self._setbacks += 1
         self._sleep(pause_s * (0.75 + self._rng.random() / 2))
 
@@ -125,7 +103,8 @@ class MirrorService:
             return self._round_failed(MirrorProblem("internal", text, passing=True))
         if look:
             ended = self._steady()
-            self._look_at = ended + (ended - began) / TUNING.looking_share
+            # A twentieth of the time.
+            self._look_at = ended + (ended - began) * 20
         self._done(followed)
         self.report("")
         return followed
@@ -143,15 +122,17 @@ class MirrorService:
         end = self._steady() + self._interval_s
         while (left_s := end - self._steady()) > 0:
             asked = self._steady()
-            latest = self._latest(url, min(TUNING.news_timeout_s, max(1.0, left_s)))
+            # No origin holds a question for news this long.
+            latest = self._latest(url, min(60.0, max(1.0, left_s)))
             if latest is None:
                 # A plain file server, or no answer within the interval.
                 self._sleep(max(0.0, end - self._steady()))
                 return 0
             if latest > version:
                 return latest
-            if self._steady() - asked < TUNING.shortest_hold_s:
-                self._sleep(min(left_s, TUNING.shortest_hold_s * (1 + self._rng.random())))
+            if self._steady() - asked < 5.0:
+                # It does not hold questions; 25 s is usual.
+                self._sleep(min(left_s, 5.0 * (1 + self._rng.random())))
         return 0
 
     def _latest(self, url: str, timeout_s: float) -> int | None:
@@ -219,7 +200,7 @@ class MirrorService:
         if not place.state.version:
             return ""
         wrong = 0
-        for _ in range(TUNING.own_files):
+        for _ in range(3):
             try:
                 entry = KeptManifest(place.manifest).some_file(self._rng)
             except (OSError, BadManifest):

@@ -9,7 +9,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...protocol.batch_group import FilePart
@@ -21,23 +20,8 @@ from ...protocol.tree import ATTRIBUTE_PREFIX, KEPT_MODE, Attributes, Entry, lea
 from ...protocol.tree_scan import Found, Stamp
 from .problem import MirrorProblem
 
-
-@dataclass(frozen=True, slots=True)
-class StageTuning:
-    """Bounds on what a stage copies and keeps in mind."""
-
-    #: The buffer of one copy.
-    chunk_bytes: int = 1 << 20
-    #: One call of copy_file_range, so that a stop is noticed.
-    copy_bytes: int = 1 << 30
-    #: Zeros of this length become holes.
-    hole_bytes: int = 1 << 16
-    #: Folders whose path is known to have no link.
-    most_remembered: int = 10_000
-
-
-TUNING = StageTuning()
-_HOLE = bytes(TUNING.hole_bytes)
+#: Zeros of this length become holes.
+_HOLE = bytes(1 << 16)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -60,7 +44,7 @@ class DiskStage:
         #: Symbolic links of the new tree that lead out of it, so that it must not go live.
         self.leading_out: list[str] = []
         #: One place for all that is copied: fresh memory costs as much as the copying.
-        self._room = memoryview(bytearray(TUNING.chunk_bytes))
+        self._room = memoryview(bytearray(1 << 20))
         self._helper = ThreadPoolExecutor(1, "mirror-digest")
 
     def close(self) -> None:
@@ -81,7 +65,7 @@ class DiskStage:
         folder = f"{root}/{path}".rpartition("/")[0]
         known = self._straight.get(folder)
         if known is None:
-            if len(self._straight) >= TUNING.most_remembered:
+            if len(self._straight) >= 10_000:
                 self._straight.clear()
             rest = folder[len(root) :]
             known = os.path.realpath(folder) == os.path.realpath(root) + rest
@@ -224,10 +208,10 @@ def _write(handle: int, offset: int, view: memoryview) -> None:
     fresh = offset >= os.fstat(handle).st_size
     end = offset + len(view)
     while view:
-        if fresh and not view[0] and bytes(view[: TUNING.hole_bytes]) == _HOLE[: len(view)]:
-            done = min(TUNING.hole_bytes, len(view))
+        if fresh and not view[0] and bytes(view[: len(_HOLE)]) == _HOLE[: len(view)]:
+            done = min(len(_HOLE), len(view))
         else:
-            done = os.pwrite(handle, view[: TUNING.hole_bytes] if fresh else view, offset)
+            done = os.pwrite(handle, view[: len(_HOLE)] if fresh else view, offset)
         view, offset = view[done:], offset + done
     if fresh:
         os.ftruncate(handle, end)
@@ -261,18 +245,15 @@ def _data_of(source: int, size_bytes: int) -> Iterator[tuple[int, int]]:
 def _copy_part(source: int, handle: int, offset: int, end: int) -> None:
     try:
         while offset < end:
-            count = os.copy_file_range(
-                source, handle, min(TUNING.copy_bytes, end - offset), offset, offset
-            )
+            # In parts, so that a stop is noticed.
+            count = os.copy_file_range(source, handle, min(1 << 30, end - offset), offset, offset)
             if not count:
                 return
             offset += count
     except OSError as fault:
         if fault.errno == errno.ENOSPC:
             raise
-    while offset < end and (
-        chunk := os.pread(source, min(TUNING.chunk_bytes, end - offset), offset)
-    ):
+    while offset < end and (chunk := os.pread(source, min(1 << 20, end - offset), offset)):
         offset += os.pwrite(handle, chunk, offset)
 
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 from .answers import Fields, Redirect, Reply, read
 from .errors import NetworkProblem, UsageProblem
@@ -19,20 +19,6 @@ from .request_builder import RequestBuilder
 from .retry import RetryAfter, RetryPolicy, RetryState, WaitUntil
 from .sockets import AsyncioNetwork, CertificateTrust, run_blocking
 from .urls import BadUrl, Url, parse
-
-
-class ClientLimits(NamedTuple):
-    """Bounds of one small request."""
-
-    #: A longer chain is a circle.
-    most_redirects: int = 10
-    #: A server that says "at once" is asked after this.
-    shortest_wait_s: float = 1.0
-    #: A slow answer may take this many times its timeout.
-    patience: float = 4.0
-
-
-TUNING = ClientLimits()
 
 
 class RequestParts(TypedDict, total=False):
@@ -109,12 +95,13 @@ class HttpClient:
             if not isinstance(action, WaitUntil):
                 return reply
             # However soon a server says: not more often than once a second.
-            self._sleep(max(TUNING.shortest_wait_s, action.at - now))
+            self._sleep(max(1.0, action.at - now))
 
     @staticmethod
     def _follow(method: str, at: Url, location: str, count: int) -> Url:
         try:
-            aim = at.redirected(location, count, TUNING.most_redirects)
+            # A longer chain is a circle.
+            aim = at.redirected(location, count, 10)
             if method not in ("GET", "HEAD"):
                 raise BadUrl("give that URL instead")
         except BadUrl as error:
@@ -143,7 +130,8 @@ class HttpClient:
                     answer.set_result,
                     limit_bytes=limit_bytes,
                     silence_s=timeout_s,
-                    total_s=TUNING.patience * timeout_s,
+                    # A slow answer may drip.
+                    total_s=4 * timeout_s,
                 )
                 return await answer
             finally:

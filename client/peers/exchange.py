@@ -14,25 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...protocol.errors import ProtocolError
 from ...protocol.intervals import IntervalSet, Span
 from ..net.errors import LocalProblem
-
-
-class ExchangeTuning(NamedTuple):
-    """How pieces are shared between peers and the origin."""
-
-    #: One request to the origin asks for at most this much that no peer has.
-    most_run_bytes: int = 4 << 20
-    #: What peers have and send is taken as known for this long.
-    census_s: float = 0.5
-    #: A peer that could not be reached is tried again after this, each time longer.
-    again_s: int = 15
-
-
-TUNING = ExchangeTuning()
 
 
 class BadTorrent(ProtocolError):
@@ -107,7 +93,8 @@ class Exchange:
             "stop_tracker_timeout": 1,
             # TCP first: it carried a crowd in two thirds of the time, and is what lines expect.
             "enable_outgoing_utp": False,
-            "min_reconnect_time": TUNING.again_s,
+            # A peer that could not be reached is tried again after this, each time longer.
+            "min_reconnect_time": 15,
             "announce_to_all_trackers": True,
             "allow_multiple_connections_per_ip": True,
             "alert_mask": lt.alert.category_t.error_notification
@@ -197,7 +184,8 @@ class Exchange:
 
         A piece that was begun comes first: it is of no use before it is whole.
         """
-        if self._asked_s is None or now - self._asked_s >= TUNING.census_s:
+        # What peers have and send is taken as known for half a second.
+        if self._asked_s is None or now - self._asked_s >= 0.5:
             self._asked_s = now
             self._availability = list(self._handle.piece_availability())
             queue = self._handle.get_download_queue()
@@ -223,7 +211,8 @@ class Exchange:
     def _run_end(self, span: Span, rarity: int, rarities: list[int], free: IntervalSet) -> int:
         """The pieces that follow belong to it as long as they are as rare and wholly free."""
         end = span[1]
-        while end < self.size_bytes and end - span[0] < TUNING.most_run_bytes:
+        # No request to the origin is longer: meanwhile a peer may have the rest.
+        while end < self.size_bytes and end - span[0] < 4 << 20:
             piece = end // self.piece_bytes
             following = self.span(piece)
             if end != following[0] or rarities[piece] != rarity or piece in self._coming:
