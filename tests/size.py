@@ -31,7 +31,7 @@ BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_886, 160),
     "protocol": Size(4_680, 77),
     "server": Size(44_815, 448),
-    "client": Size(14_430, 42),
+    "client": Size(14_410, 42),
     "loadtest": Size(6_920, 54),
     "bench": Size(5_520, 100),
 }

@@ -283,7 +283,7 @@ class Download:
                     ),
                 )
             case do.SetSize(size_bytes) if intake is not None:
-                intake.writer.settle(size_bytes)
+                intake.writer.size_bytes = size_bytes
                 intake.segments.settle(size_bytes)
             case do.UseDigest(digest) if writer is not None:
                 if self.content.use_told_digest(writer, digest):

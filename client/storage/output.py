@@ -146,18 +146,16 @@ class FileOutput(Output):
         old = self.resumable()
         if self._journal is None:
             self._journal = Journal(self._journal_path)
+        have, checked = IntervalSet(), set[int]()
         same = old is not None and old.vouched_by(identity)
-        have = self._journal.have if same else IntervalSet()
-        checked = set(self._journal.checked) if same and old is not None else set()
-        if old is not None and old.pieces != identity.pieces and identity.pieces is not None:
-            checked = set()
-        if old is not None and old.boot != boot_id():
-            checked = set()
-        if same and old is not None:
+        if old is not None and same:
+            have = self._journal.have
+            if old.boot == boot_id() and identity.pieces in (None, old.pieces):
+                checked = set(self._journal.checked)
             identity.validators = {**old.validators, **identity.validators}
             identity.digest = identity.digest or old.digest
             identity.pieces = identity.pieces or old.pieces
-        if not same:
+        else:
             with contextlib.suppress(OSError):
                 os.unlink(self._part)
         self._backing = FileStorage(self._part)
@@ -341,45 +339,35 @@ def _name_of(fd: int) -> str:
         return f"file descriptor {fd}"
 
 
-class _Memory:
-    """A backing in memory, as long as what has been written."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        if len(self.data) < offset:
-            self.data.extend(bytes(offset - len(self.data)))
-        self.data[offset : offset + len(data)] = data
-
-    def read(self, offset: int, length: int) -> bytes:
-        return bytes(self.data[offset : offset + length])
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 class MemoryOutput(Output):
-    """For listings and Metalinks: at most `limit_bytes` of memory."""
+    """For listings and Metalinks: at most `limit_bytes` of memory, as long as what was written."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._memory = _Memory()
+        self._data = bytearray()
 
     @property
     def data(self) -> bytes:
         """What arrived."""
-        return bytes(self._memory.data)
+        return bytes(self._data)
 
     def open(self, identity: Identity) -> PieceWriter:
         if self._limit < identity.size_bytes < UNKNOWN_SIZE:
             raise LocalProblem(f"the answer has {identity.size_bytes} bytes, which is too much")
-        self._memory = _Memory()
-        return PieceWriter(self._memory, identity.size_bytes)
+        self.restart()
+        return PieceWriter(self, identity.size_bytes)
 
     def checkpoint(self) -> None:
-        if len(self._memory.data) > self._limit:
+        if len(self._data) > self._limit:
             raise LocalProblem("the answer does not end")
 
     def restart(self) -> None:
-        self._memory = _Memory()
+        self._data = bytearray()
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        if len(self._data) < offset:
+            self._data.extend(bytes(offset - len(self._data)))
+        self._data[offset : offset + len(data)] = data
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self._data[offset : offset + length])

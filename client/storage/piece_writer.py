@@ -79,7 +79,8 @@ class PieceWriter:
         #: (first source, second source) -> how often the two differed after `doubt`.
         self.differences: dict[tuple[int, int], int] = {}
         self._doubted: list[tuple[int, int, int]] = []
-        self._digest: tuple[str, bytes] | None = None
+        #: Of the whole file, where one is known.
+        self.digest: tuple[str, bytes] | None = None
         self._hasher: hashlib._Hash | None = None
         self._hashed = 0
 
@@ -105,10 +106,6 @@ class PieceWriter:
             if run[0] < end and run[1] > start
         ]
         return sorted(found)
-
-    def settle(self, size_bytes: int) -> None:
-        """The size was not known and is now."""
-        self.size_bytes = size_bytes
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -174,8 +171,8 @@ class PieceWriter:
                 kept.append([end, run[1], run[2]])
         self._runs = kept
         self._last_run = {}
-        if self._hasher is not None and self._digest is not None and start < self._hashed:
-            self._hasher = hashlib.new(self._digest[0])
+        if self._hasher is not None and self.digest is not None and start < self._hashed:
+            self._hasher = hashlib.new(self.digest[0])
             self._hashed = 0
         if self.pieces is not None:
             for index in range(start // self.pieces.length, -(-end // self.pieces.length)):
@@ -204,13 +201,9 @@ class PieceWriter:
 
     def use_digest(self, digest: tuple[str, bytes]) -> None:
         """The digest of the whole file, learnt late."""
-        self._digest = digest
+        self.digest = digest
         self._hasher = hashlib.new(digest[0])
         self._hashed = 0
-
-    @property
-    def digest(self) -> tuple[str, bytes] | None:
-        return self._digest
 
     @property
     def checks_due(self) -> bool:
@@ -233,10 +226,10 @@ class PieceWriter:
     def right(self) -> bool:
         """Whether the whole file has its digest (True where none is known). Reads what is left to
         read; call it when all bytes are there."""
-        if self._hasher is None or self._digest is None:
+        if self._hasher is None or self.digest is None:
             return True
         self._hash_prefix(self.size_bytes)
-        return self._hashed == self.size_bytes and self._hasher.digest() == self._digest[1]
+        return self._hashed == self.size_bytes and self._hasher.digest() == self.digest[1]
 
     def _hash_prefix(self, budget_bytes: int) -> None:
         if self._hasher is None:

@@ -17,7 +17,6 @@ class Storage(Protocol):
 
     def write(self, offset: int, data: Buffer) -> None: ...
     def read(self, offset: int, length: int) -> bytes: ...
-    def close(self) -> None: ...
 
 
 class FileStorage:
@@ -91,6 +90,3 @@ class RingStorage:
         at = offset % self.window_bytes
         first = min(length, self.window_bytes - at)
         return bytes(self._ring[at : at + first]) + bytes(self._ring[: length - first])
-
-    def close(self) -> None:
-        self._ring = bytearray()
