@@ -8,6 +8,7 @@ process would have seen. Times are seconds.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -191,14 +192,14 @@ _RATIOS: Mapping[str, str] = {
     "rude_gain": "how much sooner the rude are served than the polite",
     "eta_within_p90": "of all told times: started before their 90 % bound",
 }
-#: What belongs together in a list of figures, by how its members' names begin or end.
-_GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Waiting": ("wait_small", "wait_large", "_polite", "_rude", "rude_gain"),
-    "Downloads": ("session", "visit", "arrived", "finished", "gave_up", "failed", "_fraction"),
-    "Promises": ("eta_error", "eta_within_p90", "promises", "promises_kept"),
-    "Asking": ("attempts", "queued", "tickets_", "early_polls", "refused", "not_found"),
-    "Bytes": ("verified_bytes", "multicast_bytes"),
-    "The load itself": ("lateness", "late_arrivals"),
+#: What belongs together in a list of figures, by words of its members' names.
+_GROUPS: Mapping[str, str] = {
+    "Waiting": "wait|rude_gain",
+    "Downloads": "session|visit|arrived|finished|gave_up|failed|_fraction",
+    "Promises": "eta_|promises",
+    "Asking": "attempts|queued|tickets_|early_polls|refused|not_found",
+    "Bytes": "verified_bytes|multicast_bytes",
+    "The load itself": "",
 }
 
 
@@ -228,13 +229,7 @@ def rows(figures: dict[str, float]) -> list[dict[str, str]]:
 
 
 def _group(name: str) -> str:
-    base = name if name in COUNTERS else name.partition("_")[2] or name
-    for group, parts in _GROUPS.items():
-        if any(
-            one.startswith(part) or one.endswith(part) for part in parts for one in (name, base)
-        ):
-            return group
-    return "The load itself"
+    return next(group for group, words in _GROUPS.items() if re.search(words, name))
 
 
 def meaning(name: str) -> str:

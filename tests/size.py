@@ -32,7 +32,7 @@ BUDGETS: Mapping[str, Size] = {
     "protocol": Size(4_680, 77),
     "server": Size(44_815, 448),
     "client": Size(14_410, 42),
-    "loadtest": Size(6_920, 54),
+    "loadtest": Size(6_910, 54),
     "bench": Size(5_520, 100),
 }
 
