@@ -74,7 +74,6 @@ class ComparedPolicy:
 
     @property
     def gap(self) -> float:
-        """The relative difference of the live mean from the simulated one."""
         return self.ratio - 1.0
 
 
@@ -210,7 +209,6 @@ def faults(rows: Sequence[ComparedPolicy]) -> list[str]:
 
 
 def table(rows: Sequence[ComparedPolicy]) -> str:
-    """A Markdown table."""
     return markdown.table(
         ("policy", "paper, s", "simulated, s", "live, s", "live ÷ simulated"),
         (
@@ -227,7 +225,6 @@ def table(rows: Sequence[ComparedPolicy]) -> str:
 
 
 def main() -> int:
-    """Compare, print, and judge."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--time-scale", type=float, default=10.0)
     parser.add_argument("--thin", type=float, default=1.0, help="one client in so many")

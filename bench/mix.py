@@ -92,7 +92,6 @@ def requests() -> list[bytes]:
 
 
 def fill(folder: Path) -> None:
-    """Write the files."""
     folder.mkdir()
     for number, size in enumerate(sizes()):
         path = folder / f"{number}.bin"

@@ -44,7 +44,6 @@ class PeerRound:
 
     @property
     def all_s(self) -> tuple[float, ...]:
-        """The times of all clients."""
         return self.alone_s + self.sharing_s
 
 
@@ -131,7 +130,6 @@ def require_exchange(without: PeerRound, with_peers: PeerRound) -> None:
 
 
 def row(name: str, outcome: PeerRound) -> str:
-    """One row of the table."""
     parts = [f"{name:<16}{max(outcome.all_s):>8.1f}{mean(outcome.all_s):>8.1f}"]
     for group in (outcome.sharing_s, outcome.alone_s):
         parts.append(f"{mean(group):>9.1f}" if group else f"{'-':>9}")
@@ -139,7 +137,6 @@ def row(name: str, outcome: PeerRound) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--mib", type=float, default=16)

@@ -100,7 +100,6 @@ def moved(before: Mapping[str, float], after: Mapping[str, float], above: float)
 
 
 def main() -> int:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("table", nargs="?", default=FINDER)
     parser.add_argument("--field", default="", help="only fields whose name contains this")

@@ -85,7 +85,6 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Start all, run the profile or wait, end all."""
     given = arguments()
     folder: Path = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,6 @@ class Clicks(Downloader):
     """One person, one file: obeys the page's Refresh as a browser does, cookies kept."""
 
     def headers(self) -> dict[str, str]:
-        """What a browser sends that matters here."""
         agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/130 Safari/537.36"
         return super().headers() | {
             "User-Agent": agent,

@@ -53,7 +53,6 @@ class DownloadTally:
         return False
 
     def note_start(self, now: float) -> None:
-        """The first byte is here."""
         wait_s = now - self._began_s
         self._tally.observe(f"wait_{self.kind}", wait_s)
         if self._manner:
@@ -71,7 +70,6 @@ class DownloadTally:
                 self._tally.observe("eta_error", abs(actual_s - expected_s) / actual_s)
 
     def note_done(self, now: float, count_bytes: int) -> None:
-        """Every byte is here and right."""
         self._tally.count("finished")
         self._tally.count("verified_bytes", count_bytes)
         self._tally.observe("session", now - self._began_s)

@@ -32,7 +32,6 @@ class Ranged(Downloader):
     """Asks for the first part until admitted, then for all others at once, under its ticket."""
 
     def fetch(self, visitor: Visitor, file: File) -> None:
-        """One download in up to four parts."""
         self.client.client.clientpool = self.narrow_pool(64 * 1024, CONNECTIONS)
         entry = CATALOGUE.find(self.host, file)
         edges, pieces = self._cut(file, entry.path)

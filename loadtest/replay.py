@@ -217,7 +217,6 @@ class Replay(LoadTestShape):
         self._arrivals = 0
 
     def tick(self) -> tuple[int, float] | None:
-        """Locust asks once a second."""
         assert self.runner is not None
         options = self.runner.environment.parsed_options
         if not self._arrivals:

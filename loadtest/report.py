@@ -32,7 +32,6 @@ dt{font-weight:600}dd{margin:0 0 .3rem 1.2rem}.no{opacity:.65}
 
 
 def page(title: str, body: str) -> str:
-    """A whole HTML document."""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

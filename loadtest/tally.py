@@ -37,7 +37,6 @@ class Histogram:
         self.largest = max(self.largest, value)
 
     def merge(self, other: Histogram) -> None:
-        """Add another histogram's values to this one."""
         self.buckets.update(other.buckets)
         self.count += other.count
         self.total += other.total
@@ -55,7 +54,6 @@ class Histogram:
         return self.largest
 
     def mean(self) -> float | None:
-        """The mean of all values; None when nothing was counted."""
         return self.total / self.count if self.count else None
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +67,6 @@ class Histogram:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Histogram:
-        """The histogram that `to_json` wrote."""
         buckets = Counter({int(key): int(n) for key, n in raw["buckets"].items()})
         return cls(buckets, int(raw["count"]), float(raw["total"]), float(raw["largest"]))
 
@@ -92,15 +89,12 @@ class Tally:
     counters: Counter[str] = field(default_factory=Counter)
 
     def observe(self, name: str, value: float) -> None:
-        """Add one value to the histogram `name`."""
         self.histograms.setdefault(name, Histogram()).add(value)
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to the counter `name`."""
         self.counters[name] += by
 
     def merge(self, other: Tally) -> None:
-        """Add all that `other` has seen."""
         for name, histogram in other.histograms.items():
             self.histograms.setdefault(name, Histogram()).merge(histogram)
         self.counters.update(other.counters)
@@ -117,7 +111,6 @@ class Tally:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Tally:
-        """The tally that `drain` wrote."""
         return cls(
             {name: Histogram.from_json(h) for name, h in raw["histograms"].items()},
             Counter({name: int(n) for name, n in raw["counters"].items()}),
@@ -233,7 +226,6 @@ def _group(name: str) -> str:
 
 
 def meaning(name: str) -> str:
-    """What a figure says, in words."""
     if name in COUNTERS or name in _RATIOS:
         return COUNTERS.get(name) or _RATIOS[name]
     shape, _, of = name.partition("_")

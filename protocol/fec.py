@@ -101,7 +101,6 @@ class BlockLayout:
         return -(-self.size_bytes // self.block_bytes)
 
     def offset(self, block: int) -> int:
-        """The block's offset in the file."""
         return block * self.block_bytes
 
     def length(self, block: int) -> int:

@@ -127,7 +127,6 @@ PROBLEMS: Mapping[str, str] = {
 
 
 def type_of(code: str) -> str:
-    """The problem type of a code."""
     return BASE + code
 
 

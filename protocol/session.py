@@ -51,7 +51,6 @@ class Capability:
 
 
 def format_capability(capability: Capability) -> str:
-    """The value of the request header."""
     parts = [f"v={VERSION}", f'fec="{",".join(capability.fec)}"']
     if math.isfinite(capability.rate_bytes_s):
         parts.append(f"rate={int(capability.rate_bytes_s)}")
@@ -136,7 +135,6 @@ class Offer:
     silence_s: float = 2.0
 
     def layout(self) -> BlockLayout:
-        """The blocks of the object."""
         return BlockLayout(self.size_bytes, self.fec.symbol_bytes, self.fec.block_symbols)
 
 

@@ -130,7 +130,6 @@ class ReportAnswer:
 
 
 def encode_answer(answer: ReportAnswer) -> bytes:
-    """The answer as compact JSON."""
     return msgspec.json.encode(replace(answer, report_window_s=round(answer.report_window_s, 4)))
 
 

@@ -326,7 +326,6 @@ class _Signatures:
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in key))
 
     def of(self, text: str) -> str:
-        """The signature of this text."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(text.encode("ascii"))
         outer.update(inner.digest())

@@ -64,7 +64,6 @@ class MulticastBench:
         self.digest = hashlib.sha256(self.file.read_bytes()).digest()
 
     def close(self) -> None:
-        """Remove the scratch folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(
@@ -109,7 +108,6 @@ class MulticastBench:
         return TrialRow(tool, loss, good, count, ratio, whole - begun, note, results, used_s, sent)
 
     def serve_words(self, receivers: int, state: Path) -> list[str]:
-        """The command line of our server."""
         words = [self.python, "-m", "tidegate", "serve", str(self.release)]
         words += ["--listen", f"{SENDER_ADDRESS}:{PORT}", "--admin", "off"]
         words += ["--state", str(state), "--multicast", "--multicast-fec", self.fec]

@@ -11,10 +11,8 @@ def head(*columns: object) -> str:
 
 
 def row(*cells: object) -> str:
-    """One line of it."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def table(columns: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-    """All of it."""
     return "\n".join([head(*columns), *(row(*cells) for cells in rows)])

@@ -51,7 +51,6 @@ class Suppressed:
         return True
 
     def __str__(self) -> str:
-        """The counts, largest first."""
         return ", ".join(f"{count} {name}" for name, count in self.counts.most_common()) or "none"
 
     def tell(self) -> None:

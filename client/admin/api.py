@@ -108,7 +108,6 @@ class AdminApi:
             return fault.status != 404
 
     def get(self, path: str) -> Any:
-        """The document at a path."""
         return self.call("GET", path).body
 
     def settled(

@@ -112,7 +112,6 @@ def read_moment(text: str) -> float:
 
 
 def moment(at_s: float | None) -> str:
-    """Date and time, UTC."""
     if at_s is None:
         return "-"
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

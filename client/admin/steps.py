@@ -183,7 +183,6 @@ def _show_preview(found: Mapping[str, Any]) -> None:
 
 
 def _measure(value: float | None, unit: str) -> str:
-    """A figure of a preview."""
     if value is None:
         return "-"
     if unit == "s":

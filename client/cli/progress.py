@@ -62,7 +62,6 @@ class Rich(Quiet):
 
 
 def draw(download: Download) -> RenderableType:
-    """The whole view as it stands now."""
     now = download.network.now()
     mirrors, view = Table.grid(padding=(0, 2)), Table.grid()
     for mirror in download.state.mirrors:

@@ -173,7 +173,6 @@ def words(event: str, data: Mapping[str, object]) -> str | None:
 
 
 def progress_line(now: Progress) -> str:
-    """One plain line."""
     line = format_size(now.done_bytes)
     if now.size_bytes:
         share = 100 * now.done_bytes // now.size_bytes

@@ -165,7 +165,6 @@ class Download:
         return writer.have.total if writer.size_bytes < UNKNOWN_SIZE else 0
 
     def progress(self) -> Progress:
-        """Where the download stands."""
         return make_progress(
             self.state, self.writer, self.joining, self.peering, self.network.now()
         )
@@ -173,7 +172,6 @@ class Download:
     # -- starting and ending -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin; returns at once."""
         if self.peering is None:
             self._begin()
         else:

@@ -101,7 +101,6 @@ class DropReason(enum.StrEnum):
 
 
 def fail(state: State, problem: DownloadFailed) -> Actions:
-    """Nothing can be done."""
     if state.over:
         return []
     state.phase = DownloadPhase.OVER
@@ -112,7 +111,6 @@ def fail(state: State, problem: DownloadFailed) -> Actions:
 
 
 def connection_lost(state: State, event: ConnectionLost, now: float) -> Actions:
-    """The connection ended by itself."""
     mirror, how = state.mirror_of(event.lane), event.how
     if state.segments is not None and state.segments.done:
         # It was the last answer, without a length. The bytes may still prove to be wrong.
@@ -244,7 +242,6 @@ def _wait(state: State, mirror: Mirror, action: WaitUntil, now: float) -> Action
 
 
 def retry_due(state: State, number: int, until: float) -> Actions:
-    """A pause has ended."""
     mirror = state.mirrors[number]
     if mirror.state is not MirrorState.WAITING or mirror.pause is None:
         return []
@@ -276,7 +273,6 @@ def _lanes_to_open(state: State, mirror: Mirror) -> list[int]:
 
 
 def redirected(state: State, lane: int, location: str) -> Actions:
-    """The file is at another place."""
     mirror = state.mirror_of(lane)
     mirror.redirects += 1
     try:
@@ -335,7 +331,6 @@ def _open_small_file(state: State) -> Actions:
 
 
 def drop(state: State, mirror: Mirror, text: str) -> Actions:
-    """The mirror is not used any more."""
     if not mirror.alive or state.over:
         return []
     mirror.state, mirror.dropped, mirror.pause = MirrorState.DROPPED, text, None

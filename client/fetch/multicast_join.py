@@ -228,7 +228,6 @@ class MulticastJoin:
         segments.floor = front + int((offer.size_bytes - front) * share)
 
     def rate_bytes_s(self, now: float) -> float:
-        """What comes by multicast now."""
         return (self._meter.rate(now) or 0.0) if self._reception is not None else 0.0
 
     # -- the end -------------------------------------------------------------------------------
@@ -315,21 +314,18 @@ class OfferTaker:
         self._plain = AnswerTaker(worker, FileInstead(worker, joining), None, None)
 
     def head(self, status: int, fields: Fields) -> None:
-        """Called by the connection."""
         if session.is_offer(status, fields):
             self._offer = bytearray()
         else:
             self._plain.head(status, fields)
 
     def body(self, data: memoryview) -> None:
-        """Called by the connection."""
         if self._offer is None:
             self._plain.body(data)
         elif len(self._offer) <= 1 << 20:
             self._offer += data
 
     def end(self) -> None:
-        """Called by the connection."""
         if self._offer is None:
             self._plain.end()
             return

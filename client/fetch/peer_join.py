@@ -135,7 +135,6 @@ class PeerJoin:
         return True
 
     def rate_bytes_s(self, now: float) -> float:
-        """What comes from peers now."""
         return (self._meter.rate(now) or 0.0) if self._exchange is not None else 0.0
 
     # -- the end -------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ class SampleVote:
 
     @property
     def answered(self) -> set[int]:
-        """Those that have answered."""
         return set(self._answers)
 
     def add(self, source: int, data: bytes) -> None:
@@ -118,7 +117,6 @@ class Counts:
 
     @property
     def rate_bytes_s(self) -> float:
-        """Bytes per second of that time."""
         return self.received_bytes / self.busy_s if self.busy_s > 0 else 0.0
 
 
@@ -171,7 +169,6 @@ class Mirror:
 
     @property
     def alive(self) -> bool:
-        """Whether it is not dropped."""
         return self.state is not MirrorState.DROPPED
 
     @property
@@ -231,7 +228,6 @@ class WholeAnswer:
     position: int = 0
 
     def rate(self, now: float) -> float:
-        """Bytes per second since it began."""
         return self.position / max(0.001, now - self.began_s)
 
 
@@ -293,7 +289,6 @@ class State:
 
     @property
     def alive(self) -> Iterator[Mirror]:
-        """The mirrors that are not dropped."""
         return (mirror for mirror in self.mirrors if mirror.alive)
 
     def add(self, url: Url, *, listed: bool) -> Mirror | None:

@@ -89,7 +89,6 @@ class Worker:
         self.connection = Connection(driver.network, endpoint, self, timeout_s, tunnel)
 
     def opened(self, rtt_s: float) -> None:
-        """The connection stands."""
         counts = self.mirror.counts
         counts.connections += 1
         self.rtt_s = rtt_s
@@ -286,7 +285,6 @@ class AnswerTaker:
         self._useful = False
 
     def head(self, status: int, fields: Fields) -> None:
-        """Called by the connection."""
         worker = self._worker
         driver = worker.driver
         worker.answer_bytes = 0
@@ -321,14 +319,12 @@ class AnswerTaker:
         )
 
     def body(self, data: memoryview) -> None:
-        """Called by the connection."""
         if self._useful:
             self._reader.useful(data)
         elif self._problem is not None and len(self._words) < 64 << 10:
             self._words += data
 
     def end(self) -> None:
-        """Called by the connection."""
         if self._problem is not None:
             status, fields = self._problem
             self._report_status(session.read(status, fields, bytes(self._words), time.time()))

@@ -25,11 +25,10 @@ class HttpTransport:
     """A `transport.ChannelTransport`: small answers by `HttpClient`, files by `client.api`.
 
     `data_folder` is where the downloader keeps what it learns of servers; `multicast` lets it join
-    a transmission the server offers, `pass_token` is a priority pass. `sleep` waits, `clock`
-    never jumps. A server that queues is waited for as it says, for an
-    hour at most; one that gives no sign of life for `gone_s` seconds, or drips for
-    `pace_window_s`, is given up. A login may stand
-    in the URL. `ca_file` holds certificates (PEM) that are believed beside those of the system.
+    a transmission the server offers, `pass_token` is a priority pass. `sleep` waits, `clock` never
+    jumps. A server that queues is waited for as it says, for an hour at most; one that gives no
+    sign of life for `gone_s`, or drips for `pace_window_s`, is given up. A login may stand in the
+    URL. `ca_file` holds certificates (PEM) that are believed beside those of the system.
     """
 
     def __init__(

@@ -86,7 +86,6 @@ class BlockCollector:
 
     @property
     def finished(self) -> bool:
-        """Every block was written."""
         return not self._left
 
     def _take_symbol(

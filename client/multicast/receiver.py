@@ -255,7 +255,6 @@ class MulticastReceiver(BlockCollector):
 
     @property
     def report_pending(self) -> bool:
-        """A report is scheduled."""
         return self._state is not None
 
     @property

@@ -89,12 +89,10 @@ class KeepAliveClient:
     # -- from the connection -------------------------------------------------------------------
 
     def opened(self, rtt_s: float) -> None:
-        """The connection stands."""
         if self._current is not None:
             self._send(self._current)
 
     def closed(self, text: str, permanent: bool, crowded: bool) -> None:
-        """The connection is gone."""
         served = self._connection.served if self._connection is not None else 0
         self._connection = None
         pending = self._current
@@ -107,11 +105,9 @@ class KeepAliveClient:
             self._tell("the answer ended early" if self._status else text)
 
     def head(self, status: int, fields: Fields) -> None:
-        """The answer begins."""
         self._status, self._fields = status, fields
 
     def body(self, data: memoryview) -> None:
-        """It goes on."""
         pending = self._current
         if pending is None:
             return
@@ -121,7 +117,6 @@ class KeepAliveClient:
             self.end()
 
     def end(self) -> None:
-        """It is whole."""
         self._tell(Reply(self._status, self._fields.as_dict(), bytes(self._body)))
 
     # -- the rest ------------------------------------------------------------------------------

@@ -133,7 +133,6 @@ class GuardedNetwork:
         return self._network.connect(endpoint, _Guarded(self, receiver), timeout_s)
 
     def run(self, call: Callable[[], None]) -> None:
-        """Call it, guarded."""
         try:
             call()
         except Exception as fault:  # noqa: BLE001 - it is the owner's to tell

@@ -184,13 +184,11 @@ class AsyncioNetwork:
             self._loop.call_later(TUNING.sweep_s, self._sweep)
 
     def tls(self) -> ssl.SSLContext:
-        """The one context of this network."""
         if self._tls is None:
             self._tls = self._trust.context()
         return self._tls
 
     def secure(self, stream: Stream, name: str) -> None:
-        """Begin TLS on a stream."""
         task = self._loop.create_task(stream.shake(name))
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
@@ -317,7 +315,6 @@ class Stream(asyncio.BufferedProtocol):
             self.abort()
 
     def lend(self, receiver: Receiver) -> None:
-        """A further download uses the connection."""
         if self._transport.is_closing():
             receiver.lost("the connection was closed", False)
             return
@@ -360,7 +357,6 @@ class Stream(asyncio.BufferedProtocol):
         self._network.secure(self, name)
 
     async def shake(self, name: str) -> None:
-        """The TLS handshake."""
         import ssl
 
         plain = self._transport

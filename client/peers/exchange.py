@@ -113,7 +113,6 @@ class Exchange:
         self._asked_s: float | None = None
 
     def span(self, piece: int) -> Span:
-        """The bytes of a piece, half-open."""
         start = piece * self.piece_bytes
         return start, min(self.size_bytes, start + self.piece_bytes)
 
@@ -142,7 +141,6 @@ class Exchange:
 
     @property
     def port(self) -> int:
-        """Where peers reach us."""
         return int(self._session.listen_port())
 
     def meet(self, host: str, port: int) -> None:

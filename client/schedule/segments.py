@@ -168,7 +168,6 @@ class SegmentMap:
 
     @property
     def done(self) -> bool:
-        """Every wanted byte has been received."""
         return self.wanted.total == 0
 
     def received(self, block: Segment, count: int, now: float) -> None:

@@ -52,7 +52,6 @@ class FileStorage:
             raise LocalProblem.of(error, self.path) from None
 
     def room_bytes(self) -> int:
-        """What the file system says is free for us."""
         stat = os.fstatvfs(self._fd)
         return stat.f_bavail * stat.f_frsize
 

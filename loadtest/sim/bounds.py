@@ -53,7 +53,6 @@ class Bounds:
 
     @property
     def best_s(self) -> float:
-        """The tightest of them."""
         return max(self.cap_s, self.srpt_s, self.combined_s)
 
 

@@ -48,13 +48,11 @@ class Chronicle:
     _wanted: float = 0.0
 
     def arrive(self, now: float, client: int, rate_bytes_s: float) -> None:
-        """A client has come."""
         self.bars[client] = Lifeline(now, states=[(now, Doing.WAITING)])
         self._wanted += rate_bytes_s
         self.demand.append((now, self._wanted))
 
     def leave(self, now: float, client: int, rate_bytes_s: float) -> None:
-        """It has left, with or without its files."""
         self.bars[client].ended_s = now
         self._wanted = max(0.0, self._wanted - rate_bytes_s)
         self.demand.append((now, self._wanted))
@@ -64,19 +62,15 @@ class Chronicle:
         self.bars[client].turned_away_s.append(now)
 
     def admitted(self, now: float, client: int) -> None:
-        """It holds a slot."""
         self.bars[client].states.append((now, Doing.CONNECTED))
 
     def carried(self, now: float, client: int, running: bool) -> None:
-        """Its transfer runs, or was paused."""
         self.bars[client].states.append((now, Doing.CONNECTED if running else Doing.PAUSED))
 
     def ended(self, now: float, client: int) -> None:
-        """Its download is complete."""
         self.bars[client].states.append((now, Doing.WAITING))
 
     def flow(self, now: float, goodput_bytes_s: float) -> None:
-        """What the link carries from now on."""
         if self.served and self.served[-1][1] == goodput_bytes_s:
             return
         self.served.append((now, goodput_bytes_s))

@@ -67,7 +67,6 @@ class CongestionWindow:
         return self._idle_since_s is not None
 
     def rate_bytes_s(self, queue_s: float = 0.0) -> float:
-        """The most that it carries."""
         return self.window_bytes / (self._rtt_s + queue_s)
 
     def in_slow_start(self, takes_bytes_s: float) -> bool:

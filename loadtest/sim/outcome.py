@@ -101,7 +101,6 @@ class RunRecord:
         )
 
     def add_session(self, client: SimClient, ended_s: float, *, gave_up: bool) -> None:
-        """The client has left."""
         self.sessions.extend(
             (
                 float(client.number),

@@ -76,7 +76,6 @@ class CrowdSample:
 
     @property
     def each(self) -> float:
-        """How many people each client stands for."""
         return self.people / len(self.workload.visitors)
 
 
@@ -105,7 +104,6 @@ class Plan:
     needed: Felt | None
 
     def needed_line(self) -> str:
-        """The line that keeps the wish, in words."""
         return format_rate(self.needed.bandwidth_bytes_s) if self.needed is not None else "none"
 
 
@@ -179,7 +177,6 @@ def draw_visitors(crowd: Crowd, count: int) -> Workload:
 
 
 def sample_crowd(crowd: Crowd) -> CrowdSample:
-    """The clients that are played for a described crowd."""
     workload = draw_visitors(crowd, min(crowd.visitors, TUNING.most_clients))
     beside = " and one of the small ones" if crowd.small else ""
     one = "the large file" if len(crowd.large) == 1 else f"one of {len(crowd.large)} large files"
@@ -193,7 +190,6 @@ def sample_crowd(crowd: Crowd) -> CrowdSample:
 
 
 def sample_trace(workload: Workload) -> CrowdSample:
-    """The clients that are played for a recorded crowd."""
     people, wanted = len(workload.visitors), sum(v.total_bytes for v in workload.visitors)
     within_s = max(1.0, workload.visitors[-1].arrival_s)
     played = scaled(workload, time_scale=1.0, thin=max(1.0, people / TUNING.most_clients))

@@ -145,7 +145,6 @@ def _played(play: Callable[[Callable[[float], None]], Plan]) -> Plan:
 
 
 def plan_page(found: Plan, gate: GatePlan | None = None) -> str:
-    """The same as a page."""
     lines = rows(found)
     explained = [(*lines[0], "")] + [(*row, MEANINGS.get(row[0], "")) for row in lines[1:]]
     items = "".join(f"<li>{escape(text)}</li>" for text in found.crowd.assumptions)

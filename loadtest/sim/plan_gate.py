@@ -46,12 +46,10 @@ class GatePlan:
 
     @property
     def gate_bytes(self) -> int:
-        """Memory of the gate for those who wait."""
         return self.waiting * COSTS.waiting_gate_bytes
 
     @property
     def mover_bytes(self) -> int:
-        """The same of nginx."""
         return self.waiting * COSTS.waiting_mover_bytes
 
 
@@ -63,7 +61,6 @@ def filling_slots(workload: Workload, bandwidth_bytes_s: float) -> int:
 
 
 def plan_gate(crowd: CrowdSample, bandwidth_bytes_s: float, policy: str = "ticket") -> GatePlan:
-    """Play the crowd before a gate."""
     workload, each = crowd.workload, crowd.each
     slots = filling_slots(workload, bandwidth_bytes_s)
     at_once = max(1, round(slots / each))

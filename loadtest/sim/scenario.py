@@ -72,7 +72,6 @@ class Scenario:
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def capacity(self, workload: Workload) -> float:
-        """Bytes a second of the server's link."""
         if self.bandwidth_bytes_s is not None:
             return self.bandwidth_bytes_s
         return self.bandwidth * workload.bandwidth_bytes_s
@@ -122,7 +121,6 @@ class Scenario:
     def simulate(
         self, workload: Workload, seed: int = 0, chronicle: Chronicle | None = None
     ) -> RunRecord:
-        """One run."""
         if self.rude > 0.0:
             workload = with_rude(workload, self.rude)
         engine = Engine(

@@ -70,7 +70,6 @@ class Sight:
 
     @property
     def standing_bytes(self) -> float:
-        """What was sent and waits before the line."""
         return self._standing_bytes
 
     @property
@@ -97,7 +96,6 @@ class Sight:
         self._paces[lease] = ReadingPace()
 
     def ends(self, lease: int) -> None:
-        """The lease is over."""
         self._looks.pop(lease, None)
         self._rates.pop(lease, None)
         self._paces.pop(lease, None)

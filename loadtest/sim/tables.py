@@ -89,7 +89,6 @@ def comparison_rows(results: Sequence[StudyResult]) -> list[list[str]]:
 
 
 def comparison(results: Sequence[StudyResult]) -> str:
-    """The printed comparison."""
     first = results[0]
     head = (
         f"{first.workload}, {len(first.seeds)} seed(s), "

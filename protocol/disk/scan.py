@@ -12,7 +12,6 @@ from ..tree_scan import Cached, Found, Stamp, decode_cached
 
 
 def stamp_of(seen: os.stat_result) -> Stamp:
-    """The stamp in a stat result."""
     return Stamp(seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, seen.st_dev)
 
 
