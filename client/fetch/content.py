@@ -77,6 +77,26 @@ class BodyReceiver:
         self._put(number, position, data)
         self._filled(position, data)
 
+    def distrust(self, number: int) -> None:
+        """Bytes of that mirror that no digest has proved are missing again."""
+        writer, segments = self.writer, self.segments
+        pieces = writer.pieces
+        for start, end, giver in writer.sources(0, writer.size_bytes):
+            if giver != number:
+                continue
+            doubtful = [(start, end)]
+            if pieces is not None:
+                doubtful = [
+                    (max(start, a), min(end, b))
+                    for index in range(start // pieces.length, -(-end // pieces.length))
+                    if index not in writer.checked
+                    for a, b in [pieces.span(index, writer.size_bytes)]
+                ]
+            for a, b in doubtful:
+                writer.forget(a, b)
+                segments.want(a, b)
+        writer.culprits.add(number)
+
     def _filled(self, position: int, data: memoryview) -> None:
         self.segments.filled(position, position + len(data))
         if self.segments.done:
@@ -280,25 +300,3 @@ class DownloadedFile:
         if pieces is not None and writer.pieces is None and pieces.fits(writer.size_bytes):
             writer.use_pieces(pieces)
         return True
-
-    # -- wrong bytes ---------------------------------------------------------------------------
-
-    def distrust(self, intake: BodyReceiver, number: int) -> None:
-        """Bytes of that mirror that no digest has proved are missing again."""
-        writer, segments = intake.writer, intake.segments
-        pieces = writer.pieces
-        for start, end, giver in writer.sources(0, writer.size_bytes):
-            if giver != number:
-                continue
-            doubtful = [(start, end)]
-            if pieces is not None:
-                doubtful = [
-                    (max(start, a), min(end, b))
-                    for index in range(start // pieces.length, -(-end // pieces.length))
-                    if index not in writer.checked
-                    for a, b in [pieces.span(index, writer.size_bytes)]
-                ]
-            for a, b in doubtful:
-                writer.forget(a, b)
-                segments.want(a, b)
-        writer.culprits.add(number)

@@ -287,7 +287,7 @@ class Download:
                 if self.content.use_told_digest(writer, digest):
                     self.handle(events.DigestKnown())
             case do.Distrust(mirror) if intake is not None:
-                self.content.distrust(intake, mirror)
+                intake.distrust(mirror)
             case do.FindCulprit() if intake is not None:
                 search = self.content.search
                 if search is None:
