@@ -293,3 +293,11 @@ def test_an_answer_that_goes_on_gets_no_more_than_its_mirror_brings() -> None:
     segments.received(block, 1000, 0.01)
     assert segments.carry_on(block, 0.01)
     assert 1000 < block.end < SIZE // 100
+
+
+def test_a_connection_has_two_requests_at_once_and_never_a_third() -> None:
+    segments = SegmentMap([(0, SIZE)], first_bytes=1000)
+    for lane in (0, 1):
+        segments.join(lane, 0.0)
+    asked = [segments.ask(0, 0.0) for _ in range(3)]
+    assert [block is not None for block in asked] == [True, True, False]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path as FilePath
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from virtual_network import VirtualNetwork
 
 from tidegate.client.fetch import connections, planning, sampling
 from tidegate.client.fetch.actions import Action, Connect, Disconnect, Fail
-from tidegate.client.fetch.content import CulpritSearch
+from tidegate.client.fetch.content import BodyReceiver, CulpritSearch
 from tidegate.client.fetch.decide import decide
+from tidegate.client.fetch.download import RateLimit
 from tidegate.client.fetch.events import (
     AnswerReceived,
     ConnectionSilent,
@@ -19,8 +23,9 @@ from tidegate.client.fetch.events import (
     RetryDue,
     StatusReceived,
 )
-from tidegate.client.fetch.faults import outvoted, revive
+from tidegate.client.fetch.faults import outvoted, revive, size_differs, start_over
 from tidegate.client.fetch.options import Options
+from tidegate.client.fetch.report import Rates, remember
 from tidegate.client.fetch.state import (
     MirrorPause,
     MirrorState,
@@ -35,7 +40,7 @@ from tidegate.client.net.retry import FailureReason, Granted, Refused
 from tidegate.client.net.urls import parse
 from tidegate.client.schedule.model import Path
 from tidegate.client.schedule.segments import SegmentMap
-from tidegate.client.storage.piece_writer import PieceWriter
+from tidegate.client.storage.piece_writer import Pieces, PieceWriter
 from tidegate.client.storage.storage import RingStorage
 
 
@@ -137,6 +142,16 @@ def test_copies_are_compared_all_over_unless_they_bear_one_date(
         mirror.modified = date
     sampling.tick(state)
     assert state.samples.doubtful == places
+
+
+def test_half_of_the_places_are_compared_by_a_quarter_of_the_download() -> None:
+    state = fetching(2)
+    sampling.tick(state)
+    assert len(state.samples.later) == 15, "the first one at once"
+    assert state.segments is not None
+    state.segments.filled(0, state.size_bytes // 4)
+    sampling.tick(state)
+    assert len(state.samples.later) == 7
 
 
 def test_a_whole_file_waits_half_a_second_for_samples() -> None:
@@ -242,6 +257,35 @@ def test_one_mirror_beyond_the_end_outvotes_nobody(told: int, is_outvoted: bool)
     assert outvoted(state, state.mirrors[0], 200) == is_outvoted
 
 
+@pytest.mark.parametrize(
+    ("told", "alive"),
+    [
+        ([(1, 200), (0, 100)], [0]),
+        ([(0, 100), (1, 200)], [0]),
+        ([(0, 100), (1, 200), (2, 200)], [1, 2]),
+    ],
+    ids=["the first mirror answers later", "the first mirror answers first", "most are others"],
+)
+def test_most_mirrors_tell_the_size_and_at_a_tie_the_first(
+    told: list[tuple[int, int]], alive: list[int]
+) -> None:
+    (number, size), *others = told
+    state = fetching(len(told), size)
+    state.mirrors[number].size_bytes = size
+    for number, size in others:
+        size_differs(state, state.mirrors[number], size)
+    assert [mirror.number for mirror in state.alive] == alive
+
+
+def test_a_download_starts_over_three_times_and_then_fails() -> None:
+    state = fetching(2)
+    failed = [
+        any(isinstance(action, Fail) for action in start_over(state, state.mirrors[0], "changed"))
+        for _ in range(4)
+    ]
+    assert failed == [False, False, False, True]
+
+
 # -- which mirrors are asked --------------------------------------------------------------------
 
 
@@ -308,6 +352,18 @@ def test_only_where_one_mirror_differed_it_is_named(
     assert writer.culprits == culprits
 
 
+def test_of_a_liar_all_is_missing_again_but_the_pieces_that_were_right() -> None:
+    writer = PieceWriter(RingStorage(300), 300)
+    writer.write_at(0, bytes(250), 1)
+    writer.write_at(250, bytes(50), 0)
+    writer.use_pieces(Pieces(100, "sha-256", (b"", b"", b"")), checked=[0])
+    segments = SegmentMap([])
+    BodyReceiver(fetching(2), writer, segments, Mock()).distrust(1)
+    assert list(segments.wanted) == [(100, 250)]
+    assert list(writer.have) == [(0, 100), (250, 300)]
+    assert writer.culprits == {1}
+
+
 # -- plans --------------------------------------------------------------------------------------
 
 
@@ -328,3 +384,37 @@ def test_the_rest_is_foretold_once_it_was_measured_for_a_moment() -> None:
     assert not state.forecast_made
     planning.forecast_rest(state, 10.8)
     assert state.forecast_made
+
+
+def test_lanes_of_mirrors_that_stand_by_or_are_suspected_share_no_work() -> None:
+    state = state_of(3)
+    assert state.expected_lanes() == 3
+    state.mirrors[1].state, state.suspect = MirrorState.STANDBY, 2
+    assert state.expected_lanes() == 1
+
+
+# -- rates --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("received_bytes", "busy_s", "is_kept"),
+    [(16 << 10, 0.1, True), ((16 << 10) - 1, 9.0, False), (1 << 30, 0.05, False)],
+)
+def test_a_rate_is_kept_where_neither_bytes_nor_time_were_few(
+    tmp_path: FilePath, received_bytes: int, busy_s: float, is_kept: bool
+) -> None:
+    state = state_of(1)
+    counts = state.mirrors[0].counts
+    counts.received_bytes, counts.busy_s = received_bytes, busy_s
+    remember(state, Rates(tmp_path))
+    assert any(tmp_path.iterdir()) == is_kept
+
+
+def test_a_pause_earns_a_tenth_of_a_second_at_most() -> None:
+    held: list[bool] = []
+    network = VirtualNetwork({})
+    limit = RateLimit(network, 1_000.0, held.append)
+    limit.spend(100, 60.0)
+    assert held == []
+    limit.spend(1, 60.0)
+    assert held == [True]

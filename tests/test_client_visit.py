@@ -130,6 +130,10 @@ def test_waits_count_together_against_the_limit() -> None:
     one = visit(RetryPolicy(max_wait_s=20, jitter=0))
     assert isinstance(one.answered(0.0, RetryAfter(15)), WaitUntil)
     assert isinstance(one.answered(15.0, RetryAfter(6)), GiveUp)
+    again = visit(RetryPolicy(max_wait_s=20, jitter=0))
+    again.answered(0.0, RetryAfter(15))
+    again.answered(15.0, Granted(None, None))
+    assert isinstance(again.answered(100.0, RetryAfter(6)), GiveUp), "another file of the visit"
 
 
 def test_the_impolite_come_back_when_they_please() -> None:

@@ -17,17 +17,19 @@ from tidegate.loadtest.sim.plan import (
     BEHIND_GATE,
     TUNING,
     Crowd,
+    Felt,
     feel,
     files_below,
     make_crowd,
     make_plan,
     rows,
     sample_crowd,
+    thinnest,
     verdict,
 )
 from tidegate.loadtest.sim.plan_cli import plan as plan_command
 from tidegate.loadtest.sim.plan_gate import gate_rows, plan_gate
-from tidegate.loadtest.workloads import File
+from tidegate.loadtest.workloads import File, Workload
 
 ISO, IMG, SUMS = File("a.iso", 5_000_000), File("sub/b.img", 2_000_000), File("SHA256SUMS", 300)
 
@@ -82,6 +84,17 @@ def test_the_line_that_is_named_keeps_the_wish_and_a_thinner_one_does_not() -> N
     assert told[-1] == 1.0
     assert "below 5 s it takes" in verdict(plan)
     assert len(rows(plan)[0]) == 4
+
+
+def test_the_thinnest_line_is_found_to_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
+    def felt(workload: Workload, each: float, policy: str, line: float) -> Felt:
+        return Felt(policy, line, 0.0, 0.0, 0.0 if line >= 100.0 else 9.0, 0.0, 0.0, 0.0)
+
+    monkeypatch.setattr(plan_module, "feel", felt)
+    played = sample_crowd(crowd()).workload
+    needed = thinnest(played, 1.0, felt(played, 1.0, "fair", 1_000.0), 5.0, 90.0)
+    assert needed is not None
+    assert 100.0 <= needed.bandwidth_bytes_s < 110.0
 
 
 def test_a_crowd_for_days_costs_no_more_than_one_for_minutes(

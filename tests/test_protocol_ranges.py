@@ -44,6 +44,11 @@ def test_range_fields_are_read(value: str, size: int, expected: Any) -> None:
         assert found == (None if expected is None else [tuple(pair) for pair in expected])
 
 
+def test_ranges_are_joined_over_eighty_bytes_and_not_over_more() -> None:
+    assert join_ranges([(0, 10), (90, 95)]) == [(0, 95)]
+    assert join_ranges([(0, 10), (91, 95)]) == [(0, 10), (91, 95)]
+
+
 @given(RANGE_LISTS)
 @settings(max_examples=100)
 def test_joining_loses_no_byte_and_leaves_nothing_close(ranges: list[tuple[int, int]]) -> None:

@@ -154,6 +154,13 @@ def test_a_broken_report_is_refused(body):
         decode_report(body)
 
 
+def test_a_report_wants_no_more_blocks_than_the_file_has():
+    body = encode_report(ReceiverReport("m", "receiving", 1, counts=dict.fromkeys(range(9), 7)))
+    assert len(decode_report(body, 9).counts) == 9
+    with pytest.raises(ProtocolError, match="more blocks"):
+        decode_report(body, 8)
+
+
 def test_answers():
     assert decode_answer(encode_answer(ReportAnswer("unicast", 0.5))) == ReportAnswer(
         "unicast", 0.5

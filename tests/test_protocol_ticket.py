@@ -81,7 +81,9 @@ def test_a_ticket_of_another_address_or_file_is_foreign() -> None:
 
 def test_a_ticket_expires_with_its_age() -> None:
     token = RING.write_ticket(a_ticket())
-    assert code_of(token, now=1_000.0 + 31 * 86_400) == "ticket-expired"
+    last_s = 1_000.0 + 30 * 86_400
+    assert RING.read_ticket(token, "203.0.113.9", "/a.iso", last_s) == a_ticket()
+    assert code_of(token, now=last_s + 1.0) == "ticket-expired"
 
 
 def test_a_ticket_that_was_proven_proves_nothing_elsewhere_or_later() -> None:
