@@ -86,12 +86,10 @@ def fault_text(fault: Mapping[str, Any], form: str = "") -> str:
 
     `form` says what a text looks like whose pattern would be shown otherwise.
     """
-    kind = fault["type"]
+    # A text that a validator of ours has read is a "Value".
+    kind = ("string_" if fault.get("ctx", {}).get("field_type") == "Value" else "") + fault["type"]
     if kind == "string_pattern_mismatch" and form:
         return f"does not fit: {form.removesuffix('.')}"
-    if kind in ("too_short", "too_long") and fault["ctx"]["field_type"] == "Value":
-        # A text that a validator of ours has read.
-        kind = f"string_{kind}"
     if kind in _BOUNDS:
         return _BOUNDS[kind].format(**fault.get("ctx", {})).removesuffix(".0")
     what, _, wrong = kind.partition("_")
@@ -122,8 +120,7 @@ def read_text(name: str, field: FieldInfo, text: str) -> Any:
         # The name says the unit, so a bare number is clear.
         with contextlib.suppress(ValueError):
             return float(text)
-    reader = _READERS.get(unit or "")
-    return reader(text) if reader is not None else text
+    return _READERS.get(unit or "", str)(text)
 
 
 def _about(unit: str) -> dict[str, Any]:
