@@ -25,8 +25,8 @@ and not in the network (the idea of cake-autorate).
   arrives meanwhile is the line, and then a probe of twice that tests the fall. While nothing
   arrives at all there is an outage, and nothing is judged.
 
-Each experiment is judged twice in a row. After one without effect the next comes later. A full
-account of why is in docs/decisions/line.md.
+Each experiment is judged twice in a row. After one without effect the next comes later.
+docs/decisions/line.md says why.
 
 Cardwell et al., "BBR: congestion-based congestion control", ACM Queue 14(5), 2016.
 """
@@ -110,6 +110,7 @@ class Sample(NamedTuple):
     sockets take no more just now (and that nothing else holds it back), `shut` that its peer's
     window is shut: its program is what limits it, and it tells nothing of the line. `lossy` says
     that bytes of it were lost on the way and have not arrived again, as far as that is known.
+    `in_slow_start`: it grows by itself, so its rate counts as that of a newcomer.
     """
 
     lease: int
@@ -118,6 +119,7 @@ class Sample(NamedTuple):
     stuck: bool
     shut: bool = False
     lossy: bool = False
+    in_slow_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +150,12 @@ class LineOrders:
 
 @dataclass(slots=True)
 class _LineLook:
-    """What was seen at one tick."""
+    """What was seen at one tick; `acked` has none that was in slow start."""
 
     now: float
     acked_total: int
     acked: dict[int, int]
+    count: int
 
 
 @dataclass(slots=True)
@@ -261,12 +264,12 @@ class Bottleneck:
         `held_back`: the cap keeps a transfer that could send waiting. `samples` has every running
         download, those of the last `LineOrders.hold` too, but none that the policy paused.
         """
-        acked = {sample.lease: sample.acked_bytes for sample in samples}
+        acked = {sample.lease: sample.acked_bytes for sample in samples if not sample.in_slow_start}
         telling = [sample for sample in samples if not sample.shut]
         looks = self._looks
         if looks and now <= looks[-1].now:
             return self._orders()
-        looks.append(_LineLook(now, acked_bytes_total, acked))
+        looks.append(_LineLook(now, acked_bytes_total, acked, len(samples)))
         while len(looks) > 2 and looks[1].now <= now - 2.0 * FINDER.window_s:
             looks.popleft()
         self._held.append((now, held_back))
@@ -314,7 +317,7 @@ class Bottleneck:
         if count > 0:
             return self._rates(FINDER.window_s)[0] <= FINDER.grown * then
         # One or two are taken to be limited by themselves until a crowd shows better.
-        return len(self._looks[-1].acked) < 3
+        return self._looks[-1].count < 3
 
     def _orders(self) -> LineOrders:
         line = self._line
@@ -341,11 +344,8 @@ class Bottleneck:
 
     def _since(self, seconds: float) -> _LineLook | None:
         """The latest look that is at least so old."""
-        now = self._looks[-1].now
-        for look in reversed(self._looks):
-            if look.now <= now - seconds + 1e-6:
-                return look
-        return None
+        until_s = self._looks[-1].now - seconds + 1e-6
+        return next((look for look in reversed(self._looks) if look.now <= until_s), None)
 
     def _rates(self, seconds: float) -> tuple[float, Mapping[int, float]]:
         """Goodput, and by lease for those who ran all the time, over the last seconds."""

@@ -36,11 +36,13 @@ def alone(network: NetworkPath | None, size_bytes: int = 1_000_000) -> float:
 
 def test_slow_start_ends_once_a_window_holds_back_no_more() -> None:
     window = CongestionWindow(NetworkPath((RTT_S,)), RTT_S)
-    assert window.in_slow_start(window.rate_bytes_s())
-    assert not window.in_slow_start(0.99 * window.rate_bytes_s()), "a slow client"
+    most = window.rate_bytes_s()
+    assert window.in_slow_start(most, most)
+    assert not window.in_slow_start(0.99 * most, most), "a slow client"
+    assert not window.in_slow_start(most, 0.4 * most), "a full line"
     for _ in range(20):
         window.grow(window.rate_bytes_s())
-    assert not window.in_slow_start(math.inf), "it is as large as it gets"
+    assert not window.in_slow_start(math.inf, window.rate_bytes_s()), "it is as large as it gets"
 
 
 def test_a_transfer_starts_slowly() -> None:

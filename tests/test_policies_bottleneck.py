@@ -161,6 +161,30 @@ def steady(rate: float) -> Callable[[float], float]:
     return lambda now: rate
 
 
+def test_one_that_grows_in_slow_start_takes_nothing_over() -> None:
+    """It grew while another ended, and a line of 4 MB/s was found at three quarters of itself."""
+
+    def finds(known: bool) -> bool:
+        finder, acked = Bottleneck(), dict[int, float]()
+        for tick in range(24):
+            run, step = divmod(tick, 4)
+            # Three fill lines of their own. One ends while the next one begins.
+            rates = {1: 300e3, 2: 300e3, 3: 250e3}
+            rates |= {10 + run: 100e3 * (4 - step), 11 + run: 100e3 * step}
+            for key, rate in rates.items():
+                acked[key] = acked.get(key, 0.0) + 0.25 * rate
+            samples = [
+                Sample(key, int(acked[key]), 10**9, True, in_slow_start=known and key == 11 + run)
+                for key in rates
+                if acked[key]
+            ]
+            orders = finder.observe(0.25 * tick, int(sum(acked.values())), 0, False, samples)
+        return orders.line_bytes_s < math.inf
+
+    assert finds(known=False)
+    assert not finds(known=True)
+
+
 @pytest.mark.parametrize("line", [0.3 * MB, 4 * MB, 100 * MB])
 @pytest.mark.parametrize("count", [3, 8, 60])
 def test_a_crowd_shows_its_line_within_5_s_and_loses_3_percent_of_it(

@@ -127,6 +127,7 @@ def test_downloads_that_lose_packets_together_show_the_line() -> None:
     newcomer, body = crowd[0]
     assert keeper.held_back(newcomer) is None
     body.slow_start = True
+    newcomer.look()
     assert keeper.held_back(newcomer) is True
 
 

@@ -300,7 +300,8 @@ def ideal(workload: Workload, rtt_s: Sequence[float]) -> float:
     step_s, now = 0.005, 0.0
     network = NetworkPath(tuple(rtt_s) or (1e-6,), largest_window_bytes=READER_BYTES // 2)
     clients = [_IdealClient(network, n, one) for n, one in enumerate(workload.visitors)]
-    coming, here, times = sorted(clients, key=lambda one: -one.comes_s), [], []
+    here: list[_IdealClient] = []
+    coming, times = sorted(clients, key=lambda one: -one.comes_s), []
     while coming or here:
         while coming and coming[-1].comes_s <= now:
             here.append(coming.pop())

@@ -69,10 +69,11 @@ class CongestionWindow:
     def rate_bytes_s(self, queue_s: float = 0.0) -> float:
         return self.window_bytes / (self._rtt_s + queue_s)
 
-    def in_slow_start(self, takes_bytes_s: float) -> bool:
+    def in_slow_start(self, takes_bytes_s: float, rate_bytes_s: float) -> bool:
         """Whether it alone limits a client that takes this, and still grows: no queue stands."""
         grows = self.window_bytes < self._network.largest_window_bytes
-        return grows and takes_bytes_s >= self.rate_bytes_s()
+        most = self.rate_bytes_s()
+        return grows and takes_bytes_s >= most and rate_bytes_s >= 0.5 * most
 
     def look_s(self, queue_s: float = 0.0) -> float:
         """How long until it is looked at again: a round trip, or several short ones."""

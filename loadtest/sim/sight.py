@@ -138,7 +138,8 @@ class Sight:
                 left = ceil(remaining)
                 stuck = not busy or rate >= flow.cap_bytes_s
                 # What was acknowledged counts by how it grows: as what is left falls.
-                samples.append(Sample(lease, -left, left, stuck, self._paces[lease].shut))
+                shut, grows = self._paces[lease].shut, _in_slow_start(flow, rate)
+                samples.append(Sample(lease, -left, left, stuck, shut, in_slow_start=grows))
             acked = int(link.delivered_bytes)
             self._cap(
                 self._bottleneck.observe(now, acked, int(self._standing_bytes), busy, samples)
@@ -178,9 +179,7 @@ class Sight:
                 ending.append(lease)
             held_back = orders.held_back(lease, stuck)
             if held_back is None and orders.line_bytes_s < math.inf:
-                window = flow.payload.window
-                if window is not None and window.in_slow_start(flow.cap_bytes_s):
-                    held_back = True
+                held_back = _in_slow_start(flow, gets) or None
             if not self._conditions.can_pause:
                 held_back = busy
             reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0
@@ -192,3 +191,8 @@ class Sight:
         # A window is shut when a client's kernel holds this part of what it takes.
         shut = stuck and client.unread >= 0.95 * self._conditions.reader_bytes
         return self._paces[lease].look(now, -math.ceil(remaining), shut)
+
+
+def _in_slow_start(flow: Flow, rate_bytes_s: float) -> bool:
+    window = flow.payload.window
+    return window is not None and window.in_slow_start(flow.cap_bytes_s, rate_bytes_s)

@@ -202,6 +202,8 @@ class LeasedDownload:
     #: What had arrived of all its bodies at the last `look`, and what had been sent and had not.
     arrived_bytes: int = 0
     flying_bytes: int = 0
+    #: Whether it was TCP then that held it back on a connection.
+    in_slow_start: bool = False
     #: What the client still wanted then.
     left_bytes: int = field(init=False)
     coverage: IntervalSet = field(default_factory=IntervalSet)
@@ -297,6 +299,9 @@ class LeasedDownload:
                 arrived += here
                 flying += delivery.transfer.sent_bytes - here
         self.arrived_bytes, self.flying_bytes = arrived, flying
+        self.in_slow_start = self.stuck and any(
+            d.transfer is not None and d.transfer.in_slow_start() for d in self.deliveries
+        )
         self.left_bytes = self.left_when_seen()
 
     def came_to_stand(self, now: float) -> int:
@@ -337,10 +342,6 @@ class LeasedDownload:
     def has_lost(self) -> bool:
         """Whether bytes were lost on the way on any connection, and have not arrived again."""
         return any(d.transfer is not None and d.transfer.has_lost() for d in self.deliveries)
-
-    def in_slow_start(self) -> bool:
-        """Whether one of its connections has only begun to find out how fast it may send."""
-        return any(d.transfer is not None and d.transfer.in_slow_start() for d in self.deliveries)
 
     def missing_bytes(self) -> int:
         """What was handed over whole, never arrived, and was not sent again."""

@@ -157,7 +157,7 @@ class LineKeeper:
     def held_back(self, download: LeasedDownload) -> bool | None:
         """See `Line`. Slow start holds it back, too: its client would look as if it were idle."""
         known = self._orders.held_back(download.lease, download.stuck)
-        if known is None and self.line_bytes_s < math.inf and download.in_slow_start():
+        if known is None and self.line_bytes_s < math.inf and download.in_slow_start:
             return True
         return known
 
@@ -178,7 +178,8 @@ class LineKeeper:
             if one.deliveries and (one.held or not one.paused):
                 left, lossy = one.left_bytes, unknown and one.has_lost()
                 shut, stuck = one.pace.shut, one.stuck
-                samples[one.lease] = Sample(one.lease, one.arrived_bytes, left, stuck, shut, lossy)
+                here = one.arrived_bytes, left, stuck, shut, lossy, one.in_slow_start
+                samples[one.lease] = Sample(one.lease, *here)
 
     def tick(
         self,

@@ -51,6 +51,9 @@ class Reader:
     def has_lost(self) -> bool:
         return False
 
+    def in_slow_start(self) -> bool:
+        return False
+
     def push(self, most_bytes: int) -> int:
         room = most_bytes if self._takes else max(0, self._holds - self.sent_bytes)
         count = min(most_bytes, room)
