@@ -322,7 +322,8 @@ class Service:
         most = f"at most {self.config.drain_s:g} s (drain_s)"
         text = f"The server waits for {counted(left(), 'download')}, {most}."
         self.note_event("server", text)
-        self.log.info("{text} A second SIGTERM ends it at once.", text=text)
+        if left():
+            self.log.info("{text} A second SIGTERM ends it at once.", text=text)
         self.reactor.callLater(0.1, look)
 
     async def stop(self) -> None:
