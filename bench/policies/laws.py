@@ -132,9 +132,11 @@ def change(usual: CellFigures, off: CellFigures) -> str:
     mean = off.mean_s / usual.mean_s - 1.0
     if abs(mean) >= _LEAST:
         parts.append(f"{100.0 * mean:+.1f} %")
+    # Told starts are few: in some cells thirty.
+    leasts = {"later": _LEAST, "within": 3 * _LEAST, "gave_up": _LEAST}
     for name, title in (("later", "later"), ("within", "kept"), ("gave_up", "gave up")):
         part = getattr(off, name) - getattr(usual, name)
-        if abs(part) >= _LEAST:
+        if abs(part) >= leasts[name]:
             parts.append(f"{title} {100.0 * part:+.1f}")
     return ", ".join(parts)
 
