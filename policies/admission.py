@@ -29,7 +29,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from operator import itemgetter
 
 from .contract import (
@@ -860,15 +860,11 @@ class AdmissionPolicy:
 
     def _call_small(self, now: float) -> tuple[int, ...]:
         """Small jobs of clients that wait here and may start now."""
-        table = self.queue.table
-        call: list[int] = []
-        for key, number in self.queue.here:
-            if key > -math.inf:
-                break
-            row = table.rows[number]
-            if self._room.is_small(row) and self._may_start(row, now):
-                call.append(number)
-        return tuple(call)
+        rows, room = self.queue.table.rows, self._room
+        first = takewhile(lambda one: one[0] == -math.inf, self.queue.here)
+        small = (number for _, number in first if room.is_small(rows[number]))
+        # Where one may not start, those behind it may not either: more are before them.
+        return tuple(takewhile(lambda number: room.for_small(now, number), small))
 
     def _call_large(self, now: float) -> tuple[tuple[int, ...], bool]:
         """What the policy calls, less what stands aside: at most one of each subnet at once.

@@ -16,6 +16,7 @@ from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketState, Wait
 from tidegate.policies.hooks import Policy
 from tidegate.policies.registry import POLICIES, make_policy
+from tidegate.policies.room import Room
 from tidegate.policies.settings import PolicySettings
 
 LINE = 1_000_000.0
@@ -54,6 +55,33 @@ def test_it_holds_a_slot_at_once_and_leaves_nothing_when_it_is_over_at_once(name
     assert policy.snapshot(1.0).completed_total == 3
     assert policy.advance(1.0).call == ()
     assert policy.changes() == []
+
+
+@pytest.mark.parametrize("name", WITH_ROOM)
+def test_thousands_of_small_ones_that_wait_cost_no_look_each(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside one stalled download they took a quarter of a core."""
+    policy = _made(name, slots=1)
+    first = policy.offer(Job("a", "/small", 1_000, 1_000), 1.0)
+    for number in range(300):
+        wait = policy.offer(Job(f"c{number}", "/small", 1_000, 1_000), 1.0)
+        assert isinstance(wait, Wait)
+        policy.present(wait.ticket, 1.0)
+    looks = 0
+    for_small = Room.for_small
+
+    def counted(room: Room, now: float, before: float = math.inf) -> bool:
+        nonlocal looks
+        looks += 1
+        return for_small(room, now, before)
+
+    monkeypatch.setattr(Room, "for_small", counted)
+    assert policy.advance(2.0).call == ()
+    assert looks <= 3
+    assert isinstance(first, Admit)
+    policy.release(first.lease, 2.5, True)
+    assert policy.advance(2.5).call == (1,)
 
 
 @pytest.mark.parametrize("name", WITH_ROOM)
