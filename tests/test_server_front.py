@@ -893,3 +893,36 @@ def test_what_was_just_written_is_at_hand(tmp_path: Path) -> None:
     file = bench.tree.open([b"a.bin"])
     assert file.at_hand(0, len(BODY) * 100)
     assert file.at_hand(len(BODY) * 200, len(BODY) * 300), "beyond its end there is no wait"
+
+
+def test_a_port_is_emptied_before_all_that_came_to_it_is_answered(tmp_path: Path) -> None:
+    """A unix socket whose queue is full takes nobody: a proxy sent files without their queue."""
+    bench = Bench(tmp_path, shortcuts=False)
+    bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
+    at = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    at.bind(str(tmp_path / "at"))
+    port = bench.front.listen_on(at)
+    clients = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(12)]
+    for client in clients:
+        client.connect(str(tmp_path / "at"))
+        client.sendall(request("/none"))
+    bench.front.doRead()
+    waiting = select.poll()
+    waiting.register(at, select.POLLIN)
+    assert not waiting.poll(0)
+    answered = select.poll()
+    for client in clients:
+        answered.register(client, select.POLLIN)
+    assert len(answered.poll(0)) == 1
+    for _ in range(40):
+        bench.front.doRead()
+        bench.clock.advance(0)
+    assert len(answered.poll(0)) == 12
+    for client in clients:
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 404 ")
+        client.close()
+    for _ in range(40):
+        bench.front.doRead()
+    assert not bench.factory.connections
+    bench.front.close_port(port)
+    at.close()

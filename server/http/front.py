@@ -239,7 +239,9 @@ class Front:
                     connection.abort()
 
     def _accept(self, port: Port) -> None:
-        for _ in range(self._accepts):
+        # Beyond the first ones requests wait here: the queue of a port may be full in 0.1 s, and a
+        # proxy takes a server for absent whose unix socket takes no more.
+        for number in range(16 * self._accepts):
             try:
                 sock, address = _accept(port)
             except BLOCKED:
@@ -249,7 +251,7 @@ class Front:
                     self._breathe(port, error)
                     return
                 continue  # That one has left already.
-            self.adopt(sock, _host(address), port.tls)
+            self.adopt(sock, _host(address), port.tls, at_once=number < self._accepts)
 
     def _breathe(self, port: Port, error: OSError) -> None:
         """No descriptor is left: who waits in the backlog waits on, instead of our spinning."""
@@ -267,8 +269,15 @@ class Front:
 
         self._reactor.callLater(0.25, again)
 
-    def adopt(self, sock: socket.socket, peer_address: str, tls: TlsServer | None = None) -> None:
-        """A connection that was just accepted (here or by another process) is ours from now on."""
+    def adopt(
+        self,
+        sock: socket.socket,
+        peer_address: str,
+        tls: TlsServer | None = None,
+        *,
+        at_once: bool = True,
+    ) -> None:
+        """What was accepted, here or elsewhere, is ours; its request is read `at_once` or in turn."""
         factory = self._factory
         if not factory.takes(peer_address):
             sock.close()
@@ -276,7 +285,7 @@ class Front:
         shortcut = self._shortcuts and factory.may_shortcut(peer_address)
         data: bytes | None = None
         answer: _Answer | None = None
-        if shortcut and tls is None and factory.has_room(peer_address):
+        if at_once and shortcut and tls is None and factory.has_room(peer_address):
             try:
                 data = sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
                 found = recognise(data)
@@ -297,7 +306,10 @@ class Front:
         connection = HttpConnection(factory, self, sock, peer_address, shortcut=shortcut, tls=tls)
         connection.begin_life()
         try:
-            self._first_look(connection, data, answer)
+            if at_once:
+                self._first_look(connection, data, answer)
+            elif connection.alive:
+                self.watch(connection, _IN)
         except Exception:  # noqa: BLE001 - one connection's fault is not the others'
             _log.failure("a connection failed")
             connection.abort()
