@@ -552,9 +552,9 @@ def test_closed_doors_queue_everybody_and_open_in_order(site: Site, browser: Bro
     assert browser.post("/queue/doors", form).status == 303
     late = site.download("192.0.2.2", accept="text/html", user_agent="Mozilla/5.0 Firefox/140.0")
     assert late.status == 503
-    assert b'<p dir="auto">New disks.</p>' in late.body
-    assert b'<p dir="auto">Then soup.</p>' in late.body
-    resumes = '<p dir="auto">Downloads are expected to start again at 31 Jan 2031, 12:00 UTC.</p>'
+    assert b'<p dir="auto" data-while="waiting">New disks.</p>' in late.body
+    assert b'<p dir="auto" data-while="waiting">Then soup.</p>' in late.body
+    resumes = "Downloads are expected to start again at 31 Jan 2031, 12:00 UTC.</p>"
     assert resumes in late.body.decode().replace("\N{NO-BREAK SPACE}", " ")
     assert b'data-live="expected"' not in late.body, "no wait is told while nobody starts"
     notice = Notice("/a", 5, Wait(5.0, 1, 1), "t", closed=True)

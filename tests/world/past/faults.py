@@ -195,7 +195,7 @@ PAST: tuple[PastFault, ...] = (
         "resume-forgotten",
         "tests/test_policies_laws.py",
         "server.admission.leases",
-        "            self._paused.discard(lease)\n            download.resume(now)\n",
+        "            self._paused.discard(lease)\n            self._move_in_turn(lease, now)\n",
         "            self._paused.discard(lease)\n",
     ),
     PastFault(
