@@ -1013,7 +1013,7 @@ def test_a_replaced_file_begins_its_coverage_anew() -> None:
     download = next(iter(house.gate.downloads.values()))
     first.transfer.finish()
     assert download.coverage.total == BIG // 2
-    download.renew(representation()._replace(etag='"new"'), BIG)
+    download.renew(replace(representation(), etag='"new"'), BIG)
     assert download.coverage.total == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from twisted.logger import LogLevel, capturedLogs
@@ -403,7 +404,7 @@ def test_last_bytes_of_another_content_are_not_sent_again() -> None:
     first.transfer.end(True)
     job = Job(download.client, "/big.iso", BIG, 600)
     plan = BodyPlan(206, (), ((BIG - 600, BIG),), 600)
-    here, replaced = representation(), representation()._replace(etag='"replaced"')
+    here, replaced = representation(), replace(representation(), etag='"replaced"')
     assert house.gate.leases.with_missing(job, replaced, plan) is None
     assert house.gate.leases.with_missing(job, here, plan) is download
 

@@ -54,7 +54,7 @@ def test_registering_again_finds_the_same_entry() -> None:
     draw = prequeue.draw(OPENS_S)
     first = draw.enter("192.0.2.1#0", representation())
     assert draw.enter("192.0.2.1#0", representation()) is first
-    other = representation()._replace(url_path="/43/other.iso")
+    other = replace(representation(), url_path="/43/other.iso")
     assert draw.enter("192.0.2.1#0", other) is not first
 
 

@@ -18,7 +18,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -80,7 +80,7 @@ class DrawEntry:
 @lru_cache(64)
 def _stored(rep: Representation) -> dict[str, Any]:
     """What is wanted, as it is stored: a crowd wants the same, so one document serves all of it."""
-    return {**rep._asdict(), "path": rep.path.hex(), "key": rep.key._asdict()}
+    return {**asdict(rep), "path": rep.path.hex(), "key": rep.key._asdict()}
 
 
 def draw_key(seed: str, ident: str) -> str:

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from twisted.logger import Logger
 
@@ -149,8 +150,8 @@ class OpenFile:
         if now.st_size != self._size_bytes:
             return None
         key = key_of(now)
-        rep = self.rep._replace(
-            key=key, etag=self._tag_of(self.fd, key), mtime_s=now.st_mtime_ns / 1e9
+        rep = replace(
+            self.rep, key=key, etag=self._tag_of(self.fd, key), mtime_s=now.st_mtime_ns / 1e9
         )
         return OpenFile(os.dup(self.fd), rep, self._tag_of, by_link=self.by_link)
 

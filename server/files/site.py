@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from ...policies.contract import BRIEF_BYTES
@@ -250,7 +251,7 @@ class Site:
 
         def compared(same: bool) -> None:
             if not request.finished:
-                rep = file.rep._replace(etag=former.etag) if same else file.rep
+                rep = replace(file.rep, etag=former.etag) if same else file.rep
                 self._serve_as(request, file, rep, chosen, just_compared=False)
 
         self._touched.same(former, file).addCallback(compared)

@@ -41,7 +41,8 @@ class FileKey(NamedTuple):
         return b"%x.%x.%x.%x" % self
 
 
-class Representation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Representation:
     """One file as clients see it, at one moment of its life.
 
     `path` is relative to the served directory, as the file system spells it; `url_path` is its
