@@ -277,7 +277,7 @@ class Front:
         *,
         at_once: bool = True,
     ) -> None:
-        """What was accepted, here or elsewhere, is ours; its request is read `at_once` or in turn."""
+        """What was accepted, here or elsewhere, is ours; it is read `at_once` or in its turn."""
         factory = self._factory
         if not factory.takes(peer_address):
             sock.close()
