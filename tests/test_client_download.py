@@ -814,8 +814,8 @@ def test_a_fault_in_a_callback_ends_its_download_and_no_other(
         return tuple(await asyncio.gather(*each, return_exceptions=True))
 
     options = Options(data_folder=one.folder / "data", environ={})
-    # Busy first, so that it comes again by a timer.
-    behaviour = Behaviour(DATA, rate=20e6, busy_times=2 if where == "_due" else 0)
+    # Busy first, so that it comes again by a timer, and not over before a late one.
+    behaviour = Behaviour(DATA, rate=RATE, busy_times=2 if where == "_due" else 0)
     monkeypatch.setattr(Download, where, step)
     with running(behaviour) as (mirror,):
         whole, broken = asyncio.run(asyncio.wait_for(both(mirror.url), 20))
