@@ -138,13 +138,17 @@ class LineOrders:
     clear: bool = False
     limited: frozenset[int] = frozenset()
 
-    def held_back(self, lease: int, stuck: bool) -> bool | None:
-        """Whether the server let this download have no more; None: that cannot be told just now."""
-        if not stuck and self.line_bytes_s < math.inf:
+    def held_back(self, lease: int, stuck: bool, in_slow_start: bool = False) -> bool | None:
+        """Whether the server let this download have no more; None: that cannot be told just now.
+
+        On a known line slow start counts so, too: its client would look as if it were idle.
+        """
+        known = self.line_bytes_s < math.inf
+        if not stuck and known:
             # It waits for its turn under a cap that the line is known to carry.
             return True
         if not self.clear or stuck != (lease in self.limited):
-            return None
+            return True if known and in_slow_start else None
         return not stuck
 
 

@@ -177,9 +177,7 @@ class Sight:
             stuck = not busy or gets >= flow.cap_bytes_s
             if stuck and remaining <= socket_bytes + gets * tick_s:
                 ending.append(lease)
-            held_back = orders.held_back(lease, stuck)
-            if held_back is None and orders.line_bytes_s < math.inf:
-                held_back = _in_slow_start(flow, gets) or None
+            held_back = orders.held_back(lease, stuck, _in_slow_start(flow, gets))
             if not self._conditions.can_pause:
                 held_back = busy
             reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0

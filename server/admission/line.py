@@ -155,11 +155,7 @@ class LineKeeper:
         self._bottleneck.ceiling_bytes_s = bandwidth_bytes_s
 
     def held_back(self, download: LeasedDownload) -> bool | None:
-        """See `Line`. Slow start holds it back, too: its client would look as if it were idle."""
-        known = self._orders.held_back(download.lease, download.stuck)
-        if known is None and self.line_bytes_s < math.inf and download.in_slow_start:
-            return True
-        return known
+        return self._orders.held_back(download.lease, download.stuck, download.in_slow_start)
 
     def ended(self, transfer: Transfer, now: float) -> None:
         self._lingering.add(transfer, now)
