@@ -32,7 +32,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,38 +46,7 @@ from bench.shared.ports import free_port
 from bench.shared.processes import process
 from bench.shared.subject import Suppressed, require
 
-HERE = Path(__file__).parent
 _ENDED = Suppressed("threads that ended while their time was read", OSError)
-BIG_BYTES = 256 << 20
-
-NGINX = """
-worker_processes 1; worker_rlimit_nofile 20000; daemon off; pid {scratch}/nginx.pid;
-error_log {scratch}/nginx.log warn;
-events {{ worker_connections {most}; }}
-http {{
-  access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000;
-  default_type application/octet-stream; send_timeout 600s;
-  open_file_cache max=10000 inactive=60s; open_file_cache_valid 30s;
-  client_body_temp_path {scratch}/b; proxy_temp_path {scratch}/p; fastcgi_temp_path {scratch}/f;
-  uwsgi_temp_path {scratch}/u; scgi_temp_path {scratch}/s;
-  ssl_certificate {scratch}/cert.pem; ssl_certificate_key {scratch}/key.pem;
-  ssl_protocols TLSv1.2 TLSv1.3;
-  server {{
-    listen {host}:{port} backlog=4096; listen {host}:{tls_port} ssl backlog=4096; root {root};
-  }}
-}}
-"""
-# All clients have one address here.
-TIDEGATE = """
-clients_per_address = 65536
-[limits]
-max_connections = {most}
-max_connections_per_address = {most}
-[admission]
-slots = {slots}
-slots_max = {slots}
-connections_per_lease = 1024
-"""
 
 
 @dataclass
@@ -132,6 +101,44 @@ class BenchedServer:
         return statistics.median(values) if values else float("nan")
 
 
+def _write_settings(
+    scratch: Path, root: Path, host: str, ports: Mapping[str, int], most: int
+) -> tuple[Path, Path]:
+    """The settings of nginx and of Tidegate, for `most` connections."""
+    nginx, tidegate = scratch / "nginx.conf", scratch / "tidegate.toml"
+    nginx.write_text(f"""
+worker_processes 1; worker_rlimit_nofile 20000; daemon off; pid {scratch}/nginx.pid;
+error_log {scratch}/nginx.log warn;
+events {{ worker_connections {most}; }}
+http {{
+  access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000;
+  default_type application/octet-stream; send_timeout 600s;
+  open_file_cache max=10000 inactive=60s; open_file_cache_valid 30s;
+  client_body_temp_path {scratch}/b; proxy_temp_path {scratch}/p; fastcgi_temp_path {scratch}/f;
+  uwsgi_temp_path {scratch}/u; scgi_temp_path {scratch}/s;
+  ssl_certificate {scratch}/cert.pem; ssl_certificate_key {scratch}/key.pem;
+  ssl_protocols TLSv1.2 TLSv1.3;
+  server {{
+    listen {host}:{ports["nginx"]} backlog=4096;
+    listen {host}:{ports["nginx-tls"]} ssl backlog=4096;
+    root {root};
+  }}
+}}
+""")
+    # All clients have one address here.
+    tidegate.write_text(f"""
+clients_per_address = 65536
+[limits]
+max_connections = {most}
+max_connections_per_address = {most}
+[admission]
+slots = {max(4096, most)}
+slots_max = {max(4096, most)}
+connections_per_lease = 1024
+""")
+    return nginx, tidegate
+
+
 @contextlib.contextmanager
 def all_running(
     root: Path, scratch: Path, host: str, stalled: int, pair: bool, tls: bool
@@ -141,9 +148,6 @@ def all_running(
     `pair`: nginx and Tidegate alone. `tls`: a second Tidegate with TLS. The servers have room for
     `stalled` downloads.
     """
-    most = stalled + 2000
-    config = scratch / "tidegate.toml"
-    config.write_text(TIDEGATE.format(most=most, slots=max(4096, most)))
     key, certificate = scratch / "key.pem", scratch / "cert.pem"
     # P-256, as the documentation advises; handshakes with an RSA key cost more.
     subprocess.run(
@@ -157,17 +161,7 @@ def all_running(
     )
     ports = {name: free_port() for name in ("nginx", "nginx-tls", "tidegate", "tidegate-tls")}
     others = {name: free_port() for name in ("twist web", "aiohttp")}
-    nginx = scratch / "nginx.conf"
-    nginx.write_text(
-        NGINX.format(
-            scratch=scratch,
-            host=host,
-            port=ports["nginx"],
-            tls_port=ports["nginx-tls"],
-            root=root,
-            most=most,
-        )
-    )
+    nginx, config = _write_settings(scratch, root, host, ports, stalled + 2000)
 
     def tidegate(name: str, *more: str) -> list[str]:
         return [
@@ -188,7 +182,7 @@ def all_running(
             *("web", "--path", str(root), "--listen", listen),
         ],
         "aiohttp": [
-            *(sys.executable, str(HERE / "aiohttp_static.py")),
+            *(sys.executable, str(Path(__file__).with_name("aiohttp_static.py"))),
             *(str(root), str(others["aiohttp"]), host),
         ],
     }
@@ -240,16 +234,10 @@ def await_walks(log: Path, servers: int, most_s: float = 300.0) -> None:
         time.sleep(0.2)
 
 
-WRK_NUMBER = re.compile(r"([0-9]+) requests in [0-9.]+\w+, ([0-9.]+)(B|KB|MB|GB|TB) read")
-WRK_P99 = re.compile(r"99%\s+([0-9.]+)(us|ms|s|m)\s")
-WRK_BAD = re.compile(r"Non-2xx or 3xx responses: ([0-9]+)")
-TIMES_MS = {"us": 0.001, "ms": 1.0, "s": 1e3, "m": 60e3}
-UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
-
-
-#: A script for wrk: requests of which no two are alike. `n` counts them over all rounds.
-VARIED = """
-local n = %d
+def _varied_script(first: int, request: str) -> str:
+    """A script for wrk: requests of which no two are alike. `n` counts them over all rounds."""
+    return f"""
+local n = {first}
 math.randomseed(n)
 local function ask(path, fields, version)
   return "GET " .. path .. " HTTP/" .. (version or "1.1") .. "\\r\\nHost: bench\\r\\n"
@@ -258,7 +246,7 @@ end
 local function agent(number) return "User-Agent: agent/" .. number .. "\\r\\n" end
 request = function()
   n = n + 1
-  return %s
+  return {request}
 end
 """
 
@@ -268,7 +256,7 @@ class Row:
     """One row of the table.
 
     `everywhere`: all servers are measured, not only nginx and Tidegate. `rare`: the expected status
-    is not 200. `varied` is a Lua expression for a whole request, see `VARIED`; `{etag}` and
+    is not 200. `varied` is a Lua expression for a whole request, see `_varied_script`; `{etag}` and
     `{modified}` in it are those of `path`.
     """
 
@@ -287,29 +275,12 @@ class Row:
     mixed: bool = False
 
 
-#: Files below the root and their sizes in bytes; folders, with how many files and their size.
-_FILES = {
-    "empty.bin": 0,
-    "1k.bin": 1 << 10,
-    "2k.bin": 2 << 10,
-    "10k.bin": 10 << 10,
-    "30k.bin": 30_000,
-    "100k.bin": 100_000,
-    "256m.bin": BIG_BYTES,
-}
-_FOLDERS = {
-    "many": (5000, 4096),
-    "thirty": (30, 2000),
-    "middle": (300, 30_000),
-    "cold": (100_000, 1000),
-}
-_CLOSE = ("Connection: close",)
 _MIB = ("Range: bytes=52428800-53477375",)
 ROWS = (
     Row("A crowd's mix", "/mix/none", rare=True, mixed=True),
     Row("1 KiB", "/1k.bin", everywhere=True),
     Row("10 KiB", "/10k.bin", everywhere=True),
-    Row("1 KiB, new connection each", "/1k.bin", fields=_CLOSE),
+    Row("1 KiB, new connection each", "/1k.bin", fields=("Connection: close",)),
     Row("30 kB", "/30k.bin"),
     Row("100 kB", "/100k.bin"),
     Row("64 KiB ranges", "/256m.bin", 16, ("Range: bytes=52428800-52494335",)),
@@ -321,7 +292,7 @@ ROWS = (
     Row("404", "/nothing.bin", rare=True),
     Row("SHA256SUMS of 30 files", "/thirty/SHA256SUMS", nginx_path="/2k.bin"),
     Row("HTTPS 1 KiB", "/1k.bin", tls=True),
-    Row("HTTPS 1 KiB, new connection each", "/1k.bin", fields=_CLOSE, tls=True),
+    Row("HTTPS 1 KiB, new connection each", "/1k.bin", fields=("Connection: close",), tls=True),
     Row("HTTPS 256 MiB", "/256m.bin", 4, by_bytes=True, tls=True),
     Row("Varied: User-Agent", "/1k.bin", varied='ask("/1k.bin", agent(n))'),
     Row("Varied: cookie", "/1k.bin", varied='ask("/1k.bin", "Cookie: session=" .. n .. "\\r\\n")'),
@@ -383,8 +354,6 @@ ROWS = (
     ),
     Row("Varied: HTTPS, User-Agent", "/1k.bin", tls=True, varied='ask("/1k.bin", agent(n))'),
 )
-#: The rows with which each server warms up.
-_WARM_UP = ("1 KiB", "256 MiB")
 
 
 class VethLine:
@@ -434,7 +403,7 @@ def load(
         for name, value in known.items():
             text = text.replace(f"{{{name}}}", value)
         script = scratch / "varied.lua"
-        script.write_text(VARIED % (peer.numbered, text))
+        script.write_text(_varied_script(peer.numbered, text))
         command += ["-s", str(script)]
     if row.mixed:
         script = scratch / "mix.lua"
@@ -446,8 +415,9 @@ def load(
     done = subprocess.run([*command, url], check=True, capture_output=True, text=True)
     cpu_s = at.cpu_s() - before
     requests, count_bytes = served(peer.name, row, done.stdout)
-    found = WRK_P99.search(done.stdout)
-    p99_ms = float(found[1]) * TIMES_MS[found[2]] if found and requests else math.nan
+    found = re.search(r"99%\s+([0-9.]+)(us|ms|s|m)\s", done.stdout)
+    times_ms = {"us": 0.001, "ms": 1.0, "s": 1e3, "m": 60e3}
+    p99_ms = float(found[1]) * times_ms[found[2]] if found and requests else math.nan
     peer.numbered += requests if row.varied or row.mixed else 0
     if row.by_bytes:
         return cpu_s / count_bytes * 1e9, count_bytes / 1e9 / seconds, p99_ms
@@ -485,11 +455,11 @@ def require_status(name: str, row: Row, status: int) -> None:
 
 def served(name: str, row: Row, report: str) -> tuple[int, float]:
     """Requests and bytes that wrk's report counts. Raises NothingMeasured if there are none."""
-    match = WRK_NUMBER.search(report)
-    refused = WRK_BAD.search(report) is not None and not row.rare
+    match = re.search(r"([0-9]+) requests in [0-9.]+\w+, ([0-9.]+)([KMGT]?)B read", report)
+    refused = "Non-2xx or 3xx responses: " in report and not row.rare
     require(match and not refused, f"{name} refused requests for '{row.name}':\n{report}")
     assert match is not None
-    requests, count_bytes = int(match[1]), float(match[2]) * UNITS[match[3]]
+    requests, count_bytes = int(match[1]), float(match[2]) * 1024.0 ** " KMGT".index(match[3])
     # A large body may take longer than the row.
     some = count_bytes and (requests or row.by_bytes)
     require(some, f"{name} served nothing for '{row.name}':\n{report}")
@@ -551,20 +521,6 @@ def worst(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
     return f"Worst row beside nginx: {name}, {medians[name]:.2f} times its CPU."
 
 
-#: Where a document has the table.
-_MARK = "bench.http_peers -->"
-
-
-def put_between_marks(document: str, text: str) -> str:
-    """A document with this text between its marks. Raises SystemExit if it has none."""
-    begin, end = f"<!-- {_MARK}", f"<!-- /{_MARK}"
-    before, found, rest = document.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not found or not found_end:
-        raise SystemExit(f"The document needs the lines {begin} and {end}.")
-    return f"{before}{begin}\n{text}\n{end}{after}"
-
-
 def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
     """The medians as a Markdown table: CPU, throughput, the ratio to nginx's CPU, and p99."""
     others = [peer for peer in peers if peer.name not in ("nginx", "tidegate")]
@@ -596,14 +552,22 @@ def fill(root: Path, rows: Sequence[Row], stalled: bool) -> None:
     """Make the files that `rows` and `stalled` downloads need."""
     asked = {path.split("/")[1] for row in rows for path in (row.path, row.nginx_path) if path}
     asked |= {"1k.bin", *(["256m.bin"] if stalled else [])}
-    for name in asked & _FILES.keys():
+    sizes = {"empty.bin": 0, "1k.bin": 1 << 10, "2k.bin": 2 << 10, "10k.bin": 10 << 10}
+    sizes |= {"30k.bin": 30_000, "100k.bin": 100_000, "256m.bin": 256 << 20}
+    for name in asked & sizes.keys():
         with (root / name).open("wb") as file:
-            for begin in range(0, _FILES[name], 1 << 20):
-                file.write(os.urandom(min(1 << 20, _FILES[name] - begin)))
+            for begin in range(0, sizes[name], 1 << 20):
+                file.write(os.urandom(min(1 << 20, sizes[name] - begin)))
     if "mix" in asked:
         mix.fill(root / "mix")
-    for folder in asked & _FOLDERS.keys():
-        count, size = _FOLDERS[folder]
+    for folder, count, size in (
+        ("many", 5000, 4096),
+        ("thirty", 30, 2000),
+        ("middle", 300, 30_000),
+        ("cold", 100_000, 1000),
+    ):
+        if folder not in asked:
+            continue
         (root / folder).mkdir()
         for number in range(count):
             (root / folder / f"{number}.bin").write_bytes(os.urandom(size))
@@ -650,7 +614,7 @@ def main() -> None:
     text = f"{table(rows, peers)}\n\n{worst(rows, peers)}" if rows else ""
     click.echo(text)
     if options.docs is not None:
-        options.docs.write_text(put_between_marks(options.docs.read_text(), text))
+        markdown.put_between_marks(options.docs, "bench.http_peers", text)
     stalled = [peer for peer in peers if peer.results.get("stalled")]
     if stalled:
         for name, what in (
@@ -676,7 +640,7 @@ def measure(
         # Warm caches and known digests: the state of a release server.
         for peer in peers if options.warm_up else ():
             for row in ROWS:
-                if row.name in _WARM_UP and (root / row.path[1:]).exists():
+                if row.name in ("1 KiB", "256 MiB") and (root / row.path[1:]).exists():
                     load(peer, row, options.warm_up, scratch, line)
         # Tidegate hashes each file once; the rows measure serving alone.
         await_walks(scratch / "peers.log", 1 + tls)

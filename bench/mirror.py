@@ -84,24 +84,21 @@ def copy(source: Path, target: Path) -> None:
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)
 
 
-_REMOTE = """#!{python}
-import os, subprocess, sys
-before = os.times()
-status = subprocess.call(["sh", "-c", " ".join(sys.argv[2:])])
-after = os.times()
-with open({out!r}, "w") as out:
-    out.write(str(sum(after[2:4]) - sum(before[2:4])))
-sys.exit(status)
-"""
-
-
 def rsync(
     work: Path, old: Path, new: Path, *options: str
 ) -> tuple[float, float, float, str, RunCost]:
     """rsync to one mirror: (master CPU, MB on the wire, mirror CPU, result, the master's cost)."""
     mirror, out, shell = work / "rsync-mirror", work / "rsync-cpu", work / "rsync-shell"
     copy(old, mirror)
-    shell.write_text(_REMOTE.format(python=sys.executable, out=str(out)))
+    shell.write_text(f"""#!{sys.executable}
+import os, subprocess, sys
+before = os.times()
+status = subprocess.call(["sh", "-c", " ".join(sys.argv[2:])])
+after = os.times()
+with open({str(out)!r}, "w") as out:
+    out.write(str(sum(after[2:4]) - sum(before[2:4])))
+sys.exit(status)
+""")
     shell.chmod(0o755)
     os.sync()
     command = ["rsync", *options, "--delete", "--stats", "-e", shell, f"{new}/", f"host:{mirror}/"]
@@ -192,23 +189,18 @@ def comparison(work: Path, old: Path, new: Path, rounds: int) -> None:
     )
 
 
-#: Package -> (old version, new version).
-PAIR = {
-    "numpy": ("2.4.5", "2.4.6"),
-    "sqlalchemy": ("2.1.8", "2.1.9"),
-    "twisted": ("26.4.0", "26.10.0"),
-    "botocore": ("1.44.4", "1.44.5"),
-}
-
-
 def fetch_pair(folder: Path) -> tuple[Path, Path]:
     """The old and the new tree below `folder`; existing ones are not fetched again."""
+    packages = {
+        "old": ("numpy==2.4.5", "sqlalchemy==2.1.8", "twisted==26.4.0", "botocore==1.44.4"),
+        "new": ("numpy==2.4.6", "sqlalchemy==2.1.9", "twisted==26.10.0", "botocore==1.44.5"),
+    }
     trees = []
-    for side, name in enumerate(("old", "new")):
+    for name, wanted in packages.items():
         tree = folder / name
         if not tree.exists():
             wheels = folder / f"wheels-{name}"
-            wanted = [f"{package}=={versions[side]}" for package, versions in PAIR.items()]
+
             pip = "-m pip download -q --no-deps --only-binary :all: --python-version 3.11"
             pip += " --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64"
             pip += " --platform manylinux2014_x86_64 --platform any"

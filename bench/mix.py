@@ -14,9 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: When every file was written, and how a condition names that.
-WRITTEN_S = 1_700_000_000
-
 
 @dataclass(frozen=True)
 class Mix:
@@ -34,12 +31,6 @@ class Mix:
 
 
 MIX = Mix()
-_BROWSER = (
-    "Accept: text/html,*/*;q=0.8",
-    "Accept-Language: {language}",
-    "Accept-Encoding: gzip, deflate, br, zstd",
-    "Cookie: session={number:x}",
-)
 
 
 @dataclass(frozen=True)
@@ -59,7 +50,17 @@ PROGRAMS = (
     Program(0.14, ("User-Agent: pip/25.{number}", "Accept-Encoding: identity", "Accept: */*")),
     Program(0.06, ("User-Agent: uv/0.9.{number}", "Accept: */*"), ranges=0.5),
     Program(0.10, ("user-agent: cargo/1.90.{number}", "accept: */*", "accept-encoding: gzip")),
-    Program(0.18, ("User-Agent: Mozilla/5.0 (X11; rv:{number}.0)", *_BROWSER), has_copy=0.2),
+    Program(
+        0.18,
+        (
+            "User-Agent: Mozilla/5.0 (X11; rv:{number}.0)",
+            "Accept: text/html,*/*;q=0.8",
+            "Accept-Language: {language}",
+            "Accept-Encoding: gzip, deflate, br, zstd",
+            "Cookie: session={number:x}",
+        ),
+        has_copy=0.2,
+    ),
 )
 
 
@@ -96,7 +97,8 @@ def fill(folder: Path) -> None:
     for number, size in enumerate(sizes()):
         path = folder / f"{number}.bin"
         path.write_bytes(os.urandom(size))
-        os.utime(path, (WRITTEN_S, WRITTEN_S))
+        # The date in the conditions.
+        os.utime(path, (1_700_000_000, 1_700_000_000))
 
 
 def script(first: int) -> str:

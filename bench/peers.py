@@ -21,14 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from bench.multicast.network import SENDER_ADDRESS, MulticastLab
+from bench.multicast.network import SENDER_SITE, MulticastLab
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import LabFailed, inside
 from bench.shared.processes import wait_for
 from bench.shared.subject import require
-
-_PORT = 8080
-_PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class PeerRound:
 def _serve(network: MulticastLab, folder: Path, env: dict[str, str]) -> None:
     config = folder / "tidegate.toml"
     config.write_text(
-        f'listen = ["{SENDER_ADDRESS}:{_PORT}"]\nadmin = "off"\n\n'
+        f'listen = ["{SENDER_SITE}"]\nadmin = "off"\n\n'
         # Also for small files.
         "[torrent]\nenabled = true\nleast = 1\n"
     )
@@ -73,7 +70,7 @@ def play(
         (folder / "release" / "big.iso").write_bytes(content)
         env = dict(os.environ)
         _serve(network, folder, env)
-        url = f"http://{SENDER_ADDRESS}:{_PORT}/big.iso"
+        url = f"http://{SENDER_SITE}/big.iso"
         # The torrent is made before the crowd comes, as at a release.
         ask = inside(network.sender(), "curl", "-sf", "--retry", "5")
         subprocess.run([*ask, "-o", "/dev/null", url + ".torrent"], check=True)
@@ -93,9 +90,10 @@ def play(
                 env | {"TIDEGATE_DATA": str(own / "data"), "HOME": str(own)},
             )
         done_s: dict[int, float] = {}
+        patience_s = 600.0
         while running:
-            if time.monotonic() - began_s > _PATIENCE_S:
-                raise LabFailed(f"{len(running)} clients are not done after {_PATIENCE_S:.0f} s")
+            if time.monotonic() - began_s > patience_s:
+                raise LabFailed(f"{len(running)} clients are not done after {patience_s:.0f} s")
             for number, process in list(running.items()):
                 if process.poll() is None:
                     continue

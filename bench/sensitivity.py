@@ -19,17 +19,9 @@ from dataclasses import fields, replace
 from statistics import fmean
 from typing import Any
 
-from bench.policies.crowd import READER_BYTES
-from bench.policies.lab import RATE_MBIT, TRACES, scaled
+from bench.policies.lab import RATE_MBIT, TRACES, Steps, scaled, simulated
 from bench.shared import markdown
-from tidegate.loadtest.sim.engine import Engine
-from tidegate.loadtest.sim.metrics import measure
-from tidegate.loadtest.sim.scenario import Scenario
-from tidegate.loadtest.workloads import Workload
 
-FINDER = "tidegate.policies.bottleneck:FINDER"
-#: A part of the line from such a time on, seconds.
-Steps = tuple[tuple[float, float], ...]
 #: Trace, Mbit/s, the configured bound as a part of the line (None: no bound), and how the line
 #: changes. Line and bound are what a server meets that was told nothing or too much.
 CELLS: tuple[tuple[str, float, float | None, Steps], ...] = (
@@ -44,25 +36,6 @@ CELLS: tuple[tuple[str, float, float | None, Steps], ...] = (
 )
 
 
-def session_s(workload: Workload, told: float | None, steps: Steps, seed: int) -> float:
-    """The mean session of a crowd under Fair, on a line that the server has to find."""
-    scenario = Scenario(
-        "fair", slots=30, reserve_small=6, bandwidth_bytes_s=workload.bandwidth_bytes_s
-    )
-    bound = None if told is None else told * workload.bandwidth_bytes_s
-    conditions = replace(
-        scenario.conditions(workload),
-        attempt_s=0.0,
-        accept_s=0.0,
-        ceiling_bytes_s=bound,
-        reader_bytes=READER_BYTES,
-        line=steps,
-    )
-    told_scenario = replace(scenario, tells_bandwidth=False, settings={"bandwidth_bytes_s": bound})
-    tally = Engine(workload, told_scenario.make_policy(workload, seed), conditions, seed).run()
-    return float(measure(workload, conditions, tally)["mean_session_s"])
-
-
 def cells(seeds: int, only: str) -> dict[str, float]:
     """Mean session times, by the name of the cell."""
     found: dict[str, float] = {}
@@ -73,8 +46,10 @@ def cells(seeds: int, only: str) -> dict[str, float]:
         if only not in name:
             continue
         crowds = [scaled(TRACES[trace](seed), rate / RATE_MBIT) for seed in range(1, seeds + 1)]
+        bound = None if told is None else told * crowds[0].bandwidth_bytes_s
         found[name] = fmean(
-            session_s(crowd, told, steps, number) for number, crowd in enumerate(crowds)
+            simulated("fair", crowd, bound, [number], steps=steps)
+            for number, crowd in enumerate(crowds)
         )
     return found
 
@@ -101,7 +76,7 @@ def moved(before: Mapping[str, float], after: Mapping[str, float], above: float)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("table", nargs="?", default=FINDER)
+    parser.add_argument("table", nargs="?", default="tidegate.policies.bottleneck:FINDER")
     parser.add_argument("--field", default="", help="only fields whose name contains this")
     parser.add_argument("--cell", default="", help="only cells whose name contains this")
     parser.add_argument("--seeds", type=int, default=2)

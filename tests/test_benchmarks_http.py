@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bench import http_peers, mix
+from bench.shared import markdown
 from tests.installed import PYTHON
 from tidegate.server.http.request_shape import recognise
 
@@ -75,13 +76,15 @@ def test_the_mix_is_the_same_each_time_and_well_formed() -> None:
     assert 0.5 < len(found) / mix.MIX.requests / mix.MIX.missing < 2
 
 
-def test_a_table_stands_between_the_marks_of_a_document() -> None:
-    document = "a\n<!-- bench.http_peers -->\nold\n<!-- /bench.http_peers -->\nb\n"
-    once = http_peers.put_between_marks(document, "new")
-    assert once == "a\n<!-- bench.http_peers -->\nnew\n<!-- /bench.http_peers -->\nb\n"
-    assert http_peers.put_between_marks(once, "new") == once
+def test_a_table_stands_between_the_marks_of_a_document(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- bench.http_peers -->\nold\n<!-- /bench.http_peers -->\nb\n")
+    for _ in range(2):
+        markdown.put_between_marks(page, "bench.http_peers", "new")
+        told = page.read_text()
+        assert told == "a\n<!-- bench.http_peers -->\nnew\n<!-- /bench.http_peers -->\nb\n"
     with pytest.raises(SystemExit, match="needs the lines"):
-        http_peers.put_between_marks("none", "new")
+        markdown.put_between_marks(page, "make laws", "new")
 
 
 def test_the_worst_row_is_named() -> None:

@@ -267,11 +267,11 @@ def test_two_clients_of_one_key_that_are_held_with_one_ticket_are_both_served() 
 def test_a_bound_above_the_line_costs_no_more_than_none(trace: Callable[[int], Workload]) -> None:
     # In one population three hundredths either way are chance, so the mean of some counts.
     crowds = [trace(seed) for seed in (1, 2, 3)]
-    none_s = [simulated("fair", crowd, None, 1) for crowd in crowds]
+    none_s = [simulated("fair", crowd, None) for crowd in crowds]
     for times in (1.06, 4.0):
-        bound_s = [simulated("fair", crowd, times * LINE_BYTES_S, 1) for crowd in crowds]
+        bound_s = [simulated("fair", crowd, times * LINE_BYTES_S) for crowd in crowds]
         assert fmean(map(truediv, bound_s, none_s)) <= 1.03
-    assert none_s[0] <= 1.15 * simulated("fair", crowds[0], 0.98 * LINE_BYTES_S, 1)
+    assert none_s[0] <= 1.15 * simulated("fair", crowds[0], 0.98 * LINE_BYTES_S)
 
 
 @pytest.mark.parametrize("rate_mbit", [5.0, 33.5])
@@ -279,8 +279,8 @@ def test_a_line_that_nobody_told_costs_little(rate_mbit: float) -> None:
     """A share of a line that is probed is no speed: as many large ones ran as fill it alone."""
     # Means over 8 populations differ by a hundredth, which is chance.
     crowds = [scaled(mixed(seed), rate_mbit / RATE_MBIT) for seed in range(1, 25)]
-    none_s = fmean(simulated("fair", crowd, None, 1) for crowd in crowds)
-    right_s = fmean(simulated("fair", crowd, 0.98 * crowd.bandwidth_bytes_s, 1) for crowd in crowds)
+    none_s = fmean(simulated("fair", crowd, None) for crowd in crowds)
+    right_s = fmean(simulated("fair", crowd, 0.98 * crowd.bandwidth_bytes_s) for crowd in crowds)
     assert none_s <= 1.045 * right_s
 
 

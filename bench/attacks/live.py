@@ -51,8 +51,8 @@ class LiveNetwork:
 
     @property
     def line_bytes_s(self) -> float:
-        """What it carries of files. A frame of 1 514 bytes has 1 448 bytes of them."""
-        return self.line_mbit * 0.98 * 1448 / 1514 / 8 * 1e6
+        """What the server is told, a little less than the line carries of files."""
+        return 0.98 * namespaces.payload_bytes_s(self.line_mbit)
 
 
 NETWORK = LiveNetwork()
@@ -84,12 +84,6 @@ DAY = LiveDay()
 _FETCHED_BYTES: dict[Manner, int] = {"small": 250_000, "short": 300_000}
 #: A day on which every other person has the same address.
 BEHIND_ONE = f"{DAY.people // 2} honest people behind one address"
-#: The least bytes that an attack reads; other manners need none.
-_LEAST_BYTES: dict[Manner, int] = {
-    "idle": 10 * DAY.idle_bytes,
-    "real": DAY.file_bytes,
-    **_FETCHED_BYTES,
-}
 _BROKEN = Suppressed("people's requests", OSError, asyncio.IncompleteReadError, TimeoutError)
 _REFUSED = Suppressed("the attacker's requests", OSError, asyncio.IncompleteReadError)
 _SILENT = Suppressed("ghosts that were told nothing", TimeoutError)
@@ -132,7 +126,8 @@ def require_landed(title: str, manner: Manner, strikes: Strikes) -> None:
     if manner == "half":
         return
     require(strikes.admitted, f"{title}, {manner}: no request of {connected} was given a file.")
-    least = _LEAST_BYTES.get(manner, 0)
+    leasts = {"idle": 10 * DAY.idle_bytes, "real": DAY.file_bytes, **_FETCHED_BYTES}
+    least = leasts.get(manner, 0)
     require(
         strikes.read_bytes >= least,
         f"{title}, {manner}: {strikes.read_bytes} bytes were read, fewer than {least}.",

@@ -46,11 +46,6 @@ _NAMES: dict[live.Manner, str] = {
     "short": "short files",
     "half": "half a request",
 }
-#: The highest cost of attackers that download nothing, as a share of the mean session time.
-_BARS = {"one IPv4": 0.05, "one /64": 0.05, "one /48": 0.05, "ten addresses": 0.15}
-_PAGE = Path(__file__).parents[2] / "docs" / "security.md"
-_BEGIN = "<!-- make attacks: begin -->\n"
-_END = "<!-- make attacks: end -->\n"
 _EMPTY = "–"
 
 
@@ -83,13 +78,15 @@ class CostJudge:
         if cost.undone > 0.5:
             self.fault(policy, f"{title}, {manner}: stops the service")
             return "no service"
-        bar = _BARS.get(title, math.inf)
+        one_network = title in ("one IPv4", "one /64", "one /48")
         if title == SHARE.title:
             self._share = cost
         elif manner not in ("real", "small", "short"):
+            # The highest cost of attackers that download nothing.
+            bar = 0.05 if one_network else 0.15 if title == "ten addresses" else math.inf
             if cost.mean - 2.0 * cost.error > bar:
                 self.fault(policy, f"{title}, {manner}: {_spelled(cost)}")
-        elif title in ("one IPv4", "one /64", "one /48") and self._share is not None:
+        elif one_network and self._share is not None:
             error = 2.0 * math.hypot(cost.error, self._share.error)
             if cost.mean - self._share.mean > error:
                 self.fault(policy, f"{title}, {manner}: costs more than its shares give it")
@@ -274,9 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with live.line() if served else nullcontext():
             show(live_rows(served, titles, given.days, given.people, results, judge))
     if given.write:
-        before, _, rest = _PAGE.read_text("utf-8").partition(_BEGIN)
-        _, _, after = rest.partition(_END)
-        _PAGE.write_text("".join([before, _BEGIN, "\n".join(tables), _END, after]), "utf-8")
+        page = Path(__file__).parents[2] / "docs" / "security.md"
+        markdown.put_between_marks(page, "make attacks", "\n".join(tables).rstrip("\n"))
     faults = [*judge.faults, *results.empty.values()]
     sys.stdout.write("".join(f"{fault}\n" for fault in faults))
     return 1 if faults else 0

@@ -13,11 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.multicast.network import SENDER_ADDRESS, MulticastLab
+from bench.multicast.network import SENDER_ADDRESS, SENDER_SITE, MulticastLab
 from bench.multicast.peers import PEERS
 from bench.shared.processes import cpu_s
-
-PORT = 8080
 
 
 class NotReady(Exception):
@@ -109,7 +107,7 @@ class MulticastBench:
 
     def serve_words(self, receivers: int, state: Path) -> list[str]:
         words = [self.python, "-m", "tidegate", "serve", str(self.release)]
-        words += ["--listen", f"{SENDER_ADDRESS}:{PORT}", "--admin", "off"]
+        words += ["--listen", f"{SENDER_SITE}", "--admin", "off"]
         words += ["--state", str(state), "--multicast", "--multicast-fec", self.fec]
         words += ["--multicast-interface", SENDER_ADDRESS]
         words += ["--multicast-rate", f"{self.rate_mbit}Mbit"]
@@ -127,7 +125,7 @@ class MulticastBench:
         log = scratch / "server.log"
         words = self.serve_words(network.receivers, scratch / "state")
         server = network.start(network.sender(), words, log, scratch, env)
-        url = f"http://{SENDER_ADDRESS}:{PORT}/obj.bin"
+        url = f"http://{SENDER_SITE}/obj.bin"
         go = scratch / "go"
         for number, out in enumerate(outs):
             own_go = out.parent / "go" if number in late_s else go

@@ -19,6 +19,7 @@ from bench.shared import namespaces
 from bench.shared.namespaces import inside, run, shape
 
 SENDER_ADDRESS = "10.77.0.1"
+SENDER_SITE = f"{SENDER_ADDRESS}:8080"
 #: A receiver's bursts repeat after this many datagrams.
 _CYCLE = 1 << 16
 

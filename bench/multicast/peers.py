@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.multicast.network import SENDER_ADDRESS, MulticastLab
+from bench.multicast.network import SENDER_SITE, MulticastLab
 
 Begun = tuple[tuple[int, int], float]
 Peer = Callable[[MulticastLab, Path, Path, list[Path], float], Begun]
@@ -62,7 +62,7 @@ def tcp(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit
         f"worker_processes 1; daemon off; pid {scratch}/pid; error_log {scratch}/error.log;\n"
         "events { worker_connections 512; }\n"
         f"http {{ sendfile on; tcp_nopush on; access_log off; {temporary}\n"
-        f"server {{ listen {SENDER_ADDRESS}:8080; root {file.parent}; }} }}\n"
+        f"server {{ listen {SENDER_SITE}; root {file.parent}; }} }}\n"
     )
     for folder in (scratch, file.parent, file.parent.parent):
         folder.chmod(0o755)
@@ -71,7 +71,7 @@ def tcp(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit
     time.sleep(1)
     before, begun = network.wire(), time.monotonic()
     for number, out in enumerate(outs):
-        words = ["curl", "-sS", "-o", str(out), f"http://{SENDER_ADDRESS}:8080/{file.name}"]
+        words = ["curl", "-sS", "-o", str(out), f"http://{SENDER_SITE}/{file.name}"]
         network.start(network.receiver(number), words, scratch / f"r{number}.log", out.parent)
     return before, begun
 

@@ -17,19 +17,17 @@ from pathlib import Path
 from tidegate.client.api import Options, fetch_blocking
 from tidegate.client.net.errors import DownloadFailed
 
-#: Modules that a download would import late. A daemon has them already.
-_EARLY = (
-    "httptools",
-    "tidegate.client.fetch.multicast_join",
-    "tidegate.client.multicast.reception",
-    "tidegate.protocol.fec_raptorq",
-)
-
 
 def main() -> None:
     """Wait for GO_FILE, download, and print the result."""
     out, interface, ready, go = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
-    for name in _EARLY:
+    # A download would import these late. A daemon has them already.
+    for name in (
+        "httptools",
+        "tidegate.client.fetch.multicast_join",
+        "tidegate.client.multicast.reception",
+        "tidegate.protocol.fec_raptorq",
+    ):
         importlib.import_module(name)
     ready.touch()
     while not go.exists():

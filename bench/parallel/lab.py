@@ -25,19 +25,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.parallel.mirrors import Mirrors, payload_rate
+from bench.parallel.mirrors import Mirrors
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
-from bench.shared.namespaces import inside
+from bench.shared.namespaces import inside, payload_bytes_s
 from bench.shared.subject import require
 
-#: The installed command beside this interpreter.
-TIDEGATE = f"{shlex.quote(str(Path(sys.executable).parent / 'tidegate'))} get -q"
-#: The command of each tool. {urls}, {meta} and {sha} are filled in; the file must be out.bin.
+#: The command of each tool; {get} is ours, the other words are filled in as well. The file must be
+#: out.bin.
 TOOLS = {
-    "tidegate": TIDEGATE + " -o out.bin {urls}",
-    "tidegate-meta": TIDEGATE + " -o out.bin {meta}",
-    "tidegate-sum": TIDEGATE + " --checksum sha256:{sha} -o out.bin {urls}",
+    "tidegate": "{get} -q -o out.bin {urls}",
+    "tidegate-meta": "{get} -q -o out.bin {meta}",
+    "tidegate-sum": "{get} -q --checksum sha256:{sha} -o out.bin {urls}",
     "aria2": "aria2c -q -s4 -x1 -k1M --piece-length=1M --file-allocation=none -o out.bin {urls}",
     "aria2-meta": "aria2c -q -s4 -x1 -k1M --file-allocation=none {meta}",
     "curl": "curl -sf -o out.bin {first}",
@@ -153,6 +152,8 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         if kind == "reverse":
             urls.reverse()
         command = TOOLS[tool].format(
+            # The installed command beside this interpreter.
+            get=f"{shlex.quote(str(Path(sys.executable).with_name('tidegate')))} get",
             urls=" ".join(urls),
             first=urls[0],
             meta=lab.root / "file.meta4",
@@ -201,11 +202,11 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         right = out.is_file() and out.read_bytes() == data
     best = optimum_s(
         kind,
-        [payload_rate(rate) for rate in rates],
+        [payload_bytes_s(rate) for rate in rates],
         bad,
         given.at_s,
         len(data),
-        payload_rate(link),
+        payload_bytes_s(link),
     )
     waste = (payload - len(data)) / len(data)
     took_place = kind not in events or happened.is_set()
@@ -256,10 +257,8 @@ def main() -> None:
         rows.append(row(scenario, runs))
         print(markdown.row(*rows[-1]), file=sys.stderr, flush=True)
     require(rows, "No scenario has this name.")
-    print(markdown.table(("scenario", "tidegate (each run)", "waste", *_PEERS, "bar"), rows))
-
-
-_PEERS = ("aria2", "axel", "curl")
+    columns = "scenario|tidegate (each run)|waste|aria2|axel|curl|bar"
+    print(markdown.table(columns.split("|"), rows))
 
 
 def row(scenario: Situation, runs: Mapping[str, Sequence[LabRun]]) -> list[str]:
@@ -275,7 +274,7 @@ def row(scenario: Situation, runs: Mapping[str, Sequence[LabRun]]) -> list[str]:
         if scenario.bar is not None:
             missed = " (missed)" if median > scenario.bar + 0.0005 else ""
             bar = f"{scenario.bar:.2f}{missed}"
-    return [*cells, *(_peer(runs, peer) for peer in _PEERS), bar]
+    return [*cells, *(_peer(runs, peer) for peer in ("aria2", "axel", "curl")), bar]
 
 
 def _peer(runs: Mapping[str, Sequence[LabRun]], peer: str) -> str:

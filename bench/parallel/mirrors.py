@@ -20,32 +20,6 @@ from pathlib import Path
 from bench.shared import namespaces
 from bench.shared.namespaces import LabFailed, inside, run, shape
 
-CLIENT = "10.78.0.100"
-PIECE_BYTES = 256 << 10
-_NGINX = """user root; worker_processes 1; daemon on; pid {root}/pid; error_log {root}/error.log;
-events {{ worker_connections 512; }}
-http {{
-  log_format l '$connection $status $body_bytes_sent'; access_log {root}/access.log l;
-  sendfile on; keepalive_requests 100000; types {{ application/octet-stream bin; }}
-  client_body_temp_path {root}/tmp; proxy_temp_path {root}/tmp; fastcgi_temp_path {root}/tmp;
-  uwsgi_temp_path {root}/tmp; scgi_temp_path {root}/tmp;
-  server {{
-    listen {address}:80; root {root}/www;
-    location @busy {{ add_header Retry-After {retry_after} always; return 503; }}
-    location = /file.bin {{
-      error_page 503 @busy; {directives}
-      if (-f {root}/busy) {{ return 503; }}
-    }}
-  }}
-}}
-"""
-
-
-def payload_rate(mbit: float) -> float:
-    """Bytes of a file per second over a line of `mbit`."""
-    # TCP payload of a full Ethernet frame: what of a token bucket's rate can be a file's bytes.
-    return mbit * 1e6 / 8 * (1448 / 1514)
-
 
 @dataclass
 class Mirrors:
@@ -127,6 +101,7 @@ class Mirrors:
             self._wait_for(number)
 
     def _client_port(self, bridge: str) -> None:
+        address = "10.78.0.100"
         if self.rtt_ms:
             relay = self.root / "relay"
             run("cc", "-O2", "-o", str(relay), str(Path(__file__).with_name("relay.c")))
@@ -138,9 +113,9 @@ class Mirrors:
             for name, device in ((self.client, "eth0"), (bridge, "pc")):
                 run("ip", "-n", name, "link", "set", device, "gso_max_segs", "1", check=False)
             namespaces.join_bridge(bridge, "pc")
-            namespaces.address(self.client, f"{CLIENT}/24")
+            namespaces.address(self.client, f"{address}/24")
         else:
-            namespaces.plug(self.client, bridge, "pc", CLIENT)
+            namespaces.plug(self.client, bridge, "pc", address)
         if self.client_mbit is not None:
             rest = "burst 32kb latency 50ms" if self.client_mbit >= 1 else "burst 2kb latency 2s"
             shape(bridge, "pc", self.client_mbit, rest)
@@ -150,7 +125,8 @@ class Mirrors:
         if self.corrupt:
             wrong = hashlib.shake_128(self.data[:64]).digest(len(self.data))
             (self.root / "wrong.bin").write_bytes(wrong)
-        parts = [self.data[at : at + PIECE_BYTES] for at in range(0, len(self.data), PIECE_BYTES)]
+        length = 256 << 10
+        parts = [self.data[at : at + length] for at in range(0, len(self.data), length)]
         hashes = "".join(f"<hash>{hashlib.sha256(part).hexdigest()}</hash>" for part in parts)
         urls = "".join(
             f'<url priority="1">{self.url(n)}</url>' for n in range(len(self.rates_mbit))
@@ -161,7 +137,7 @@ class Mirrors:
             '<metalink xmlns="urn:ietf:params:xml:ns:metalink"><file name="out.bin">'
             f"<size>{len(self.data)}</size>"
             f'<hash type="sha-256">{digest}</hash>'
-            f'<pieces length="{PIECE_BYTES}" type="sha-256">{hashes}</pieces>{urls}'
+            f'<pieces length="{length}" type="sha-256">{hashes}</pieces>{urls}'
             "</file></metalink>"
         )
 
@@ -174,9 +150,24 @@ class Mirrors:
         if number in self.busy:
             (root / "busy").touch()
         config = root / "nginx.conf"
-        words = {"root": root, "address": self.address(number), "retry_after": self.retry_after_s}
-        words["directives"] = self.directives.get(number, "")
-        config.write_text(_NGINX.format(**words))
+        config.write_text(f"""
+user root; worker_processes 1; daemon on; pid {root}/pid; error_log {root}/error.log;
+events {{ worker_connections 512; }}
+http {{
+  log_format l '$connection $status $body_bytes_sent'; access_log {root}/access.log l;
+  sendfile on; keepalive_requests 100000; types {{ application/octet-stream bin; }}
+  client_body_temp_path {root}/tmp; proxy_temp_path {root}/tmp; fastcgi_temp_path {root}/tmp;
+  uwsgi_temp_path {root}/tmp; scgi_temp_path {root}/tmp;
+  server {{
+    listen {self.address(number)}:80; root {root}/www;
+    location @busy {{ add_header Retry-After {self.retry_after_s} always; return 503; }}
+    location = /file.bin {{
+      error_page 503 @busy; {self.directives.get(number, "")}
+      if (-f {root}/busy) {{ return 503; }}
+    }}
+  }}
+}}
+""")
         nginx = shutil.which("nginx") or "/usr/sbin/nginx"
         run(*inside(self.space(number), nginx, "-c", str(config)))
 

@@ -42,18 +42,8 @@ from tidegate.loadtest.workloads import (
     release_artefacts,
 )
 
-#: A run that has not ended then leaves some clients waiting for ever, seconds of virtual time.
-_LONGEST_S = 20_000.0
-#: A day with an attacker, which asks until the last of the others is done, ends after so much.
-_MOST_EVENTS = 30_000
-_DAY_S = 300.0
 #: A release day in short: 230 visitors.
 _SHORT = replace(RELEASE_DAY, rush_s=120.0, calm_s=120.0)
-#: The same for the days with attackers, which take longer to play: 45 visitors.
-_SHORTER = replace(RELEASE_DAY, rush_s=15.0, rush_load=2.5, calm_s=15.0)
-#: Half of curl's default time to judge a speed limit, so that a wait of half a minute counts.
-_BODY_PATIENCE_S = 15.0
-_ONE_NETWORK: Attacker = next(one for one in ATTACKERS if one.title == "one IPv4")
 #: As small as a large download may be, again and again: shortest first would favour these.
 _SHORT_FILES = Conduct(sizes=(1_000_000,), keeps_names=True)
 
@@ -81,9 +71,9 @@ class LawCell:
     workload: Callable[[int], Workload]
     seeds: tuple[int, ...] = (700,)
     scenario: Mapping[str, Any] = field(default_factory=dict)
-    #: What an attacker does beside the population.
+    #: What an attacker does beside the population; by default it has one IPv4 address.
     attack: Conduct | None = None
-    attacker: Attacker = _ONE_NETWORK
+    attacker: Attacker = ATTACKERS[0]
 
 
 def _crowd(
@@ -120,9 +110,8 @@ def _day(seed: int) -> Workload:
 
 def _body_counters(seed: int) -> Workload:
     day = _crowd("body", 200, 20.0, lambda rng: rng.uniform(3.0, 30.0) * MB, seed)
-    impatient = tuple(
-        replace(one, patience_s=_BODY_PATIENCE_S, counts_body=True) for one in day.visitors
-    )
+    # Half of curl's default time to judge a speed limit, so that a wait of half a minute counts.
+    impatient = tuple(replace(one, patience_s=15.0, counts_body=True) for one in day.visitors)
     return replace(day, visitors=impatient)
 
 
@@ -136,7 +125,10 @@ def _browsers_and_curls(seed: int) -> Workload:
     return replace(crowd, visitors=tuple(visitors))
 
 
-_PEOPLE = partial(one_address, people=0, shape=_SHORTER)
+#: 45 visitors: a day with an attacker takes longer to play.
+_PEOPLE = partial(
+    one_address, people=0, shape=replace(RELEASE_DAY, rush_s=15.0, rush_load=2.5, calm_s=15.0)
+)
 
 CELLS: Mapping[str, LawCell] = {
     "Experiment 2, 50 %": LawCell(partial(make_workload, "exp2"), (700,), {"bandwidth": 0.5}),
@@ -201,10 +193,14 @@ def _one(name: str, seed: int) -> CellFigures:
     workload, sharing = _population(name, seed)
     scenario = Scenario("fair", reserve_small=6, **cell.scenario)
     policy = scenario.make_policy(workload, seed)
-    conditions = replace(scenario.conditions(workload), limit_s=_LONGEST_S)
+    # A run that has not ended then leaves some clients waiting for ever.
+    conditions = replace(scenario.conditions(workload), limit_s=20_000.0)
     if cell.attack is not None:
-        day = replace(conditions, limit_s=_DAY_S)
-        engine = Attacked(workload, policy, day, seed, cell.attacker, cell.attack, _MOST_EVENTS)
+        # The attacker asks until the last of the others is done.
+        day = replace(conditions, limit_s=300.0)
+        engine = Attacked(
+            workload, policy, day, seed, cell.attacker, cell.attack, most_events=30_000
+        )
         waits, _ = sessions_s(play(engine))
         told = measure(workload, conditions, engine.tally)
         ends = told["end_within_p90"], told["end_median_error"]

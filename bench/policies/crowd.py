@@ -24,7 +24,7 @@ _BLOCK = 64 * 1024
 _WINDOW_BYTES = 128 * 1024
 #: What the kernel takes of a client before it reads; Linux doubles what it is asked for.
 READER_BYTES = 2 * _WINDOW_BYTES
-_GIVE_UP_S = 600.0
+
 #: A socket that is silent for so long is dead: the end of a connection may be lost, too.
 _DEAD_S = 60.0
 
@@ -80,7 +80,7 @@ class TraceReplay:
         rate = row.get("rate_bytes_s")
         ticket = ""
         try:
-            while outcome.done_s is None and self.now() < outcome.came_s + _GIVE_UP_S:
+            while outcome.done_s is None and self.now() < outcome.came_s + 600.0:
                 outcome.asked += 1
                 wait_s, ticket = await self.ask(
                     outcome, number, str(row["file"]), float(str(rate)) if rate else None, ticket

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,15 +44,12 @@ from tidegate.loadtest.trace import to_trace
 from tidegate.loadtest.workloads import MB, File, Visitor, Workload
 from tidegate.policies.settings import SMALL_BELOW_BYTES
 
+#: The part of the line that is there from a time on, in seconds: time, part.
+Steps = tuple[tuple[float, float], ...]
 #: What the line lets through.
 RATE_MBIT = 33.5
-#: The payload of a packet: 1 448 bytes of 1 514 on the wire.
-PAYLOAD = 1448 / 1514
-LINE_BYTES_S = RATE_MBIT * 1e6 / 8 * PAYLOAD
+LINE_BYTES_S = namespaces.payload_bytes_s(RATE_MBIT)
 SERVER = "10.91.0.1"
-#: Of the names of the namespaces.
-PREFIX = "tgl"
-LIMIT_S = 400
 #: What the line holds before it, in seconds of the line.
 QUEUE_S = 0.06
 
@@ -126,9 +123,7 @@ def scaled(workload: Workload, factor: float) -> Workload:
 
 
 @contextmanager
-def line(
-    rate_mbit: float = RATE_MBIT, prefix: str = PREFIX, rtt_s: Sequence[float] = ()
-) -> Iterator[None]:
+def line(rate_mbit: float, prefix: str, rtt_s: Sequence[float]) -> Iterator[None]:
     """Two namespaces, named by the prefix, and the line between them; with `rtt_s` a path."""
     server, clients = f"{prefix}-s", f"{prefix}-c"
     with ExitStack() as ending:
@@ -174,11 +169,7 @@ def path(server: str, clients: str, rate_mbit: float, rtt_s: Sequence[float]) ->
 
 @contextmanager
 def serving(
-    folder: Path,
-    policy: str,
-    told_bytes_s: float | None,
-    workers: int = 1,
-    prefix: str = PREFIX,
+    folder: Path, policy: str, told_bytes_s: float | None, workers: int, prefix: str
 ) -> Iterator[None]:
     """nginx, or our server under a policy, in the server's namespace."""
     files = folder / "files"
@@ -221,9 +212,7 @@ def _await(server: subprocess.Popen[bytes], space: str) -> None:
     raise RuntimeError("the server did not start; see server.log")
 
 
-def replay(
-    folder: Path, workload: Workload, *, poll: bool, prefix: str = PREFIX
-) -> list[dict[str, float]]:
+def replay(folder: Path, workload: Workload, *, poll: bool, prefix: str) -> list[dict[str, float]]:
     """The crowd against whatever serves; one dict a client."""
     trace = folder / "trace.jsonl"
     trace.write_text("\n".join(to_trace(workload)), "utf-8")
@@ -233,7 +222,7 @@ def replay(
         [*command, *(["--poll"] if poll else [])],
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=400,
         check=False,
     )
     if done.returncode:
@@ -255,10 +244,14 @@ def simulated(
     policy: str,
     workload: Workload,
     told_bytes_s: float | None,
-    seeds: int,
+    seeds: Iterable[int] = (0,),
     rtt_s: Sequence[float] = (),
+    steps: Steps = (),
 ) -> float:
-    """Mean session time of the same crowd in the simulator."""
+    """Mean session time of the same crowd in the simulator.
+
+    The server finds the line below `told_bytes_s`.
+    """
     queue_bytes = int(QUEUE_S * workload.bandwidth_bytes_s)
     # What a client's kernel takes ahead is what it advertises, too: half of the buffer.
     window_bytes = READER_BYTES // 2
@@ -276,17 +269,18 @@ def simulated(
         bandwidth_bytes_s=workload.bandwidth_bytes_s,
     )
     means = []
-    for seed in range(seeds):
-        conditions = replace(
-            scenario.conditions(workload),
-            attempt_s=0.0,
-            accept_s=0.0,
-            ceiling_bytes_s=told_bytes_s,
-            reader_bytes=READER_BYTES,
-            network=network,
-        )
-        settings = {"bandwidth_bytes_s": told_bytes_s}
-        told = replace(scenario, tells_bandwidth=False, settings=settings)
+    conditions = replace(
+        scenario.conditions(workload),
+        attempt_s=0.0,
+        accept_s=0.0,
+        ceiling_bytes_s=told_bytes_s,
+        reader_bytes=READER_BYTES,
+        network=network,
+        line=steps,
+    )
+    settings = {"bandwidth_bytes_s": told_bytes_s}
+    told = replace(scenario, tells_bandwidth=False, settings=settings)
+    for seed in seeds:
         tally = Engine(workload, told.make_policy(workload, seed), conditions, seed).run()
         means.append(measure(workload, conditions, tally)["mean_session_s"])
     return statistics.fmean(means)
@@ -380,7 +374,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", type=float, default=1.0, help="of the crowd: its first clients")
     parser.add_argument("--clients", action="store_true", help="name who was later than by nginx")
-    parser.add_argument("--prefix", default=PREFIX, help="of the namespaces")
+    parser.add_argument("--prefix", default="tgl", help="of the namespaces")
     given = parser.parse_args()
     if os.getuid():
         parser.error("network namespaces need root")
@@ -419,7 +413,7 @@ def main() -> int:
                         policy if workers == 1 else f"{policy}, {workers} workers",
                         told,
                         live,
-                        simulated(policy, workload, bound, 3, given.rtt),
+                        simulated(policy, workload, bound, range(3), given.rtt),
                         nginx_s,
                         ideal_s,
                         len(_later(found, plain)) / len(found),
@@ -430,10 +424,6 @@ def main() -> int:
                 sys.stderr.write(f"{rows[-1]}\n")
     sys.stdout.write(table(rows) + "\n")
     return 0
-
-
-#: The token bucket's burst and the kernel's buffers may let through so much more for a while.
-_OVER_LINE = 1.25
 
 
 def require_crowd(policy: str, found: Sequence[Mapping[str, float]], workload: Workload) -> None:
@@ -447,8 +437,9 @@ def require_crowd(policy: str, found: Sequence[Mapping[str, float]], workload: W
     span_s = max(one["done_s"] for one in done) - min(one["came_s"] for one in found)
     bytes_s = sum(one["size_bytes"] for one in done) / span_s
     line_bytes_s = workload.bandwidth_bytes_s
+    # The token bucket's burst and the kernel's buffers may let through more for a while.
     require(
-        bytes_s <= _OVER_LINE * line_bytes_s,
+        bytes_s <= 1.25 * line_bytes_s,
         f"{policy}: {bytes_s:.0f} B/s came over a line of {line_bytes_s:.0f} B/s: it has no limit.",
     )
 

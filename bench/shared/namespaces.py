@@ -1,15 +1,9 @@
-"""Network namespaces and the lines between them, for labs. Needs root.
-
-`gso_max_segs 1` everywhere: a segmented batch would pass a token bucket or a loss rule as one
-packet.
-"""
+"""Network namespaces and the lines between them, for labs. Needs root."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterable
-
-_UNBATCHED = ("gso_max_segs", "1")
 
 
 class LabFailed(Exception):
@@ -52,8 +46,10 @@ def remove(names: Iterable[str]) -> None:
 
 def connect(name: str, other: str, device: str = "eth0") -> None:
     """A line from `eth0` of one namespace to `device` of another, without addresses."""
-    ends = ["ip", "link", "add", "eth0", "netns", name, *_UNBATCHED, "type", "veth"]
-    run(*ends, "peer", "name", device, "netns", other, *_UNBATCHED)
+    # A segmented batch would pass a token bucket or a loss rule as one packet.
+    one_by_one = "gso_max_segs 1"
+    ends = f"eth0 netns {name} {one_by_one} type veth peer name {device} netns {other} {one_by_one}"
+    run("ip", "link", "add", *ends.split())
 
 
 def plug(name: str, bridge: str, device: str, own: str) -> None:
@@ -78,3 +74,8 @@ def shape(name: str, device: str, rate_mbit: float, queue: str, verb: str = "rep
     """A token bucket on what leaves a device; `queue` has its burst and latency."""
     words = f"tc qdisc {verb} dev {device} root tbf rate {rate_mbit * 1e6:.0f}bit {queue}"
     run(*inside(name, *words.split()))
+
+
+def payload_bytes_s(rate_mbit: float) -> float:
+    """What a line carries of files: a frame of 1 514 bytes has 1 448 bytes of them."""
+    return rate_mbit * 1e6 / 8 * (1448 / 1514)
