@@ -70,7 +70,6 @@ def parse_http_date(text: str) -> int | None:
     return None
 
 
-_ETAG = re.compile(r'(?P<weak>W/)?"(?P<tag>[!\x23-\x7e\x80-\xff]*)"')
 _OF_LIST = r'[ \t,]*+(?:W/)?"[!\x23-\x7e\x80-\xff]*+"'
 #: The readable start of a list: each tag but the last is followed by a comma.
 _ETAG_LIST = re.compile(rf"(?:{_OF_LIST}[ \t]*+(?=,))*+(?:{_OF_LIST})?+")
@@ -89,8 +88,8 @@ class EntityTag:
 
 def parse_etag(text: str) -> EntityTag | None:
     """One entity tag; None when the text is not one."""
-    match = _ETAG.fullmatch(text.strip())
-    return EntityTag(match["tag"], match["weak"] is not None) if match else None
+    match = re.fullmatch(r'(W/)?"([!\x23-\x7e\x80-\xff]*)"', text.strip())
+    return EntityTag(match[2], match[1] is not None) if match else None
 
 
 def _split_etags(text: str) -> list[str]:
@@ -119,11 +118,6 @@ def weak_match(value: str, current: EntityTag) -> bool:
     return value.strip() == "*" or current.tag in _split_etags(value)[1::2]
 
 
-_MEMBER = re.compile(
-    r"[ \t]*(?P<key>[a-z*][a-z0-9_.*-]*)=(?P<value>:[A-Za-z0-9+/=]*:|-?[0-9]{1,15})"
-)
-
-
 def _members(text: str) -> dict[str, str]:
     """The `key=value` members of a structured-field dictionary (RFC 9651) without parameters.
 
@@ -131,13 +125,13 @@ def _members(text: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for part in text.split(","):
-        match = _MEMBER.match(part)
+        match = re.match(r"[ \t]*([a-z*][a-z0-9_.*-]*)=(:[A-Za-z0-9+/=]*:|-?[0-9]{1,15})", part)
         if match is None:
             return {}
         rest = part[match.end() :].strip(" \t")
         if rest and not rest.startswith(";"):
             return {}
-        found[match["key"]] = match["value"]
+        found[match[1]] = match[2]
     return found
 
 

@@ -157,10 +157,6 @@ def _text(text: str) -> str:
     return html.escape(xml_legal(text), quote=False)
 
 
-#: Digests that a Metalink may give (RFC 5854 names IANA's list), the strongest first.
-_METALINK_DIGESTS = {"sha-512": "sha512", "sha-384": "sha384", "sha-256": "sha256", "sha-1": "sha1"}
-
-
 def decode_metalink(data: bytes) -> list[MetalinkFile]:
     """Read a Metalink 4 document; digests of unknown algorithms are skipped. Raises BadManifest.
 
@@ -248,14 +244,16 @@ def _metalink_file(element: Element) -> MetalinkFile:
     size = None if size_element is None else _number(size_element.text, "size")
     hashes = {e.get("type", "").lower(): e.text for e in element.findall(_tag("hash"))}
     groups = {e.get("type", "").lower(): e for e in element.findall(_tag("pieces"))}
+    # What a Metalink may give (RFC 5854 names IANA's list), the strongest first.
+    algorithms = {"sha-512": "sha512", "sha-384": "sha384", "sha-256": "sha256", "sha-1": "sha1"}
     digest = None
-    for told, algorithm in _METALINK_DIGESTS.items():
+    for told, algorithm in algorithms.items():
         if told in hashes:
             digest = algorithm, _named_digest(algorithm, hashes[told], "hash of a file")
             break
     kind, length = "", 0
     pieces: tuple[bytes, ...] = ()
-    for told, algorithm in _METALINK_DIGESTS.items():
+    for told, algorithm in algorithms.items():
         if told in groups and size is not None:
             try:
                 length, pieces = _pieces(groups[told], algorithm, size)
@@ -283,10 +281,6 @@ def _metalink_file(element: Element) -> MetalinkFile:
 
 # -- SHA256SUMS ---------------------------------------------------------------------------------
 
-_SUMS_LINE = re.compile(rb"(\\?)([0-9a-fA-F]{64}) [ *](.+)")
-_BSD_LINE = re.compile(rb"(\\?)SHA256 \((.+)\) = ([0-9a-fA-F]{64})")
-_ESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
-
 
 def encode_sums(sums: Iterable[tuple[bytes, bytes]]) -> bytes:
     """A list for `sha256sum --check` from names (raw bytes) and raw digests."""
@@ -303,18 +297,19 @@ def decode_sums(data: bytes) -> list[tuple[bytes, bytes]]:
 
     Empty lines and lines that start with `#` are skipped.
     """
+    escapes = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
     sums = []
     for number, line in enumerate(data.split(b"\n"), 1):
         line = line.removesuffix(b"\r")
         if not line.strip() or line.startswith(b"#"):
             continue
-        if match := _SUMS_LINE.fullmatch(line):
+        if match := re.fullmatch(rb"(\\?)([0-9a-fA-F]{64}) [ *](.+)", line):
             mark, digest, name = match.groups()
-        elif match := _BSD_LINE.fullmatch(line):
+        elif match := re.fullmatch(rb"(\\?)SHA256 \((.+)\) = ([0-9a-fA-F]{64})", line):
             mark, name, digest = match.groups()
         else:
             raise BadManifest(f"Line {number} of the checksum list cannot be read.")
         if mark:
-            name = re.sub(rb"\\[\\nr]", lambda escape: _ESCAPES[escape[0]], name)
+            name = re.sub(rb"\\[\\nr]", lambda escape: escapes[escape[0]], name)
         sums.append((name, bytes.fromhex(digest.decode("ascii"))))
     return sums

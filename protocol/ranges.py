@@ -29,8 +29,6 @@ class RangeBounds(NamedTuple):
 BOUNDS = RangeBounds()
 
 _SIMPLE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
-_SPEC = re.compile(r"([0-9]*)-([0-9]*)")
-_CONTENT_RANGE = re.compile(r"(?i:bytes)[ \t]+(?:([0-9]+)-([0-9]+)|\*)/([0-9]+|\*)")
 
 
 def parse_range(value: str, size_bytes: int) -> list[ByteRange] | None:
@@ -56,7 +54,7 @@ def parse_range(value: str, size_bytes: int) -> list[ByteRange] | None:
         return None
     ranges: list[ByteRange] = []
     for spec in specs:
-        match = _SPEC.fullmatch(spec)
+        match = re.fullmatch(r"([0-9]*)-([0-9]*)", spec)
         if match is None or spec == "-" or len(spec) > 60:
             return None
         first, last = match[1], match[2]
@@ -113,7 +111,7 @@ class ContentRange:
 
 def parse_content_range(value: str) -> ContentRange | None:
     """A Content-Range field value; None when it is malformed or of another unit."""
-    match = _CONTENT_RANGE.fullmatch(value.strip())
+    match = re.fullmatch(r"(?i:bytes)[ \t]+(?:([0-9]+)-([0-9]+)|\*)/([0-9]+|\*)", value.strip())
     if match is None or any(len(part or "") > 19 for part in match.groups()):
         return None
     size = None if match[3] == "*" else int(match[3])

@@ -29,7 +29,7 @@ HEADER_NAME = "Tidegate-Multicast"
 OFFER_TYPE = "application/vnd.tidegate.multicast-offer+json"
 VERSION = 1
 HASH_BYTES = 32
-MARK_KEY_BYTES = 32
+
 #: An offer has the hashes of up to this many blocks; longer lists are fetched by URL.
 INLINE_HASHES = 256
 _Url = Annotated[str, Meta(max_length=2000, pattern=PRINTABLE)]
@@ -145,7 +145,8 @@ class _Offer(msgspec.Struct):
     session: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
     member: Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
     key: Annotated[bytes, Meta(min_length=16, max_length=64)]
-    mark_key: Annotated[bytes, Meta(min_length=MARK_KEY_BYTES, max_length=MARK_KEY_BYTES)]
+    #: Of Ed25519.
+    mark_key: Annotated[bytes, Meta(min_length=32, max_length=32)]
     group: str
     port: Annotated[int, Meta(ge=1, le=65_535)]
     source: str
