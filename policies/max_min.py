@@ -12,7 +12,7 @@ costs O(log n) plus the transfers that cross the level.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -65,6 +65,16 @@ class Flow:
 
 
 _Heap = list[tuple[float, int, Flow]]
+
+
+def _first(heap: _Heap) -> tuple[float, Flow] | None:
+    """The first entry that is not stale; stale ones before it are dropped."""
+    while heap:
+        value, stamp, flow = heap[0]
+        if flow._stamp == stamp:
+            return value, flow
+        heappop(heap)
+    return None
 
 
 class SharedLink:
@@ -168,17 +178,11 @@ class SharedLink:
     def next_end(self) -> float:
         """When the next transfer is done if nothing else happens; infinite when none runs."""
         end = math.inf
-        heap = self._capped_by_end
-        while heap and heap[0][2]._stamp != heap[0][1]:
-            heappop(heap)
-        if heap:
-            end = heap[0][0]
-        heap = self._level_by_end
-        while heap and heap[0][2]._stamp != heap[0][1]:
-            heappop(heap)
-        if heap:
-            end = min(end, self.now + max(0.0, heap[0][0] - self._v) / self.level_bytes_s)
-        return end if end > self.now else self.now if end < math.inf else end
+        if first := _first(self._capped_by_end):
+            end = first[0]
+        if first := _first(self._level_by_end):
+            end = min(end, self.now + max(0.0, first[0] - self._v) / self.level_bytes_s)
+        return max(end, self.now)
 
     def run_to(self, now: float) -> None:
         """Let time pass up to `now`, which must not lie behind the next end."""
@@ -194,20 +198,13 @@ class SharedLink:
 
     def pop_ended(self) -> Flow | None:
         """Take out one transfer that is done by now; None when there is none."""
-        heap = self._capped_by_end
-        while heap and heap[0][2]._stamp != heap[0][1]:
-            heappop(heap)
         # The tolerance is a nanosecond: instants are sums and differences of doubles.
-        if heap and heap[0][0] <= self.now + 1e-9:
-            return self._ended(heappop(heap)[2])
-        heap = self._level_by_end
-        while heap and heap[0][2]._stamp != heap[0][1]:
-            heappop(heap)
-        if heap and heap[0][0] <= self._v + 1e-9 * max(1.0, self.level_bytes_s):
-            return self._ended(heappop(heap)[2])
-        return None
-
-    def _ended(self, flow: Flow) -> Flow:
+        first = _first(self._capped_by_end)
+        if first is None or first[0] > self.now + 1e-9:
+            first = _first(self._level_by_end)
+            if first is None or first[0] > self._v + 1e-9 * max(1.0, self.level_bytes_s):
+                return None
+        flow = first[1]
         self._take_out(flow)
         flow._remaining = 0.0
         self._rebalance()
@@ -281,12 +278,16 @@ class SharedLink:
             self._level_count -= 1
             self._level_weight -= flow.weight
             if not self._level_count:
-                self._level_weight = self._v = (
-                    0.0  # no end refers to it any more: start afresh, stay precise
-                )
+                # No end refers to it any more: start afresh, stay precise.
+                self._level_weight = self._v = 0.0
         flow._state = _OUT
         self._stamps += 1
         flow._stamp = self._stamps
+
+    def _move(self, flow: Flow, put: Callable[[Flow], None]) -> None:
+        flow._remaining = self.remaining(flow)
+        self._take_out(flow)
+        put(flow)
 
     def _fill(self) -> float:
         if self._level_count:
@@ -295,32 +296,12 @@ class SharedLink:
 
     def _rebalance(self) -> None:
         level = self._fill()
-        heap = self._capped_by_cap
-        while heap:
-            cap, stamp, flow = heap[0]
-            if flow._stamp != stamp:
-                heappop(heap)
-            elif -cap > level:
-                heappop(heap)
-                flow._remaining = self.remaining(flow)
-                self._take_out(flow)
-                self._put_level(flow)
-                level = self._fill()
-            else:
-                break
-        heap = self._level_by_cap
-        while heap:
-            cap, stamp, flow = heap[0]
-            if flow._stamp != stamp:
-                heappop(heap)
-            elif cap <= level:
-                heappop(heap)
-                flow._remaining = self.remaining(flow)
-                self._take_out(flow)
-                self._put_capped(flow)
-                level = self._fill()
-            else:
-                break
+        while (first := _first(self._capped_by_cap)) and -first[0] > level:
+            self._move(first[1], self._put_level)
+            level = self._fill()
+        while (first := _first(self._level_by_cap)) and first[0] <= level:
+            self._move(first[1], self._put_capped)
+            level = self._fill()
         self.level_bytes_s = level
         if len(self._capped_by_end) + len(self._level_by_end) > 64 + 8 * len(self):
             self._sweep()
