@@ -84,11 +84,6 @@ class Preemption:
         self._probes.pop(lease, None)
         self._turns.discard(lease)
 
-    @property
-    def probes(self) -> int:
-        """Newcomers that are being probed now."""
-        return len(self._probes) - len(self._turns)
-
     def choose(self, now: float) -> tuple[Ids, Ids]:
         """Pause and resume: on each line the first run until their speeds meet its demand."""
         ended, begun = self._end_probes(now), self._begin_turns(now)

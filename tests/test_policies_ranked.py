@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -35,10 +34,6 @@ def test_rank_and_bytes_agree_with_a_sorted_list(steps: list[tuple[int, bool]]) 
                 before = [entry for entry in order if entry < probe]
                 assert line.rank(*probe) == len(before)
                 assert line.bytes_before(*probe) == sum(model[entry] for entry in before)
-            for size_bytes in (1, 30, 200):
-                sums = accumulate(model[entry] for entry in order)
-                at = next((at for at, total in enumerate(sums) if total >= size_bytes), None)
-                assert line.reaches(size_bytes) == (None if at is None else order[at])
 
 
 def test_many_entries_in_any_order_come_out_in_order() -> None:

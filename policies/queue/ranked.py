@@ -12,7 +12,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 
 _FULL = 1024
 #: Blocks whose counts are kept summed, as a power of two.
@@ -210,18 +209,6 @@ class RankedList:
         block = self._blocks[at]
         inside = block.find(key, number)
         return sum(self._bytes[:at], 0.0) + sum(block.sizes[:inside], 0.0)
-
-    def reaches(self, size_bytes: float) -> tuple[float, int] | None:
-        """The entry with which the sizes up to it come to so much; None if all are less."""
-        before = 0.0
-        for block, own in zip(self._blocks, self._bytes, strict=True):
-            if before + own >= size_bytes:
-                sums = list(accumulate(block.sizes, initial=before))
-                at = bisect_left(sums, size_bytes, 1) - 1
-                if at < len(block.keys):
-                    return block.keys[at], block.numbers[at]
-            before += own
-        return None
 
     def _locate(self, key: float, number: int) -> tuple[int, int]:
         at = bisect_left(self._lasts, (key, number))
