@@ -28,7 +28,7 @@ import random
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from operator import itemgetter
 
@@ -50,7 +50,7 @@ from .contract import (
     TicketState,
     Wait,
 )
-from .estimate.retry import EARLY, RetryAdvice, longest_return_s
+from .estimate.retry import RETRY, RetryAdvice, longest_return_s
 from .hooks import Policy
 from .laws.aside import AsideTickets
 from .laws.crowd_law import CrowdLaw
@@ -65,38 +65,47 @@ from .room import DUE_S, Room
 from .settings import PolicySettings
 from .state import AdmissionState
 
-#: A client that reconnects at once, for ranges or after a broken line, keeps its slot anyway.
-_SHORTEST_IDLE = 0.25
-#: An early poller gets an idle slot only if no other client is due within this time, seconds.
-#: Otherwise early polling would pay.
-EARLY_POLL_GUARD_S = 5.0
-_MOST_DUE = 200
-#: A client that polls leaves a slot to earlier tickets that are due within this part of the time
-#: for which a download holds a slot. Otherwise the order would be that of visits.
-_KEPT_PART = 0.1
-#: It leaves the slot for no longer than this, seconds.
-_MOST_KEPT_S = 5.0
-#: A client that would come back may wait in its request if its turn is as near as this, seconds.
-_NEAR_S = 5.0
-#: And for so long: all programs bear it, pacman no more than 10 s.
-_HELD_S = 8.0
-#: As time passes, the queue is laid out anew after this time, seconds.
-_FRESH_S = 0.5
-#: As a client asks, it is laid out anew if it was not for this time, seconds.
-_OLD_S = 2.0
-#: Tickets that become ready or expire, and leases that end, as time passes once. It bounds that to
-#: about 1 ms; the rest goes on after `YIELD_S`.
-MOST_PER_TICK = 100
-#: Tickets that become ready as one client asks: the one that asks, and one whose slot is free.
-PROMOTIONS_PER_OFFER = 2
-#: Requests are answered for this long between two parts of a long task, seconds.
-YIELD_S = 0.02
-#: A client without a ticket counts as waiting for this many times its Retry-After.
-INTEREST_FACTOR = 1.5
-#: A rush makes a wait no more unsure than this, as a part of it.
-_MOST_UNSURE = 1.2
-#: No wait longer than this many times `retry_max_s` is ever told.
-LONGEST = 20.0
+
+@dataclass(frozen=True, slots=True)
+class AdmissionTuning:
+    """Whose turn a free slot is, how long a lost connection keeps one, and what is told."""
+
+    #: A download that has taken nearly nothing keeps its slot for this part of `lease_idle_s` at
+    #: least: a client that reconnects at once, for ranges or after a broken line.
+    shortest_idle: float = 0.25
+    #: An early poller gets an idle slot only if no other client is due within this time, seconds.
+    #: Otherwise early polling would pay.
+    early_poll_guard_s: float = 5.0
+    #: Absent tickets that are looked at for one that is due: when more are due at once, the first
+    #: of them that come take all the slots anyway.
+    most_due: int = 200
+    #: A client that polls leaves a slot to earlier tickets that are due within this part of the
+    #: time for which a download holds a slot. Otherwise the order would be that of visits.
+    kept_part: float = 0.1
+    #: It leaves the slot for no longer than this, seconds.
+    most_kept_s: float = 5.0
+    #: A client that would come back may wait in its request if its turn is as near as this.
+    near_s: float = 5.0
+    #: And for so long: all programs bear it, pacman no more than 10 s.
+    held_s: float = 8.0
+    #: The queue is laid out anew after this time, seconds: as time passes, and as a client asks.
+    fresh_s: float = 0.5
+    old_s: float = 2.0
+    #: Tickets that become ready or expire, and leases that end, as time passes once. It bounds that
+    #: to about 1 ms; the rest goes on after `yield_s`, in which requests are answered.
+    per_tick: int = 100
+    yield_s: float = 0.02
+    #: Tickets that become ready as one client asks: the one that asks, and one whose slot is free.
+    per_offer: int = 2
+    #: A client without a ticket counts as waiting for this many times its Retry-After.
+    interest: float = 1.5
+    #: A rush makes a wait no more unsure than this, as a part of it.
+    most_unsure: float = 1.2
+    #: No wait longer than this many times `retry_max_s` is ever told.
+    longest: float = 20.0
+
+
+ADMISSION = AdmissionTuning()
 
 
 class AdmissionPolicy:
@@ -214,7 +223,7 @@ class AdmissionPolicy:
         if len(self.queue) or self._room.large_free() <= 0:
             return False
         # Without tickets, clients that were sent away wait, too, although they are not counted.
-        since_s = now - INTEREST_FACTOR * self.policy.retry_s()
+        since_s = now - ADMISSION.interest * self.policy.retry_s()
         return not any(at_s > since_s for _, at_s in self._sent_away)
 
     def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
@@ -319,7 +328,7 @@ class AdmissionPolicy:
     def _give_tickets(self, now: float) -> bool:
         """A client waits, so downloads that began without a ticket get one; whether more follow."""
         without = self.pool.without_ticket
-        for number in list(islice(without, MOST_PER_TICK)):
+        for number in list(islice(without, ADMISSION.per_tick)):
             lease = without.pop(number)
             lease.ticket = self.queue.issue_started(lease, now)
             self._tally.tickets_issued += 1
@@ -382,7 +391,7 @@ class AdmissionPolicy:
         else:
             self.laws.ticket_waits(row, now)
             self._note_newcomer(row, job, now)
-            self._ready.promote(now, PROMOTIONS_PER_OFFER)
+            self._ready.promote(now, ADMISSION.per_offer)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
         self._note_counting(row, job, now)
@@ -440,7 +449,7 @@ class AdmissionPolicy:
                         queue.keep_until(row, table.promise_s[row] + settings.ticket_ttl_s)
                 return self.advice.slowly(self._wait_on(row, now), extra)
         if table.state[row] == WAITING:
-            self._ready.promote(now, PROMOTIONS_PER_OFFER)
+            self._ready.promote(now, ADMISSION.per_offer)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
         self._note_counting(row, job, now)
@@ -510,7 +519,9 @@ class AdmissionPolicy:
         if not self._stood_idle(now):
             return False
         ttl_s = self.settings.ticket_ttl_s
-        due = self.queue.running_out(now + ttl_s - DUE_S, now + ttl_s + EARLY_POLL_GUARD_S)
+        due = self.queue.running_out(
+            now + ttl_s - DUE_S, now + ttl_s + ADMISSION.early_poll_guard_s
+        )
         return all(other == row for other in islice(due, 2))
 
     def _start(self, job: Job, now: float, row: int | None) -> Admit:
@@ -581,7 +592,7 @@ class AdmissionPolicy:
     def _gives_way(self, job: Job, now: float) -> bool:
         """Without tickets: whether a full crowd would take a slot that others have asked for."""
         network, is_held = job.stranger_network, self.laws.holds_newcomer
-        since_s = now - INTEREST_FACTOR * self.policy.retry_s()
+        since_s = now - ADMISSION.interest * self.policy.retry_s()
         others = (other for other, at_s in self._sent_away if other != network and at_s > since_s)
         # No client would start if those to whom it gives way gave way, too.
         return is_held(network, now) and not all(is_held(other, now) for other in others)
@@ -651,7 +662,8 @@ class AdmissionPolicy:
         whole_s = self.settings.lease_idle_s
         if was_used(held):
             return whole_s
-        shortest_s = _SHORTEST_IDLE * whole_s * 0.5 ** self.state.reputation.times(held.client)
+        shortest_s = ADMISSION.shortest_idle * whole_s
+        shortest_s *= 0.5 ** self.state.reputation.times(held.client)
         used_s = now - held.started_s - held.idled_s
         return min(whole_s, max(0.0, max(shortest_s, used_s) - held.idled_s))
 
@@ -735,7 +747,7 @@ class AdmissionPolicy:
             self._ready.make_ready(row, now)
 
     def _end_idle(self, now: float) -> tuple[int, ...]:
-        idled = self.pool.idled_out(now, MOST_PER_TICK)
+        idled = self.pool.idled_out(now, ADMISSION.per_tick)
         if not idled:
             return ()
         for lease in idled:
@@ -801,7 +813,7 @@ class AdmissionPolicy:
         expired = self._expire(now)
         self.laws.time_passes(now)
         self._ready.advance(now)
-        goes_on = self._ready.promote(now, MOST_PER_TICK)
+        goes_on = self._ready.promote(now, ADMISSION.per_tick)
         pause, resume = self.policy.preempt(now)
         behind, ahead = self.pool.background_changes()
         for lease in self._untold.intersection(resume) if self._untold else ():
@@ -819,12 +831,12 @@ class AdmissionPolicy:
         wakes = [self.policy.wake_s(now)]
         for due_s in (self.pool.next_idle(), queue.next_deadline()):
             # What has been due is more than is done in one go.
-            wakes.append(now + YIELD_S if due_s is not None and due_s <= now else due_s)
+            wakes.append(now + ADMISSION.yield_s if due_s is not None and due_s <= now else due_s)
         wakes.append(self.laws.wake_s(now))
         if held_for_due:
             wakes.append(now + DUE_S)
         if goes_on:
-            wakes.append(now + YIELD_S)
+            wakes.append(now + ADMISSION.yield_s)
         free = len(queue) and self._room.large_free() > 0
         if free:
             wakes.append(self._ready.grows_s())
@@ -845,7 +857,7 @@ class AdmissionPolicy:
         )
 
     def _expire(self, now: float) -> tuple[int, ...]:
-        rows = self._ready.expire(now, MOST_PER_TICK)
+        rows = self._ready.expire(now, ADMISSION.per_tick)
         expired = tuple([self.queue.table.number[row] for row in rows])
         for row in rows:
             self._tally.tickets_expired += 1
@@ -908,14 +920,12 @@ class AdmissionPolicy:
         """Whether `count` absent ready tickets before this one, of large jobs, are due just now.
 
         Those who came back before count from `soon_s` before theirs: they are likely to come again.
-        Looks at no more than a few hundred: when more are due at once, the first of them that
-        come take all the slots anyway.
         """
         queue, table, ttl_s = self.queue, self.queue.table, self.settings.ticket_ttl_s
         low_s, high_s = now + ttl_s - min(soon_s, DUE_S), now + ttl_s + soon_s
-        if count > min(_MOST_DUE, queue.count_running_out(low_s, high_s)):
+        if count > min(ADMISSION.most_due, queue.count_running_out(low_s, high_s)):
             return False
-        for row in islice(queue.running_out(low_s, high_s), _MOST_DUE):
+        for row in islice(queue.running_out(low_s, high_s), ADMISSION.most_due):
             if not table.polls[row] and table.promise_s[row] > now + DUE_S:
                 continue
             if (table.key[row], table.number[row]) >= entry or self._room.is_small(row):
@@ -935,7 +945,7 @@ class AdmissionPolicy:
             return self._sane(Forecast(self.estimator.small_s(self.queue.place(row) - 1, slots)))
         told = self.policy.forecast(row, now)
         if told is None:
-            self._lay_out(now, _OLD_S)
+            self._lay_out(now, asked=True)
             place = self.laws.turn(row, self.queue.place(row), now)
             wait_s = self.estimator.raw_s(place, now)
             told = Forecast(wait_s / (1.0 - self._overtaking(row, now)))
@@ -953,7 +963,7 @@ class AdmissionPolicy:
         return self._sane(told)
 
     def _sane(self, told: Forecast) -> Forecast:
-        longest_s = LONGEST * self.settings.retry_max_s
+        longest_s = ADMISSION.longest * self.settings.retry_max_s
         wait_s = told.wait_s if told.wait_s < longest_s else longest_s
         return Forecast(wait_s, min(told.at_least_s, wait_s), told.soonest_s)
 
@@ -972,10 +982,10 @@ class AdmissionPolicy:
         )
 
     def _state(self, told: Forecast, away_s: float = 0.0, *, small: bool = False) -> Estimate:
-        longest_s = LONGEST * self.settings.retry_max_s
+        longest_s = ADMISSION.longest * self.settings.retry_max_s
         # By how much it is longer if a rush goes on: it may go on for longer than that.
         soonest_s = max(0.25, min(told.soonest_s, told.wait_s))
-        unsure = min(_MOST_UNSURE, max(0.0, told.wait_s / soonest_s - 1.0))
+        unsure = min(ADMISSION.most_unsure, max(0.0, told.wait_s / soonest_s - 1.0))
         stated = self.estimator.state(told.wait_s, away_s, unsure, small=small)
         # The bound is never below what is expected.
         if stated.p90_s <= longest_s:
@@ -1009,9 +1019,9 @@ class AdmissionPolicy:
         if not small:
             self.policy.waits(row, now)
         answer = self._answer(row, retry, self._with_end(row, stated, now))
-        if table.present[row] or told.wait_s > _NEAR_S:
+        if table.present[row] or told.wait_s > ADMISSION.near_s:
             return answer
-        return replace(answer, hold_s=_HELD_S)
+        return replace(answer, hold_s=ADMISSION.held_s)
 
     def _with_end(self, row: int, stated: Estimate, now: float) -> Estimate:
         """The estimate of a start with that of the end; the first one is remembered."""
@@ -1038,7 +1048,7 @@ class AdmissionPolicy:
 
     def _away_s(self, row: int, slot_s: float, retry: float) -> float:
         """When an absent owner should be back if no longest come-back time cut its wait."""
-        return 0.0 if self.queue.table.present[row] else max(retry, EARLY * slot_s)
+        return 0.0 if self.queue.table.present[row] else max(retry, RETRY.early * slot_s)
 
     def _answer(self, row: int, retry: float, stated: Estimate) -> Wait:
         table = self.queue.table
@@ -1083,8 +1093,9 @@ class AdmissionPolicy:
 
     # -- the queue laid out ------------------------------------------------------------------------
 
-    def _lay_out(self, now: float, fresh_s: float = _FRESH_S, *, needed: bool = True) -> None:
+    def _lay_out(self, now: float, *, asked: bool = False, needed: bool = True) -> None:
         """Look who is late; and lay out the turns, where they tell when slots free (`needed`)."""
+        fresh_s = ADMISSION.old_s if asked else ADMISSION.fresh_s
         stale = self.estimator.stale(now, fresh_s, len(self.queue))
         if stale or (needed and not self.estimator.laid_out):
             self.estimator.no_shows.check(now - self.advice.unpunctual_s())
@@ -1312,4 +1323,4 @@ class AdmissionPolicy:
 
 def _kept_for_due_s(takes_s: float) -> float:
     """How long a client that polls, whose download takes so long, leaves its turn to others."""
-    return min(_MOST_KEPT_S, _KEPT_PART * takes_s)
+    return min(ADMISSION.most_kept_s, ADMISSION.kept_part * takes_s)

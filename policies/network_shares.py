@@ -19,9 +19,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
-#: How long the prefixes of the networks around a /24 or a /48 are, by IP version.
-#: Providers are given a /32 (RIPE-738).
-_WIDER = {4: (16,), 6: (40, 32)}
 #: Shares of a wide network in the order of downloads, by how its prefix ends. A /16 has many
 #: owners: its networks cost the others less than as many elsewhere. A /32 may have one owner, who
 #: costs about what the owner of a /48 does; with 2 shares a quarter more.
@@ -40,7 +37,8 @@ def enclosing(network: str) -> tuple[str, ...]:
         parsed = ipaddress.ip_network(network)
     except ValueError:
         return (network,)
-    bits = _WIDER[parsed.version]
+    # Providers are given a /32 (RIPE-738).
+    bits = (16,) if parsed.version == 4 else (40, 32)
     wider = (parsed.supernet(new_prefix=one) for one in bits if one < parsed.prefixlen)
     return (network, *map(str, wider))
 

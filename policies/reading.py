@@ -9,10 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: A pace is told once bytes have arrived for this long, seconds.
-_LEAST_S = 0.2
-#: Bytes that arrived longer ago do not count, seconds.
-_MOST_S = 4.0
+
+@dataclass(frozen=True, slots=True)
+class RateTuning:
+    """How the rate of one download is measured, and the pace of its program."""
+
+    #: Rates are smoothed over this, seconds.
+    smoothing_s: float = 0.5
+    #: What a client's kernel takes ahead of its program: Linux gives a socket 128 KiB at first and
+    #: doubles what a program asks for.
+    ahead_bytes: int = 256 * 1024
+    #: This part of what arrives is counted as taken ahead until all of that is. With 0.8 instead of
+    #: 0.5, under a known cap too, slow crowds on 10 Mbit/s took 5 % longer in the mean.
+    ahead_part: float = 0.5
+    #: The pace of a program is told once bytes have arrived for this long, seconds.
+    least_reading_s: float = 0.2
+    #: Bytes that arrived longer ago do not count for it, seconds.
+    most_reading_s: float = 4.0
+
+
+RATE = RateTuning()
 
 
 class ReadingPace:
@@ -48,28 +64,13 @@ class ReadingPace:
             return 0.0
         since_s, before = self._since
         passed_s = now - since_s
-        if passed_s >= _MOST_S:
+        if passed_s >= RATE.most_reading_s:
             self._since, self._newer = self._newer, here
-        elif passed_s >= 0.5 * _MOST_S and self._newer == self._since:
+        elif passed_s >= 0.5 * RATE.most_reading_s and self._newer == self._since:
             self._newer = here
-        return max(0, arrived_bytes - before) / passed_s if passed_s >= _LEAST_S else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunningRateTuning:
-    """How the rate of one download is measured."""
-
-    #: Rates are smoothed over this, seconds.
-    smoothing_s: float = 0.5
-    #: What a client's kernel takes ahead of its program: Linux gives a socket 128 KiB at first and
-    #: doubles what a program asks for.
-    ahead_bytes: int = 256 * 1024
-    #: This part of what arrives is counted as taken ahead until all of that is. With 0.8 instead of
-    #: 0.5, under a known cap too, slow crowds on 10 Mbit/s took 5 % longer in the mean.
-    ahead_part: float = 0.5
-
-
-RATE = RunningRateTuning()
+        return (
+            max(0, arrived_bytes - before) / passed_s if passed_s >= RATE.least_reading_s else 0.0
+        )
 
 
 class RunningRate:

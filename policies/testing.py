@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from .admission import LONGEST
+from .admission import ADMISSION
 from .contract import Admit, Estimate, Job, LineSeen, Reason, Refuse, TicketState, Wait
 from .registry import POLICIES, make_policy
 from .settings import SMALL_BELOW_BYTES as SMALL
@@ -488,7 +488,7 @@ class Laws(RuleBasedStateMachine):
             require("places follow the order", told == place, f"{told} for {place}")
             estimate = self.policy.estimate(row.number, self.now)
             assert estimate is not None
-            bound_s = min(estimate.p90_s, LONGEST * self.settings.retry_max_s)
+            bound_s = min(estimate.p90_s, ADMISSION.longest * self.settings.retry_max_s)
             finite = estimate.expected_s > 0 and estimate.p90_s <= bound_s and _is_sound(estimate)
             require("told times are finite", finite, estimate)
         keys = [queue.table.key[queue.table.rows[number]] for number in queue.line]

@@ -9,7 +9,7 @@ import pytest
 
 from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import Admit, Job, Wait
-from tidegate.policies.estimate.no_shows import _WATCHED, NoShows
+from tidegate.policies.estimate.no_shows import NO_SHOWS, NoShows
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 
@@ -65,9 +65,9 @@ def test_a_crowd_of_newcomers_is_watched_by_a_sample_of_bounded_size() -> None:
     for round_ in range(5):
         for number in range(10_000):
             newcomers.told(10_000 * round_ + number, 100.0 * round_ + 1.0)
-        assert len(newcomers._due) == _WATCHED
+        assert len(newcomers._due) == NO_SHOWS.watched
         newcomers.check(100.0 * round_ + 1.0)
-        assert len(newcomers._late) == _WATCHED
+        assert len(newcomers._late) == NO_SHOWS.watched
         assert not newcomers._order
     assert newcomers.shows < 0.1
 

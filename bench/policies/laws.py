@@ -84,8 +84,12 @@ LAWS: Mapping[str, Sequence[Patch]] = {
     "a first run (probe)": ((Preemption, "probe", _always(None)),),
     "the guard of those who wait": ((FairPolicy, "_slack_s", _always(math.inf)),),
     "unseen clients count as slow": ((fair, "FAIR", replace(fair.FAIR, unseen_part=1.0)),),
-    "pollers wait for a turn that is near": ((admission, "_NEAR_S", -1.0),),
-    "pollers leave their turn to those due": ((admission, "_KEPT_PART", 0.0),),
+    "pollers wait for a turn that is near": (
+        (admission, "ADMISSION", replace(admission.ADMISSION, near_s=-1.0)),
+    ),
+    "pollers leave their turn to those due": (
+        (admission, "ADMISSION", replace(admission.ADMISSION, kept_part=0.0)),
+    ),
     "a start as the line has room": ((Running, "room_in_s", _until_all_are_done),),
     "pollers look early": ((fair, "FAIR", replace(fair.FAIR, poll_part=1.0)),),
     "shorter load": ((ShorterLoad, "wait_s", _wait_alone),),

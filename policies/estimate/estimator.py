@@ -22,6 +22,7 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 
 from ..contract import BRIEF_BYTES, Estimate
@@ -32,33 +33,42 @@ from .judged import Judged
 from .no_shows import NoShows
 from .paces import Paces
 
-#: Turns that are scheduled one by one. Later ones use the mean step.
-_LAID_OUT = 256
-#: The schedule is made anew once the queue has grown by this factor: the first two clients of a
-#: crowd say nothing about the crowd.
-_GROWN = 1.25
-#: The queue must also have grown by this many clients.
-_FEW = 4
-#: The pace before the first download was measured: 1 MB/s.
-_FIRST_S_PER_BYTE = 1e-6
-#: Seconds that a download needs besides its bytes, before one was measured.
-_FIRST_OVERHEAD_S = 0.1
-#: The most seconds that a download is believed to need besides its bytes.
-_MOST_OVERHEAD_S = 5.0
-#: Downloads shorter than this show what a download needs besides its bytes.
-_SHORT_S = 2.0
-#: The weight of the newest observation.
-_MEMORY = 0.03
-#: How long a small job holds its slot, before one was seen.
-_FIRST_SMALL_S = 0.2
-#: Downloads for each slot, the latest ones, whose mean is the pace of full slots.
-_STARTED = 2
-#: The pace of full slots follows that mean within this time.
-_PACE_MEMORY_S = 5.0
-#: Slots are full when this part of them is taken.
-_FULL_PART = 0.8
-#: Imagined seconds of waiting in which no client left, before the first was seen.
-_FIRST_WAITED_S = 300.0
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTuning:
+    """How the queue is laid out, and how the pace of a slot is learnt.
+
+    What is learnt replaces the first guesses after a few downloads.
+    """
+
+    #: Turns that are scheduled one by one. Later ones use the mean step.
+    laid_out: int = 256
+    #: The schedule is made anew once the queue has grown by this factor and by so many clients: the
+    #: first two of a crowd say nothing about the crowd.
+    grown: float = 1.25
+    grown_by: int = 4
+    #: The first guess of a slot's pace: 1 MB/s.
+    first_s_per_byte: float = 1e-6
+    #: The first guess of what a download needs besides its bytes, and the most, seconds.
+    first_overhead_s: float = 0.1
+    most_overhead_s: float = 5.0
+    #: Downloads shorter than this show what a download needs besides its bytes.
+    short_s: float = 2.0
+    #: The weight of the newest observation.
+    memory: float = 0.03
+    #: The first guess of how long a small job holds its slot.
+    first_small_s: float = 0.2
+    #: Downloads for each slot, the latest ones, whose mean is the pace of full slots.
+    downloads_per_slot: int = 2
+    #: The pace of full slots follows that mean within this time.
+    pace_memory_s: float = 5.0
+    #: Slots are full when this part of them is taken.
+    full_part: float = 0.8
+    #: Imagined seconds of waiting in which no client left, before the first was seen.
+    first_waited_s: float = 300.0
+
+
+SCHEDULE = ScheduleTuning()
 
 
 class _Ratios:
@@ -83,9 +93,9 @@ class Estimator:
     def __init__(self) -> None:
         #: Small jobs wait for any slot, and briefly. That is no evidence for large ones.
         self._large, self._small = _Ratios(), _Ratios()
-        self._small_s = _FIRST_SMALL_S
-        self._s_per_byte = _FIRST_S_PER_BYTE
-        self._overhead_s = _FIRST_OVERHEAD_S
+        self._small_s = SCHEDULE.first_small_s
+        self._s_per_byte = SCHEDULE.first_s_per_byte
+        self._overhead_s = SCHEDULE.first_overhead_s
         self._ended = 0
         self._full_s_per_byte: float | None = None
         self._paces = Paces()
@@ -93,7 +103,7 @@ class Estimator:
         self._unclaimed = 0.0
         self.no_shows = NoShows()
         self._left = 0.0
-        self._waited_s = _FIRST_WAITED_S
+        self._waited_s = SCHEDULE.first_waited_s
         self._turns = array("d")
         self._step_s = 0.0
         #: How long waiting tickets will hold a slot in the mean, by the last schedule.
@@ -117,9 +127,9 @@ class Estimator:
             # It left in one write, which says nothing about the pace of a slot.
             return
         self._ended += 1
-        weight = max(_MEMORY, 1.0 / self._ended)
-        if lease.rate_bytes_s > 0.0 and moved < _SHORT_S * lease.rate_bytes_s:
-            besides = min(_MOST_OVERHEAD_S, max(0.0, took - moved / lease.rate_bytes_s))
+        weight = max(SCHEDULE.memory, 1.0 / self._ended)
+        if lease.rate_bytes_s > 0.0 and moved < SCHEDULE.short_s * lease.rate_bytes_s:
+            besides = min(SCHEDULE.most_overhead_s, max(0.0, took - moved / lease.rate_bytes_s))
             self._overhead_s += weight * (besides - self._overhead_s)
         pace = min(max(0.0, took - self._overhead_s) / moved, 1.0 / max(1.0, least_bytes_s))
         self._s_per_byte += weight * (pace - self._s_per_byte)
@@ -127,7 +137,7 @@ class Estimator:
 
     def small_ended(self, took_s: float) -> None:
         """A small job held its slot for this time."""
-        self._small_s += _MEMORY * (took_s - self._small_s)
+        self._small_s += SCHEDULE.memory * (took_s - self._small_s)
 
     @property
     def held_by_small_s(self) -> float:
@@ -183,8 +193,8 @@ class Estimator:
 
     def claimed(self, came: bool) -> None:
         """The client of a ready ticket, which waited away, came or stayed away."""
-        self._claimed = self._claimed * (1 - _MEMORY) + came
-        self._unclaimed = self._unclaimed * (1 - _MEMORY) + (not came)
+        self._claimed = self._claimed * (1 - SCHEDULE.memory) + came
+        self._unclaimed = self._unclaimed * (1 - SCHEDULE.memory) + (not came)
 
     def left(self) -> None:
         """A waiting client left: it said so, or did not claim its ticket."""
@@ -216,7 +226,10 @@ class Estimator:
 
     def stale(self, now: float, fresh_s: float, waiting: int) -> bool:
         """Whether the last `lay_out` is older than `fresh_s`, or was of a far shorter queue."""
-        return not 0.0 <= now - self._laid_s < fresh_s or waiting > _GROWN * self._laid_out + _FEW
+        return (
+            not 0.0 <= now - self._laid_s < fresh_s
+            or waiting > SCHEDULE.grown * self._laid_out + SCHEDULE.grown_by
+        )
 
     @property
     def laid_out(self) -> bool:
@@ -256,7 +269,7 @@ class Estimator:
             lease.remaining_bytes / lease.rate_bytes_s
             if lease.rate_bytes_s >= least
             else min(loses_s, lease.remaining_bytes / least)
-            if lease.rate_bytes_s > 0.0 or now - lease.started_s > _SHORT_S
+            if lease.rate_bytes_s > 0.0 or now - lease.started_s > SCHEDULE.short_s
             else lease.remaining_bytes * pace
             for lease in leases
         ]
@@ -264,7 +277,7 @@ class Estimator:
         frees.extend([0.0] * (slots - len(frees)))
         heapq.heapify(frees)
         leaving = self._left / self._waited_s
-        first = list(islice(ahead, _LAID_OUT))
+        first = list(islice(ahead, SCHEDULE.laid_out))
         self._laid_out = waiting
         first_mean = sum(size for size, _ in first) / len(first) if first else 0.0
         # While the slots were never all taken, only the line bounds the pace. The bytes under way
@@ -294,9 +307,9 @@ class Estimator:
         """Follow the pace of full slots: the mean of the downloads that started lately."""
         seen = [lease for lease in leases if lease.rate_bytes_s >= least]
         self._paces.look((lease.id, 1.0 / lease.rate_bytes_s) for lease in seen)
-        self._paces.keep(_STARTED * slots)
-        if len(seen) < _FULL_PART * slots:
-            if len(leases) >= max(_FULL_PART * slots, 2 * len(seen)):
+        self._paces.keep(SCHEDULE.downloads_per_slot * slots)
+        if len(seen) < SCHEDULE.full_part * slots:
+            if len(leases) >= max(SCHEDULE.full_part * slots, 2 * len(seen)):
                 # A download that stands still was slow before that. Its pace must not be kept.
                 self._full_s_per_byte = None
             return
@@ -304,7 +317,7 @@ class Estimator:
         if self._full_s_per_byte is None:
             self._full_s_per_byte = pace
         else:
-            weight = 1.0 - math.exp(-max(0.0, now - self._laid_s) / _PACE_MEMORY_S)
+            weight = 1.0 - math.exp(-max(0.0, now - self._laid_s) / SCHEDULE.pace_memory_s)
             self._full_s_per_byte += weight * (pace - self._full_s_per_byte)
 
     def raw_s(self, place: int, now: float) -> float:

@@ -10,13 +10,6 @@ from itertools import accumulate
 
 from ..contract import Ranked
 
-#: The latest arrivals that stand for those to come.
-_SAMPLE = 48
-#: The greatest part of the server's time that may overtake. Beyond it, a wait has no end.
-_MOST = 0.9
-#: The ranked sample is used again for this time, seconds.
-_FRESH_S = 0.5
-
 
 class Newcomers:
     """The latest jobs that asked for a place, as a sample of those to come."""
@@ -31,8 +24,8 @@ class Newcomers:
         #: When it was ranked, and by which rank.
         self._ranked_s = -math.inf
         self._rank: Callable[[Ranked], float] | None = None
-        #: Time of arrival, size, wanted bytes and weight.
-        self._latest: deque[tuple[float, int, int, float]] = deque(maxlen=_SAMPLE)
+        #: Time of arrival, size, wanted bytes and weight of those that stand for the next ones.
+        self._latest: deque[tuple[float, int, int, float]] = deque(maxlen=48)
 
     def note(self, now: float, size_bytes: int, remaining_bytes: int, weight: float) -> None:
         """Add an arrival."""
@@ -58,7 +51,8 @@ class Newcomers:
         """
         if len(self._latest) < 2:
             return 0.0
-        if self._rank != rank or not 0.0 <= now - self._ranked_s < _FRESH_S:
+        # The ranked sample is used again for half a second.
+        if self._rank != rank or not 0.0 <= now - self._ranked_s < 0.5:
             ranked = sorted(
                 (rank(Ranked(next_number, size, remaining, weight, now)), seconds_of(remaining))
                 for _, size, remaining, weight in self._latest
@@ -68,4 +62,5 @@ class Newcomers:
             self._since_s = self._latest[0][0]
             self._rank, self._ranked_s = rank, now
         taken_s = self._taken_s[bisect_left(self._keys, key)]
-        return min(_MOST, taken_s / max(1.0, now - self._since_s))
+        # If all of the server's time were taken, a wait would have no end.
+        return min(0.9, taken_s / max(1.0, now - self._since_s))

@@ -10,16 +10,25 @@ be idle.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
-#: New tickets that are watched at once, and late ones that may still return.
-_WATCHED = 512
-#: The weight of the newest client: about the latest three dozen count.
-_MEMORY = 0.03
-#: Imagined clients that returned before the first real one.
-_FIRST = 3.0
-#: Below this part of returns, new clients are told to return soon.
-_DOUBTFUL = 0.9
+
+@dataclass(frozen=True, slots=True)
+class NoShowTuning:
+    """How the part of new clients that return is learnt."""
+
+    #: New tickets that are watched at once, and late ones that may still return.
+    watched: int = 512
+    #: The weight of the newest client: about the latest three dozen count.
+    memory: float = 0.03
+    #: Imagined clients that returned before the first real one.
+    first: float = 3.0
+    #: Below this part of returns, new clients are told to return soon.
+    doubtful: float = 0.9
+
+
+NO_SHOWS = NoShowTuning()
 
 
 class NoShows:
@@ -36,22 +45,22 @@ class NoShows:
     @property
     def shows(self) -> float:
         """The part of new clients that return."""
-        came = self._came + _FIRST
+        came = self._came + NO_SHOWS.first
         return came / (came + self._missed)
 
     @property
     def doubtful(self) -> bool:
         """Whether too many stay away to wait for their told return."""
-        return self.shows < _DOUBTFUL
+        return self.shows < NO_SHOWS.doubtful
 
     def learn(self, came: bool) -> None:
         """A client returned, or stayed away."""
-        self._came = self._came * (1.0 - _MEMORY) + came
-        self._missed = self._missed * (1.0 - _MEMORY) + (not came)
+        self._came = self._came * (1.0 - NO_SHOWS.memory) + came
+        self._missed = self._missed * (1.0 - NO_SHOWS.memory) + (not came)
 
     def told(self, number: int, due_s: float) -> None:
         """The client of a new ticket was told to return by `due_s`."""
-        if len(self._due) < _WATCHED:
+        if len(self._due) < NO_SHOWS.watched:
             self._due[number] = due_s
             heappush(self._order, (due_s, number))
 
@@ -72,5 +81,5 @@ class NoShows:
                 del self._due[number]
                 self._late[number] = None
                 self.learn(False)
-        while len(self._late) > _WATCHED:
+        while len(self._late) > NO_SHOWS.watched:
             self._late.popitem(last=False)

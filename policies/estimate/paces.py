@@ -13,11 +13,6 @@ import statistics
 from collections import OrderedDict
 from collections.abc import Iterable
 
-#: The least number of downloads that are remembered.
-_LEAST = 100
-#: Running downloads that it takes to see a change of the line.
-_TOLD_BY = 4
-
 
 class Paces:
     """Seconds for a byte by lease, about in the order of their start."""
@@ -41,7 +36,8 @@ class Paces:
                 continue
             paces[lease] = pace
             active.add(lease)
-        if len(changes) >= _TOLD_BY:
+        # It takes some running downloads to see a change of the line.
+        if len(changes) >= 4:
             change = statistics.median(changes)
             for lease in paces:
                 if lease not in active:
@@ -53,8 +49,8 @@ class Paces:
             self._paces[lease] = pace
 
     def keep(self, most: int) -> None:
-        """Forget all but the latest."""
-        while len(self._paces) > max(most, _LEAST):
+        """Forget all but the latest: `most`, or a hundred."""
+        while len(self._paces) > max(most, 100):
             self._forgotten, _ = self._paces.popitem(last=False)
 
     @property

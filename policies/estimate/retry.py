@@ -8,27 +8,35 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..contract import Wait
 from ..settings import PolicySettings
 
-#: Clients are told to return after this part of the expected wait. One that comes too early is told
-#: again. One that comes too late leaves a slot empty. With 0.8 and 0.9 (simulated, 30+6, 20 seeds)
-#: the mean session on a release day of Pareto sizes is 11.7 and 12.2 s, the median error of told
-#: times 17 and 11 %.
-EARLY = 0.9
-#: Polite clients may be late by this part of a ready ticket's time to live: they add a little to
-#: their return, so that they do not come all at once.
-_UNPUNCTUAL = 0.12
-#: But by no more seconds than this.
-_UNPUNCTUAL_S = 6.0
-#: While many new clients never return, they are told to come within this part of the longest time.
-_CHECK_IN = 0.2
-#: The answer to an early visit is kept back longer each time, at most this many times the first.
-_SLOWEST = 5
-#: And no longer than most clients wait for an answer, seconds.
-_SLOWEST_S = 25.0
+
+@dataclass(frozen=True, slots=True)
+class RetryTuning:
+    """When clients are told to return, and how long answers to early visits are kept back."""
+
+    #: Clients are told to return after this part of the expected wait. One that comes too early is
+    #: told again. One that comes too late leaves a slot empty. With 0.8 and 0.9 (simulated, 30+6,
+    #: 20 seeds) the mean session on a release day of Pareto sizes is 11.7 and 12.2 s, the median
+    #: error of told times 17 and 11 %.
+    early: float = 0.9
+    #: Polite clients may be late by this part of a ready ticket's time to live: they add a little
+    #: to their return, so that they do not come all at once. At most by so many seconds.
+    unpunctual: float = 0.12
+    most_unpunctual_s: float = 6.0
+    #: While many new clients never return, they are told to come within this part of the longest
+    #: time.
+    check_in: float = 0.2
+    #: The answer to an early visit is kept back longer each time, at most this many times the
+    #: first, and no longer than most clients wait for an answer, seconds.
+    slowest: int = 5
+    slowest_s: float = 25.0
+
+
+RETRY = RetryTuning()
 
 
 def longest_return_s(settings: PolicySettings) -> float:
@@ -55,9 +63,9 @@ class RetryAdvice:
         settings = self._settings
         if settings.come_back_s is not None:
             return float(max(1, math.ceil(settings.come_back_s)))
-        early = EARLY * slot_s
+        early = RETRY.early * slot_s
         if check_in:
-            early = min(early, _CHECK_IN * settings.retry_max_s)
+            early = min(early, RETRY.check_in * settings.retry_max_s)
         retry = min(settings.retry_max_s, max(settings.retry_min_s, early))
         return float(max(1, math.ceil(retry * (1.0 + settings.retry_jitter * self._rng.random()))))
 
@@ -69,12 +77,12 @@ class RetryAdvice:
 
     def slowly(self, wait: Wait, times: int) -> Wait:
         """Keep the answer back, longer each time; never beyond the return that it tells."""
-        slowly_s = self._settings.early_answer_s * min(times, _SLOWEST)
-        slowly_s = min(slowly_s, _SLOWEST_S, wait.retry_after_s)
+        slowly_s = self._settings.early_answer_s * min(times, RETRY.slowest)
+        slowly_s = min(slowly_s, RETRY.slowest_s, wait.retry_after_s)
         if slowly_s <= 0.0:
             return wait
         return replace(wait, answer_after_s=slowly_s)
 
     def unpunctual_s(self) -> float:
         """How late a polite client may be."""
-        return min(_UNPUNCTUAL_S, _UNPUNCTUAL * self._settings.ticket_ttl_s)
+        return min(RETRY.most_unpunctual_s, RETRY.unpunctual * self._settings.ticket_ttl_s)

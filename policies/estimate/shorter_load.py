@@ -14,12 +14,6 @@ from bisect import bisect_left
 _BINS = 41
 #: Memories in which what was asked for decays, seconds: each stands for spans of about that length.
 _SPANS_S = (2.0, 8.0, 32.0, 128.0, 512.0)
-#: No more than this part of the line is taken to go to those that come: beyond, a wait has no end.
-_MOST = 0.9
-#: Rounds in which a wait and what comes during it are made to agree.
-_ROUNDS = 12
-#: A poll looks when its turn would be if the load were that of a span this many times as long.
-_FAR_LONGER = 8.0
 
 
 class ShorterLoad:
@@ -53,7 +47,8 @@ class ShorterLoad:
     ) -> tuple[float, float]:
         """When the line is free for a download behind `before_bytes`, and those that come.
 
-        And when it is if only those still come who have come for far longer: a rush may end.
+        And when it is if only those still come who have come for eight times as long: a rush may
+        end.
         """
         bins = min(_BINS - 1, remaining_bytes.bit_length())
         passed = max(0.0, now - self._noted_s)
@@ -68,14 +63,15 @@ class ShorterLoad:
             load * math.exp(-passed / span_s) / span_s
             for load, span_s in zip(sums, _SPANS_S, strict=True)
         ]
-        parts = [min(_MOST, rate / line_bytes_s) for rate in rates]
-        return _agreed_s(alone_s, parts, 1.0), _agreed_s(alone_s, parts, _FAR_LONGER)
+        # If those that come had all of the line, a wait would have no end.
+        parts = [min(0.9, rate / line_bytes_s) for rate in rates]
+        return _agreed_s(alone_s, parts, 1.0), _agreed_s(alone_s, parts, 8.0)
 
 
 def _agreed_s(alone_s: float, parts: list[float], times: float) -> float:
     """A wait stretched by the part of the line that others took for `times` as long."""
     wait_s = alone_s
-    for _ in range(_ROUNDS):
+    for _ in range(12):
         longer_s = alone_s + _at(parts, times * wait_s) * wait_s
         if longer_s <= 1.01 * wait_s:
             break

@@ -6,7 +6,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 
 _Entry = tuple[float, int]
-_NOBODY: Sequence[_Entry] = ()
 
 
 class LinesHere:
@@ -56,4 +55,4 @@ class LinesHere:
 
     def on(self, line: str) -> Sequence[_Entry]:
         """Who waits at this line."""
-        return self._by_line.get(line, _NOBODY)
+        return self._by_line.get(line, ())
