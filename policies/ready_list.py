@@ -134,7 +134,7 @@ class ReadyList:
     def told_before_until_s(self, row: int) -> float:
         """Until when this ticket stays, as far as a server before this one told its return."""
         table = self._queue.table
-        if table.raw[row] or table.key[row] == -math.inf:
+        if table.raw[row] or table.given_back[row] or table.key[row] == -math.inf:
             return -math.inf
         return self._state.told_before_until_s + self._settings.ticket_ttl_s
 

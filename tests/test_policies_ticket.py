@@ -478,6 +478,24 @@ def test_a_ticket_given_back_runs_out_like_any_other() -> None:
     assert policy.advance(125.1).expired == (ticket,)
 
 
+def test_a_ticket_given_back_after_a_restart_runs_out_as_well() -> None:
+    """Its client has come back since: no earlier server told it a later return."""
+    before = make(ticket_ttl_s=60.0)
+    admit(before, job("a"), 0.0)
+    ticket = wait(before, job("b"), 1.0).ticket
+    assert ticket is not None
+    row = before.ticket(ticket)
+    assert row is not None
+    policy = make(lease_idle_s=20.0, ticket_ttl_s=60.0)
+    policy.restore([row], 10.0, 100)
+    started = admit(policy, job("b"), 11.0, ticket)
+    policy.detach(started.lease, 11.0, LARGE)
+    assert policy.advance(31.0).idled_out == (started.lease,)
+    assert policy.place(ticket) == 1
+    assert policy.advance(90.9).expired == ()
+    assert policy.advance(91.1).expired == (ticket,)
+
+
 def test_a_ticket_is_used_up_by_the_first_byte_and_not_given_to_who_never_waited() -> None:
     policy = make(lease_idle_s=20.0)
     ticket = lost_start(policy, 0.0)
