@@ -818,6 +818,19 @@ def test_a_gate_that_is_restarted_finds_its_leases_again(tmp_path: Path, number:
     assert gate.usage() == (2, 16 * SIZE)
 
 
+def test_a_download_that_ends_without_the_gate_takes_no_slot_of_the_next(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):
+        out = tmp_path / "out"
+        first = fetch(nginx, out, PROGRAMS["curl"], "/big.iso")
+        wait_for(lambda: gate.figures()["moved_bodies"] == 1)
+        gate.stop(signal.SIGKILL)
+        whole(first, out, digests["big.iso"])
+        gate.start()
+        assert gate.figures()["moved_bodies"] == 0
+        assert "Of 1 files that were on their way when the gate ended, 0" in gate.log.read_text()
+
+
 def test_an_nginx_that_is_killed_leaks_no_slot(tmp_path: Path) -> None:
     digests = make_release(tmp_path / "release", big_iso=3 * SIZE)
     with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):

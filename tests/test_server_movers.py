@@ -41,6 +41,7 @@ from tidegate.server.gate.check import check
 from tidegate.server.gate.found_again import KeptBody, MovesJournal, request_of
 from tidegate.server.gate.handover import MoverAdmission
 from tidegate.server.gate.inet_diag import (
+    GONE,
     InetDiag,
     SocketName,
     SocketState,
@@ -522,9 +523,17 @@ def test_the_kernel_tells_of_a_real_socket_to_the_byte() -> None:
         while name not in [one for one, _ in ended]:
             reactor.reader.doRead()
         assert dict(ended)[name].acked_bytes in (sent, sent + 1)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            client = socket.create_connection(server.getsockname())
+            mover, _ = server.accept()
+            name = SocketName(*client.getsockname(), *mover.getsockname())
+            for one in (client, mover):
+                one.close()
+            # The kernel answers with the socket that listens there.
+            assert diag.look(name) == GONE
+        assert diag.look(name) is None
     finally:
         diag.close()
-    assert diag.look(name) is None
     assert reactor.reader is None
     assert len(question(name)) == 72
 

@@ -108,15 +108,13 @@ class MoverStart:
         target = request.path.decode("latin-1")
         connection = request.connection
         found = connection.body if isinstance(connection, FoundConnection) else None
-        lease = found.lease if found is not None else ""
-        body = moves.prepare(listener, plan.body_bytes, target, lease)
+        body = moves.prepare(listener, plan.body_bytes, target, found.lease if found else "")
         if not (found or self.just_compared or admission.is_current(self.rep)):
             # The mover sends what is there now: the request is planned anew, under its lease.
             moves.end(body, 0, complete=False)
             admission.clock.callLater(0, admission.again, request)
             return body
-        acked_bytes = found.acked_bytes if found is not None else None
-        acked_bytes = moves.hand_over(body, self.where, acked_bytes)
+        acked_bytes = moves.hand_over(body, self.where, found.acked_bytes if found else None)
         name = body.connection.where.socket if body.connection is not None else None
         if acked_bytes is not None and name is not None:
             admission.write_down(kept_body(request, body.lease, name, acked_bytes))

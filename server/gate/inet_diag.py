@@ -26,6 +26,8 @@ class _Diag:
     DUMP = 0x300
     ERROR = 2
     DONE = 3
+    #: TCP_LISTEN of net/tcp_states.h.
+    LISTEN = 10
     #: The attribute with `struct tcp_info`.
     INFO = 2
     ANY_STATE = 0xFFFFFFFF
@@ -74,6 +76,10 @@ class SocketState(msgspec.Struct, frozen=True):
     acked_bytes: int
     queued_bytes: int
     closing: bool = False
+
+
+#: The kernel has this socket no more: it told of the one that the mover listens on.
+GONE = SocketState(0, 0, closing=True)
 
 
 def read_socket_name(words: Sequence[str]) -> SocketName | None:
@@ -133,12 +139,14 @@ def read_named(data: bytes) -> tuple[SocketName, SocketState] | None:
 
 
 def read_state(data: bytes) -> SocketState | None:
-    """The state in an answer of the kernel; None where it has the socket no longer."""
+    """The state in an answer of the kernel; None where it has none of the mover at all."""
     if len(data) < _ANSWER.size:
         return None
     length, kind, state, queued = _ANSWER.unpack_from(data)
     if kind == _Diag.ERROR:
         return None
+    if state == _Diag.LISTEN:
+        return GONE
     at = _ANSWER.size
     end = min(length, len(data)) - _ATTRIBUTE.size
     while at <= end:
@@ -175,7 +183,7 @@ class InetDiag:
             self._news = DatagramReader(self._reactor, _diag_socket(_Diag.DESTROYED), self._tell)
 
     def look(self, name: SocketName) -> SocketState | None:
-        """The state of a socket; None where the kernel has none of this name."""
+        """The state of a socket; None where the kernel has none of this name, and none listens."""
         if self._socket is None:
             return None
         try:

@@ -225,10 +225,8 @@ class Moves:
                 self._by_name[name] = connection
                 state = self._look(name)
                 if state is not None:
-                    connection.seen = True
-                    connection.acked_bytes = (
-                        state.acked_bytes if acked_bytes is None else acked_bytes
-                    )
+                    before = state.acked_bytes if acked_bytes is None else acked_bytes
+                    connection.seen, connection.acked_bytes = True, before
         else:
             self._refresh(connection, now)
             if not where.multiplexed:

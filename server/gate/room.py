@@ -20,7 +20,7 @@ from ..http.clock import Reactor, in_pool
 from ..http.request import ListenerBounds, Request
 from .found_again import MovesJournal, request_of
 from .handover import MoverAdmission
-from .inet_diag import InetDiag
+from .inet_diag import GONE, InetDiag
 from .movers import FIELDS, read_mover
 from .moves import Moves
 from .origin import TUNING, OriginStore, ask
@@ -133,7 +133,7 @@ class GateRoom:
         self._diag.start()
         self.moves.start()
         kept = self._journal.open()
-        alive = [body for body in kept if self._diag.look(body.socket) is not None]
+        alive = [body for body in kept if self._diag.look(body.socket) not in (None, GONE)]
         for body in alive:
             request = request_of(body, factory)
             parts = split_path(request.path)
