@@ -41,6 +41,7 @@ from tests.gate_site import (
     gate_and_nginx,
     listens,
 )
+from tests.http3 import Http3Download
 from tests.installed import PYTHON, TIDEGATE
 from tests.running import make_release, run_forked, sha256, wait_for
 from tests.test_e2e_clock import HOUR, faked_time, set_clock
@@ -703,6 +704,38 @@ def test_http2_streams_of_one_connection_are_told_apart(mover: str) -> None:
             seen = settled(gate)
     assert seen["mover_reports_lost_total"] == 0
     assert seen["mover_reports_total"] == 2
+
+
+def test_clients_of_http3_wait_for_the_slot_and_are_whole(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=3 * SIZE)
+    pem = str(certificate(tmp_path))
+    pattern, secure = TLS["caddy"]
+
+    def with_tls(text: str) -> str:
+        return re.sub(pattern, secure.replace("PEM", pem), text)
+
+    slot = ("--slots", "1", "--reserve-small", "0")
+    with gate_and_nginx(tmp_path, *slot, mover="caddy", change=with_tls) as (gate, site):
+        running = [Http3Download(site.port, "/big.iso", "first/1")]
+        wait_for(lambda: running[0].size_bytes > 0)
+        for number in range(2):
+            running.append(Http3Download(site.port, "/big.iso", f"later{number}/1"))
+            wait_for(lambda: gate.figures()["held_requests"] == len(running) - 1)
+        # The gate sees no socket, so the slot is taken until the report.
+        seen = gate.figures()
+        assert (seen["moved_bodies"], seen["held_requests"]) == (1, 2)
+        assert not running[1].status + running[2].status
+        for download in running:
+            assert download.join() == digests["big.iso"]
+            assert download.status == b"200"
+        settled(gate)
+        left = Http3Download(site.port, "/big.iso", "left/1", most_bytes=SIZE)
+        left.join()
+        seen = settled(gate)
+        assert (seen["mover_reports_total"], seen["mover_reports_lost_total"]) == (4, 0)
+    whole_files, sent_bytes = gate.usage()
+    assert whole_files == 3
+    assert 10 * SIZE <= sent_bytes < 12 * SIZE
 
 
 @pytest.mark.parametrize("if_absent", ["open", "closed"])
