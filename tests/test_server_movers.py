@@ -446,6 +446,9 @@ def test_reports_of_other_movers_are_read() -> None:
     ends = [f"tidegate: {lease} 200 {sent} {word};" for sent, word in ((7, "-"), (6, "DC,UPE"))]
     posted = list(read_posted(b"\n\x11\x17" + b"\x08\x8f\n".join(map(str.encode, ends)) + b"\x01"))
     assert posted == [EndReport(lease, 200, 7, True), EndReport(lease, 200, 6, False)]
+    # What a log shipper posts: an array, or lines, of JSON.
+    for lines in (json.dumps([{"message": end} for end in ends]), "\n".join(map(json.dumps, ends))):
+        assert list(read_posted(lines.encode())) == posted
     entry = {"resp_headers": {"Tidegate-Lease": [lease]}, "size": 7, "status": 206}
     assert read_report(json.dumps(entry).encode()) == EndReport(lease, 206, 7, True)
     wrong: list[object] = [{**entry, name: value} for name in entry for value in (None, -1, "x")]
