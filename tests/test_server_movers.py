@@ -253,6 +253,30 @@ def test_a_lost_report_ends_by_the_socket_within_five_seconds() -> None:
     assert scene.moves.counts.unreported == 1
 
 
+def test_a_lost_report_ends_in_five_seconds_on_a_connection_that_stays_open() -> None:
+    scene = Scene()
+    body, listener = scene.begin(1000)
+    scene.kernel.send(ONE, 900)
+    scene.wait(TUNING.gone_s + 1.5)
+    assert not listener.ends, "its client has not all"
+    scene.kernel.send(ONE, 400)
+    scene.wait(TUNING.gone_s + 1.5)
+    assert listener.ends == [(1000, True)]
+    scene.moves.receive(EndReport(body.lease, 200, 1000, True))
+    assert (scene.moves.counts.reported, scene.moves.counts.unreported) == (0, 1)
+
+
+def test_a_gate_that_is_killed_finds_a_reported_body_until_its_client_has_it() -> None:
+    scene = Scene()
+    ended: list[str] = []
+    scene.moves._ended = ended.append
+    body, _ = reported(scene)
+    assert not ended
+    scene.kernel.send(ONE, 800)
+    scene.wait(0.25)
+    assert ended == [body.lease]
+
+
 def test_what_a_socket_had_at_its_end_counts_also_after_it_was_missed() -> None:
     scene = Scene()
     _, listener = scene.begin(1000)

@@ -3,7 +3,7 @@
 A mover is the program in front that has the client's socket, such as nginx. A body ends by the
 mover's report, which comes when the kernel has the last byte, and when the client has acknowledged
 what the kernel had then. Where the report is lost, it ends by its socket: the mover has closed it,
-has begun another answer on it, or has sent nothing for a long time. Streams of one HTTP/2
+has begun another answer on it, or sends nothing more. Streams of one HTTP/2
 connection share what the connection delivers evenly, until their reports tell them apart.
 
 Law: each body ends exactly once, and none outlives its socket by more than `TUNING.gone_s` and
@@ -36,8 +36,8 @@ class MoveTuning(NamedTuple):
     #: when it sends next, which `limit_rate` puts off. With the look once a second a slot is free
     #: after 5 s.
     gone_s: float = 3.5
-    #: A mover that has nothing unacknowledged and sends nothing for this long has given up: nginx
-    #: cuts a client that takes nothing after 60 s (`send_timeout`).
+    #: A mover that has nothing unacknowledged and sends nothing for this long has given up, unless
+    #: its client has all: nginx cuts one that takes nothing after 60 s (`send_timeout`).
     silent_s: float = 75.0
     #: Connections are looked at in turns: each once a second, those of reported bodies each time.
     turn_s: float = 0.05
@@ -260,8 +260,6 @@ class Moves:
         if not complete or connection is None or not connection.seen or body.followed_s is not None:
             self.end(body, sent, complete=complete)
             return
-        # The next gate would wait in vain for another report.
-        self._ended(body.lease)
         self._held[body] = self._clock.seconds()
         if len(self._held) > TUNING.most_held:
             self._whole(next(iter(self._held)))
@@ -389,12 +387,14 @@ class Moves:
         elif connection.gone_s is not None:
             if now - connection.gone_s >= TUNING.gone_s:
                 self._unreported(body, complete=_has_all(body, connection))
-        elif connection.queued_bytes == 0 and now - connection.moved_s >= self._claim_s:
+        elif connection.queued_bytes == 0:
+            silent_s, whole = now - connection.moved_s, _has_all(body, connection)
             if connection.since_bytes == 0:
-                self.counts.unclaimed += 1
-                self.end(body, 0, complete=False)
-            elif now - connection.moved_s >= TUNING.silent_s:
-                self._unreported(body, complete=_has_all(body, connection))
+                if silent_s >= self._claim_s:
+                    self.counts.unclaimed += 1
+                    self.end(body, 0, complete=False)
+            elif silent_s >= (TUNING.gone_s if whole else TUNING.silent_s):
+                self._unreported(body, complete=whole)
 
     def _unreported(self, body: MovedBody, *, complete: bool) -> None:
         self.counts.unreported += 1
