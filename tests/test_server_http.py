@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import ensureDeferred
 from twisted.logger import LogLevel, capturedLogs
 
 from tests.http_bench import Answer, Bench
@@ -545,19 +546,37 @@ def test_no_field_can_smuggle_a_line_out(value: bytes) -> None:
         header_block([(b"Location", value)])
 
 
-def test_draining_closes_idle_connections_and_the_others_after_their_answer(
+def test_the_end_closes_idle_connections_and_cuts_those_in_the_midst_of_an_answer(
     make: Callable[..., Bench], seen: Seen
 ) -> None:
     seen.answer = False
     bench = make()
     idle, busy = bench.connect(), bench.connect()
     busy.send(OK)
+    ensureDeferred(bench.factory.close(1.0))
+    assert idle.wire.closed
+    assert busy.wire.aborted
+    assert not idle.wire.aborted
+
+
+def test_while_the_server_drains_each_connection_is_told_with_its_answer_that_it_ends(
+    make: Callable[..., Bench], seen: Seen
+) -> None:
+    bench = make()
+    idle, other, busy = bench.connect(), bench.connect(), bench.connect()
+    assert idle.ask(OK).text("Connection") is None
+    seen.answer = False
+    busy.send(OK)
     bench.factory.drain()
-    assert idle.wire.disconnecting
-    assert not busy.wire.disconnecting
-    seen.requests[0].respond(200, [], b"last")
-    assert Answer(busy.taken()).body == b"last"
-    assert busy.wire.disconnecting
+    seen.answer = True
+    assert not idle.wire.disconnecting
+    for client in (idle, other):
+        assert client.ask(OK).text("Connection") == "close"
+        assert client.wire.closed
+    seen.requests[1].respond(200, [], b"last")
+    answer = Answer(busy.taken())
+    assert (answer.body, answer.text("Connection")) == (b"last", "close")
+    assert busy.wire.closed
 
 
 def test_a_sweep_of_many_goes_in_parts_and_reaches_everybody(

@@ -62,8 +62,7 @@ class AdminConnections:
 
     async def close(self) -> None:
         await maybeDeferred(self._port.stopListening)
-        self._factory.drain()
-        self._factory.abort_all()
+        await self._factory.close(0.0)
 
 
 class AdminService:

@@ -165,7 +165,7 @@ class NodeService:
             else:
                 self._reactor.callLater(0.1, look)
 
-        look()
+        self._reactor.callLater(0.1, look)
 
     async def stop(self) -> None:
         """Close everything after complete answers have left."""

@@ -306,6 +306,7 @@ class Service:
         if self.multicast is not None:
             self.multicast.close()
         self.gate.drain()
+        self.connections.factory.drain()
 
         def left() -> int:
             return sum(bool(one.deliveries) for one in self.gate.downloads.values())

@@ -658,6 +658,9 @@ class HttpConnection:
         else:
             start = self._start(status)
         request.status = status
+        if self.factory.draining:
+            # A client that was not told would meet the end with its next request.
+            request.keep_alive = False
         if length is not None:
             framing = b"Content-Length: %d\r\n" % length
         elif self._chunked:

@@ -335,24 +335,20 @@ class HttpFactory:
             self.access_log.note(request, complete, self.reactor.seconds(), self.wall())
 
     def drain(self) -> None:
-        """Close idle connections now, and every other one after the answer it is giving."""
+        """Have each connection say with its next answer that it is the last."""
         self.draining = True
         self.turns.close_books()
         self._judge_shortcuts()
+
+    async def close(self, most_s: float) -> None:
+        """Close idle connections; let complete answers leave for `most_s` seconds; cut the others."""
+        self.drain()
         for connection in tuple(self.connections):
             connection.close_if_idle()
-
-    async def parted(self, most_s: float) -> None:
-        """Wait until those that are closing are closed, for `most_s` seconds at most.
-
-        A reset in the same breath would take back what their peers have not read yet.
-        """
+        # A reset in the same breath would take back what their peers have not read yet.
         until = self.reactor.seconds() + most_s
         while any(one.parting for one in self.connections) and self.reactor.seconds() < until:
             await pause(self.reactor, 0.02)
-
-    def abort_all(self) -> None:
-        """Cut every connection that is left in the middle of an answer."""
         for connection in tuple(self.connections):
             if not (connection.parting and connection.written_out):
                 connection.abort()
