@@ -135,12 +135,9 @@ def _members(text: str) -> dict[str, str]:
     return found
 
 
-def format_repr_digest(digests: Mapping[str, bytes]) -> str:
-    """A Repr-Digest value (RFC 9530, 3) from algorithm names and raw digests."""
-    coded = [
-        f"{n}=:{binascii.b2a_base64(raw, newline=False).decode()}:" for n, raw in digests.items()
-    ]
-    return ", ".join(coded)
+def format_repr_digest(sha256: bytes) -> str:
+    """A Repr-Digest value (RFC 9530, 3) from a raw digest."""
+    return f"sha-256=:{binascii.b2a_base64(sha256, newline=False).decode()}:"
 
 
 def parse_repr_digest(text: str) -> dict[str, bytes]:

@@ -60,8 +60,8 @@ class RepresentationHeaders:
         if digests is not None and (
             want is None or parse_want_digest(want.decode("latin-1")).get("sha-256", 1) > 0
         ):
-            value = format_repr_digest({"sha-256": digests.sha256})
-            fields.append((b"Repr-Digest", value.encode("ascii")))
+            value = format_repr_digest(digests.sha256).encode("ascii")
+            fields.append((b"Repr-Digest", value))
         fields.append((b"Link", self._links(rep).encode("ascii")))
         return fields
 
@@ -71,7 +71,7 @@ class RepresentationHeaders:
         date = format_http_date(int(rep.mtime_s // 1))
         digest = ""
         if digests is not None:
-            digest = f"Repr-Digest: {format_repr_digest({'sha-256': digests.sha256})}\r\n"
+            digest = f"Repr-Digest: {format_repr_digest(digests.sha256)}\r\n"
         text = (
             f"Accept-Ranges: bytes\r\nETag: {rep.etag}\r\nLast-Modified: {date}\r\n"
             f"X-Content-Type-Options: nosniff\r\n{digest}Link: {self._links(rep)}\r\n"
