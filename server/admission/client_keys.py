@@ -80,7 +80,8 @@ class Clients:
     def __init__(self, per_address: int, now: Callable[[], float]) -> None:
         self._per_address = per_address
         self._now = now
-        self._names: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()
+        #: Of each address the name used longest ago is first; most have one.
+        self._names: OrderedDict[str, dict[str, float]] = OrderedDict()
         self._count = 0
         self._visitors: BoundedTable[str, ReturningVisitor] = BoundedTable(NAMES.most_cookies)
 
@@ -144,9 +145,9 @@ class Clients:
         now = self._now()
         names = self._names.get(block)
         if names is None:
-            names = self._names[block] = OrderedDict()
+            names = self._names[block] = {}
         self._names.move_to_end(block)
-        if name not in names:
+        if names.pop(name, None) is None:
             if len(names) >= self._per_address:
                 oldest, used_s = next(iter(names.items()))
                 if now - used_s < NAMES.unused_s:
@@ -155,7 +156,6 @@ class Clients:
                 self._count -= 1
             self._count += 1
         names[name] = now
-        names.move_to_end(name)
         while self._count > NAMES.most:
             _, forgotten = self._names.popitem(last=False)
             self._count -= len(forgotten)
