@@ -341,7 +341,7 @@ class HttpFactory:
         self._judge_shortcuts()
 
     async def close(self, most_s: float) -> None:
-        """Close idle connections; let complete answers leave for `most_s` seconds; cut the others."""
+        """Close idle connections, let complete answers leave for `most_s` seconds, cut the rest."""
         self.drain()
         for connection in tuple(self.connections):
             connection.close_if_idle()
