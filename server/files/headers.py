@@ -60,8 +60,7 @@ class RepresentationHeaders:
         if digests is not None and (
             want is None or parse_want_digest(want.decode("latin-1")).get("sha-256", 1) > 0
         ):
-            value = format_repr_digest(digests.sha256).encode("ascii")
-            fields.append((b"Repr-Digest", value))
+            fields.append((b"Repr-Digest", format_repr_digest(digests.sha256).encode("ascii")))
         fields.append((b"Link", self._links(rep).encode("ascii")))
         return fields
 

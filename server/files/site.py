@@ -182,7 +182,6 @@ class Site:
             request.not_found()
             return
         look, url_path = self.visibility, url_of(b"/".join(parts))
-
         if look.hidden(url_path) and look.opens_in_s(url_path) is None:
             # Before the file is opened: what is there would take longer than what is not.
             request.not_found()
@@ -447,7 +446,6 @@ class Site:
 
     def _is_settled(self, rep: Representation) -> bool:
         """Whether a write now would show: one within the same timestamp would not."""
-        # A content written this short a time ago may be written again within the same timestamp.
         settled_ns = int(self._wall() * 1e9) - 100_000_000
         return max(rep.key.mtime_ns, rep.key.ctime_ns) <= settled_ns
 
