@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_875, 111),
     "protocol": Size(4_651, 68),
-    "server": Size(44_830, 448),
+    "server": Size(44_811, 448),
     "client": Size(14_370, 42),
     "loadtest": Size(6_880, 54),
     "bench": Size(5_462, 51),

@@ -49,9 +49,8 @@ class RepresentationHeaders:
         want: bytes | None = None,
     ) -> list[Header]:
         """The fields that describe a file, the same for GET, HEAD and 304."""
-        name = rep.path.rpartition(b"/")[2].decode("utf-8", "replace")
         fields: list[Header] = [
-            (b"Content-Type", content_type_of(name).encode("latin-1")),
+            (b"Content-Type", content_type_of(rep.path)),
             (b"Accept-Ranges", b"bytes"),
             (b"ETag", rep.etag.encode("ascii")),
             (b"Last-Modified", format_http_date(mtime_s).encode("ascii")),
@@ -66,7 +65,6 @@ class RepresentationHeaders:
 
     def block(self, rep: Representation, digests: FileDigests | None) -> tuple[bytes, bytes]:
         """`fields` of a settled file as lines: the type, and those that a 304 has, too."""
-        name = rep.path.rpartition(b"/")[2].decode("utf-8", "replace")
         date = format_http_date(int(rep.mtime_s // 1))
         digest = ""
         if digests is not None:
@@ -75,7 +73,7 @@ class RepresentationHeaders:
             f"Accept-Ranges: bytes\r\nETag: {rep.etag}\r\nLast-Modified: {date}\r\n"
             f"X-Content-Type-Options: nosniff\r\n{digest}Link: {self._links(rep)}\r\n"
         )
-        return f"Content-Type: {content_type_of(name)}\r\n".encode("latin-1"), text.encode("ascii")
+        return b"Content-Type: %b\r\n" % content_type_of(rep.path), text.encode("ascii")
 
     def sources_of(self, url_path: str) -> list[Source]:
         """Where else the file under this URL path can be had: configured mirrors first."""

@@ -19,17 +19,17 @@ _OURS = {
     ".img": "application/octet-stream",
     ".iso": "application/x-iso9660-image",
     ".lz4": "application/x-lz4",
-    ".md": "text/markdown; charset=utf-8",
+    ".md": "text/markdown",
     ".meta4": "application/metalink4+xml",
     ".metalink": "application/metalink+xml",
-    ".minisig": "text/plain; charset=utf-8",
+    ".minisig": "text/plain",
     ".msi": "application/x-msi",
-    ".patch": "text/plain; charset=utf-8",
+    ".patch": "text/plain",
     ".qcow2": "application/octet-stream",
     ".rpm": "application/x-rpm",
-    ".rst": "text/plain; charset=utf-8",
-    ".sha256": "text/plain; charset=utf-8",
-    ".sha512": "text/plain; charset=utf-8",
+    ".rst": "text/plain",
+    ".sha256": "text/plain",
+    ".sha512": "text/plain",
     ".sig": "application/pgp-signature",
     ".snap": "application/vnd.snap",
     ".tgz": "application/gzip",
@@ -43,41 +43,23 @@ _OURS = {
     ".zst": "application/zstd",
 }
 _PLAIN_NAMES = frozenset(
-    {
-        "authors",
-        "changelog",
-        "copying",
-        "inrelease",
-        "license",
-        "md5sums",
-        "news",
-        "readme",
-        "release",
-        "sha1sums",
-        "sha256sums",
-        "sha512sums",
-    }
+    b"authors changelog copying inrelease license md5sums news readme release sha1sums sha256sums"
+    b" sha512sums".split()
 )
 # Without the machine's own tables, so that every host says the same of the same name.
 _TABLE = mimetypes.MimeTypes(filenames=())
 
 
-def content_type_of(name: str) -> str:
-    """The Content-Type for a file name; never one that claims a content coding."""
-    lower = name.lower()
-    dot = lower.rfind(".")
-    found = _type_of_ending(lower[dot:]) if dot > 0 else None
-    if found is not None:
-        return found
-    return "text/plain; charset=utf-8" if lower in _PLAIN_NAMES else "application/octet-stream"
+def content_type_of(path: bytes) -> bytes:
+    """The Content-Type of what lies under a path; never one that claims a content coding."""
+    stem, dot, ending = path.rpartition(b"/")[2].lower().rpartition(b".")
+    if stem:
+        return _type_of_ending(dot + ending)
+    return b"text/plain; charset=utf-8" if ending in _PLAIN_NAMES else b"application/octet-stream"
 
 
 @lru_cache(maxsize=256)
-def _type_of_ending(ending: str) -> str | None:
-    ours = _OURS.get(ending)
-    if ours is not None:
-        return ours
-    guessed = _TABLE.types_map[True].get(ending)
-    if guessed is None:
-        return None
-    return guessed + "; charset=utf-8" if guessed.startswith("text/") else guessed
+def _type_of_ending(ending: bytes) -> bytes:
+    name = ending.decode("latin-1")
+    found = _OURS.get(name) or _TABLE.types_map[True].get(name, "application/octet-stream")
+    return (f"{found}; charset=utf-8" if found.startswith("text/") else found).encode("ascii")

@@ -186,7 +186,7 @@ class Pages:
         ]
         if known == etag:
             return 304, fields, b""
-        return 200, [(b"Content-Type", content_type_of(name).encode("latin-1")), *fields], body
+        return 200, [(b"Content-Type", content_type_of(name.encode())), *fields], body
 
 
 def _bytes(text: str) -> bytes:

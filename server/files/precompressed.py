@@ -45,8 +45,7 @@ class Chosen:
         vary = (b"Vary", b"Accept-Encoding")
         if self.coding is None:
             return [*fields, vary]
-        name = self.plain.path.rpartition(b"/")[2].decode("utf-8", "replace")
-        kind = (b"Content-Type", content_type_of(name).encode("latin-1"))
+        kind = (b"Content-Type", content_type_of(self.plain.path))
         coding = (b"Content-Encoding", self.coding.encode("ascii"))
         rest = [field for field in fields if field[0] != b"Content-Type"]
         return [kind, coding, *rest, vary]
