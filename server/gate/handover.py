@@ -28,8 +28,8 @@ from .movers import FIELDS, orders, range_of, read_mover
 from .moves import MovedOn, Moves
 from .origin import OriginStore
 
-#: The mover makes these itself, of the file that it sends.
-_OF_THE_MOVER = frozenset({b"accept-ranges", b"content-length", b"content-range", b"last-modified"})
+#: The mover makes these itself, of the file that it sends. As `server.files` spells them.
+_OF_THE_MOVER = frozenset({b"Accept-Ranges", b"Content-Range", b"Last-Modified"})
 
 
 @dataclass
@@ -125,7 +125,7 @@ class MoverStart:
                 request.respond(302, (*headers, url, (b"Cache-Control", b"no-store")))
                 return body
             place, tag = origin.place_of(self.rep), origin.tag_of(self.rep)
-        fields = [field for field in plan.headers if field[0].lower() not in _OF_THE_MOVER]
+        fields = [field for field in plan.headers if field[0] not in _OF_THE_MOVER]
         fields += [*headers, *orders(self.rep, self.where, admission.rate_bytes_s(), place)]
         fields += [(FIELDS.range, range_of(plan)), (FIELDS.lease, body.lease.encode("ascii"))]
         if tag:

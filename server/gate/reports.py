@@ -40,9 +40,7 @@ class EndReport(msgspec.Struct, frozen=True):
 
 def read_report(data: bytes) -> EndReport | None:
     """The report in a datagram; None for another text."""
-    if data.startswith(b"{"):
-        return _read_entry(data)
-    return next(read_posted(data), None)
+    return _read_entry(data) if data.startswith(b"{") else next(read_posted(data), None)
 
 
 def read_posted(data: bytes) -> Iterator[EndReport]:
