@@ -564,8 +564,20 @@ def test_small_files_pass_the_fast_way_unless_something_speaks_against_it() -> N
     assert admits(house.gate, asked.request, small)
     assert not admits(house.gate, asked.request, representation("/big", BIG))
     assert not admits(house.gate, asked.request, representation("/secret/x", 100))
+
+
+def test_small_files_are_served_while_the_server_waits_for_its_downloads() -> None:
+    house = House(slots=2, reserve_small=1)
+    asked = house.ask()
+    small, wheel = representation("/SHA256SUMS", 100), representation("/wheel.whl", 30_000)
+    assert house.gate.free_for_small() == (True, False)
     house.gate.drain()
-    assert not admits(house.gate, asked.request, small)
+    assert admits(house.gate, asked.request, small)
+    assert house.gate.free_for_small() == (True, False)
+    asked.leave()
+    house.wait(60)
+    assert house.gate.free_for_small() == (True, False)
+    assert not admits(house.gate, asked.request, wheel)
 
 
 def test_a_body_of_one_write_needs_no_lease_while_nobody_waits_and_a_slot_is_free() -> None:

@@ -208,15 +208,13 @@ class Gate:
         return admit_small(self, blocked, self._small_below, request, rep, body_bytes)
 
     def is_plain(self, rep: Representation) -> bool:
-        if self.draining:
-            return False
         verdict = self.parts.rules.verdict(rep.url_path)
         return verdict is NOTHING or verdict.is_plain(self.parts.wall())
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
-        if self.draining:
-            return False
         leases, is_small = self.leases, rep.size_bytes < self._small_below
+        if self.draining and not is_small:
+            return False
         # Part by part a large file would pass its turn, where a client has to wait for one.
         is_much = body_bytes > BRIEF_BYTES or (not is_small and body_bytes < rep.size_bytes)
         if is_much and not leases.holds_nobody_back:
@@ -242,8 +240,9 @@ class Gate:
         The second value says whether larger ones may that leave in one write.
         """
         seen = self.policy.snapshot(self.now())
-        free = not self.draining and seen.small_active + seen.large_active < seen.slots
-        return free, free and self.leases.can_admit_single_write(self.now())
+        free = seen.small_active + seen.large_active < seen.slots
+        brief = free and not self.draining
+        return free, brief and self.leases.can_admit_single_write(self.now())
 
     def served_elsewhere(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
         """Count bodies that were served on these terms.
