@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, Literal
 
 #: Caps are rounded to this many bytes a second, so that their sums are exact in a double.
 _QUANTUM = 1.0 / 1024.0
@@ -26,11 +26,6 @@ def _rounded(cap_bytes_s: float) -> float:
     if not math.isfinite(cap_bytes_s):
         return cap_bytes_s
     return max(_QUANTUM, round(cap_bytes_s / _QUANTUM) * _QUANTUM)
-
-
-_OUT = 0
-_CAPPED = 1
-_LEVEL = 2
 
 
 class Flow:
@@ -55,24 +50,25 @@ class Flow:
         self.since_s = 0.0
         self._remaining = float(remaining_bytes)
         self._end = 0.0  # instant (capped) or value of V (at the level) at which it is done
-        self._state = _OUT
+        #: Not carried, at its cap, or at the level.
+        self._state: Literal["out", "capped", "level"] = "out"
         self._stamp = 0
 
     @property
     def running(self) -> bool:
         """Whether the link carries it now."""
-        return self._state != _OUT
+        return self._state != "out"
 
 
 _Heap = list[tuple[float, int, Flow]]
 
 
-def _first(heap: _Heap) -> tuple[float, Flow] | None:
+def _first(heap: _Heap) -> tuple[float, int, Flow] | None:
     """The first entry that is not stale; stale ones before it are dropped."""
     while heap:
-        value, stamp, flow = heap[0]
-        if flow._stamp == stamp:
-            return value, flow
+        entry = heap[0]
+        if entry[2]._stamp == entry[1]:
+            return entry
         heappop(heap)
     return None
 
@@ -100,7 +96,7 @@ class SharedLink:
         self._level_by_cap: _Heap = []
 
     def set_capacity(self, capacity_bytes_s: float) -> None:
-        """The link carries so much from now on."""
+        """Change what the link carries from now on."""
         if capacity_bytes_s == self.capacity_bytes_s:
             return
         if not capacity_bytes_s > 0:
@@ -126,16 +122,16 @@ class SharedLink:
     def rate(self, flow: Flow) -> float:
         """What this transfer gets now, bytes a second."""
         state = flow._state
-        if state == _CAPPED:
+        if state == "capped":
             return flow.cap_bytes_s
-        return flow.weight * self.level_bytes_s if state == _LEVEL else 0.0
+        return flow.weight * self.level_bytes_s if state == "level" else 0.0
 
     def remaining(self, flow: Flow) -> float:
         """What is left of this transfer, bytes."""
         state = flow._state
-        if state == _CAPPED:
+        if state == "capped":
             left = (flow._end - self.now) * flow.cap_bytes_s
-        elif state == _LEVEL:
+        elif state == "level":
             left = (flow._end - self._v) * flow.weight
         else:
             return flow._remaining
@@ -149,10 +145,10 @@ class SharedLink:
         now, v, level = self.now, self._v, self.level_bytes_s
         for flow in flows:
             state = flow._state
-            if state == _CAPPED:
+            if state == "capped":
                 rate = flow.cap_bytes_s
                 left = (flow._end - now) * rate
-            elif state == _LEVEL:
+            elif state == "level":
                 rate = flow.weight * level
                 left = (flow._end - v) * flow.weight
             else:
@@ -160,7 +156,7 @@ class SharedLink:
             yield left if left > 0.0 else 0.0, rate
 
     def until_s(self, flow: Flow, but_bytes: float) -> float:
-        """Seconds until no more than so much of this transfer is left, at its present rate.
+        """Seconds until no more than `but_bytes` of this transfer is left, at its present rate.
 
         0: it is so now; infinite: it does not run.
         """
@@ -168,9 +164,9 @@ class SharedLink:
         if left <= 0.0:
             return 0.0
         state = flow._state
-        if state == _CAPPED:
+        if state == "capped":
             return left / flow.cap_bytes_s
-        rate = flow.weight * self.level_bytes_s if state == _LEVEL else 0.0
+        rate = flow.weight * self.level_bytes_s if state == "level" else 0.0
         return left / rate if rate > 0.0 else math.inf
 
     # --- time ------------------------------------------------------------------------------
@@ -204,17 +200,17 @@ class SharedLink:
             first = _first(self._level_by_end)
             if first is None or first[0] > self._v + 1e-9 * max(1.0, self.level_bytes_s):
                 return None
-        flow = first[1]
+        flow = first[2]
         self._take_out(flow)
         flow._remaining = 0.0
         self._rebalance()
         return flow
 
-    # --- who runs --------------------------------------------------------------------------
+    # --- which transfers run ---------------------------------------------------------------
 
     def start(self, flow: Flow) -> None:
         """Carry this transfer from now on (again, if it was stopped)."""
-        if flow._state != _OUT:
+        if flow._state != "out":
             return
         flow.since_s = self.now
         if flow.cap_bytes_s <= flow.weight * self.level_bytes_s and math.isfinite(flow.cap_bytes_s):
@@ -225,7 +221,7 @@ class SharedLink:
 
     def stop(self, flow: Flow) -> None:
         """Carry it no longer; what is left of it stays with it."""
-        if flow._state == _OUT:
+        if flow._state == "out":
             return
         flow._remaining = self.remaining(flow)
         self._take_out(flow)
@@ -253,7 +249,7 @@ class SharedLink:
     def _put_capped(self, flow: Flow) -> None:
         self._stamps += 1
         flow._stamp = stamp = self._stamps
-        flow._state = _CAPPED
+        flow._state = "capped"
         flow._end = self.now + flow._remaining / flow.cap_bytes_s
         self._capped_sum += flow.cap_bytes_s
         self._capped_count += 1
@@ -263,7 +259,7 @@ class SharedLink:
     def _put_level(self, flow: Flow) -> None:
         self._stamps += 1
         flow._stamp = stamp = self._stamps
-        flow._state = _LEVEL
+        flow._state = "level"
         flow._end = self._v + flow._remaining / flow.weight
         self._level_count += 1
         self._level_weight += flow.weight
@@ -271,7 +267,7 @@ class SharedLink:
         heappush(self._level_by_cap, (flow.cap_bytes_s / flow.weight, stamp, flow))
 
     def _take_out(self, flow: Flow) -> None:
-        if flow._state == _CAPPED:
+        if flow._state == "capped":
             self._capped_count -= 1
             self._capped_sum = self._capped_sum - flow.cap_bytes_s if self._capped_count else 0.0
         else:
@@ -280,7 +276,7 @@ class SharedLink:
             if not self._level_count:
                 # No end refers to it any more: start afresh, stay precise.
                 self._level_weight = self._v = 0.0
-        flow._state = _OUT
+        flow._state = "out"
         self._stamps += 1
         flow._stamp = self._stamps
 
@@ -297,10 +293,10 @@ class SharedLink:
     def _rebalance(self) -> None:
         level = self._fill()
         while (first := _first(self._capped_by_cap)) and -first[0] > level:
-            self._move(first[1], self._put_level)
+            self._move(first[2], self._put_level)
             level = self._fill()
         while (first := _first(self._level_by_cap)) and first[0] <= level:
-            self._move(first[1], self._put_capped)
+            self._move(first[2], self._put_capped)
             level = self._fill()
         self.level_bytes_s = level
         if len(self._capped_by_end) + len(self._level_by_end) > 64 + 8 * len(self):

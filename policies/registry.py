@@ -25,13 +25,6 @@ from .state import AdmissionState
 from .ticket import TicketPolicy
 
 GROUP = "tidegate.policies"
-_OURS: tuple[type[Policy], ...] = (
-    FcfsPolicy,
-    ReservePolicy,
-    TicketPolicy,
-    FairPolicy,
-    AdaptivePolicy,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +41,13 @@ def find_policies(points: Iterable[EntryPoint] | None = None) -> FoundPolicies:
     A foreign policy that does not load, or breaks the rules of a name, is a fault of its own and
     keeps no other from its work.
     """
-    found: dict[str, type[Policy]] = {policy.name: policy for policy in _OURS}
+    ours = (FcfsPolicy, ReservePolicy, TicketPolicy, FairPolicy, AdaptivePolicy)
+    found: dict[str, type[Policy]] = {policy.name: policy for policy in ours}
     faults: dict[str, str] = {}
-    ours = {policy.__module__ for policy in _OURS}
+    our_modules = {policy.__module__ for policy in ours}
     known = entry_points(group=GROUP) if points is None else points
     for point in sorted(known, key=lambda point: (point.name, point.value)):
-        if point.value.partition(":")[0] in ours:
+        if point.value.partition(":")[0] in our_modules:
             continue
         try:
             kind = point.load()

@@ -9,7 +9,7 @@ reads (`policies.hooks.Policy.reads`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import UnionType
 from typing import Annotated, Any
 
@@ -50,13 +50,6 @@ TICKETS = (
 LINK = ("slots_max", "bandwidth_bytes_s")
 
 
-#: What stands for "none" where a value may be absent: TOML and forms know no null.
-_ABSENT = frozenset({"", "none", "auto"})
-_READERS: Mapping[str, Callable[[str], Any]] = {
-    "bytes": parse_size,
-    "bytes/s": parse_rate,
-    "s": parse_duration,
-}
 _BOUNDS = {
     "greater_than_equal": "must be at least {ge:,}",
     "greater_than": "must be above {gt:,}",
@@ -113,14 +106,22 @@ def read_text(name: str, field: FieldInfo, text: str) -> Any:
     """
     annotation: Any = field.annotation
     is_optional = isinstance(annotation, UnionType) and type(None) in annotation.__args__
-    if is_optional and text.lower() in _ABSENT:
+    # TOML and forms know no null.
+    if is_optional and text.lower() in ("", "none", "auto"):
         return None
     unit = unit_of(field.json_schema_extra)
     if unit == "bytes/s" and name.endswith("_bytes_s"):
         # The name says the unit, so a bare number is clear.
         with contextlib.suppress(ValueError):
             return float(text)
-    return _READERS.get(unit or "", str)(text)
+    match unit:
+        case "bytes":
+            return parse_size(text)
+        case "bytes/s":
+            return parse_rate(text)
+        case "s":
+            return parse_duration(text)
+    return text
 
 
 def _about(unit: str) -> dict[str, Any]:

@@ -37,9 +37,6 @@ from .network import CongestionWindow
 from .outcome import RunRecord, SimClient, promised
 from .sight import Sight
 
-#: As live: who waits inside its request without a ticket is looked for so often, seconds.
-_LOOK_S = 2.0
-
 
 class Engine:
     """One run. Build it, call `run` once, read the tally."""
@@ -314,7 +311,8 @@ class Engine:
                 return
             if present:
                 # No call wakes it: the server looks for it.
-                self._at_file(now + min(_LOOK_S, decision.retry_after_s), self._answer, client)
+                # As live, a request without a ticket is offered again every two seconds.
+                self._at_file(now + min(2.0, decision.retry_after_s), self._answer, client)
                 return
         if self.conditions.answer_bytes:
             self._link.start(Flow(math.inf, self.conditions.answer_bytes))
@@ -570,7 +568,7 @@ class Engine:
                 continue
             if self._sight.stuck(flow) and self.conditions.paced:
                 rate = max(1.0, self._link.rate(flow))
-                # A full socket is empty after so long at the latest, seconds.
+                # A full socket is empty after two seconds at the latest.
                 at = now + min(2.0, self.conditions.socket_bytes / rate)
                 self._at(at, partial(self._dry, flow), client)
             else:
