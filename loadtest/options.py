@@ -121,13 +121,13 @@ def add_options(parser: Any) -> None:
     group.add_argument(
         "--progress", action="store_true", help="Say every few seconds how far the run is"
     )
-    # No fields: who may start a run on the page may not write files on this machine.
+    # No fields: a visitor of the page may start a run, but not write files on this machine.
     group.add_argument(
         "--figures-json", default="", help="Write all figures of the run to this JSON file"
     )
 
 
-def why_not(host: str, ca: str | None = None) -> str | None:
+def why_not(host: str, ca: str | None) -> str | None:
     """None as soon as the server at this URL answers anything; else what speaks against it."""
     if not host.startswith(("http://", "https://")):
         return f"{host!r} is no address of a server; write for example --host http://127.0.0.1:8080"

@@ -212,9 +212,7 @@ def _release(
     return Workload(name, seed, tuple(visitors), shape.bandwidth_bytes_s)
 
 
-def release_pareto(
-    seed: int, *, abandon: bool = False, shape: ReleaseDay = RELEASE_DAY
-) -> Workload:
+def release_pareto(seed: int, *, abandon: bool = False) -> Workload:
     """Release day whose file sizes are bounded Pareto, 1 KB to 1 GB; each file its own name."""
 
     # With this alpha the mean is 4 MB; few files hold most bytes.
@@ -224,7 +222,7 @@ def release_pareto(
         return File(f"f{number}", int(bounded_pareto(rng.random(), alpha, low, high)))
 
     mean = bounded_pareto_mean(alpha, low, high)
-    return _release("release-pareto", seed, shape, draw, mean, abandon)
+    return _release("release-pareto", seed, RELEASE_DAY, draw, mean, abandon)
 
 
 def release_artefacts(
@@ -273,7 +271,7 @@ def crowd(seed: int) -> Workload:
 
 
 def with_rude(workload: Workload, fraction: float) -> Workload:
-    """The same population, of which this fraction (drawn by the workload's seed) is rude."""
+    """The same population with this fraction of rude clients, drawn by the workload's seed."""
     rng = random.Random(f"rude/{workload.name}/{workload.seed}")
     visitors = tuple(
         replace(visitor, rude=rng.random() < fraction) for visitor in workload.visitors

@@ -86,7 +86,7 @@ class AdmissionTuning:
     most_kept_s: float = 5.0
     #: A client that would come back may wait in its request if its turn is as near as this.
     near_s: float = 5.0
-    #: And for so long: all programs bear it, pacman no more than 10 s.
+    #: And for this long, seconds: all programs bear it, pacman no more than 10 s.
     held_s: float = 8.0
     #: The queue is laid out anew after this time, seconds: as time passes, and as a client asks.
     fresh_s: float = 0.5
@@ -119,11 +119,11 @@ class AdmissionPolicy:
         kind: type[Policy],
         settings: PolicySettings,
         rng: random.Random,
-        state: AdmissionState | None = None,
+        state: AdmissionState,
     ) -> None:
         self.name = kind.name
         self.settings = settings
-        self.state = state = AdmissionState() if state is None else state
+        self.state = state
         self.pool = state.pool
         self.queue = state.queue
         self.estimator = state.estimator
@@ -158,7 +158,7 @@ class AdmissionPolicy:
         self.queue.handicap = self.handicap
         if self.queue.set_rank(self.queue.by_number if by_number else self.policy.rank):
             self.laws.order_changes()
-        #: Who was sent away without a ticket last, and who before that of another network.
+        #: The latest client sent away without a ticket, and the one before it of another network.
         self._sent_away: list[tuple[str, float]] = []
 
     # -- room ------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ class AdmissionPolicy:
         if waiting >= settings.tickets_max:
             return Wait(settings.busy_retry_s)
         if self.pool.without_ticket:
-            # Those who run came before.
+            # Running downloads came before this one.
             self._give_tickets(now)
         if not waiting and self._may_be_in_front(job, now):
             return self._first_of_all(job, now)
@@ -919,7 +919,8 @@ class AdmissionPolicy:
     ) -> bool:
         """Whether `count` absent ready tickets before this one, of large jobs, are due just now.
 
-        Those who came back before count from `soon_s` before theirs: they are likely to come again.
+        A client that has come back once counts from `soon_s` before its return: it is likely to
+        come again.
         """
         queue, table, ttl_s = self.queue, self.queue.table, self.settings.ticket_ttl_s
         low_s, high_s = now + ttl_s - min(soon_s, DUE_S), now + ttl_s + soon_s
@@ -1322,5 +1323,5 @@ class AdmissionPolicy:
 
 
 def _kept_for_due_s(takes_s: float) -> float:
-    """How long a client that polls, whose download takes so long, leaves its turn to others."""
+    """How long a polling client leaves its turn to others: its download takes `takes_s`."""
     return min(ADMISSION.most_kept_s, ADMISSION.kept_part * takes_s)

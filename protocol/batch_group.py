@@ -66,7 +66,7 @@ class PlannedGroup:
 
 
 def plan_groups(
-    contents: Iterable[Content], window_bytes: int, *, delta: bool = True
+    contents: Iterable[Content], window_bytes: int, *, delta: bool
 ) -> Iterator[PlannedGroup]:
     """Cut `contents` into groups of at most `window_bytes` (results and references together).
 

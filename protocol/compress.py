@@ -46,7 +46,7 @@ def pack(data: Packable, level: int = LEVELS.whole) -> bytes:
     return zstd.compress(data, level=level)
 
 
-def pack_against(reference: Packable, data: Packable, level: int = LEVELS.delta) -> bytes:
+def pack_against(reference: Packable, data: Packable, level: int) -> bytes:
     """Compress `data` for a reader that has `reference`."""
     if len(reference) < LEVELS.shortest_reference:
         return pack(data, level)

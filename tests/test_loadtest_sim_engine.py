@@ -39,6 +39,7 @@ from tidegate.policies.bottleneck import Bottleneck, LineOrders, Sample
 from tidegate.policies.contract import Decision, Job, Wait
 from tidegate.policies.fcfs import FcfsPolicy
 from tidegate.policies.keep_alive import kept_alive_bytes_s
+from tidegate.policies.state import AdmissionState
 
 
 def population(*visitors: Visitor) -> Workload:
@@ -59,7 +60,8 @@ def play(workload: Workload, scenario: Scenario) -> RunRecord:
 
 def _sharing(kind: type[AdmissionPolicy], workload: Workload) -> AdmissionPolicy:
     """A variant of processor sharing."""
-    return kind(FcfsPolicy, Scenario("ps").policy_settings(workload), random.Random(0))
+    settings = Scenario("ps").policy_settings(workload)
+    return kind(FcfsPolicy, settings, random.Random(0), AdmissionState())
 
 
 def ends(tally: RunRecord) -> dict[int, float]:

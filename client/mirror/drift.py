@@ -72,7 +72,7 @@ class KeptManifest:
         return None
 
 
-def find_drift(place: Place, now: float, *, paranoid: bool = False) -> Drift | None:
+def find_drift(place: Place, now: float, *, paranoid: bool) -> Drift | None:
     """Compare the live tree with its manifest, reading only files whose stamp changed.
 
     None: the manifest itself is damaged, so that nothing can be said.

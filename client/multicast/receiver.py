@@ -203,8 +203,8 @@ class MulticastReceiver(BlockCollector):
         if arrived_us is not None and self._sent_us is not None:
             self._delays.add((arrived_us - self._sent_us) & MASK, now)
 
-    def note_lag(self, waited_us: int, room_us: int = 0) -> None:
-        """The newest datagram waited so long in this host before it was read; it can wait for
+    def note_lag(self, waited_us: int, room_us: int) -> None:
+        """The newest datagram waited `waited_us` in this host before it was read; it can wait for
         `room_us` before some are lost (0: unknown)."""
         self._lag_us, self._room_us = max(0, waited_us), room_us
 

@@ -41,11 +41,11 @@ class HttpClient:
     def __init__(
         self,
         *,
-        trust: CertificateTrust | None = None,
+        trust: CertificateTrust | None,
         environ: Mapping[str, str] | None = None,
         agent: str | None = None,
         pass_token: str | None = None,
-        manners: RetryPolicy | None = None,
+        manners: RetryPolicy,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         redirects: bool = True,
@@ -53,7 +53,7 @@ class HttpClient:
         fields = (("User-Agent", agent),) if agent is not None else ()
         self._asking = RequestBuilder(environ, fields, pass_token=pass_token)
         self._trust = trust
-        self._manners = manners or RetryPolicy()
+        self._manners = manners
         self._sleep = sleep
         self._clock = clock
         self._redirects = redirects

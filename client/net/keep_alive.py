@@ -32,7 +32,7 @@ class KeepAliveClient:
     """One origin's small requests; `tunnel` as in `Connection`."""
 
     def __init__(
-        self, network: Network, endpoint: Endpoint, tunnel: tuple[str, str, bytes] | None = None
+        self, network: Network, endpoint: Endpoint, tunnel: tuple[str, str, bytes] | None
     ) -> None:
         self._network = network
         self._endpoint = endpoint

@@ -43,7 +43,7 @@ class ScheduleTuning:
 
     #: Turns that are scheduled one by one. Later ones use the mean step.
     laid_out: int = 256
-    #: The schedule is made anew once the queue has grown by this factor and by so many clients: the
+    #: The schedule is made anew once the queue has grown by this factor and this many clients: the
     #: first two of a crowd say nothing about the crowd.
     grown: float = 1.25
     grown_by: int = 4
@@ -347,7 +347,7 @@ class Estimator:
         told_s = base * calibrator.centre(base)
         return Estimate(told_s, told_s * bounds.beyond(told_s, unsure))
 
-    def slot_s(self, raw_s: float, *, small: bool = False) -> float:
+    def slot_s(self, raw_s: float, *, small: bool) -> float:
         """When a slot is likely to be there for a client that waits elsewhere."""
         ratios = self._small if small else self._large
         return max(raw_s, 0.25) * ratios.slot.centre(raw_s)
