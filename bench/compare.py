@@ -49,7 +49,7 @@ class ComparedRun:
     ticket_bytes: int = 900
     #: How long the server watches a transfer before it uses its rate. Not scaled either.
     look_s: float = 0.2
-    #: Simulations with other jitter of the clients, of which the mean is taken.
+    #: Simulations with other jitter of the clients; the result is their mean.
     drawings: int = 5
     #: Bounds one run.
     limit_s: int = 900
@@ -227,7 +227,7 @@ def table(rows: Sequence[ComparedPolicy]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--time-scale", type=float, default=10.0)
-    parser.add_argument("--thin", type=float, default=1.0, help="one client in so many")
+    parser.add_argument("--thin", type=float, default=1.0, help="keep one client in N")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", action="append", choices=sorted(POLICIES))
     given = parser.parse_args()

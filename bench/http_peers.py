@@ -235,7 +235,7 @@ def await_walks(log: Path, servers: int, most_s: float = 300.0) -> None:
 
 
 def _varied_script(first: int, request: str) -> str:
-    """A script for wrk: requests of which no two are alike. `n` counts them over all rounds."""
+    """A script for wrk: no two requests are alike. `n` counts them over all rounds."""
     return f"""
 local n = {first}
 math.randomseed(n)

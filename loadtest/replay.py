@@ -211,7 +211,7 @@ class Replay(LoadTestShape):
         self._arrivals = 0
 
     def reset_time(self) -> None:
-        """A new test starts; before its first tick, which counts who has come."""
+        """A new test starts; call it before the first tick, which counts arrivals."""
         super().reset_time()
         reset()
         self._arrivals = 0

@@ -186,4 +186,4 @@ class Downloader(FastHttpUser):
 
 
 class Visitors(Downloader):
-    """Those who want the release."""
+    """Users that want the release."""

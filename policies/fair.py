@@ -61,7 +61,7 @@ class FairTuning:
     #: The virtual time left counts as this part of itself: speeds are known roughly, and several
     #: may run out of slack together. With 1 two to four times as many are later.
     sure_part: float = 0.75
-    #: A speed that may be a guess counts in full once the client took as much as in so long ...
+    #: A speed that may be a guess counts in full once the client took the bytes of this time ...
     second_look_s: float = 1.0
     #: ... and before that as this part of itself: kernel buffers make the first half second look
     #: too fast. With 0.5 the mean is 1 to 2 % longer.
@@ -388,7 +388,7 @@ class FairPolicy(Policy):
     # -- what is told ------------------------------------------------------------------------------
 
     def forecast(self, row: int, now: float) -> Forecast | None:
-        """Its turn or the end of its slack, whatever comes first; who polls looks before."""
+        """Its turn or the end of its slack, whatever comes first; a polling client looks before."""
         if not self._known:
             return None
         turn_s, soonest_s = self._until_turn_s(row, now)

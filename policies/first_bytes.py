@@ -24,7 +24,7 @@ class FirstBytesTuning:
 
     #: Many start in their turn sooner than this. Speed limits give 15 s and more.
     after_s: float = 8.0
-    #: A client that has waited for so much longer does not count bytes.
+    #: A client that has waited for this much longer does not count bytes.
     bears_s: float = 30.0
     #: They take no more than this part of the slots, as those in turn need some on a fast line.
     slots_part: float = 0.25

@@ -128,7 +128,7 @@ class KeepAliveBudget:
         return max(KEEP_ALIVE.interval_s, paused * KEEP_ALIVE.small_bytes / (0.5 * self._rate))
 
     def share(self, since_burst_s: float, *, counts: bool) -> int:
-        """What a download may send whose last burst was so long ago; infinite: it had none.
+        """What a download may send, by the time since its last burst (infinite: it had none).
 
         `counts`: its program is known to count bytes.
         """

@@ -188,8 +188,8 @@ class LeasePool:
         self._told_background: set[int] = set()
         #: Large leases without a slot.
         self.slotless: dict[int, Lease] = {}
-        #: Large leases that began at once: those of which the policy has not been told yet, and
-        #: those that have no ticket yet.
+        #: Large leases that began at once: those that the policy does not know of yet, and those
+        #: that have no ticket yet.
         self.fresh: dict[int, Lease] = {}
         self.without_ticket: dict[int, Lease] = {}
 

@@ -75,11 +75,11 @@ class Handicap(NamedTuple):
     behind_bytes: float = 0.0
 
     def counted(self, left_bytes: int) -> int:
-        """What the order counts of a download that lacks so much."""
+        """What the order counts for a download that lacks `left_bytes`."""
         return int(max(left_bytes, self.least_bytes) + self.behind_bytes)
 
     def has_guard(self, started_bytes: float) -> bool:
-        """Whether a download that lacked so much at first goes first once its slack is used up."""
+        """Whether a download of `started_bytes` goes first once its slack is used up."""
         return self.behind_bytes <= 0.0 and started_bytes >= self.least_bytes
 
 

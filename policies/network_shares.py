@@ -64,7 +64,7 @@ class NetworkShares:
         return len(self._tags)
 
     def earn(self, share_bytes: float) -> None:
-        """Each share has earned so much more."""
+        """Each share has earned this much more."""
         self._share_bytes += share_bytes
         by_tag, tags = self._by_tag, self._tags
         while by_tag and by_tag[0][0] <= self._share_bytes:

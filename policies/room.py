@@ -64,9 +64,9 @@ class Room:
     def owed_to_small(self, now: float, before: float = math.inf, most: float = math.inf) -> float:
         """Slots that small jobs with tickets below `before` take now, or in the mean just now.
 
-        Counts to `most`: thousands may be ready. One that waits here takes its slot at once. Those
-        who are due come one by one, and hold theirs for a moment each: most slots kept for each of
-        them would stay empty.
+        Counts to `most`: thousands may be ready. A client that waits here takes its slot at once.
+        Clients that are due come one by one, and hold a slot for a moment each: with a slot kept
+        for each of them, most would stay empty.
         """
         table, here, due = self._queue.table, 0, 0
         for key, number in self._queue.ready:

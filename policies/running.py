@@ -90,7 +90,7 @@ class Running:
         self._looked_at = 0
         #: Whether there are keys that are not set. There is no order until `reorder`.
         self.stale = True
-        #: Whether anything has changed since the last decision on who runs.
+        #: Whether anything has changed since downloads were last chosen to run.
         self.changed = True
         #: By line, of the present order.
         self._filled: dict[str, FilledLine] | None = None

@@ -1,8 +1,8 @@
 """Which clients count with their network in the sharing of the line.
 
-Invented names cost nothing, nor do the addresses of one's own network. So clients that nothing is
-known of have a few shares of the line together with their whole network, and each client
-with evidence (an old cookie, places claimed in time, finished downloads) has a share of its own.
+Invented names cost nothing, and the addresses of one's own network cost nothing either. So new
+clients have a few shares of the line together with their whole network, and each client with
+evidence (an old cookie, places claimed in time, finished downloads) has a share of its own.
 The guard of Fair counts by that share; the place in the queue does not: a network of strangers may
 be late by what it asks, but makes no other client late.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-#: Clients that are remembered; who asked longest ago is forgotten first.
+#: Clients that are remembered. The one that asked longest ago is forgotten first.
 _REMEMBERED = 100_000
 
 

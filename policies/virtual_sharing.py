@@ -64,7 +64,7 @@ class VirtualSharing:
         return self._flows
 
     def run_to(self, now: float, capacity_bytes_s: float) -> None:
-        """Let time pass, and the link carry so much from now on (finite, above 0)."""
+        """Let time pass; from now on the link carries `capacity_bytes_s` (finite, above 0)."""
         link = self._link
         if link is None:
             self._link = SharedLink(capacity_bytes_s, now)
@@ -86,7 +86,7 @@ class VirtualSharing:
         network: str = "",
         network_shares: int = 0,
     ) -> float:
-        """A client that takes `speed_bytes_s` asks for so much; returns the mark of its end.
+        """A client that takes `speed_bytes_s` asks for `size_bytes`; returns the mark of its end.
 
         A client that comes with a `network` weighs with it as long as it has downloads. Call
         `run_to` before, once at least.

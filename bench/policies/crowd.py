@@ -25,7 +25,7 @@ _WINDOW_BYTES = 128 * 1024
 #: What the kernel takes of a client before it reads; Linux doubles what it is asked for.
 READER_BYTES = 2 * _WINDOW_BYTES
 
-#: A socket that is silent for so long is dead: the end of a connection may be lost, too.
+#: A socket that is silent for this long is dead: the end of a connection may be lost, too.
 _DEAD_S = 60.0
 
 

@@ -453,7 +453,7 @@ def _sessions(found: Sequence[dict[str, float]]) -> dict[float, float]:
 
 
 def _later(found: Sequence[dict[str, float]], plain: dict[float, float]) -> list[float]:
-    """Who of these, by when it came, was done later than before by more than 5 % and 5 s."""
+    """When those clients came that were done later than before by more than 5 % and 5 s."""
     return [
         came_s
         for came_s, took_s in _sessions(found).items()

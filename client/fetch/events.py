@@ -69,7 +69,7 @@ class ConnectionLost(NamedTuple):
 
 
 class ConnectionSilent(NamedTuple):
-    """Nothing came for so long. `crowded`: its next answer is to a request that was sent behind
+    """Nothing came for `silent_s`. `crowded`: its next answer is to a request that was sent behind
     another."""
 
     lane: int

@@ -106,7 +106,7 @@ class MirrorPause(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What a mirror has done so far. `busy_s`: for so long it was asked for something."""
+    """What a mirror has done so far. `busy_s`: the time in which it had a request to answer."""
 
     rtt_s: float = 0.0
     received_bytes: int = 0

@@ -20,7 +20,7 @@ _HEAD_LIMIT = 64 << 10
 
 
 class Taker(Protocol):
-    """Who asked; hears `head`, then `body` any number of times, then `end`.
+    """The asking side; hears `head`, then `body` any number of times, then `end`.
 
     Where the connection goes first, its owner hears that instead.
     """
@@ -31,7 +31,7 @@ class Taker(Protocol):
 
 
 class Owner(Protocol):
-    """Who holds the connection."""
+    """The side that holds the connection."""
 
     def opened(self, rtt_s: float) -> None: ...
     def closed(self, text: str, permanent: bool, crowded: bool) -> None:

@@ -262,7 +262,7 @@ class SegmentMap:
     def _usual_rate(self, now: float) -> float:
         """What all lanes together bring a second: since the first byte, or what was seen lately
         while that is not long ago."""
-        # A mean rate says something after so long.
+        # A mean rate over a shorter time says nothing.
         if self._first_s is None or now - self._first_s < 0.3:
             return sum(lane.rate(now) or 0.0 for lane in self.lanes.values() if lane.blocks)
         return self._arrived_bytes / (now - self._first_s)

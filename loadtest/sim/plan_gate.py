@@ -41,7 +41,7 @@ class GatePlan:
 
     @property
     def connections(self) -> int:
-        """What nginx has open: of clients and, for those who wait, to the gate."""
+        """Connections that nginx has open: of clients, and one to the gate for each that waits."""
         return 2 * self.waiting + self.slots
 
     @property

@@ -56,7 +56,7 @@ class Sight:
         self._capped = cap <= self._line_bytes_s or self._standing_bytes < self._sockets_bytes
 
     def _let_stand(self, passed_s: float, flows: Mapping[int, Flow]) -> None:
-        """What was sent beyond the line stands in sockets that take no more than so much each."""
+        """Bytes sent beyond the line stand in sockets, which have a bound each."""
         link, most = self._link, self._conditions.socket_bytes
         network = self._conditions.network
         if network is not None and network.queue_bytes:

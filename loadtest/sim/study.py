@@ -62,7 +62,7 @@ def _bound(
     connect_s = conditions.attempt_s + conditions.accept_s
     if not any(map(math.isnan, times)):
         return _bound_of_all(workload, conditions.bandwidth_bytes_s, connect_s)
-    # Those who left took nothing; a bound for those who stayed is a bound for their mean.
+    # Clients that left took nothing; a bound for the others is a bound for their mean.
     stayed = tuple(
         visitor
         for visitor, time in zip(played.visitors, times, strict=True)

@@ -24,7 +24,7 @@ class RetryTuning:
     #: error of told times 17 and 11 %.
     early: float = 0.9
     #: Polite clients may be late by this part of a ready ticket's time to live: they add a little
-    #: to their return, so that they do not come all at once. At most by so many seconds.
+    #: to their return, so that they do not come all at once. The second bound is in seconds.
     unpunctual: float = 0.12
     most_unpunctual_s: float = 6.0
     #: While many new clients never return, they are told to come within this part of the longest

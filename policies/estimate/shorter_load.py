@@ -1,8 +1,8 @@
-"""How much will be asked for that is shorter than a waiting download: what it waits for besides.
+"""The load of shorter downloads that will overtake a waiting one.
 
-As much is taken to come in the next seconds as came in as many seconds before. So a steady load
-is counted as such, and a crowd that began ten seconds ago is not taken to go on for minutes: of
-what has lasted so long and no longer, as much again is the middle of what may be expected.
+The next seconds are taken to bring as much as the same number of seconds before. So a steady load
+counts as steady, and a crowd that began ten seconds ago is not taken to go on for minutes: a load
+that has lasted for some time lasts as long again in the median.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ class ShorterLoad:
     def wait_s(
         self, before_bytes: float, remaining_bytes: int, line_bytes_s: float, now: float
     ) -> tuple[float, float]:
-        """When the line is free for a download behind `before_bytes`, and those that come.
+        """When the line is free for a download after `before_bytes` and shorter ones to come.
 
-        And when it is if only those still come who have come for eight times as long: a rush may
-        end.
+        The second time counts on the load of a span eight times as long, as a rush may end.
         """
         bins = min(_BINS - 1, remaining_bytes.bit_length())
         passed = max(0.0, now - self._noted_s)

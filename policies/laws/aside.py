@@ -1,6 +1,6 @@
 """Tickets that a policy's `stands_aside` holds back: behind all others, until it lets them go on.
 
-The kernel neither starts nor calls such a ticket. It stands behind all others, so the places, the
+The kernel does not start or call such a ticket. It stands behind all others, so the places, the
 ready list and the told times of the others do not count it. As time passes, the policy is asked
 again about the first ready tickets and about the first of each subnet that stand aside.
 """

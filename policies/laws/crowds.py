@@ -65,7 +65,7 @@ class Crowds:
     )
 
     def __init__(self) -> None:
-        #: Tickets of an earlier run of which no network is known: they may be of any crowd.
+        #: Tickets of an earlier run whose network is unknown: they may be of any crowd.
         self.unknown: set[int] = set()
         #: Tickets in front and leases with a slot, and leases that lost theirs, by network.
         self._in_front: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What clients did with what they got: slots used for nothing, bytes really delivered."""
+"""How clients used their slots: slots that idled away, and bytes that were delivered."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reputation:
 
 
 class Delivered:
-    """Bytes that leases of a download have delivered which is not finished yet."""
+    """Bytes that the leases of each unfinished download have delivered."""
 
     __slots__ = ("_bytes",)
 
@@ -43,7 +43,7 @@ class Delivered:
         self._bytes: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def __len__(self) -> int:
-        """Downloads of which anything is known."""
+        """Downloads that have delivered anything."""
         return len(self._bytes)
 
     def bytes(self, client: str, file: str) -> int:
@@ -51,7 +51,7 @@ class Delivered:
         return self._bytes.get((client, file), 0)
 
     def note(self, client: str, file: str, more_bytes: int) -> None:
-        """A lease has ended having delivered so much more; 0: the download is finished."""
+        """A lease has ended after `more_bytes`; 0: the download is finished."""
         key = client, file
         if not more_bytes:
             self._bytes.pop(key, None)

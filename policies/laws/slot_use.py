@@ -54,7 +54,7 @@ def was_used(lease: Lease) -> bool:
 
 
 class SlotUse(Law):
-    """Who uses the slot that it holds."""
+    """Downloads that take too little of their slot's share lose it while others wait."""
 
     keeps = "slots are used or lost"
 

@@ -457,7 +457,7 @@ class TicketQueue:
         self._deadlines.set(self.table.number[row], deadline_s)
 
     def set_present(self, row: int, present: bool) -> None:
-        """Whether the owner, who asks now or has left, waits at the door."""
+        """The owner asks now or has left: note whether it waits in its request."""
         table = self.table
         self._returned.discard(table.number[row])
         if bool(table.present[row]) == present:
@@ -495,7 +495,7 @@ class TicketQueue:
         return self._lines.line_of(self.table.number[row])
 
     def here_on(self, line: str) -> Sequence[tuple[float, int]]:
-        """Of those that wait here who does at this line."""
+        """Keys and numbers of the tickets whose clients wait here at this line."""
         return self._lines.on(line)
 
     def lines_here(self) -> Iterator[tuple[str, Sequence[tuple[float, int]]]]:
