@@ -146,6 +146,16 @@ class TicketState(enum.StrEnum):
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
 
+    @property
+    def is_queued(self) -> bool:
+        """Whether such a ticket has a place in the queue."""
+        return self in (TicketState.WAITING, TicketState.READY)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether such a ticket is used or lost."""
+        return self in (TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN)
+
 
 class TicketRow(NamedTuple):
     """What must survive a crash of one ticket; also what the journal and the admin page show."""

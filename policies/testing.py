@@ -351,11 +351,7 @@ class Laws(RuleBasedStateMachine):
         before = [row.number for row in self.policy.tickets()]
         started = {lease.ticket for lease in self.policy.leases()} - {None}
         self.policy = make_policy(name, self.settings, random.Random(9))
-        live = [
-            row
-            for row in self.journal.values()
-            if row.state in (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
-        ]
+        live = [row for row in self.journal.values() if not row.state.is_over]
         self.policy.restore(self.journal.values(), self.now, highest)
         self.ever.add(highest - 1)
         kept = {row.number for row in live} == set(before) | started

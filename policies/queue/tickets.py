@@ -34,7 +34,6 @@ from .turns import IssueTimes
 WAITING = CODES[TicketState.WAITING]
 READY = CODES[TicketState.READY]
 STARTED = CODES[TicketState.STARTED]
-_LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
 
 #: How many tickets that are over are remembered, to tell a used one from an unknown one.
 _REMEMBERED = 10_000
@@ -378,7 +377,7 @@ class TicketQueue:
             word, network, back = ticket[11:]
             if number in known or number in ended:
                 continue
-            if state not in _LIVE:
+            if state.is_over:
                 self._remember(ticket)
                 continue
             if client in index and self.find(client, file) is not None:

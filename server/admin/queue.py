@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ...policies.contract import LeaseView, TicketRow, TicketState
+from ...policies.contract import LeaseView, TicketRow
 from ..accounts.accounts import Scope
 from ..admission.client_keys import address_of
 from ..control.blocks import BlockedNetwork, network_of
@@ -24,8 +24,6 @@ from .web import Answer
 
 api = Routes(Scope.QUEUE, "queue")
 pages = Routes(Scope.QUEUE)
-
-_LIVE = (TicketState.WAITING, TicketState.READY)
 
 
 InState = Annotated[
@@ -237,7 +235,7 @@ async def lease_ask(ask: HandlerCall, path: NumberPath) -> Answer:
 async def ticket_ask(ask: HandlerCall, path: NumberPath) -> Answer:
     number, policy = path.number, ask.server.gate.policy
     row, verb = policy.ticket(number), ask.call.path.rpartition("/")[2].capitalize()
-    if row is None or row.state not in _LIVE:
+    if row is None or not row.state.is_queued:
         raise _gone(number)
     texts = {
         "Expire": "It loses its place; its owner is told so when asking.",
@@ -308,7 +306,7 @@ async def list_tickets(ask: HandlerCall, query: TicketQuery) -> TicketsOut:
         lambda connection: search_tickets(connection, query.q, states, skip, query.limit),
     )
     found = (policy.ticket(number) for number in numbers)
-    rows = [ticket_out(ask, row) for row in found if row and row.state in _LIVE]
+    rows = [ticket_out(ask, row) for row in found if row and row.state.is_queued]
     return TicketsOut(total=total, tickets=rows)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...policies.contract import TicketState
 from .client_keys import address_of
 from .gate import Gate
 
@@ -26,7 +25,7 @@ class QueueActions:
         """Take a waiting ticket out of the queue; False when it does not wait."""
         gate = self._gate
         row = gate.policy.ticket(number)
-        if row is None or row.state not in (TicketState.WAITING, TicketState.READY):
+        if row is None or not row.state.is_queued:
             return False
         requests = gate.parked.with_ticket(number)
         gate.leases.driver.withdraw(number, gate.now())

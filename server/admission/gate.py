@@ -65,7 +65,6 @@ _BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
 #: How a client that would come back is held while its turn is near, for `Wait.hold_s`, or while its
 #: answer waits for the journal.
 _TO_ITS_TURN = ToolRule(agent=".", manner="come-back", drip_lines=0)
-_QUEUED = frozenset({TicketState.WAITING, TicketState.READY})
 _FORBIDDEN = frozenset({Reason.TICKET_EXPIRED, Reason.TICKET_USED, Reason.TICKET_FOREIGN})
 
 
@@ -283,7 +282,7 @@ class Gate:
         over, or after `most_s`. False: nothing is parked, and `tell` is not called.
         """
         row = self.policy.ticket(ticket.number)
-        if row is None or row.state not in _QUEUED or self.draining:
+        if row is None or not row.state.is_queued or self.draining:
             return False
         parts = self.parts
         client = parts.clients.identify(request, parts.keys, ticket, browser=False)
@@ -446,7 +445,7 @@ class Gate:
     def _watch_on(self, request: ParkedRequest, visit: StatusRequest) -> None:
         """A page's turn may have come: its lease begins now, and the page comes for it."""
         row = self.policy.ticket(request.ticket) if request.ticket is not None else None
-        if row is not None and row.state in _QUEUED:
+        if row is not None and row.state.is_queued:
             decision = self._driver.offer(visit.job, self.now(), row.number)
             if isinstance(decision, Wait):
                 self._keep(request, decision, _waits_for(decision))
@@ -581,7 +580,7 @@ class Gate:
         """Whether something will call this request."""
         if request.waits_for is ParkedFor.PLACE:
             row = self.policy.ticket(request.ticket) if request.ticket is not None else None
-            return row is not None and row.state in _QUEUED
+            return row is not None and row.state.is_queued
         if request.waits_for is ParkedFor.CONNECTION:
             job = request.visit.job
             return self.leases.find(job.client, job.file) is not None
@@ -728,7 +727,7 @@ class Gate:
                 # Another request of its client keeps its place.
                 return
             row = self.policy.ticket(ticket)
-            queued = row is not None and row.state in _QUEUED
+            queued = row is not None and row.state.is_queued
             if queued and self.parked.has_room(visit.job.client, visit.job.network):
                 held = self._hold(visit, notice.wait, _TO_ITS_TURN)
 
@@ -756,7 +755,7 @@ class Gate:
         """Whether it has shown a ticket whose place is kept."""
         ticket = visit.proof.ticket
         row = self.policy.ticket(ticket.number) if ticket is not None else None
-        return row is not None and row.state in _QUEUED
+        return row is not None and row.state.is_queued
 
     def _token(
         self, number: int, visit: AdmissionRequest, issued_s: float | None = None

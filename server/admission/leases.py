@@ -17,7 +17,7 @@ from itertools import islice
 
 from twisted.logger import Logger
 
-from ...policies.contract import Admit, Job, PolicyView, TicketRow, TicketState
+from ...policies.contract import Admit, Job, PolicyView, TicketRow
 from ...policies.driver import PolicyDriver
 from ...policies.registry import make_policy
 from ...policies.settings import PolicySettings
@@ -30,7 +30,6 @@ from .parked import ParkedRequests
 
 TICK_S = 0.25
 _log = Logger()
-_OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +331,7 @@ class LeaseManager:
         if not rows:
             return
         for row in rows:
-            if row.state in _OVER:
+            if row.state.is_over:
                 self._parts.numbers.end(row.number)
         ahead_s = self._parts.wall_ahead_s()
         if ahead_s:

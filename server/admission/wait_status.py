@@ -21,14 +21,6 @@ from .client_keys import find_ticket
 from .gate import Gate
 from .responses import STATUS_PREFIX, tenths_up
 
-_STATES = {
-    TicketState.WAITING: "waiting",
-    TicketState.READY: "ready",
-    TicketState.STARTED: "started",
-    TicketState.DONE: "done",
-}
-_WAIT = re.compile(rb"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,9})\b", re.IGNORECASE)
-
 
 class WaitStatus:
     """Answers for tickets of this gate.
@@ -80,7 +72,9 @@ class WaitStatus:
 
     def _document(self, number: int) -> dict[str, object]:
         row = self._gate.policy.ticket(number)
-        found: dict[str, object] = {"state": _STATES.get(row.state, "over") if row else "over"}
+        found: dict[str, object] = {"state": "over"}
+        if row is not None and row.state not in (TicketState.EXPIRED, TicketState.WITHDRAWN):
+            found["state"] = row.state.value
         done: Estimate | None = None
         if row is not None and found["state"] == "started":
             download = self._gate.leases.find(row.client, row.file)
@@ -111,6 +105,7 @@ class WaitStatus:
 
 
 def _preferred_wait_s(request: Request) -> int:
-    found = _WAIT.search(request.header(b"prefer") or b"")
+    wanted = request.header(b"prefer") or b""
+    found = re.search(rb"(?i)(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,9})\b", wanted)
     # Every proxy and browser bears this much silence.
     return min(int(found[1]), 25) if found is not None else 0

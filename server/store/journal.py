@@ -15,16 +15,11 @@ from ...policies.contract import ELSEWHERE, TicketRow, TicketState
 from .models import COUNTERS, TICKETS
 from .rows import RowInsert, put
 
-#: States of tickets that have a place, or a download that ended with the process.
-LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
-#: States of finished tickets; naming them lets a database use its index.
-OVER = tuple(state for state in TicketState if state not in LIVE)
 _NUMBERS = "ticket numbers"
-_COLUMNS = TicketRow._fields
 #: Overwrites the columns that change in the life of a ticket.
 _TICKETS = RowInsert(
     TICKETS,
-    _COLUMNS,
+    TicketRow._fields,
     key="number",
     changing=(
         *("remaining_bytes", "weight", "priority_class", "state", "changed_s"),
@@ -62,7 +57,8 @@ COUNTED_MOST = 10_000
 
 #: A download that had delivered everything: its ticket is used, see `LeaseManager.ending`.
 _ENDING = and_(TICKETS.c.state == TicketState.STARTED, TICKETS.c.remaining_bytes == 0)
-_OVER = or_(TICKETS.c.state.in_([*OVER]), _ENDING)
+#: Finished tickets; naming their states lets a database use its index.
+_OVER = or_(TICKETS.c.state.in_([one for one in TicketState if one.is_over]), _ENDING)
 
 
 def read_journal(connection: Connection) -> JournalState:
@@ -79,20 +75,22 @@ def read_journal(connection: Connection) -> JournalState:
 
 def _read_journal(connection: Connection) -> JournalState:
     # As tuples: 100 000 objects take seconds, and a start waits for them.
-    columns = [TICKETS.c[name] for name in _COLUMNS]
-    wanted = select(*columns).where(TICKETS.c.state.in_([*LIVE]), not_(_ENDING))
+    columns = [TICKETS.c[name] for name in TicketRow._fields]
+    # A started one had a download that ended with the process.
+    live = [state for state in TicketState if not state.is_over]
+    wanted = select(*columns).where(TICKETS.c.state.in_(live), not_(_ENDING))
     found = _driver_rows(connection, wanted)
     # Sorted here: the index returns the rows state by state, each in order.
-    live = tuple(sorted(_tickets(found), key=itemgetter(0)))
+    rows = tuple(sorted(_tickets(found), key=itemgetter(0)))
     over = connection.scalars(select(TICKETS.c.number).where(_OVER)).all()
     counted = select(COUNTERS.c.value).where(COUNTERS.c.name == _NUMBERS)
     promised = connection.scalar(counted) or 1
-    own = bisect_left(live, ELSEWHERE, key=itemgetter(0))
+    own = bisect_left(rows, ELSEWHERE, key=itemgetter(0))
     highest = max(
-        live[own - 1].number if own else 0, max((one for one in over if one < ELSEWHERE), default=0)
+        rows[own - 1].number if own else 0, max((one for one in over if one < ELSEWHERE), default=0)
     )
     return JournalState(
-        live=live,
+        live=rows,
         over=tuple(over),
         next_number=max(promised, highest + 1),
     )
@@ -116,7 +114,7 @@ def _tickets(found: Sequence[Sequence[Any]]) -> Iterable[TicketRow]:
     columns: list[Iterable[Any]] = list(zip(*found, strict=True))
     if not columns:
         return ()
-    states, at = {state.value: state for state in TicketState}, _COLUMNS.index("state")
+    states, at = {state.value: state for state in TicketState}, TicketRow._fields.index("state")
     columns[at] = map(states.__getitem__, columns[at])
     return map(TicketRow._make, zip(*columns, strict=True))
 
