@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 #: The table of each kind of row, and the field that is its key.
-_TABLES = {User: ("users", "name"), ApiToken: ("tokens", "serial"), Session: ("sessions", "key")}
+_TABLES = {
+    User: ("admin_users", "name"),
+    ApiToken: ("admin_tokens", "serial"),
+    Session: ("admin_sessions", "key"),
+}
 log = Logger()
 
 
@@ -70,12 +74,13 @@ class StoredAccounts:
 
     def load(self) -> AccountRows:
         """Everything; blocks."""
-        users = [self._user(row) for row in self._tables.read("users")]
+        users = [self._user(row) for row in self._tables.read("admin_users")]
         tokens = [
             ApiToken(**{**row, "scopes": frozenset(Scope(word) for word in row["scopes"].split())})
-            for row in self._tables.read("tokens")
+            for row in self._tables.read("admin_tokens")
         ]
-        return AccountRows(users, tokens, [Session(**row) for row in self._tables.read("sessions")])
+        sessions = [Session(**row) for row in self._tables.read("admin_sessions")]
+        return AccountRows(users, tokens, sessions)
 
     def _user(self, row: dict[str, Any]) -> User:
         stored, secret = row["totp_secret"], None

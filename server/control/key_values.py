@@ -17,7 +17,7 @@ class KeyValues:
 
     def __init__(self, tables: OperatorTables) -> None:
         self._tables = tables
-        self._bodies = {row["name"]: dict(row["body"]) for row in tables.read("state")}
+        self._bodies = {row["name"]: dict(row["body"]) for row in tables.read("operator_state")}
 
     def read(self, name: str) -> dict[str, Any]:
         """A document; empty if it was never written."""
@@ -29,11 +29,11 @@ class KeyValues:
     def write(self, name: str, body: dict[str, Any]) -> None:
         """Write a document with the store's next batch."""
         self._bodies[name] = body
-        self._tables.put("state", {"name": name, "body": body})
+        self._tables.put("operator_state", {"name": name, "body": body})
 
     def drop(self, name: str) -> None:
         if self._bodies.pop(name, None) is not None:
-            self._tables.drop("state", name)
+            self._tables.drop("operator_state", name)
 
     def read_list(self, name: str) -> list[dict[str, Any]]:
         return list(self.read(name).get("rows", ()))

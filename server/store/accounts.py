@@ -8,23 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, select
+from sqlalchemy import Connection, delete, select
 
 from .database import Database
-from .models import DOCUMENTS, SESSIONS, TOKENS, USERS
+from .models import METADATA
 from .rows import put
 from .store import Store
 
-_TABLES: dict[str, Table] = {
-    "users": USERS,
-    "tokens": TOKENS,
-    "sessions": SESSIONS,
-    "state": DOCUMENTS,
-}
-
 
 class OperatorTables:
-    """The tables of users, tokens, sessions and documents, as plain dictionaries."""
+    """The tables of users, tokens, sessions and documents by name; rows are dictionaries."""
 
     def __init__(self, database: Database, store: Store) -> None:
         self._database = database
@@ -35,15 +28,16 @@ class OperatorTables:
         # A statement by itself: a transaction takes two turns more.
         engine = self._database.engine.execution_options(isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            return [dict(row) for row in connection.execute(select(_TABLES[table])).mappings()]
+            rows = connection.execute(select(METADATA.tables[table])).mappings()
+            return [dict(row) for row in rows]
 
     def put(self, table: str, values: dict[str, Any]) -> None:
         """Write a row with the next batch."""
-        self._store.must(lambda connection: put(connection, _TABLES[table], values))
+        self._store.must(lambda connection: put(connection, METADATA.tables[table], values))
 
     def drop(self, table: str, key: str) -> None:
         """Remove a row with the next batch."""
-        model = _TABLES[table]
+        model = METADATA.tables[table]
         (column,) = model.primary_key
 
         def work(connection: Connection) -> None:

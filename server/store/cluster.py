@@ -125,13 +125,9 @@ def release(connection: Connection, epoch: int) -> None:
     connection.execute(update(LEASE).where(LEASE.c.epoch == epoch).values(expires_s=0.0, holder=""))
 
 
-#: Built once: every batch of the journal uses it.
-_EPOCH = select(LEASE.c.epoch).with_for_update(read=True)
-
-
 def check_epoch(connection: Connection, epoch: int) -> None:
     """Raises Fenced if the epoch has ended; otherwise none begins before the commit."""
-    found = connection.execute(_EPOCH).scalar()
+    found = connection.scalar(select(LEASE.c.epoch).with_for_update(read=True))
     if found != epoch:
         raise Fenced(f"another machine leads (epoch {found} instead of {epoch})")
 

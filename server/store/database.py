@@ -38,21 +38,31 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 #: Neither side waits longer for the other; libpq's own limits are hours. PostgreSQL then releases
 #: the lock of a vanished server.
 _ANSWER_S = 15
-_POSTGRES: dict[str, Any] = {
-    "connect_timeout": 5,
-    # Otherwise a database in SQL_ASCII returns bytes.
-    "client_encoding": "utf8",
-    "keepalives": 1,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": _ANSWER_S * 1000,
-    "options": f"-c statement_timeout={_ANSWER_S}s -c tcp_keepalives_idle=10 "
-    "-c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
-}
 #: The oldest migration number whose programs can use the tables as they are now: later migrations
 #: only add tables, and columns with a default. An older machine of a cluster may start again then.
 FITS = 9
+
+
+def _postgres_limits(*, clustered: bool) -> dict[str, Any]:
+    """How long client and server wait for each other, as arguments of the driver."""
+    options = (
+        f"-c statement_timeout={_ANSWER_S}s -c tcp_keepalives_idle=10 "
+        "-c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+    )
+    if clustered:
+        # A stopped leader's transaction ends: its successor waits for its lock.
+        options += " -c idle_in_transaction_session_timeout=3000"
+    return {
+        "connect_timeout": 5,
+        # Otherwise a database in SQL_ASCII returns bytes.
+        "client_encoding": "utf8",
+        "keepalives": 1,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": _ANSWER_S * 1000,
+        "options": options,
+    }
 
 
 def _migration_numbers() -> list[str]:
@@ -170,10 +180,8 @@ class Database:
         try:
             parsed = make_url(url)
             sqlite = parsed.get_backend_name() == "sqlite"
-            limits = {} if sqlite else {k: v for k, v in _POSTGRES.items() if k not in parsed.query}
-            if clustered and "options" in limits:
-                # A stopped leader's transaction ends: its successor waits for its lock.
-                limits["options"] += " -c idle_in_transaction_session_timeout=3000"
+            limits = {} if sqlite else _postgres_limits(clustered=clustered)
+            limits = {name: value for name, value in limits.items() if name not in parsed.query}
             # The driver asks for a type that no table has, in three turns.
             only = {} if sqlite else {"pool_pre_ping": True, "use_native_hstore": False}
             self.engine: Engine = create_engine(

@@ -25,16 +25,16 @@ from sqlalchemy import (
 
 #: All tables of one Tidegate database.
 METADATA = MetaData()
-#: SQLite numbers its rows only in a column that says INTEGER.
-_BIG_ID = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _key(name: str, kind: Any, **more: Any) -> Column[Any]:
     return Column(name, kind, primary_key=True, **more)
 
 
-def _numbered(name: str = "id", **more: Any) -> Column[Any]:
-    return _key(name, _BIG_ID, autoincrement=True, **more)
+def _numbered(name: str = "id", *, autoincrement: bool = True, **more: Any) -> Column[Any]:
+    # SQLite numbers its rows only in a column that says INTEGER.
+    kind = BigInteger().with_variant(Integer, "sqlite")
+    return _key(name, kind, autoincrement=autoincrement, **more)
 
 
 def _column(name: str, kind: Any, **more: Any) -> Column[Any]:
@@ -45,7 +45,7 @@ def _column(name: str, kind: Any, **more: Any) -> Column[Any]:
 TICKETS = Table(
     "tickets",
     METADATA,
-    _key("number", _BIG_ID, autoincrement=False),
+    _numbered("number", autoincrement=False),
     _column("client", String(128)),
     _column("file", Text),
     _column("size_bytes", BigInteger),
@@ -168,8 +168,8 @@ PASSES = Table(
     _column("note", Text),
 )
 
-#: Users of the administration.
-USERS = Table(
+# Users of the administration.
+Table(
     "admin_users",
     METADATA,
     _key("name", String(64)),
@@ -182,8 +182,8 @@ USERS = Table(
     Column("subject", Text),
 )
 
-#: API tokens; `digest` is of their secret.
-TOKENS = Table(
+# API tokens; `digest` is of their secret.
+Table(
     "admin_tokens",
     METADATA,
     _key("serial", String(16)),
@@ -197,8 +197,8 @@ TOKENS = Table(
     Column("parent", String(16)),
 )
 
-#: Logins; the key is the digest of their id.
-SESSIONS = Table(
+# Logins; the key is the digest of their id.
+Table(
     "admin_sessions",
     METADATA,
     _key("key", String(64)),
@@ -207,8 +207,8 @@ SESSIONS = Table(
     _column("seen_s", Double),
 )
 
-#: The operator's documents: rules, blocked networks, waiting page.
-DOCUMENTS = Table(
+# The operator's documents: rules, blocked networks, waiting page.
+Table(
     "operator_state",
     METADATA,
     _key("name", String(64)),

@@ -7,15 +7,10 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Table, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, delete, insert, or_, select, update
 
 from .models import ARRIVALS, DIGESTS, EVENTS, PASSES, REVISIONS, USAGE, USAGE_HOURS
-from .records import (
-    ArrivalRecord,
-    EventRecord,
-    PassRecord,
-    RevisionRecord,
-)
+from .records import ArrivalRecord, EventRecord, PassRecord, RevisionRecord
 from .rows import RowInsert, put
 
 
@@ -42,18 +37,15 @@ def forget(connection: Connection, now: float) -> None:
         connection.execute(delete(table).where(table.c[name] < now - days * 86_400.0))
 
 
-def columns_of(table: Table, record: type[Any]) -> list[Column[Any]]:
-    """The columns of a record's fields, in their order."""
-    return [table.c[one.name] for one in fields(record)]
+def select_fields(table: Table, record: type[Any]) -> Select[Any]:
+    """Reads the columns of a record's fields, in their order."""
+    return select(*(table.c[one.name] for one in fields(record)))
 
 
 def _values(record: Any) -> dict[str, Any]:
     """The fields of a record; the database assigns a missing number."""
     found = {one.name: getattr(record, one.name) for one in fields(record)}
     return {name: value for name, value in found.items() if name != "number" or value}
-
-
-_REVISION = select(*columns_of(REVISIONS, RevisionRecord))
 
 
 def add_revision(connection: Connection, record: RevisionRecord) -> RevisionRecord:
@@ -72,7 +64,9 @@ def read_revisions(
     connection: Connection, limit: int, before_id: int | None = None
 ) -> list[RevisionRecord]:
     """The latest changes, newest first."""
-    query = _REVISION.order_by(REVISIONS.c.number.desc()).limit(limit)
+    query = (
+        select_fields(REVISIONS, RevisionRecord).order_by(REVISIONS.c.number.desc()).limit(limit)
+    )
     if before_id is not None:
         query = query.where(REVISIONS.c.number < before_id)
     return [RevisionRecord(*row) for row in connection.execute(query)]
@@ -80,7 +74,8 @@ def read_revisions(
 
 def read_revision(connection: Connection, revision_id: int) -> RevisionRecord | None:
     """One change."""
-    row = connection.execute(_REVISION.where(REVISIONS.c.number == revision_id)).first()
+    query = select_fields(REVISIONS, RevisionRecord).where(REVISIONS.c.number == revision_id)
+    row = connection.execute(query).first()
     return RevisionRecord(*row) if row else None
 
 
@@ -107,7 +102,7 @@ def read_events(
         wanted.append(EVENTS.c.kind == kind)
     if text:
         wanted.append(or_(EVENTS.c.text.icontains(text, autoescape=True), EVENTS.c.kind == text))
-    query = select(*columns_of(EVENTS, EventRecord)).where(*wanted)
+    query = select_fields(EVENTS, EventRecord).where(*wanted)
     query = query.order_by(EVENTS.c.number.desc()).limit(limit)
     return [EventRecord(*row) for row in connection.execute(query)]
 
@@ -122,7 +117,7 @@ def write_arrivals(connection: Connection, records: Iterable[ArrivalRecord]) -> 
 
 def read_arrivals(connection: Connection, since_s: float, limit: int) -> list[ArrivalRecord]:
     """Arrivals since a time, oldest first."""
-    query = select(*columns_of(ARRIVALS, ArrivalRecord)).where(ARRIVALS.c.at_s >= since_s)
+    query = select_fields(ARRIVALS, ArrivalRecord).where(ARRIVALS.c.at_s >= since_s)
     query = query.order_by(ARRIVALS.c.at_s).limit(limit)
     return [ArrivalRecord(*row) for row in connection.execute(query)]
 
@@ -136,7 +131,7 @@ def write_passes(connection: Connection, records: Iterable[PassRecord]) -> None:
 
 def read_passes(connection: Connection) -> list[PassRecord]:
     """All passes, newest first."""
-    query = select(*columns_of(PASSES, PassRecord))
+    query = select_fields(PASSES, PassRecord)
     query = query.order_by(PASSES.c.issued_s.desc(), PASSES.c.serial)
     return [PassRecord(*row) for row in connection.execute(query)]
 

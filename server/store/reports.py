@@ -14,7 +14,7 @@ from sqlalchemy import Column, ColumnElement, Connection, func, select
 
 from .history import HOUR, KEPT_S, MINUTE, RAW, SAMPLE_S
 from .models import ARRIVALS, HISTORY, USAGE_HOURS
-from .queries import columns_of
+from .queries import select_fields
 from .records import ArrivalRecord
 
 #: Rows of each list; the counts beside it are of all. Clients choose the names of programs.
@@ -180,7 +180,7 @@ def read_around(
     """The arrivals of a period, oldest first; of more than `most` those around `peak_s`."""
     period = _in_period(connection, sought)
     query = (
-        select(*columns_of(ARRIVALS, ArrivalRecord))
+        select_fields(ARRIVALS, ArrivalRecord)
         .where(*period)
         .order_by(func.abs(ARRIVALS.c.at_s - peak_s))
     )
