@@ -25,7 +25,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import HashingError
 
 from ..control.problems import Problem, wrong
-from .hashing import OPERATOR, Asker, password_hasher
+from .hashing import Asker, password_hasher
 
 #: See `hashing.Hashing`.
 Hash = Callable[[Asker, str, str | None], Awaitable[str | None]]
@@ -34,7 +34,6 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 #: The fewest and the most characters of a password: NIST SP 800-63B asks for 8 or more, and to
 #: allow 64 or more. The most bounds the text of a form that is hashed.
 PASSWORD = (10, 256)
-NO_RIGHTS = "The provider knows you, but you have no rights here. An operator can give you some."
 
 
 class Scope(enum.StrEnum):
@@ -264,12 +263,11 @@ class Accounts:
             if person.name in self.users:
                 raise Problem(403, f"The name {person.name} belongs to another account.")
             user = User(person.name, person.role, "", now, subject=person.subject)
-        if user is None:
-            raise Problem(403, NO_RIGHTS)
-        if person.role is None and person.account != user.name:
-            if not user.has_password:
+        if user is None or (person.role is None and person.account != user.name):
+            if user is not None and not user.has_password:
                 self.drop_user(user.name)
-            raise Problem(403, NO_RIGHTS)
+            told = "The provider knows you, but you have no rights here."
+            raise Problem(403, f"{told} An operator can give you some.")
         if person.role is not None and person.role is not user.role:
             if user.role is Role.OPERATOR:
                 self._keep_an_operator(user.name)
@@ -277,7 +275,7 @@ class Accounts:
         return user if self.users.get(user.name) == user else self._put(user)
 
     async def _hash_of(self, password: str) -> str:
-        kept = await self.hash(OPERATOR, password, None)
+        kept = await self.hash(Asker(), password, None)
         assert kept is not None, "a password without a known hash is never wrong"
         return kept
 

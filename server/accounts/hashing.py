@@ -38,18 +38,15 @@ def password_hasher() -> PasswordHasher:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The client for which a password is hashed. `prefixes`: see `proxies.prefixes_of`.
+    """The client for which a password is hashed; by default an operator who is logged in.
 
-    `begin` is called right before the hash starts. It may refuse by raising a Problem.
+    `prefixes`: see `proxies.prefixes_of`. `begin` is called right before the hash starts. It may
+    refuse by raising a Problem.
     """
 
     prefixes: Sequence[str] = ("operators",)
     is_known: bool = True
     begin: Callable[[], None] = lambda: None
-
-
-#: An operator who is logged in.
-OPERATOR = Asker()
 
 
 class WaitingRoom(Generic[Member]):

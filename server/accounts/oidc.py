@@ -55,11 +55,6 @@ class OidcTuning(NamedTuple):
 
 
 TUNING = OidcTuning()
-#: Asymmetric ones only: who knows the client's secret must not be able to sign.
-ALGORITHMS = (
-    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
-    *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +171,15 @@ class Provider:
         ):
             raise Problem(401, "The answer does not say which provider it is of.")
         token = self._token(documents.about, given["code"], attempt)
-        from joserfc import jwt
         from joserfc.errors import JoseError
 
         try:
             try:
-                found = jwt.decode(token, documents.keys, algorithms=ALGORITHMS)
+                found = _decoded(token, documents.keys)
             except (JoseError, ValueError):
                 if now - documents.read_s < TUNING.new_key_s:
                     raise
-                found = jwt.decode(token, self._read(now).keys, algorithms=ALGORITHMS)
+                found = _decoded(token, self._read(now).keys)
             _registry(self.settings, attempt, now).validate(found.claims)
         except (JoseError, ValueError) as fault:
             raise Problem(401, f"The provider's ID token is not valid: {fault}.") from None
@@ -280,6 +274,16 @@ class Provider:
             account=names.get(settings.account_claim or "", ""),
             role=settings.role_of([one for one in held if isinstance(one, str)]),
         )
+
+
+def _decoded(token: str, keys: Any) -> Any:
+    """A token that one of these keys signed. Raises JoseError or ValueError."""
+    from joserfc import jwt
+
+    # Asymmetric ones only: who knows the client's secret must not be able to sign.
+    rsa = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]
+    curves = ["ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
+    return jwt.decode(token, keys, algorithms=rsa + curves)
 
 
 def _registry(settings: OidcSettings, attempt: Attempt, now: float) -> Any:

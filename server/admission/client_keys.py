@@ -29,7 +29,6 @@ TICKET_FIELD = b"tidegate-ticket"
 PASS_FIELD = b"tidegate-pass"
 CLIENT_FIELD = b"tidegate-client"
 WAIT_FIELD = b"tidegate-wait"
-REMAINING_FIELD = b"tidegate-remaining"
 VISITOR_COOKIE = b"tidegate-visitor"
 
 
@@ -209,7 +208,7 @@ def find_pass(headers: Mapping[bytes, bytes], query: bytes) -> str | None:
 
 def find_remaining(headers: Mapping[bytes, bytes], size_bytes: int) -> int | None:
     """How much of the file the client says it still wants; None when it says nothing sensible."""
-    field = headers.get(REMAINING_FIELD)
+    field = headers.get(b"tidegate-remaining")
     if field is None or not field.isdigit() or len(field) > 19:
         return None
     return min(int(field), size_bytes)

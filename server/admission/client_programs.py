@@ -193,17 +193,16 @@ class ToolTable:
         return found
 
 
-#: Browsers by the token that no other browser sends; Chrome's is in most of the others, too.
-_BROWSERS = {b"Firefox/": "Firefox", b"Edg/": "Edge", b"OPR/": "Opera", b"Chrome/": "Chrome"}
-#: The product of a User-Agent: its words before the version.
-_PRODUCT = re.compile(rb"[A-Za-z][\w.+-]*(?: [A-Za-z][\w.+-]*){0,2}(?=/| [^A-Za-z]|$)")
-
-
 @functools.lru_cache(1024)
 def program_name(agent: bytes) -> str:
     """What operators call the program of a User-Agent, without its version: `curl`, `Firefox`."""
     if agent.startswith(b"Mozilla/"):
-        known = (name for token, name in _BROWSERS.items() if token in agent)
-        return next(known, "Safari" if b"Safari/" in agent else "other browser")
-    found = _PRODUCT.match(agent[:256])
+        # Chrome's token is in that of most others, and Safari's in Chrome's.
+        for browser in ("Firefox", "Edge", "Opera", "Chrome", "Safari"):
+            token = {"Edge": "Edg", "Opera": "OPR"}.get(browser, browser)
+            if f"{token}/".encode("ascii") in agent:
+                return browser
+        return "other browser"
+    # Its words before the version.
+    found = re.match(rb"[A-Za-z][\w.+-]*(?: [A-Za-z][\w.+-]*){0,2}(?=/| [^A-Za-z]|$)", agent[:256])
     return found[0][:32].decode("latin-1") if found else "unknown"

@@ -43,10 +43,6 @@ class Proof:
         return self.ticket.weight if self.ticket is not None else 1.0
 
 
-#: Of who shows nothing.
-NOTHING = Proof(None, None)
-
-
 def read_proof(
     request: Request,
     url_path: str,
@@ -62,7 +58,7 @@ def read_proof(
     headers = request.headers
     shows = TICKET_FIELD in headers or PASS_FIELD in headers or b"cookie" in headers
     if not shows and not request.query:
-        return NOTHING
+        return Proof(None, None)
     ticket: Ticket | None = None
     grant: Grant | None = None
     token = find_ticket(request.headers, request.query)

@@ -34,7 +34,6 @@ from .gateparts import AdmissionRequest, StatusRequest
 
 _log = Logger()
 _HOP = b"tidegate-redirects"
-_HOPS = re.compile(rb"(?:^|&)%b=([0-9]{1,4})(?:&|$)" % _HOP)
 
 
 class ParkedFor(enum.Enum):
@@ -285,7 +284,7 @@ class ParkedRequests:
 
 def redirects_of(query: bytes) -> int:
     """How many redirects of ours a request with this query has behind it."""
-    found = _HOPS.search(query)
+    found = re.search(rb"(?:^|&)%b=([0-9]{1,4})(?:&|$)" % _HOP, query)
     return int(found[1]) if found is not None else 0
 
 

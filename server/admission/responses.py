@@ -367,27 +367,22 @@ class RetryResponder:
         ]
 
 
-#: What the page's script writes by itself.
-_SCRIPTED = (
-    *("title_next", "title_place", "title_started", "title_done", "check_done"),
-    *("notify_on", "expected_value", "latest", "next_visit"),
-)
 #: "You are next" stands beside no longer wait than this, seconds.
 SOON_S = 90.0
-_URL = r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]"
-#: `[words](URL)`, or the URL alone.
-_LINK = re.compile(rf"\[(?P<words>[^\]\n]+)\]\((?P<target>{_URL})\)|(?P<url>{_URL})")
 
 
 def paragraphs_of(text: str) -> list[list[dict[str, str]]]:
     """An operator's plain text as paragraphs (parted by empty lines) of text and links."""
+    url_shape = r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]"
+    # `[words](URL)`, or the URL alone.
+    link_shape = rf"\[(?P<words>[^\]\n]+)\]\((?P<target>{url_shape})\)|(?P<url>{url_shape})"
     found = []
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         if not block.strip():
             continue
         parts: list[dict[str, str]] = []
         end = 0
-        for link in _LINK.finditer(block):
+        for link in re.finditer(link_shape, block):
             url = link["target"] or link["url"]
             parts += [
                 {"text": block[end : link.start()]},
@@ -410,32 +405,32 @@ def _escaped(text: str) -> bytes:
 
 @functools.cache
 def _words(language: str) -> str:
+    """What the page's script writes by itself."""
     phrases = Phrases(language)
-    return json.dumps({key: phrases.plain(key) for key in _SCRIPTED})
-
-
-#: What checks a signature by its ending; `{0}` is the file, `{1}` the signature.
-_CHECKS: Mapping[str, str] = {
-    ".asc": "gpg --verify {1} {0}",
-    ".sig": "gpg --verify {1} {0}",
-    ".minisig": "minisign -V -p minisign.pub -x {1} -m {0}",
-    **dict.fromkeys(
-        (".sigstore", ".sigstore.json"),
-        "cosign verify-blob --bundle {1} --certificate-identity WHO "
-        "--certificate-oidc-issuer WHERE {0}",
-    ),
-}
+    keys = (
+        *("title_next", "title_place", "title_started", "title_done", "check_done"),
+        *("notify_on", "expected_value", "latest", "next_visit"),
+    )
+    return json.dumps({key: phrases.plain(key) for key in keys})
 
 
 def _checks(url: str, signatures: Sequence[str]) -> list[str]:
     """The commands of a shell that check who signed a file that was downloaded from a URL."""
     name = unquote(url.rpartition("/")[2])
-    found = []
+    file, found = shlex.quote(name), []
     for ending in signatures:
         # curl -O would name it by the quoted name.
-        file, signature = shlex.quote(name), shlex.quote(name + ending)
+        signature = shlex.quote(name + ending)
         found.append(f"curl -fo {signature} {shlex.quote(url + ending)}")
-        found.append(_CHECKS[ending].format(file, signature))
+        if ending in (".asc", ".sig"):
+            found.append(f"gpg --verify {signature} {file}")
+        elif ending == ".minisig":
+            found.append(f"minisign -V -p minisign.pub -x {signature} -m {file}")
+        else:
+            found.append(
+                f"cosign verify-blob --bundle {signature} --certificate-identity WHO "
+                f"--certificate-oidc-issuer WHERE {file}"
+            )
     return found
 
 

@@ -24,7 +24,6 @@ STATES = {
     "closed": Wait(10.0, 4711, 212, False),
     "pre-queue": Wait(600.0),
 }
-_KEPT = ((b"Cache-Control", b"public, max-age=3600"), (b"X-Content-Type-Options", b"nosniff"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +93,12 @@ class Branding:
         )
 
     def answer_style(self, request: Request) -> None:
-        if not self.look.colour:
-            request.refuse(404, "not-found", "There is no colour.")
-            return
-        fields = [(b"Content-Type", b"text/css; charset=utf-8"), *_KEPT]
-        request.respond(200, fields, style_of(self.look.colour).encode())
+        colour = self.look.colour
+        body = style_of(colour).encode() if colour else b""
+        _answer(request, "colour", "text/css; charset=utf-8", body)
 
     def answer_logo(self, request: Request) -> None:
-        if not self.look.logo:
-            request.refuse(404, "not-found", "There is no logo.")
-            return
-        fields = [(b"Content-Type", self.look.logo_type.encode("ascii")), *_KEPT]
-        request.respond(200, fields, self.look.logo)
+        _answer(request, "logo", self.look.logo_type, self.look.logo)
 
     def preview(self, state: str, language: str, look: Look | None = None) -> bytes:
         """The waiting page in one of the `STATES`, as it is or with another look."""
@@ -123,6 +116,16 @@ class Branding:
             return self._waiting.page(notice, Phrases(language))
         finally:
             self._apply(self.look)
+
+
+def _answer(request: Request, what: str, media_type: str, body: bytes) -> None:
+    """Answer with a body that browsers keep for an hour; an empty one is not there."""
+    if not body:
+        request.refuse(404, "not-found", f"There is no {what}.")
+        return
+    kept = (b"Cache-Control", b"public, max-age=3600")
+    fields = [(b"Content-Type", media_type.encode("ascii")), kept]
+    request.respond(200, [*fields, (b"X-Content-Type-Options", b"nosniff")], body)
 
 
 def picture_type(data: bytes) -> str:

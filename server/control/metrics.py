@@ -136,19 +136,6 @@ _BY_LABEL = (
         {"expected": "last_wait_s", "p90": "last_wait_p90_s"},
     ),
 )
-#: Metrics of each node, where several processes serve; its name is the label.
-_OF_NODES = (
-    ("tidegate_node_connections", "Open connections of a node.", "connections"),
-    ("tidegate_node_bodies", "Bodies that a node sends.", "bodies"),
-    ("tidegate_node_goodput_bytes_per_second", "What leaves a node.", "goodput_bytes_s"),
-    ("tidegate_node_silent_seconds", "Since the leader heard of a node.", "silent_s"),
-    ("tidegate_node_sent_bytes", "Bytes that left a node.", "sent_bytes_total"),
-)
-_OF_FLEET = (
-    ("tidegate_nodes", "Nodes that are connected.", "nodes"),
-    ("tidegate_leader_epoch", "Leaders up to now.", "epoch"),
-    ("tidegate_fleet_up", "Whether all nodes are here.", "fleet_up"),
-)
 
 
 def _family(
@@ -183,13 +170,7 @@ class _Live(Collector):
             values = {word: figures[field] for word, field in fields.items()}
             yield _family(name, text, next(iter(fields.values())), values, label)
         if figures["epoch"]:
-            nodes = figures["nodes"]
-            for name, text, field in _OF_NODES:
-                values = {node["name"]: node[field] for node in nodes}
-                yield _family(name, text, field, values, "node")
-            fleet = {**figures, "nodes": len(nodes), "fleet_up": not figures["fleet_fault"]}
-            for name, text, field in _OF_FLEET:
-                yield _family(name, text, field, {"": fleet[field]})
+            yield from _of_fleet(figures)
         mirrors = dict(sorted(Counter(self._mirrors()).items()))
         yield _family("tidegate_mirrors", "Mirrors by condition.", "", mirrors, "state")
         words = ("version", "policy", "mode")
@@ -198,6 +179,23 @@ class _Live(Collector):
         )
         info.add_metric([figures[word] for word in words], 1)
         yield info
+
+
+def _of_fleet(figures: Mapping[str, Any]) -> Iterator[Metric]:
+    """Metrics of several processes that serve; the label is a node's name."""
+    nodes = figures["nodes"]
+    for name, text, field in (
+        ("tidegate_node_connections", "Open connections of a node.", "connections"),
+        ("tidegate_node_bodies", "Bodies that a node sends.", "bodies"),
+        ("tidegate_node_goodput_bytes_per_second", "What leaves a node.", "goodput_bytes_s"),
+        ("tidegate_node_silent_seconds", "Since the leader heard of a node.", "silent_s"),
+        ("tidegate_node_sent_bytes", "Bytes that left a node.", "sent_bytes_total"),
+    ):
+        yield _family(name, text, field, {node["name"]: node[field] for node in nodes}, "node")
+    yield _family("tidegate_nodes", "Nodes that are connected.", "", {"": len(nodes)})
+    yield _family("tidegate_leader_epoch", "Leaders up to now.", "", {"": figures["epoch"]})
+    up = not figures["fleet_fault"]
+    yield _family("tidegate_fleet_up", "Whether all nodes are here.", "", {"": up})
 
 
 def metrics_text(

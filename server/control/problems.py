@@ -86,20 +86,18 @@ def invalid(
     return Problem(status, detail, code="invalid-value", errors=errors)
 
 
-_BOUNDS = {
-    "minimum": "minimum",
-    "exclusiveMinimum": "above",
-    "maximum": "maximum",
-    "exclusiveMaximum": "below",
-    "minLength": "shortest",
-    "maxLength": "longest",
-    "unit": "unit",
-    "enum": "allowed",
-}
-
-
 def _bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
-    found = {_BOUNDS[key]: value for key, value in schema.items() if key in _BOUNDS}
+    names = {
+        "minimum": "minimum",
+        "exclusiveMinimum": "above",
+        "maximum": "maximum",
+        "exclusiveMaximum": "below",
+        "minLength": "shortest",
+        "maxLength": "longest",
+        "unit": "unit",
+        "enum": "allowed",
+    }
+    found = {names[key]: value for key, value in schema.items() if key in names}
     for option in schema.get("anyOf", ()):
         found |= _bounds(option)
     return found

@@ -127,13 +127,6 @@ def usable(revision: RevisionRecord) -> PolicySettings | None:
     return settings if revision.policy in POLICIES else None
 
 
-_WRITERS: Mapping[str, Callable[[Any], str]] = {
-    "bytes": exact_size,
-    "bytes/s": exact_rate,
-    "s": exact_duration,
-}
-
-
 def shown(name: str, value: Any) -> str:
     """A setting's value as an input field shows it and `read_text` reads it: `40Mbit`, `45s`."""
     if value is None:
@@ -141,9 +134,13 @@ def shown(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return "\n".join(f"{key} = {number:.12g}" for key, number in value.items())
     field = PolicySettings.model_fields.get(name)
-    write = _WRITERS.get(unit_of(field.json_schema_extra) or "") if field else None
-    if write is not None:
-        return write(value)
+    unit = unit_of(field.json_schema_extra) if field else None
+    if unit == "bytes":
+        return exact_size(value)
+    if unit == "bytes/s":
+        return exact_rate(value)
+    if unit == "s":
+        return exact_duration(value)
     if isinstance(value, float):
         return f"{value:.12g}"
     return str(value)
