@@ -35,8 +35,6 @@ from .web import Answer, redirect
 api = Routes(Scope.ACCOUNTS, "account")
 pages = Routes(Scope.ACCOUNTS)
 
-_YEAR_S = 365 * 86_400
-
 
 class TokenIn(Shape):
     label: Text = Field(min_length=1, max_length=64)
@@ -191,10 +189,14 @@ async def logout(ask: HandlerCall) -> Answer:
 async def theme(ask: HandlerCall) -> Answer:
     """Light, dark, or as the system has it."""
     word = ask.call.field("theme")
-    value = word if word in ("light", "dark") else ""
-    age_s = _YEAR_S if value else 0
-    chosen = cookie("tidegate-theme", value, secure=ask.call.secure, age_s=age_s)
+    chosen = _choice(ask, "tidegate-theme", word if word in ("light", "dark") else "")
     return redirect(way_of(ask.call.field("back")), chosen)
+
+
+def _choice(ask: HandlerCall, name: str, value: str) -> tuple[str, str]:
+    """The cookie by which this browser keeps a choice for a year; an empty one is forgotten."""
+    age_s = 365 * 86_400 if value else 0
+    return cookie(name, value, secure=ask.call.secure, age_s=age_s)
 
 
 # -- the account page ------------------------------------------------------------------------
@@ -235,9 +237,7 @@ async def zone(ask: HandlerCall) -> Answer:
     word = ask.call.field("zone")
     if word and str(zone_of(word)) != word:
         raise Problem(422, f"{word[:64]!r} is no time zone; write one like Europe/Oslo.")
-    value = word.replace("/", "%2F")
-    chosen = cookie(ZONE, value, secure=ask.call.secure, age_s=_YEAR_S if word else 0)
-    return redirect("/account", chosen)
+    return redirect("/account", _choice(ask, ZONE, word.replace("/", "%2F")))
 
 
 async def _check_password(ask: HandlerCall) -> User:

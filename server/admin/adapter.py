@@ -21,10 +21,6 @@ from .web import Answer, Call
 if TYPE_CHECKING:
     from .app import Admin
 
-#: Fields of one form.
-_FIELDS_MOST = 500
-#: Characters of a boundary (RFC 2046, 5.1.1).
-_BOUNDARY_MOST = 70
 #: The largest body is a form with a logo.
 LIMITS = HttpLimits(max_body_bytes=2 * 1024 * 1024, max_connections=500)
 
@@ -36,6 +32,10 @@ class BodyBounds(NamedTuple):
     small_bytes: int = 16 * 1024
     #: Larger bodies that are read at once.
     large_bodies: int = 16
+    #: Fields of one form.
+    form_fields: int = 500
+    #: Characters of a boundary (RFC 2046, 5.1.1).
+    boundary: int = 70
 
 
 BODIES = BodyBounds()
@@ -98,7 +98,7 @@ def read_form(kind: str, body: bytes) -> Mapping[str, list[bytes]]:
         text, exact = body.decode("latin-1"), "latin-1"
         try:
             pairs = parse_qs(
-                text, keep_blank_values=True, encoding=exact, max_num_fields=_FIELDS_MOST
+                text, keep_blank_values=True, encoding=exact, max_num_fields=BODIES.form_fields
             )
         except ValueError:
             raise ProtocolError("The form has too many fields.", code="bad-form") from None
@@ -117,8 +117,8 @@ def _name(text: str) -> str:
 
 def _fields_of_parts(kind: str, body: bytes) -> dict[str, list[bytes]]:
     """What the parts of a body bring (RFC 7578). Raises MultipartError."""
-    boundary = parse_options_header(kind)[1].get("boundary", "")[: _BOUNDARY_MOST + 1]
-    if len(boundary) > _BOUNDARY_MOST:
+    boundary = parse_options_header(kind)[1].get("boundary", "")[: BODIES.boundary + 1]
+    if len(boundary) > BODIES.boundary:
         raise MultipartError("the boundary is too long")
     found: dict[str, list[bytes]] = {}
     name, value = "", bytearray()
@@ -127,7 +127,7 @@ def _fields_of_parts(kind: str, body: bytes) -> dict[str, list[bytes]]:
         boundary,
         max_header_size=4096,  # Bytes of a line in the head of a part.
         max_header_count=8,
-        max_segment_count=_FIELDS_MOST,
+        max_segment_count=BODIES.form_fields,
         strict=True,
     ) as parser:
         for event in parser.parse(body):

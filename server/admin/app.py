@@ -42,14 +42,6 @@ from .web import Answer, Call, Principal, html, problem_answer, redirect
 
 VISITOR = "tidegate-visitor"
 ZONE = "tidegate-zone"
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_HEADERS = (
-    ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "same-origin"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
-    ("permissions-policy", "camera=(), microphone=(), geolocation=()"),
-)
 log = Logger()
 
 
@@ -177,7 +169,7 @@ class Admin:
                 if route.tag:
                     raise Problem(403, "Choose your own password first.", code="password-change")
                 return redirect("/account")
-        if call.method in _SAFE:
+        if call.only_reads:
             return await route(ask)
         self._check_form(call)
         store = self.server.store
@@ -232,7 +224,7 @@ class Admin:
 
     def _same_site(self, call: Call) -> None:
         """Refuse what another site's page has sent, whatever the browser makes of cookies."""
-        if call.method in _SAFE:
+        if call.only_reads:
             return
         origin = call.headers.get("origin")
         foreign = origin is not None and urlsplit(origin).netloc != call.headers.get("host", "")
@@ -285,7 +277,11 @@ def _with_headers(call: Call, answer: Answer) -> Answer:
         ("content-security-policy", policy),
         ("x-frame-options", "SAMEORIGIN" if framed else "DENY"),
         ("cache-control", "no-store"),
-        *_HEADERS,
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "same-origin"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("permissions-policy", "camera=(), microphone=(), geolocation=()"),
     )
     added = tuple(pair for pair in standard if pair[0] not in given)
     return dataclasses.replace(answer, headers=(*answer.headers, *added))

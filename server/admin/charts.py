@@ -127,16 +127,14 @@ def show(value: float | None, unit: str) -> str:
     return f"{value:,.0f}"
 
 
-#: Durations that read well as the top of an axis with one line at its half.
-_SPANS = (2, 4, 10, 20, 30, 60, 120, 240, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
-
-
 def _nice(top: float, unit: str = "") -> float:
     """The next round number at or above `top`."""
     if top <= 0:
         return 1.0
-    if unit == "s" and top <= _SPANS[-1]:
-        return float(next(step for step in _SPANS if step >= top * 0.999))
+    # Durations that read well as the top of an axis with one line at its half.
+    spans = (2, 4, 10, 20, 30, 60, 120, 240, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
+    if unit == "s" and top <= spans[-1]:
+        return float(next(step for step in spans if step >= top * 0.999))
     power = 10.0 ** math.floor(math.log10(top))
     steps = (1, 2, 2.5, 5, 10)
     return float(next(step * power for step in steps if step * power >= top * 0.999))

@@ -24,8 +24,6 @@ from .web import Answer, csv_answer
 api = Routes(Scope.FILES, "release")
 pages = Routes(Scope.FILES)
 
-RULES_MAX = 500
-
 
 class PathQuery(Shape):
     path: str = Field(min_length=1, max_length=1024, description="The rule's pattern.")
@@ -184,8 +182,9 @@ async def put_rule(ask: HandlerCall, body: RuleIn) -> RuleOut:
     rule = Rule.model_validate({name.removesuffix("_s"): value for name, value in given.items()})
     rules = list(ask.server.rules.own)
     at = next((i for i, other in enumerate(rules) if other.path == rule.path), len(rules))
-    if at == RULES_MAX:
-        raise wrong("path", f"There can be at most {RULES_MAX} rules.")
+    most = 500
+    if at == most:
+        raise wrong("path", f"There can be at most {most} rules.")
     rules[at : at + 1] = [rule]
     ask.server.rules.set_own(rules)
     ask.log("rule", f"set the rule for {rule.path}")

@@ -25,21 +25,19 @@ class FirstStep:
     command: str = ""
 
 
-#: The first day ends with a crowd, which can be compared. A trial by hand takes fewer downloads.
-_CROWD = PAGE.compared_least
-
-
 async def first_steps(ask: HandlerCall) -> list[FirstStep]:
     """The steps; none once a crowd came, in this run or in an earlier one."""
+    # A crowd can be compared. A trial by hand takes fewer downloads.
+    crowd = PAGE.compared_least
     figures = ask.server.vitals.figures()
-    if figures["people_waiting"] or figures["offers_total"] >= _CROWD:
+    if figures["people_waiting"] or figures["offers_total"] >= crowd:
         return []
     try:
-        begun = await ask.server.store.read(lambda connection: begun_ever(connection, _CROWD))
+        begun = await ask.server.store.read(lambda connection: begun_ever(connection, crowd))
     except Exception:  # noqa: BLE001 - a database that does not answer is told in the headline
         return []
     begun = max(begun, figures["begun_downloads_total"])
-    if begun >= _CROWD:
+    if begun >= crowd:
         return []
     own = next(iter(ask.server.vitals.read().totals.listeners), "").rstrip("/")
     return [await _files(ask, own), _line(ask), _release(ask), _trial(own, begun)]

@@ -36,10 +36,6 @@ SPANS = {
     "24h": (86_400.0, "24 h", "The last 24 hours"),
     "7d": (604_800.0, "7 days", "The last 7 days"),
 }
-#: A request with one of these came through a proxy, so its peer says nothing about who asks.
-_PROXIED = frozenset(
-    ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
-)
 
 
 #: The server at a glance: all figures that are no totals; these are in one table.
@@ -216,7 +212,9 @@ async def static(ask: HandlerCall) -> Answer:
 async def metrics(ask: HandlerCall) -> Answer:
     """For Prometheus: free for this machine, with an API token from elsewhere."""
     call, server = ask.call, ask.server
-    forwarded = not _PROXIED.isdisjoint(call.headers)
+    # A request with one of these came through a proxy, so its peer says nothing about who asks.
+    by_proxies = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto")
+    forwarded = any(name in call.headers for name in (*by_proxies, "x-real-ip"))
     if call.who is None and not server.may_scrape(
         call.peer, call.headers.get("host", ""), forwarded
     ):

@@ -11,8 +11,6 @@ from ..accounts.proofs import COOKIE
 from ..http.cookies import host_name
 from .router import Nothing, Route
 
-_PLACE = "#/components/schemas/{model}"
-
 
 def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
@@ -23,7 +21,7 @@ def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
         models |= dict.fromkeys(one for one in (route.takes("body"), route.answer) if one)
     models.pop(Nothing, None)
     _, schemas = TypeAdapter.json_schemas(
-        [(one, "validation", TypeAdapter(one)) for one in models], ref_template=_PLACE
+        [(one, "validation", TypeAdapter(one)) for one in models], ref_template=_place("{model}")
     )
     return {
         "openapi": "3.1.0",
@@ -126,5 +124,10 @@ def _parameters(model: type[BaseModel], where: str) -> list[dict[str, Any]]:
     ]
 
 
+def _place(model: str) -> str:
+    """Where the document has the schema of a model."""
+    return f"#/components/schemas/{model}"
+
+
 def _reference(model: type) -> dict[str, str]:
-    return {"$ref": _PLACE.format(model=model.__name__)}
+    return {"$ref": _place(model.__name__)}

@@ -25,8 +25,6 @@ from ..accounts.hashing import Off
 from ..http.bounded_table import BoundedTable
 from ..store.records import ArrivalRecord
 
-#: Arrivals that are encoded by one call, in less than a millisecond.
-_PART = 500
 RECORDED = "recorded"
 #: Workloads of the load test that are small enough for an answer within seconds.
 WORKLOADS: Mapping[str, str] = {
@@ -153,9 +151,10 @@ class Previews:
 
 def _encoded(request: Mapping[str, Any], arrivals: Sequence[ArrivalRecord]) -> bytes:
     """The document for the simulator, made of parts: one call would hold all threads for 30 ms."""
+    at_once = 500  # Arrivals are encoded by one call in less than a millisecond.
     rows = [
         json.dumps([[a.at_s, a.client, a.file, a.size_bytes, None] for a in some])[1:-1]
-        for some in (arrivals[at : at + _PART] for at in range(0, len(arrivals), _PART))
+        for some in (arrivals[at : at + at_once] for at in range(0, len(arrivals), at_once))
     ]
     return f'{json.dumps(request)[:-1]}, "arrivals": [{", ".join(rows)}]}}'.encode()
 
@@ -166,9 +165,6 @@ class PreviewFailed(Exception):
 
 def new_key() -> str:
     return secrets.token_urlsafe(9)
-
-
-LIMIT_S = 120.0
 
 
 class Simulator:
@@ -201,11 +197,11 @@ class Simulator:
         ) as process:
             self._running = process
             try:
-                out, err = process.communicate(request, LIMIT_S)
+                out, err = process.communicate(request, 120.0)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise PreviewFailed(
-                    f"The simulation took longer than {LIMIT_S:.0f} s; try another workload."
+                    "The simulation took longer than 120 s; try another workload."
                 ) from None
             finally:
                 self._running = None

@@ -40,7 +40,6 @@ pages = Routes(Scope.READ)
 _DAY_S = 86_400.0
 #: Spans end at a full five minutes, so a page that is loaded again finds the same report.
 _GRAIN_S = 300.0
-SPANS = {"24 hours": _DAY_S, "7 days": 7 * _DAY_S, "30 days": 30 * _DAY_S}
 
 
 class ReportQuery(Shape):
@@ -246,13 +245,14 @@ def _address(period: Period) -> str:
 async def _own(ask: HandlerCall, query: ReportQuery, link: ShareOut | None = None) -> Answer:
     end_s = ask.now - ask.now % _GRAIN_S + _GRAIN_S
     had = releases(ask.server.rules.all(), ask.now)
+    spans = {"24 hours": _DAY_S, "7 days": 7 * _DAY_S, "30 days": 30 * _DAY_S}
     host = ask.call.headers.get("host", "")
     scheme = "https" if ask.call.secure else "http"
     return await _page(
         ask,
         query,
         "report.html",
-        spans=[(word, _address(Period(end_s - span_s, end_s))) for word, span_s in SPANS.items()],
+        spans=[(word, _address(Period(end_s - span_s, end_s))) for word, span_s in spans.items()],
         releases=[(one, _address(one)) for one in had],
         address=_address(query.period(ask.now)),
         link=f"{scheme}://{host}{link.path}" if link else "",

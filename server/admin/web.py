@@ -57,6 +57,11 @@ class Call:
     who: Principal | None = None
     params: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether its method is a safe one (RFC 9110, 9.2.1)."""
+        return self.method in ("GET", "HEAD", "OPTIONS")
+
     def arg(self, name: str, default: str = "") -> str:
         """The first value of a query field."""
         values = self.query.get(name)
