@@ -25,8 +25,6 @@ from ...protocol.errors import ProtocolError
 from ...protocol.units import parse_rate
 from .settings import ServerConfig
 
-PREFIX = "TIDEGATE_"
-
 
 class CannotStart(Exception):
     """The server cannot start; the message is a sentence with the fault and the remedy."""
@@ -105,9 +103,10 @@ def load_config(
             layers[name], origins[name] = value, str(file)
     ignored: list[str] = []
     for variable, text in environ.items():
-        if not variable.startswith(PREFIX):
+        before, prefix, word = variable.partition("TIDEGATE_")
+        if before or not prefix:
             continue
-        known = _environment_name(variable)
+        known = _environment_name(word)
         if known is None:
             ignored.append(variable)
             continue
@@ -206,8 +205,9 @@ def _place(raw: dict[str, Any], name: str, value: Any) -> None:
     raw[key] = value
 
 
-def _environment_name(variable: str) -> str | None:
-    name = variable.removeprefix(PREFIX).lower().replace("__", ".")
+def _environment_name(word: str) -> str | None:
+    """The setting of the variable TIDEGATE_`word`."""
+    name = word.lower().replace("__", ".")
     if field_of(name) is None:
         # Short names for settings of this section, as the flags have.
         full = "small_below_bytes" if name == "small_below" else name

@@ -373,10 +373,6 @@ class Publisher:
             os.close(handle)
 
 
-#: The server reads its schedule once a second: after this time it has opened the sessions.
-LOOK_S = 1.5
-
-
 def schedule_updates(
     state: Path,
     prefix: str,

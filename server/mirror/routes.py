@@ -2,7 +2,7 @@
 
 `POST /-/mirrors/report` receives a signed report. `GET /-/mirrors` lists the mirrors as JSON.
 `GET /-/mirrors/CHANNEL/next?after=N` is a long poll: it answers when the channel has a version
-after N, or after `_HOLD_S`.
+after N, or after 25 s.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from .registry import Registry
 from .repository import Repository, RepositoryProblem
 
 PREFIX = "/-/mirrors"
-#: Below the 30 s after which proxies and programs give up on a silent answer.
-_HOLD_S = 25.0
 
 
 class MirrorOrigin:
@@ -134,7 +132,8 @@ class MirrorOrigin:
         timer = None
         # Bounds the long polls held; further ones are answered at once.
         if latest <= after and len(self._waiting) < 10_000:
-            timer = self._reactor.callLater(_HOLD_S, self._answer, request)
+            # Proxies and programs give up on a silent answer after 30 s.
+            timer = self._reactor.callLater(25.0, self._answer, request)
         self._waiting[request] = (channel, after, timer)
         if timer is None:
             self._answer(request)

@@ -22,9 +22,6 @@ from dataclasses import dataclass, field
 
 from .settings import MulticastSettings
 
-#: In windows: a client that made no request for this time starts a new visit.
-_FORGET_WINDOWS = 4
-
 
 @dataclass(slots=True)
 class _Visit:
@@ -42,6 +39,8 @@ class HoldBudget:
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
+        #: A client that made no request for this time starts a new visit.
+        self._forget_s = 4 * window_s
         self._visits: dict[str, _Visit] = {}
 
     def until(self, client: str, now: float) -> float:
@@ -49,7 +48,7 @@ class HoldBudget:
         if not client:
             return now + self._window_s
         visit = self._visits.get(client)
-        if visit is None or now - visit.seen > _FORGET_WINDOWS * self._window_s:
+        if visit is None or now - visit.seen > self._forget_s:
             visit = self._visits[client] = _Visit(now + self._window_s, now)
             # Old visits are removed after this many new ones.
             if len(self._visits) % 1000 == 0:
@@ -62,7 +61,7 @@ class HoldBudget:
         self._visits.pop(client, None)
 
     def _sweep(self, now: float) -> None:
-        then = now - _FORGET_WINDOWS * self._window_s
+        then = now - self._forget_s
         for client in [name for name, visit in self._visits.items() if visit.seen < then]:
             del self._visits[client]
 

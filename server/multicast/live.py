@@ -226,7 +226,7 @@ class LiveSession:
         if waiting and not self.carousel.waiting:
             self._complete(self)
         self.counters.members += 1
-        self._adapt()
+        self.adapt()
         prefix = f"/-/multicast/{self.id:016x}"
         inline = len(self.hashes) <= INLINE_HASHES
         gathering = self.carousel.phase is Phase.GATHER
@@ -278,7 +278,7 @@ class LiveSession:
         if action == "continue" and started and self.rate.is_too_fast_for(report.member, now):
             self.carousel.send_away(report.member, now)
             action = "unicast"
-        self._adapt()
+        self.adapt()
         self.transmitter.poke()
         return ReportAnswer(action, max(before, self.report_window_s(report.member)))
 
@@ -312,7 +312,8 @@ class LiveSession:
         paced = (now - since + TUNING.repair_ahead_s) * self.transmitter.rate_bytes_s
         return int(min(paced, self.layout.size_bytes * TUNING.repair_share)) - had
 
-    def _adapt(self) -> None:
+    def adapt(self) -> None:
+        """Send at the rate that the members and the session's share of the line allow."""
         self._count_votes()
         self.transmitter.rate_bytes_s = self.rate.rate_bytes_s
 
@@ -329,10 +330,6 @@ class LiveSession:
         for member in on_time:
             if member not in before:
                 self.rate.join(member, *self._offered[member])
-
-    def adapt(self) -> None:
-        """Apply a changed share of the line."""
-        self._adapt()
 
     def _pread(self, offset: int, length: int) -> bytes:
         if not self._file.unchanged():

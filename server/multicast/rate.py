@@ -14,20 +14,15 @@ from ...protocol.session_report import ReceiverReport
 from .rate_votes import RateVotes
 from .rate_wish import TUNING, RateWish
 
-#: The share of the rate for all sessions that wait for the first pass of another one.
-_TRICKLE = 0.05
-#: A slower member stays for this time: another download on its line, or work on its host, may end.
-_PATIENCE_S = 3.0
-
 
 def shares(left: Sequence[int]) -> list[float]:
     """The sessions' shares of the rate (their sum is 1), by the bytes left in their first passes.
 
-    The session with the fewest bytes left goes first (SRPT); those behind it share `_TRICKLE`.
+    The session with the fewest bytes left goes first (SRPT); those behind it share a twentieth.
     Sessions whose first pass is over have a full weight for their repair.
     """
     first = min((size, at) for at, size in enumerate(left) if size)[1] if any(left) else -1
-    trickle = _TRICKLE / max(1, sum(1 for size in left if size) - 1)
+    trickle = 0.05 / max(1, sum(1 for size in left if size) - 1)
     weights = [1.0 if not size or at == first else trickle for at, size in enumerate(left)]
     return [weight / sum(weights) for weight in weights]
 
@@ -112,8 +107,8 @@ class RateControl:
     def is_too_fast_for(self, member: str, now: float) -> bool:
         """Whether a member that has just reported must use unicast.
 
-        It can receive less than the elected rate: by its declared rate, or for `_PATIENCE_S` by its
-        reports.
+        It can receive less than the elected rate: by its declared rate, or for 3 s by its reports.
+        Another download on its line, or work on its host, may end until then.
         """
         wish = self._wishes.get(member)
         if wish is None:
@@ -126,7 +121,7 @@ class RateControl:
         if wish.bearable_share(self._configured) * self._configured >= bearable:
             self._too_fast_since.pop(member, None)
             return False
-        return now - self._too_fast_since.setdefault(member, now) >= _PATIENCE_S
+        return now - self._too_fast_since.setdefault(member, now) >= 3.0
 
     def _vote(self, member: str) -> None:
         wish = self._wishes[member]

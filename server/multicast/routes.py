@@ -14,11 +14,6 @@ from .live import LiveSession
 from .sessions import Sessions
 
 PREFIX = "/-/multicast"
-METHODS = ("GET", "HEAD", "POST")
-_PATH = re.compile(rb"/-/multicast/([0-9a-f]{16})/(report|hashes|repair)\Z")
-_BINARY = (b"Content-Type", b"application/octet-stream")
-_RANGE = rb"[0-9]{1,18}-[0-9]{1,18}"
-_REPAIR = re.compile(rb"([A-Za-z0-9_-]{1,64}) bytes=(" + _RANGE + rb"(?:," + _RANGE + rb")*)\Z")
 
 
 class MulticastRoutes:
@@ -32,14 +27,14 @@ class MulticastRoutes:
         if request.path == PREFIX.encode():
             self._status(request)
             return
-        match = _PATH.match(request.path)
+        match = re.fullmatch(rb"/-/multicast/([0-9a-f]{16})/(report|hashes|repair)", request.path)
         session = self._sessions.get(int(match[1], 16)) if match else None
         if match is None or session is None:
             request.refuse(404, "no-such-session", "There is no such multicast session (any more).")
             return
         what = match[2]
         if what == b"hashes":
-            request.respond(200, [_BINARY, NO_STORE], b"".join(session.hashes))
+            _send(request, b"".join(session.hashes))
         elif request.method != b"POST":
             request.refuse(405, "method-not-allowed", "Only POST.", [(b"Allow", b"POST")])
         elif what == b"report":
@@ -61,7 +56,8 @@ class MulticastRoutes:
             request.respond(200, JSON_NOW, encode_answer(answer))
 
     def _repair(self, request: Request, session: LiveSession) -> None:
-        match = _REPAIR.match(request.body)
+        one = rb"[0-9]{1,18}-[0-9]{1,18}"
+        match = re.fullmatch(rb"([\w-]{1,64}) bytes=(%b(?:,%b)*)" % (one, one), request.body)
         ranges: list[tuple[int, int]] = []
         for text in match[2].split(b",") if match else ():
             first, _, last = text.partition(b"-")
@@ -78,7 +74,7 @@ class MulticastRoutes:
         if data is None:
             request.refuse(409, "too-much-repair", "Fetch the rest as ranges of the file itself.")
         else:
-            request.respond(200, [_BINARY, NO_STORE], data)
+            _send(request, data)
 
     def _status(self, request: Request) -> None:
         """What is sent, without names: a file may be hidden until its hour."""
@@ -93,3 +89,7 @@ class MulticastRoutes:
             for session in self._sessions.running
         ]
         request.respond(200, JSON_NOW, json.dumps({"sessions": rows}).encode())
+
+
+def _send(request: Request, data: bytes) -> None:
+    request.respond(200, [(b"Content-Type", b"application/octet-stream"), NO_STORE], data)

@@ -1,7 +1,7 @@
 """Scheduled sessions: entries in a folder that a running server watches.
 
 `tidegate multicast send FILE --at TIME` writes an entry (one JSON file, written atomically) into
-STATE/multicast. The server opens the session `ANNOUNCE_S` before its time: receivers get the offer
+STATE/multicast. The server opens the session ten minutes before its time: receivers get the offer
 at once and wait for the start. If the file is missing or being written, the server tries again
 until the entry's time. An entry is removed when its session has ended: a server that was stopped
 before sends after its restart.
@@ -39,8 +39,6 @@ from .sessions import Sessions
 from .switch import object_key
 
 FOLDER = "multicast"
-#: A session is opened this long before its time.
-ANNOUNCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ class ScheduleWatch:
             self.log.warn("schedule entry {file} dropped: {error}", file=str(file), error=error)
             self._drop(file)
             return
-        if entry.at - self._wall() > ANNOUNCE_S:
+        if entry.at - self._wall() > 600.0:
             return
         try:
             opened = self._file(entry)

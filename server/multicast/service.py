@@ -16,7 +16,7 @@ from ..http.clock import Reactor
 from ..http.request import Request
 from .blocks import BlockHashes
 from .demand import DemandDetector
-from .routes import METHODS, PREFIX, MulticastRoutes
+from .routes import PREFIX, MulticastRoutes
 from .schedule import ScheduleWatch
 from .sessions import Sessions
 from .settings import MulticastSettings
@@ -71,7 +71,7 @@ class MulticastRoom:
 
     def add_routes(self, site: Site) -> None:
         """Add the routes that receivers request."""
-        site.add_route(PREFIX, MulticastRoutes(self.sessions), METHODS)
+        site.add_route(PREFIX, MulticastRoutes(self.sessions), ("GET", "HEAD", "POST"))
 
     def start(self) -> None:
         """Start watching the schedule."""

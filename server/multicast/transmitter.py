@@ -29,8 +29,6 @@ from .symbols import ObjectChanged, SymbolSource
 from .udp import TUNING as BUFFER
 
 _log = Logger()
-#: A session sends one object.
-_OBJECT = 0
 
 
 class SendTuning(NamedTuple):
@@ -76,7 +74,7 @@ class Framer:
                 VERSION << 4 | PacketType.SYMBOL,
                 0,
                 session,
-                _OBJECT,
+                0,  # The object: a session sends one.
                 pass_number,
                 k,
                 block,
@@ -96,7 +94,7 @@ class Framer:
             VERSION << 4 | PacketType.MARK,
             mark.flags,
             self._session,
-            _OBJECT,
+            0,
             mark.pass_number,
             0,
             0,

@@ -15,9 +15,6 @@ from ...protocol.errors import ProtocolError
 from .ring import Place
 from .swarm import Announce, Census, PeerEvent
 
-#: Bounds a scrape's answer.
-_MOST_HASHES = 16
-
 
 class BadAnnounce(ProtocolError):
     """A malformed request. The answer names the fault as BEP 3 says."""
@@ -66,8 +63,8 @@ def read_announce(query: bytes, address: str) -> AnnounceRequest:
 def read_scrape(query: bytes) -> list[bytes]:
     """The info-hashes that a scrape asks about: 1 to 16. Raises BadAnnounce."""
     hashes = fields_of(query).get(b"info_hash", [])
-    if not hashes or len(hashes) > _MOST_HASHES:
-        raise BadAnnounce(f"A scrape names 1 to {_MOST_HASHES} torrents by their info_hash.")
+    if not 1 <= len(hashes) <= 16:
+        raise BadAnnounce("A scrape names 1 to 16 torrents by their info_hash.")
     if any(len(one) != 20 for one in hashes):
         raise BadAnnounce("An info_hash has 20 bytes.")
     return hashes

@@ -30,8 +30,6 @@ from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 
 _log = Logger()
-#: Bounds the torrents in the state folder. The least recently used one goes first.
-_MOST_KEPT = 2048
 
 
 class CannotMake(Exception):
@@ -99,12 +97,12 @@ class _TorrentWish:
 
 
 class MetainfoStore:
-    """Makes torrents one at a time. Keeps the `_MOST_KEPT` most recent ones in `folder`."""
+    """Makes torrents one at a time. Keeps those that were used last in `folder`."""
 
     def __init__(self, reactor: Threads, folder: Path) -> None:
         self._reactor = reactor
         self._folder = folder
-        self._known: BoundedTable[FileKey, Metainfo] = BoundedTable(_MOST_KEPT, self._forget)
+        self._known: BoundedTable[FileKey, Metainfo] = BoundedTable(2048, self._forget)
         self._by_hash: dict[bytes, Metainfo] = {}
         self._wishes: dict[FileKey, _TorrentWish] = {}
         self._making: _Making | None = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable
-from typing import Any
 
 from ...protocol.errors import ProtocolError
 from ..files.manifests import when_ready
@@ -18,7 +17,7 @@ from ..files.paths import TORRENT, split_path, url_of
 from ..files.site import Site
 from ..files.transfer import HasTorrent, kept_from_all
 from ..files.tree import IsDirectory, NotHere
-from ..http.answers import NO_STORE
+from ..http.answers import NO_STORE, Header
 from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock
 from ..http.request import Request
@@ -29,7 +28,6 @@ from .swarm import Brake, Census, Swarm
 
 ANNOUNCE = "/-/announce"
 MAGNET = "/-/magnet"
-_PLAIN = (b"Content-Type", b"text/plain; charset=utf-8")
 
 
 class TorrentRoom:
@@ -113,7 +111,7 @@ class TorrentRoom:
             name = file.rep.path.rpartition(b"/")[2].decode("utf-8")
             link = made.magnet(name, self._tracker(request), self._seeds(request, made.url_path))
             place = (b"Location", link.encode("ascii"))
-            request.respond(302, [_PLAIN, NO_STORE, place], link.encode("ascii") + b"\n")
+            _respond(request, 302, link.encode("ascii") + b"\n", place)
 
         self._when_made(request, file, answer)
 
@@ -166,7 +164,8 @@ class TorrentRoom:
             return
         now = self._now()
         places = swarm.announce(asked.announce, now, self._rng)
-        self._respond(request, peers_answer(places, swarm.census(now), self._settings.interval_s))
+        answer = peers_answer(places, swarm.census(now), self._settings.interval_s)
+        _respond(request, 200, library().bencode(answer))
 
     def _scrape(self, request: Request) -> None:
         try:
@@ -179,7 +178,7 @@ class TorrentRoom:
             swarm = self._swarm(info_hash)
             if swarm is not None:
                 found[info_hash] = swarm.census(self._now())
-        self._respond(request, scrape_answer(found))
+        _respond(request, 200, library().bencode(scrape_answer(found)))
 
     def _swarm(self, info_hash: bytes) -> Swarm | None:
         """The swarm of a torrent whose file is still here and still open to all clients."""
@@ -197,10 +196,12 @@ class TorrentRoom:
             self._swarms[made.v1] = swarm
         return swarm
 
-    def _refuse(self, request: Request, why: str) -> None:
-        """Refuse as trackers do: status 200, and the reason inside (BEP 3)."""
-        self._respond(request, {b"failure reason": why.encode("utf-8")})
-
     @staticmethod
-    def _respond(request: Request, answer: Any) -> None:
-        request.respond(200, [_PLAIN, NO_STORE], library().bencode(answer))
+    def _refuse(request: Request, why: str) -> None:
+        """Refuse as trackers do: status 200, and the reason inside (BEP 3)."""
+        _respond(request, 200, library().bencode({b"failure reason": why.encode("utf-8")}))
+
+
+def _respond(request: Request, status: int, body: bytes, *more: Header) -> None:
+    fields = [(b"Content-Type", b"text/plain; charset=utf-8"), NO_STORE, *more]
+    request.respond(status, fields, body)

@@ -144,12 +144,13 @@ def publish(
 
     def announce(updates: Iterable[tuple[Edge, GeneratedUpdate]]) -> None:
         if multicast_state is not None:
-            from ...mirror.publish import LOOK_S, schedule_updates
+            from ...mirror.publish import schedule_updates
 
             at = time.time() + delay_s
             if schedule_updates(multicast_state, multicast_prefix, channel, updates, at):
-                # Followers ask as soon as they can know: the session must be open by then.
-                time.sleep(LOOK_S)
+                # Followers ask as soon as they can know: the session must be open by then. The
+                # server reads its schedule once a second.
+                time.sleep(1.5)
 
     def work() -> Published:
         settings = PublishSettings(

@@ -52,10 +52,6 @@ FLAGS: Mapping[str, str] = {
 }
 
 
-#: How a value of each unit may be written.
-_EXAMPLES = {"bytes": "20KB", "bytes/s": "100Mbit", "s": "15s"}
-
-
 def option(flag: str, setting: str, text: str = "") -> Callable[[Any], Any]:
     """The flag of a setting: one with several values is repeated, a switch has none.
 
@@ -68,7 +64,8 @@ def option(flag: str, setting: str, text: str = "") -> Callable[[Any], Any]:
     is_switch = field.annotation is bool
     if not text:
         text = re.sub(r", see \[.*?\]\(.*?\)", "", field.description or "")
-        example = _EXAMPLES.get(unit_of(field.json_schema_extra) or "")
+        examples = {"bytes": "20KB", "bytes/s": "100Mbit", "s": "15s"}
+        example = examples.get(unit_of(field.json_schema_extra) or "")
         text += f" Such as {example}." if example else ""
         if typing.get_origin(field.annotation) is typing.Literal:
             text += f" One of {', '.join(typing.get_args(field.annotation))}."
