@@ -27,6 +27,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, deque
+from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from typing import Any, Protocol
@@ -37,56 +38,66 @@ from ...policies.keep_alive import BACKGROUND_WEIGHT, KEEP_ALIVE, KeepAliveBudge
 from ..http.clock import Clock, cancel
 from .request_queue import RequestQueue, network_of
 
-#: The ring is served this often.
-TICK_S = 0.01
-#: Least length of a turn in a short ring.
-_QUANTUM_BYTES = 16 * 1024
-#: A turn on a fast link is this much of its time, because turns cost CPU.
-_QUANTUM_S = 0.001
-#: No turn is shorter than a TCP segment of Ethernet.
-_PACKET_BYTES = 1448
-#: A round of the ring lasts no longer than this while turns can be that short.
-_ROUND_S = 1.0
-#: No turn takes longer on a slow link.
-_LONGEST_TURN_S = 0.05
-#: The budget of an idle link never exceeds this time's worth. What left in a burst stands before
-#: the line until it is idle again, and all that leaves later waits behind it.
-_BURST_S = 0.02
-#: The least budget while a transfer waits. It is three times the usual time between ticks: a busy
-#: machine ticks late, and its line would be lost. One late tick does not make a burst.
-_LEAST_LATE_S = 0.05
-#: The most, however late ticks are, and the most that is given back.
-_LATE_S = 0.25
-#: Bytes that left without a turn are paid back for at most this much of the line's time.
-#: With more, large downloads would wait for a flood that is over.
-_MOST_DEBT_S = 2.0
-#: Small downloads beyond their part have no more than this under way beside large ones. Those
-#: take turns with them before the line while their sockets are full: one address that fetched
-#: small files cost 40 people +10 to +150 %, and costs +15 to +40 %.
-_SPARE_S = 0.01
-#: Who had such a turn is watched for this long: slow readers leave the others a tenth of the line.
-_SPARE_LOOK_S = 0.1
-#: Large downloads want the line if they had this part of it within `_LARGE_S`. Slower ones would
-#: not use what small ones leave.
-_LARGE_PART = 1.0 / 16.0
-#: What they had counts for about this long.
-_LARGE_S = 0.5
-#: A process without a turn keeps its part of the budget for this long.
-_CLAIM_S = 0.03
-_GOODPUT_WINDOW_S = 1.0
-#: Keep-alive bytes that are due within this time of each other leave together.
-_TOGETHER_S = 0.05
-#: Most of them in one turn of the loop, about 2 ms; the others leave one tick later.
-_AT_ONCE = 50
-#: A paused sender that could not begin is asked again after this.
-_BEGINS_S = 0.5
-#: A share whose sender has stood in the ring for this long without a byte gets the next turn: a
-#: download in the background is not silent for longer than a paused one.
-_STARVED_S = KEEP_ALIVE.interval_s
-#: Starved shares are looked for this often.
-_STARVED_LOOK_S = 0.5
-
 _log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class PacerTuning:
+    """The pacer's times (seconds), sizes (bytes) and parts."""
+
+    #: The ring is served this often.
+    tick_s: float = 0.01
+    #: Least length of a turn in a short ring.
+    quantum_bytes: int = 16 * 1024
+    #: A turn on a fast link is this much of its time, because turns cost CPU.
+    quantum_s: float = 0.001
+    #: No turn is shorter than a TCP segment of Ethernet.
+    packet_bytes: int = 1448
+    #: A round of the ring lasts no longer than this while turns can be that short.
+    round_s: float = 1.0
+    #: No turn takes longer on a slow link.
+    longest_turn_s: float = 0.05
+    #: The budget of an idle link never exceeds this time's worth. What left in a burst stands
+    #: before the line until it is idle again, and all that leaves later waits behind it.
+    burst_s: float = 0.02
+    #: The least budget while a transfer waits. It is three times the usual time between ticks: a
+    #: busy machine ticks late, and its line would be lost. One late tick does not make a burst.
+    least_late_s: float = 0.05
+    #: The most, however late ticks are, and the most that is given back.
+    late_s: float = 0.25
+    #: Bytes that left without a turn are paid back for at most this much of the line's time.
+    #: With more, large downloads would wait for a flood that is over.
+    most_debt_s: float = 2.0
+    #: Small downloads beyond their part have no more than this under way beside large ones. Those
+    #: take turns with them before the line while their sockets are full: one address that fetched
+    #: small files cost 40 people +10 to +150 %, and costs +15 to +40 %.
+    spare_s: float = 0.01
+    #: A download that had such a turn is watched for this long: slow readers leave the others a
+    #: tenth of the line.
+    spare_look_s: float = 0.1
+    #: Large downloads want the line if they had this part of it within `large_s`. Slower ones would
+    #: not use what small ones leave.
+    large_part: float = 1.0 / 16.0
+    #: What they had counts for about this long.
+    large_s: float = 0.5
+    #: A process without a turn keeps its part of the budget for this long.
+    claim_s: float = 0.03
+    #: Goodput is a mean over about this long.
+    goodput_window_s: float = 1.0
+    #: Keep-alive bytes that are due within this time of each other leave together.
+    together_s: float = 0.05
+    #: Most of them in one turn of the loop, about 2 ms; the others leave one tick later.
+    at_once: int = 50
+    #: A paused sender that could not begin is asked again after this.
+    begins_s: float = 0.5
+    #: A share whose sender has stood in the ring for this long without a byte gets the next turn: a
+    #: download in the background is not silent for longer than a paused one.
+    starved_s: float = KEEP_ALIVE.interval_s
+    #: Starved shares are looked for this often.
+    starved_look_s: float = 0.5
+
+
+PACING = PacerTuning()
 
 
 class TransferState(Enum):
@@ -262,7 +273,7 @@ class Pacer:
         self._last_tick_s = reactor.seconds()
         self._tick_call: Any = None
         #: When the next tick is due, and the mean time between about eight ticks.
-        self._tick_due_s, self._tick_s = 0.0, TICK_S
+        self._tick_due_s, self._tick_s = 0.0, PACING.tick_s
         #: Whether the budget was spent at the last tick while a transfer still stood in the ring.
         self._short = False
         #: Requests whose answers do not ask for turns; see `RequestQueue`.
@@ -340,8 +351,8 @@ class Pacer:
         self.sent_bytes_total += count
         rate = self._bandwidth_bytes_s
         if rate is not None:
-            self._budget = max(self._budget - count, -_MOST_DEBT_S * rate)
-            self._due = max(self._due - count, -_MOST_DEBT_S * rate)
+            self._budget = max(self._budget - count, -PACING.most_debt_s * rate)
+            self._due = max(self._due - count, -PACING.most_debt_s * rate)
         self._tell()
 
     def charge_answers(self, count: int) -> None:
@@ -356,8 +367,8 @@ class Pacer:
 
     def _tick_soon(self) -> None:
         if self._tick_call is None:
-            self._tick_due_s = self.now() + TICK_S
-            self._tick_call = self._reactor.callLater(TICK_S, self._tick)
+            self._tick_due_s = self.now() + PACING.tick_s
+            self._tick_call = self._reactor.callLater(PACING.tick_s, self._tick)
 
     def give_back(self, count: int) -> None:
         """Bytes that were paid for do not leave: their sockets keep them.
@@ -368,7 +379,7 @@ class Pacer:
         rate = self._bandwidth_bytes_s
         if rate is None:
             return
-        most, owned = rate * _LATE_S, self._budget - self._owed
+        most, owned = rate * PACING.late_s, self._budget - self._owed
         if count > 0:
             given = min(float(count), max(0.0, most - owned))
         else:
@@ -482,7 +493,7 @@ class Pacer:
         now = self._last_tick_s
         if now < self._next_starved_s:
             return
-        self._next_starved_s = now + _STARVED_LOOK_S
+        self._next_starved_s = now + PACING.starved_look_s
         for ring in (self._behind, self._beyond):
             starved = [share for share in ring if _starves(share, now)]
             for share in starved:
@@ -499,7 +510,7 @@ class Pacer:
         if not (ring or behind):
             small = quick or beyond
             if self._large_take_turns:
-                if self._spare_bytes() >= rate_bytes_s * _SPARE_S:
+                if self._spare_bytes() >= rate_bytes_s * PACING.spare_s:
                     return None
                 self._spare.update(dict.fromkeys(islice(small[0].senders, 1), self._last_tick_s))
             return small.popleft()
@@ -513,13 +524,13 @@ class Pacer:
     def _large_take_turns(self) -> bool:
         """Whether large downloads want the line, though the sockets of all may be full just now."""
         rate = self._bandwidth_bytes_s or 0.0
-        had = self._large_bytes >= _LARGE_PART * rate * _LARGE_S
+        had = self._large_bytes >= PACING.large_part * rate * PACING.large_s
         return bool(self._ring or self._behind) or had
 
     def _spare_bytes(self) -> int:
         """What has not arrived of what small downloads were given beyond their part."""
         for paced, at_s in tuple(self._spare.items()):
-            if at_s < self._last_tick_s - _SPARE_LOOK_S or paced.state is TransferState.OVER:
+            if at_s < self._last_tick_s - PACING.spare_look_s or paced.state is TransferState.OVER:
                 del self._spare[paced]
         return sum([paced.flying_bytes() for paced in self._spare])
 
@@ -532,7 +543,7 @@ class Pacer:
         now = self._reactor.seconds()
         marks = self._marks
         marks.append((now, self.sent_bytes_total))
-        while len(marks) > 2 and marks[1][0] <= now - _GOODPUT_WINDOW_S:
+        while len(marks) > 2 and marks[1][0] <= now - PACING.goodput_window_s:
             marks.popleft()
         elapsed_s = now - marks[0][0]
         return (self.sent_bytes_total - marks[0][1]) / elapsed_s if elapsed_s > 0 else 0.0
@@ -543,11 +554,11 @@ class Pacer:
         if rate is not None:
             passed_s = max(0.0, now - self._last_tick_s)
             earned = rate * passed_s
-            late_s = min(_LATE_S, max(_LEAST_LATE_S, 3.0 * self._tick_s))
-            held_s = _BURST_S if self._tick_call is None else late_s
+            late_s = min(PACING.late_s, max(PACING.least_late_s, 3.0 * self._tick_s))
+            held_s = PACING.burst_s if self._tick_call is None else late_s
             self._returned = max(0.0, self._returned - earned)
-            most = max(rate * held_s, 2.0 * _QUANTUM_BYTES) + self._returned
-            self._large_bytes *= max(0.0, 1.0 - passed_s / _LARGE_S)
+            most = max(rate * held_s, 2.0 * PACING.quantum_bytes) + self._returned
+            self._large_bytes *= max(0.0, 1.0 - passed_s / PACING.large_s)
             sent = self._others.sent_bytes()
             self._budget = min(most, self._budget + earned - (sent - self._others_sent))
             self._others_sent = sent
@@ -559,7 +570,7 @@ class Pacer:
             # What lies unspent for longer than its owners' next turn is for all. Each process pays
             # for its own from its part: one that was idle has seen no debt, and would use all that
             # the line earns while the others wait to have paid.
-            free = self._budget - (rate * _CLAIM_S if waiting else 0.0)
+            free = self._budget - (rate * PACING.claim_s if waiting else 0.0)
             due = max(self._due + part * earned - paid, free)
             self._due = min(due, most) if waiting else self._budget
             self._grant(part * earned, rate)
@@ -575,7 +586,7 @@ class Pacer:
         sharing = max(networks + large, 2 * networks) if large else networks
         requests.earn(earned_bytes, rate_bytes_s, sharing, self._last_tick_s)
         if large:
-            most = min(_BURST_S * rate_bytes_s, self._due + _BURST_S * rate_bytes_s)
+            most = min(PACING.burst_s * rate_bytes_s, self._due + PACING.burst_s * rate_bytes_s)
             # Requests and small bodies have a part each, else many of one would stop the other.
             part = 0.25 if running and self._quick else 0.5
             requests.granted_bytes = min(most, requests.granted_bytes + part * earned_bytes)
@@ -585,16 +596,16 @@ class Pacer:
 
     def _quantum_bytes(self, rate_bytes_s: float) -> int:
         """Short turns keep the round short: of a slow link, and of a long ring."""
-        most = max(_QUANTUM_BYTES, rate_bytes_s * _QUANTUM_S)
-        least = min(_PACKET_BYTES, rate_bytes_s * _LONGEST_TURN_S)
+        most = max(PACING.quantum_bytes, rate_bytes_s * PACING.quantum_s)
+        least = min(PACING.packet_bytes, rate_bytes_s * PACING.longest_turn_s)
         front = max(1, len(self._ring) + len(self._quick))
-        return int(max(1.0, least, min(most, rate_bytes_s * _ROUND_S / front)))
+        return int(max(1.0, least, min(most, rate_bytes_s * PACING.round_s / front)))
 
     def _tick(self) -> None:
         # A tick that failed and made no other would freeze all that stands in the ring.
         with _log.failuresHandled("A tick of the pacer failed"):
             self._earn()
-            took_s = TICK_S + self._last_tick_s - self._tick_due_s
+            took_s = PACING.tick_s + self._last_tick_s - self._tick_due_s
             self._tick_s += (took_s - self._tick_s) / 8.0
         self._tick_call = None
         with _log.failuresHandled("A tick of the pacer failed"):
@@ -622,10 +633,10 @@ class Pacer:
                 alone=not (ring or behind or quick or self.waiting_networks),
             )
         # No turn is larger than what the budget can hold.
-        quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _LONGEST_TURN_S)))
+        quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * PACING.longest_turn_s)))
         if self._due < self._budget:
             # However small this process's part is, it must be enough for a turn some day.
-            quantum = min(quantum, max(_PACKET_BYTES, int(self._due)))
+            quantum = min(quantum, max(PACING.packet_bytes, int(self._due)))
         while (ring or behind or quick or beyond) and self._due >= quantum:
             share = self._next(rate)
             if share is None:
@@ -657,7 +668,7 @@ class Pacer:
         if not self._paused:
             return
         due_s = self._paused[0][0] - self.now()
-        delay_s = TICK_S if due_s <= 0.0 else max(_TOGETHER_S, due_s)
+        delay_s = PACING.tick_s if due_s <= 0.0 else max(PACING.together_s, due_s)
         call = self._trickle_call
         if call is not None and call.active() and call.getTime() <= self.now() + delay_s:
             # However many are paused just now, those that are due are not put off.
@@ -677,18 +688,22 @@ class Pacer:
         self._others_kept = kept
         interval_s = keep_alive.interval_s(self.states[TransferState.PAUSED] + paused)
         due: list[tuple[int, Paced]] = []
-        while self._paused and self._paused[0][0] <= now + _TOGETHER_S and len(due) < _AT_ONCE:
+        while (
+            self._paused
+            and self._paused[0][0] <= now + PACING.together_s
+            and len(due) < PACING.at_once
+        ):
             due.append(heapq.heappop(self._paused)[1:])
         for number, paced in due:
             if not _is_current(paced, number):
                 continue
             due_s = paced.sent_at_s + interval_s
-            if paced.sent_bytes < KEEP_ALIVE.burst_bytes or due_s <= now + _TOGETHER_S:
+            if paced.sent_bytes < KEEP_ALIVE.burst_bytes or due_s <= now + PACING.together_s:
                 with _log.failuresHandled("The keep-alive bytes of a download failed"):
                     self._send_keep_alive(paced, now)
                 # A socket that takes nothing has enough under way. A sender that could not begin
                 # yet soon can.
-                due_s = now + (interval_s if paced.sent_bytes else _BEGINS_S)
+                due_s = now + (interval_s if paced.sent_bytes else PACING.begins_s)
             if _is_current(paced, number):
                 heapq.heappush(self._paused, (due_s, number, paced))
         self._others.tell_kept(self.states[TransferState.PAUSED], self._kept_total)
@@ -723,4 +738,4 @@ def _starves(share: Share, now: float) -> bool:
     first = next(iter(share.senders), None)
     if first is None:
         return False
-    return max(first.sent_at_s, first.state_since_s) <= now - _STARVED_S
+    return max(first.sent_at_s, first.state_since_s) <= now - PACING.starved_s
