@@ -15,13 +15,12 @@ from pathlib import Path
 
 from twisted.logger import Logger
 
-from ..http.front import Front, Port, tcp_socket
+from ..http.front import BACKLOG, Front, Port, tcp_socket
 from ..http.proxies import TrustedProxies
 from ..http.tls import BadCertificate, TlsServer
 from .config import CannotStart
 from .settings import HANDED_OVER, ServerConfig, split_address
 
-_BACKLOG = 4096
 #: `FileDescriptorName=` of the admin page's socket; all others are for files.
 ADMIN_SOCKET = "admin"
 _log = Logger()
@@ -118,7 +117,7 @@ def _open(place: str, count: int, tls: bool, flag: str) -> OpenListener:
             one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             one.bind(str(path))
             path.chmod(0o666)
-            one.listen(_BACKLOG)
+            one.listen(BACKLOG)
             sockets = [one, *(one.dup() for _ in range(count - 1))]
             return OpenListener(url_of(one, tls), sockets, str(path) if count == 1 else None)
         host, number = split_address(place)
@@ -161,7 +160,7 @@ def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         one.bind((host, port))
         # Only listening shows whether another program listens there.
-        one.listen(_BACKLOG)
+        one.listen(BACKLOG)
     except OSError:
         one.close()
         raise

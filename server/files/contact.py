@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from ..http.answers import Header
 from ..http.request import Request
-
-_PARTS = [b".well-known", b"security.txt"]
-#: RFC 9116, 2.5.5: less than a year; a copy that is kept longer must be fetched again.
-_GOOD_FOR = timedelta(days=180)
-_FIELDS: list[Header] = [
-    (b"Content-Type", b"text/plain; charset=utf-8"),
-    (b"Cache-Control", b"max-age=86400"),
-]
 
 
 def security_txt(
@@ -24,11 +15,16 @@ def security_txt(
     lines = "".join(f"Contact: {contact}\r\n" for contact in contacts)
 
     def answer(request: Request, parts: list[bytes]) -> bool:
-        if not lines or parts != _PARTS:
+        if not lines or parts != [b".well-known", b"security.txt"]:
             return False
         today = datetime.fromtimestamp(wall(), UTC).replace(hour=0, minute=0, second=0)
-        text = f"{lines}Expires: {today + _GOOD_FOR:%Y-%m-%dT%H:%M:%SZ}\r\n"
-        request.respond(200, _FIELDS, text.encode("ascii"))
+        # RFC 9116, 2.5.5: less than a year; a copy that is kept longer must be fetched again.
+        text = f"{lines}Expires: {today + timedelta(days=180):%Y-%m-%dT%H:%M:%SZ}\r\n"
+        fields = [
+            (b"Content-Type", b"text/plain; charset=utf-8"),
+            (b"Cache-Control", b"max-age=86400"),
+        ]
+        request.respond(200, fields, text.encode("ascii"))
         return True
 
     return answer

@@ -29,19 +29,15 @@ from .readme import MOST_README_BYTES, READMES, render_readme
 from .transfer import HasTorrent, Visibility, kept_from_all
 from .tree import DirectoryEntry, IsDirectory, NotHere, Overloaded, Tree
 
-_SORTS = ("name", "size", "date")
 #: Names that go with others rather than being what a person came for.
 _COMPANIONS = (*COMPANIONS, "sha256sums", "sha512sums", "md5sums")
 ATOM = b"application/atom+xml"
 #: Searches may take this much time at once, seconds.
 _BURST_S = 2.0
-#: pip checks the digest that an address carries behind `#` when the file is one it installs.
-_PIP_READS = (".whl", ".tar.gz", ".zip")
 #: Rows of one page; a directory with more has several.
 _ROWS = 1000
 #: Stands in kept pages for how the server was called; `.invalid` is no host's name (RFC 2606).
 _SOME_ORIGIN = b"http://this-server.invalid"
-_SHELL_SAFE = re.compile(rb"https?://[A-Za-z0-9.:\[\]_-]+")
 
 
 def _query_of(request: Request) -> dict[str, list[str]]:
@@ -80,7 +76,7 @@ class ListingView:
         number = min(page, 1_000_000) if page is not None else 1
         sort = query.get("sort", ["name"])[0]
         order = query.get("order", [""])[0]
-        sort = sort if sort in _SORTS else "name"
+        sort = sort if sort in ("name", "size", "date") else "name"
         falling = order == "desc" if order in ("asc", "desc") else sort == "date"
         text = query.get("q", [""])[0].strip()[:100]
         return cls(sort, falling, number, text, language)
@@ -178,7 +174,9 @@ class Listings:
         body = kept[2]
         if form != "json":
             origin = request.origin
-            safe = origin if _SHELL_SAFE.fullmatch(origin) else b"http://SERVER"
+            # A shell reads the commands of the page.
+            is_plain = re.fullmatch(rb"https?://[A-Za-z0-9.:\[\]_-]+", origin)
+            safe = origin if is_plain else b"http://SERVER"
             body = body.replace(_SOME_ORIGIN, safe)
         if form == "html":
             # It may carry a visitor cookie, so no shared cache may keep it.
@@ -317,7 +315,8 @@ class Listings:
         row = self._described(parts, entry)
         row["href"] = _href(entry)
         lower = row["name"].lower()
-        if row["sha256"] and lower.endswith(_PIP_READS):
+        # pip checks the digest that an address carries behind `#` when the file is one it installs.
+        if row["sha256"] and lower.endswith((".whl", ".tar.gz", ".zip")):
             row["href"] += f"#sha256={row['sha256']}"
         row["size"] = "" if entry.is_directory else format_size(entry.size_bytes)
         # As typed in a shell: nothing that it would read as its own.

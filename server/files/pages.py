@@ -32,12 +32,11 @@ SECURITY_HEADERS = (
 )
 
 
-#: What stands in a page that was rendered with open blanks; escaping leaves it alone.
-_BLANK = re.compile("\ue000([a-z_]+)\ue001")
-
-
 def blank(name: str) -> str:
-    """What a page is rendered with where a value of this name is filled in later."""
+    """What a page is rendered with where a value of this name is filled in later.
+
+    Escaping leaves it alone.
+    """
     return f"\ue000{name}\ue001"
 
 
@@ -59,7 +58,7 @@ class Pattern:
     @classmethod
     def of(cls, text: str) -> Pattern:
         """From a page that was rendered with `blank`s."""
-        first, *rest = _BLANK.split(text)
+        first, *rest = re.split("\ue000([a-z_]+)\ue001", text)
         pieces = [_bytes(first)]
         for piece in rest[1::2]:
             pieces += [b"", _bytes(piece)]

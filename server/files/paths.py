@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-_SAFE = "/-._~!$&'()*+,;=:@"
 #: Names of files that the server writes; see `manifests` and `server.torrent`.
 SUMS = b"SHA256SUMS"
 METALINK = b".meta4"
@@ -44,7 +43,7 @@ def accompanied(url_path: str) -> Iterator[str]:
 
 def url_of(path: bytes) -> str:
     """The canonical URL path of a file-system path relative to the served directory."""
-    return "/" + quote_from_bytes(path, safe=_SAFE)
+    return "/" + quote_from_bytes(path, safe="/-._~!$&'()*+,;=:@")
 
 
 def split_path(path: bytes) -> list[bytes] | None:

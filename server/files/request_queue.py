@@ -39,11 +39,6 @@ class _Waiting:
     refuse: Callable[[float], None]
 
 
-#: Networks that fetch small files again and again have this part of the line together beside large
-#: downloads. Ten of them cost 40 people +50 %, and with 0.25 +90 %.
-_CROWD_PART = 0.15
-
-
 #: The requests of one network, by address. Each address has one turn after another.
 _Network = OrderedDict[str, OrderedDict[Hashable, _Waiting]]
 
@@ -105,7 +100,9 @@ class RequestQueue(Requests):
 
     def earn(self, earned_bytes: float, rate_bytes_s: float, shares: int, now_s: float) -> None:
         """The line has earned these bytes at this rate, and its shares have them."""
-        self._crowd.earn(earned_bytes, BURST_BYTES, now_s, _CROWD_PART)
+        # Networks that fetch small files again and again have 0.15 of the line together beside
+        # large downloads. Ten of them cost 40 people +50 %, and with 0.25 +90 %.
+        self._crowd.earn(earned_bytes, BURST_BYTES, now_s, 0.15)
         self.share_bytes_s = rate_bytes_s / shares
         parts = _WIDE_PARTS.items()
         self.shares.wide_shares = {key: max(2.0, part * shares) for key, part in parts}

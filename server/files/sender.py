@@ -36,26 +36,16 @@ _TAIL_BYTES = 1024
 _COPY_BYTES = 64 * 1024
 #: No bound on what lies unsent in the kernel is above this: its own is no larger.
 _UNSENT_BYTES = 4 << 20
-#: Under a cap no more than the larger of these lies unsent before the peer has taken as much: what
-#: the socket of a reader that takes nothing swallows was paid for.
-_UNTRIED_BYTES = 4096
-#: The same in seconds of the transfer's rate.
-_UNTRIED_S = 0.002
-#: The same in a jam without a cap. Else 60 sockets held two seconds of a line of 33 Mbit/s after
-#: the first one of a burst, and what they hold leaves in no order.
-_JAMMED_BYTES = 16 * 1024
-#: The bytes of that struct up to its end.
-_TCP_INFO_BYTES = 184
 
 _log = Logger()
 
 
 def _tcp_info(sock: socket.socket) -> bytes:
     """What the kernel knows of a connection; zeros where it knows less."""
-    known = b""
+    size, known = 184, b""
     with contextlib.suppress(OSError, ValueError):  # a unix socket has no such option
-        known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    return known.ljust(_TCP_INFO_BYTES, b"\0")
+        known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+    return known.ljust(size, b"\0")
 
 
 def window_shut_s(sock: socket.socket) -> float:
@@ -250,9 +240,12 @@ class BodySender:
     def _untried_bytes(self) -> int:
         """What may lie unsent before the peer has taken as much."""
         rate = self._pacer.bandwidth_bytes_s
-        if rate is None:
-            return _JAMMED_BYTES if self._pacer.jammed else _UNSENT_BYTES
-        return max(_UNTRIED_BYTES, int(rate * _UNTRIED_S))
+        if rate is not None:
+            # What a reader's socket swallows was paid for, even if the reader takes nothing.
+            return max(4096, int(rate * 0.002))
+        # With more in a jam, 60 sockets held two seconds of a line of 33 Mbit/s after the first one
+        # of a burst, and what they hold leaves in no order.
+        return 16 * 1024 if self._pacer.jammed else _UNSENT_BYTES
 
     @property
     def _turn_bytes(self) -> int:

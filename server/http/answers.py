@@ -26,16 +26,6 @@ JSON_NOW: tuple[Header, Header] = ((b"Content-Type", b"application/json"), NO_ST
 
 #: What is said of what is not there: status, code, detail.
 NOT_FOUND = (404, "not-found", "There is nothing here under this name.")
-#: Problems that asking again may solve.
-_MAY_PASS = frozenset({403, 408, 500, 503})
-
-#: The phrase that heads a problem.
-_WORDS: Mapping[int, str] = {
-    403: "error_403",
-    404: "error_404",
-    500: "error_500",
-    503: "error_503",
-}
 
 _PAGE = (
     '<!doctype html><html lang="{language}" dir="{direction}"><meta charset="utf-8">'
@@ -88,15 +78,15 @@ def problem_page(
     key = PROBLEMS_FOR_PEOPLE.get(code)
     text = html.escape(phrases(key) if key is not None else detail)
     own = "" if key is not None or phrases.language == "en" else ' lang="en" dir="ltr"'
-    # Without its query: a ticket or pass that is no good is left behind.
-    again = f'<a href="?">{html.escape(phrases("try_again"))}</a>' if status in _MAY_PASS else ""
+    # Asking again may help, without its query: a ticket or pass that is no good is left behind.
+    may_pass = status in (403, 408, 500, 503)
+    again = f'<a href="?">{html.escape(phrases("try_again"))}</a>' if may_pass else ""
+    # A place that is lost is no right that is missing.
+    is_plain = key == "problem_ticket" or status not in (403, 404, 500, 503)
     return _PAGE.format(
         language=phrases.tag,
         direction=phrases.direction,
-        # A place that is lost is no right that is missing.
-        title=html.escape(
-            phrases("error" if key == "problem_ticket" else _WORDS.get(status, "error"))
-        ),
+        title=html.escape(phrases("error" if is_plain else f"error_{status}")),
         detail=f"<p{own}>{text}</p>",
         all_files=html.escape(phrases("files_all")),
         again=again,

@@ -42,7 +42,7 @@ _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 _BROKEN = select.EPOLLERR | select.EPOLLHUP
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_BACKLOG = 4096
+BACKLOG = 4096
 _END = b"\r\n\r\n"
 #: Tickets, passes and visitor cookies are named so: a request with one is judged by the admission.
 _OWN = b"tidegate-"
@@ -155,7 +155,7 @@ class Front:
                 sock.setsockopt(socket.IPPROTO_TCP, 44, 4_000)
             self._bound_silence(sock)
         sock.setblocking(False)
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
         port = self._ports[sock.fileno()] = Port(self, sock, tls, path)
         self._epoll.register(sock.fileno(), _IN)
         if not self._reading:

@@ -26,7 +26,6 @@ _log = Logger()
 #: A network (see `prefixes_of`) has as many lines as this number of its addresses.
 _NETWORK = 8
 _JOURNAL = "/run/systemd/journal/socket"
-_SYSLOG = "/dev/log"
 
 
 class LogOutlet:
@@ -61,7 +60,7 @@ def open_outlet(place: str) -> LogOutlet:
     if place == "journal":
         return _Datagrams(_JOURNAL, _journal_entry)
     _, _, address = place.partition(":")
-    return _Datagrams(address or _SYSLOG, _syslog_entry)
+    return _Datagrams(address or "/dev/log", _syslog_entry)
 
 
 class _File(LogOutlet):

@@ -18,7 +18,6 @@ _HOST = re.compile(
 #: The weight of a member (RFC 9110, 12.4.2): 0 to 1 with up to three digits.
 _WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) \S+ HTTP/[0-9]\.[0-9]\r?\n")
 
 
 @lru_cache(256)
@@ -99,7 +98,9 @@ def fault_of(error: httptools.HttpParserError, data: bytes) -> ProtocolError:
             "This port speaks plain HTTP, but a TLS handshake arrived; use http://.",
             code="tls-on-plain-port",
         )
-    if isinstance(error, httptools.HttpParserInvalidMethodError) and _REQUEST_LINE.match(data):
+    request_line = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) \S+ HTTP/[0-9]\.[0-9]\r?\n"
+    bad_method = isinstance(error, httptools.HttpParserInvalidMethodError)
+    if bad_method and re.match(request_line, data):
         return ProtocolError(
             "This method is not known here; use GET or HEAD.", status=501, code="unknown-method"
         )

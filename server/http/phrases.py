@@ -150,9 +150,6 @@ PROBLEMS_FOR_PEOPLE: Mapping[str, str] = {
     "too-many-connections": "problem_connections",
     "too-many-tickets": "problem_tickets",
 }
-#: Around what has a direction of its own (Unicode UAX 9, 2.3).
-_ISOLATE = "\N{FIRST STRONG ISOLATE}"
-_END = "\N{POP DIRECTIONAL ISOLATE}"
 #: Languages that pages are written in, as gettext names them (`de`, `zh_TW`).
 LANGUAGES: tuple[str, ...] = (
     "en",
@@ -189,7 +186,9 @@ class Phrases:
         In one that runs from right to left, names and figures keep the order of their own.
         """
         if self.direction == "rtl":
-            values = {name: f"{_ISOLATE}{value}{_END}" for name, value in values.items()}
+            # Unicode UAX 9, 2.3.
+            around = "\N{FIRST STRONG ISOLATE}%s\N{POP DIRECTIONAL ISOLATE}"
+            values = {name: around % (value,) for name, value in values.items()}
         return self.plain(key).format(**values)
 
     def plain(self, key: str) -> str:

@@ -24,10 +24,6 @@ ProxyHeader = Literal["x-forwarded-for", "forwarded", "x-real-ip"]
 #: PROXY protocol, version 2 (haproxy.org, proxy-protocol.txt, section 2.2).
 _SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 _PREFACE_HEAD = struct.Struct(">12sBBH")
-_TCP4 = 0x11
-_TCP6 = 0x21
-_TLV_SSL = 0x20
-_SSL_BY_TLS = 0x01
 
 
 # IPv6 takes 8 µs. A mover names its client twice in a request, and its own address in each.
@@ -91,7 +87,8 @@ def read_preface(data: bytes) -> Preface | None:
     body = data[_PREFACE_HEAD.size : end]
     if command == 0x20:  # LOCAL: the proxy's own connection
         return Preface(None, False, end)
-    size = {_TCP4: 4, _TCP6: 16}.get(family)
+    # TCP over IPv4 and IPv6.
+    size = {0x11: 4, 0x21: 16}.get(family)
     if size is None:
         return Preface(None, False, end)
     if length < 2 * size + 4:
@@ -105,8 +102,9 @@ def _says_tls(extensions: bytes) -> bool:
     at = 0
     while at + 3 <= len(extensions):
         kind, length = extensions[at], int.from_bytes(extensions[at + 1 : at + 3], "big")
-        if kind == _TLV_SSL and length >= 5:
-            return bool(extensions[at + 3 : at + 4] and extensions[at + 3] & _SSL_BY_TLS)
+        # PP2_TYPE_SSL, whose first byte has PP2_CLIENT_SSL.
+        if kind == 0x20 and length >= 5:
+            return bool(extensions[at + 3 : at + 4] and extensions[at + 3] & 0x01)
         at += 3 + length
     return False
 

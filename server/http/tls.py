@@ -20,10 +20,7 @@ INTERMEDIATE = (
 )
 #: Type, version and length of a record (RFC 8446, 5.1).
 _HEADER_BYTES = 5
-_HANDSHAKE = 22
 _MOST_RECORD_BYTES = 1 << 14
-#: How often the files are looked at.
-_LOOK_S = 10.0
 
 
 class BadCertificate(Exception):
@@ -109,10 +106,10 @@ class CertificateWatch:
 
     def __init__(self, reactor: Clock, server: TlsServer) -> None:
         self._server = server
-        self._timer = Repeat(reactor, _LOOK_S, self._look)
+        self._timer = Repeat(reactor, 10.0, self._look)
 
     def start(self) -> None:
-        """Look every few seconds."""
+        """Look every ten seconds."""
         self._timer.start()
 
     def stop(self) -> None:
@@ -154,7 +151,7 @@ def awaited_bytes(start: bytes) -> int:
     if len(start) < _HEADER_BYTES:
         return _HEADER_BYTES
     end = _HEADER_BYTES + int.from_bytes(start[3:5], "big")
-    is_handshake = start[0] == _HANDSHAKE and end <= _HEADER_BYTES + _MOST_RECORD_BYTES
+    is_handshake = start[0] == 22 and end <= _HEADER_BYTES + _MOST_RECORD_BYTES
     return end if is_handshake and len(start) < end else 0
 
 
