@@ -1,4 +1,4 @@
-"""What an operator may do to the queue: cancel, withdraw, promote, block."""
+"""Acts of operators on the queue: cancel, withdraw, promote, block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class QueueActions:
         self._gate = gate
 
     def cancel(self, lease: int, reason: str) -> bool:
-        """Cut a download off and free its slot; False when there is no such lease."""
+        """End a download and free its slot; False if there is no such lease."""
         gate = self._gate
         download = gate.downloads.get(lease)
         if download is None:
@@ -22,7 +22,7 @@ class QueueActions:
         return True
 
     def withdraw(self, number: int) -> bool:
-        """Take a waiting ticket out of the queue; False when it does not wait."""
+        """Remove a waiting ticket from the queue; False if it does not wait."""
         gate = self._gate
         row = gate.policy.ticket(number)
         if row is None or not row.state.is_queued:
@@ -40,14 +40,14 @@ class QueueActions:
         return True
 
     def promote(self, number: int) -> bool:
-        """Move a waiting ticket to the head of the queue; False when it does not wait."""
+        """Move a waiting ticket to the head of the queue; False if it does not wait."""
         gate = self._gate
         done = gate.leases.driver.promote(number, gate.now())
         gate.leases.settle()
         return done
 
     def block(self, network: str, until_s: float | None = None) -> None:
-        """Refuse an address or network (see `blocks`) from now on, and cut what it has."""
+        """Refuse an address or network (see `blocks`) from now on, and end its downloads."""
         gate = self._gate
         gate.reception.blocked.add(network, until_s)
         for lease, download in tuple(gate.downloads.items()):
@@ -58,5 +58,5 @@ class QueueActions:
                 self.withdraw(row.number)
 
     def unblock(self, network: str) -> bool:
-        """Serve a network again; False when exactly this one was not blocked."""
+        """Serve a network again; False if exactly this one was not blocked."""
         return self._gate.reception.blocked.discard(network)

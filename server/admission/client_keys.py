@@ -1,9 +1,9 @@
-"""Who asks: the name by which one person is told from the others behind the same address.
+"""Names clients, and so tells people behind the same address apart.
 
-A client key is what counts as its address and a name, which comes from the best proof that the
-request carries (PROTOCOL.md, "Who is one person"). Invented names cost nothing. So an address may
-have `per_address` of them in use; those beyond share a few names and thereby their places. What a
-whole prefix may take is the policy's matter, which is told the prefixes that enclose the client.
+A client key is an address (IPv6: its /64) and a name. The name comes from the best proof that the
+request carries (PROTOCOL.md, "Who is one person"). An attacker can invent names. So an address may
+have `per_address` names in use; its further clients share a few names and thereby places. The
+policy bounds whole prefixes.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class NameBounds:
     #: Each answer to a browser renews it. A month covers the visits around one release; a browser
     #: that stays away longer is a new visitor.
     cookie_age_s: int = 30 * 86_400
-    #: A name that was not used for so long makes room for another one of its address.
+    #: An address may replace a name that was not used for this time.
     unused_s: float = 3600.0
-    #: Names that are remembered in all; whole addresses are forgotten first that were idle longest.
+    #: Names that are remembered in all. The address that was idle longest is forgotten first.
     most: int = 65_536
-    #: Names that those share whom an address has too many of.
+    #: Names that the clients beyond `per_address` share.
     shared: int = 8
     #: Cookies whose signature is known to be good.
     most_cookies: int = 4096
@@ -54,8 +54,8 @@ NAMES = NameBounds()
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who asks. `since_s` is when its proof was signed (None without one); `cookie` the visitor
-    token to give it with the answer."""
+    """A client. Its proof was signed at `since_s` (None without one). Its answer has the visitor
+    token `cookie`."""
 
     key: str
     network: tuple[str, ...]
@@ -64,12 +64,12 @@ class Client:
 
 
 def client_key(address: str, name: str) -> str:
-    """The key of a client of what counts as one address."""
+    """The key of a client of an address, or of a /64."""
     return f"{address}#{name}"
 
 
 def address_of(key: str) -> str:
-    """What counts as the address of a client, out of its key."""
+    """The address, or the /64, in a client's key."""
     return key.rpartition("#")[0]
 
 
@@ -90,7 +90,7 @@ class Clients:
     def identify(
         self, request: Request, keys: KeyRing, ticket: Ticket | None, *, browser: bool
     ) -> Client:
-        """Who sent this request; `ticket` is what it proved, `browser` that it keeps cookies."""
+        """The client that sent this request and proved this `ticket`. A `browser` keeps cookies."""
         headers = request.headers
         address = request.client_address
         block, network = block_of(address), prefixes_of(address)
@@ -111,14 +111,14 @@ class Clients:
         return Client(client_key(block, self._within_bounds(block, name)), network, since_s, cookie)
 
     def greet(self, request: Request, keys: KeyRing) -> list[Header]:
-        """The fields that make a browser known from its first page on, and keep it known."""
+        """The fields by which a browser is known from its first page on."""
         _, cookie = self._visitor(request, keys, True)
         return [visitor_cookie(request, cookie)] if cookie is not None else []
 
     def _visitor(
         self, request: Request, keys: KeyRing, browser: bool
     ) -> tuple[ReturningVisitor | None, str | None]:
-        """The visitor, made if it is a new browser, and the cookie that renews or makes it."""
+        """The visitor, new for a new browser, and the cookie for its answer."""
         visitor: ReturningVisitor | None = None
         token = read_cookie(request.headers, VISITOR_COOKIE)
         if token is not None:
@@ -162,13 +162,13 @@ class Clients:
 
 
 def keys_of_program(address: str, agent: bytes) -> tuple[str, str]:
-    """The keys of a client that shows its program alone: its own, and one that it may share."""
+    """The keys of a client known by its program only: its own, and the one that it may share."""
     block, name = block_of(address), _name_of_program(agent[:256])
     return client_key(block, name), client_key(block, _shared_name(name))
 
 
 def program_of(request: Request) -> bytes | None:
-    """The User-Agent of a client that shows nothing else; None: another name may be its own."""
+    """The User-Agent of a client that shows nothing else; None if it may have another name."""
     headers = request.headers
     if CLIENT_FIELD in headers or b"cookie" in headers:
         return None
@@ -207,7 +207,7 @@ def find_pass(headers: Mapping[bytes, bytes], query: bytes) -> str | None:
 
 
 def find_remaining(headers: Mapping[bytes, bytes], size_bytes: int) -> int | None:
-    """How much of the file the client says it still wants; None when it says nothing sensible."""
+    """The bytes of the file that the client says it still wants; None if it says nothing valid."""
     field = headers.get(b"tidegate-remaining")
     if field is None or not field.isdigit() or len(field) > 19:
         return None
@@ -240,6 +240,6 @@ def _text(field: bytes) -> str:
 
 
 def proves_something(request: Request) -> bool:
-    """Whether there is a ticket or a pass to judge, good or bad."""
+    """Whether a request carries a ticket or a pass, good or bad."""
     headers, query = request.headers, request.query
     return find_ticket(headers, query) is not None or find_pass(headers, query) is not None

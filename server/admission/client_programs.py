@@ -1,7 +1,7 @@
-"""Which program gets what when it has to wait: pure matching on User-Agent.
+"""How each program is kept waiting: pure matching on User-Agent.
 
-Measured with the real programs (docs/clients.md): most lose the file after a 503 and wait while the
-server keeps their request open, so that is what every program gets that is not known to do better.
+Measured with the real programs (docs/clients.md): most lose the file after a 503, and wait while
+the server keeps their request open. So the server keeps the requests of unknown programs open.
 Browsers obey `Refresh` on the waiting page, `tidegate get` comes back with its ticket.
 """
 
@@ -95,10 +95,9 @@ _PATIENT_S = 25.0
 
 #: The measured defaults, first match wins. Rules of the configuration come before them.
 DEFAULT_TOOLS: tuple[ToolRule, ...] = (
-    # `curl --retry` would honour Retry-After, but nothing in a request tells it from plain curl,
-    # which does not; holding serves both.
-    # The name may stand behind another program's, which runs curl; busybox says only `Wget`.
-    # All bear a minute of silence, but not where their user told them less. aria2 also follows 20
+    # `curl --retry` honours Retry-After, plain curl does not, and their requests look alike:
+    # holding serves both. The name may stand behind that of a program that runs curl; busybox says
+    # only `Wget`. All bear a minute of silence unless their user set less. aria2 also follows 20
     # redirects.
     _impatient(
         r"^aria2/",
@@ -156,9 +155,9 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
 
 @functools.lru_cache(maxsize=4096)
 def for_this_try(rule: ToolRule, by_proxy: bool, hop: int) -> ToolRule:
-    """How a request is kept that was redirected `hop` times.
+    """How a request is kept after `hop` redirects.
 
-    `redirects` of the result is 0 unless its silence ends in another one.
+    `redirects` of the result is 0 unless its silence ends in another redirect.
     """
     reached = rule.drip_lines > 0 and not by_proxy
     if not reached and hop < rule.redirects:
@@ -171,10 +170,10 @@ def for_this_try(rule: ToolRule, by_proxy: bool, hop: int) -> ToolRule:
 
 
 class ToolTable:
-    """Finds the rule for a User-Agent; answers are remembered, agents being few."""
+    """Finds the rule for a User-Agent, and remembers it."""
 
     def __init__(self, rules: Iterable[ToolRule] = (), unknown: Manner = "hold") -> None:
-        #: What every tool gets that no rule names.
+        #: For tools that no rule names.
         self.unknown = _impatient(".").model_copy(update={"manner": unknown})
         tried = (*rules, *DEFAULT_TOOLS)
         self._compiled = [(re.compile(rule.agent, re.IGNORECASE), rule) for rule in tried]

@@ -51,9 +51,9 @@ def read_proof(
     passes: PassBook,
     ticket_max_age_s: float,
 ) -> Proof:
-    """All that a request proves. Raises `BadToken` with the reason for whatever is no proof.
+    """The proofs of a request. Raises `BadToken` with the reason for a bad one.
 
-    Whether a pass has uses left is asked apart (`PassBook.check_use`), once the client is known.
+    `PassBook.check_use` checks whether a pass has uses left, once the client is known.
     """
     headers = request.headers
     shows = TICKET_FIELD in headers or PASS_FIELD in headers or b"cookie" in headers
@@ -80,14 +80,14 @@ def write_proof(keys: KeyRing, number: int, job: Job, proof: Proof, issued_s: fl
         and shown.remaining_bytes == job.remaining_bytes
         and shown.size_bytes == job.size_bytes
         and shown.weight == job.weight
-        # Read off two clocks, which differ by a little more or less each time.
+        # Two clocks tell it, and their difference varies a little.
         and abs(shown.issued_s - issued_s) < 1.0
         and shown.priority_class == proof.priority_class
         and shown.file == job.file
         and client_key(shown.address, shown.name) == job.client
         and keys.is_newest(proof.token)
     ):
-        # Signed anew it would say the same.
+        # A new signature would say the same.
         return proof.token
     address, _, name = job.client.rpartition("#")
     ticket = Ticket(

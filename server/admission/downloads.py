@@ -1,7 +1,7 @@
-"""The live side of leases: which transfers ride on one, what was delivered, how fast.
+"""The live side of leases: the transfers of each, what they delivered, and how fast.
 
-A lease is done when every byte that its client wanted has been delivered, over however many
-connections. Bytes count as delivered when the peer's kernel has them, so a resume after a broken
+A lease is done when every byte that its client wanted was delivered, over any number of
+connections. Bytes count as delivered when the peer's kernel has them. So a resume after a broken
 connection finds its lease open.
 """
 
@@ -32,7 +32,7 @@ class DownloadTuning:
     #: The same while its peers take no more, seconds. A socket tells when they do, but not when
     #: what lies in it has left.
     rarely_s: float = 30.0
-    #: Bytes in flight stand still as far as they are more than the peer took in this time, seconds.
+    #: Bytes in flight beyond what the peer took in this time stand still, seconds.
     stands_s: float = 1.0
     #: The reader limits a download when its window was shut for this part of the time.
     shut: float = 0.9
@@ -62,7 +62,7 @@ def unsent_most(rate_bytes_s: float, late_s: float = 0.0) -> int:
 
 
 def was_shut(shut_s: float, passed_s: float) -> bool:
-    """Whether a window that was shut for so long was so nearly all of the time that passed."""
+    """Whether a window that was shut for `shut_s` was shut nearly all of the time."""
     return shut_s >= DOWNLOADS.shut * passed_s
 
 
@@ -78,9 +78,9 @@ class Delivery:
     transfer: Transfer | None = None
     over: bool = False
     delivered_bytes: int = 0
-    #: How much of the file it brings in all.
+    #: The size of its ranges together.
     planned_bytes: int = field(init=False)
-    #: Whether its last bytes may leave, and who waits for that.
+    #: Whether its last bytes may leave, and what then sends them.
     _may_end: bool = False
     _go_on: Callable[[], None] | None = None
     #: What had arrived at the last look.
@@ -104,7 +104,7 @@ class Delivery:
             self._go_on()
 
     def spans(self, count: int) -> Iterator[Span]:
-        """Where its first `count` bytes belong in the file."""
+        """The places of its first `count` bytes in the file."""
         for start, stop in self._plan.ranges:
             if count <= 0:
                 return
@@ -113,11 +113,11 @@ class Delivery:
 
     @property
     def in_one_piece(self) -> bool:
-        """Whether its bytes lie side by side in the file."""
+        """Whether it is one range of the file."""
         return len(self._plan.ranges) == 1
 
     def wanted_end_bytes(self) -> int:
-        """What it will have delivered as far as it was let: all, or what it has sent so far."""
+        """What it will deliver: all if its end waits for `may_end`, else what it has sent."""
         if self._go_on is not None:
             return self.planned_bytes
         return self.transfer.sent_bytes if self.transfer is not None else 0
@@ -175,12 +175,12 @@ class LeasedDownload:
     client: str = field(init=False)
     address: str = field(init=False)
     file: str = field(init=False)
-    #: Which file it is shows when its client comes, if the slot was given to one that waited.
+    #: Known once the client comes, if the policy started a waiting page's download.
     size_bytes: int = field(init=False)
     etag: str = field(init=False)
     wanted_bytes: int = field(init=False)
     paused: bool = False
-    #: Held back for a moment, to see what the line carries without it.
+    #: Paused for a moment, to see what the line carries without it.
     held: bool = False
     #: What bodies that are over have delivered.
     ended_bytes: int = 0
@@ -188,37 +188,37 @@ class LeasedDownload:
     #: When `came_to_stand` counted last, and what had arrived then; what it found to stand.
     _counted: tuple[float, int] = field(init=False)
     _standing_bytes: int = 0
-    #: When it is worth looking again (0: at once), and for how long it has taken nothing.
+    #: The time of the next look (0: at once), and for how long it has taken nothing.
     look_at_s: float = 0.0
     _still_s: float = 0.0
     #: Called when it moves again; None while it is looked at anyway.
     woken: Callable[[int], None] | None = None
     rate: RunningRate = field(default_factory=RunningRate)
     pace: ReadingPace = field(default_factory=ReadingPace)
-    #: What its program is known to read; 0: that is not known.
+    #: The rate at which its program reads; 0 if that is not known.
     reads_bytes_s: float = 0.0
     #: What has arrived since its rate was measured.
     flowed_bytes: int = 0
     #: What had arrived of all its bodies at the last `look`, and what had been sent and had not.
     arrived_bytes: int = 0
     flying_bytes: int = 0
-    #: Whether it was TCP then that held it back on a connection.
+    #: Whether TCP's slow start held it back then on a connection.
     in_slow_start: bool = False
     #: What the client still wanted then.
     left_bytes: int = field(init=False)
     coverage: IntervalSet = field(default_factory=IntervalSet)
     _was_complete: bool = False
     deliveries: dict[Delivery, None] = field(default_factory=dict)
-    #: What these bring in all, each counted by itself.
+    #: The sum of their sizes.
     planned_bytes: int = 0
-    #: Whether the journal has it as used up, although its last bytes may be here yet.
+    #: Whether its ticket is journalled as used, although its last bytes may be here yet.
     ending: bool = False
     #: Bodies that were handed over whole, the last of which had not arrived by then.
     parted: list[Transfer] = field(default_factory=list)
     #: What was sent again of these once all was delivered.
     sent_again_bytes: int = 0
-    #: What is to leave of its last body of one write, how much that was at the last look, and until
-    #: when its slot does not idle for it.
+    #: After a body of one write: what its connection has queued, the same at the last look, and
+    #: until when its slot does not idle for it.
     leaving: Callable[[], int] | None = None
     _leaving_bytes: int = 0
     leaves_until_s: float = 0.0
@@ -248,7 +248,7 @@ class LeasedDownload:
         self.look_again()
 
     def look_again(self) -> None:
-        """It may move: it is worth looking at each tick from now on."""
+        """It may move: look at each tick from now on."""
         if self.woken is not None:
             self.woken(self.lease)
 
@@ -258,7 +258,7 @@ class LeasedDownload:
             self.planned_bytes -= delivery.planned_bytes
 
     def renew(self, rep: Representation, wanted_bytes: int) -> None:
-        """The file was replaced: what was delivered of the old one counts no longer."""
+        """If the file was replaced, what was delivered of the old one counts no longer."""
         if rep.etag != self.etag:
             self.etag, self.size_bytes = rep.etag, rep.size_bytes
             self.wanted_bytes = wanted_bytes
@@ -285,11 +285,11 @@ class LeasedDownload:
         return max(0, self.wanted_bytes - self.coverage.total_with(spans))
 
     def taken_bytes(self) -> int:
-        """How much of what the client wanted it has."""
+        """What the client has of what it wanted."""
         return self.wanted_bytes - self.remaining_bytes()
 
     def look(self) -> None:
-        """Ask each body once how far it is: asking the kernel is most of the cost."""
+        """Ask each body once for its progress: asking the kernel is most of the cost."""
         arrived, flying = self.ended_bytes, 0
         for delivery in self.deliveries:
             if delivery.transfer is not None:
@@ -305,10 +305,10 @@ class LeasedDownload:
         self.left_bytes = self.left_when_seen()
 
     def came_to_stand(self, now: float) -> int:
-        """How many bytes more than before wait in its sockets for a peer that takes almost none.
+        """The growth of the bytes that wait in its sockets for a peer that takes almost none.
 
-        Fewer than none: some have left. Of what is under way (`look`) those are the bytes that it
-        would not have taken within a second, so they are not on the line.
+        Those are the bytes under way (`look`) that the peer would not take within a second, so they
+        are not on the line. It is negative if some have left.
         """
         since_s, before = self._counted
         passed_s = now - since_s
@@ -317,7 +317,7 @@ class LeasedDownload:
         arrived, flying = self.arrived_bytes, self.flying_bytes
         self._counted = now, arrived
         if self.paused and not self.held:
-            # While nothing is measured: what keeps its client alive is too little to look for.
+            # Nothing is measured while it is paused: keep-alive bytes are too few to look for.
             self._still_s = 0.0 if flying and arrived > before else self._still_s + passed_s
             self.look_at_s = self._next_look_s(now)
         taken = int((arrived - before) * DOWNLOADS.stands_s / passed_s)
@@ -326,7 +326,7 @@ class LeasedDownload:
 
     @property
     def unclaimed(self) -> bool:
-        """Whether its client has had nothing yet, and is not there."""
+        """Whether its client got nothing yet, and is not connected."""
         return not (self.deliveries or self.ended_bytes)
 
     @property
@@ -336,11 +336,11 @@ class LeasedDownload:
 
     @property
     def stuck(self) -> bool:
-        """Whether its peers take no more just now, on any connection."""
+        """Whether the sockets of all its connections are full."""
         return all(d.transfer is not None and d.transfer.blocked for d in self.deliveries)
 
     def has_lost(self) -> bool:
-        """Whether bytes were lost on the way on any connection, and have not arrived again."""
+        """Whether bytes of any connection were lost, and have not arrived again."""
         return any(d.transfer is not None and d.transfer.has_lost() for d in self.deliveries)
 
     def missing_bytes(self) -> int:
@@ -362,14 +362,14 @@ class LeasedDownload:
         return True
 
     def about_to_complete(self) -> bool:
-        """Whether the bodies that were let go to their end are all that is wanted."""
+        """Whether the bodies that send their last bytes are all that is wanted."""
         if self.coverage.total + self.planned_bytes < self.wanted_bytes:
-            return False  # not even if all of them came, and none twice
+            return False  # not even if all of it arrived, and nothing twice
         coming = [(delivery, delivery.wanted_end_bytes()) for delivery in self.deliveries]
         if self.coverage.total + sum(count for _, count in coming) < self.wanted_bytes:
-            return False  # not even if none of them came twice
+            return False  # not even if nothing arrived twice
         if len(coming) == 1 and not self.coverage.total and coming[0][0].in_one_piece:
-            return True  # none came twice
+            return True  # nothing arrived twice
         return self._left(coming) == 0
 
     def measure(self, now: float, late_s: float = 0.0) -> None:
@@ -393,7 +393,7 @@ class LeasedDownload:
                 delivery.transfer.limit_unsent(most_bytes)
 
     def _next_look_s(self, now: float) -> float:
-        """When it is worth looking again; thousands may stand still."""
+        """The time of the next look, later the longer it stands still: thousands may."""
         still_s = self._still_s
         if still_s < DOWNLOADS.still_s:
             return 0.0
@@ -409,7 +409,7 @@ class LeasedDownload:
         return was_shut(min([delivery.shut() for delivery in self.deliveries]), passed_s)
 
     def still_leaves(self, now: float) -> bool:
-        """Whether some of a body that is over has left since the last look."""
+        """Whether queued bytes of a body that is over have left since the last look."""
         if self.leaving is None or self.deliveries or now > self.leaves_until_s:
             return False
         before, self._leaving_bytes = self._leaving_bytes, self.leaving()
@@ -419,7 +419,7 @@ class LeasedDownload:
         return True
 
     def put_behind(self, *, background: bool) -> None:
-        """Take only what others leave of the line from now on, or its share again."""
+        """Send only in the background from now on, or with its own share again."""
         self.share.background = background
         for delivery in self.deliveries:
             if delivery.transfer is not None:
@@ -431,7 +431,7 @@ class LeasedDownload:
         self._stop()
 
     def hold(self) -> None:
-        """The same for a moment, beside what the policy decides; see `let_go`."""
+        """The same for a moment, whatever the policy decides, until `let_go`."""
         self.held = True
         self._stop()
 
@@ -451,7 +451,7 @@ class LeasedDownload:
     def _go_on(self, now: float) -> None:
         if self.still:
             return
-        # What trickled in while it was paused tells nothing of its speed.
+        # Keep-alive bytes of the pause say nothing about its rate.
         self.look()
         self.flowed_bytes = 0
         self.rate.resume()
@@ -464,7 +464,7 @@ class LeasedDownload:
                 delivery.transfer.resume()
 
     def abort(self, reason: str) -> None:
-        """Cut all connections; their ends count for nothing any more."""
+        """Cut all connections; their ends do not count any more."""
         for delivery in tuple(self.deliveries):
             delivery.over = True
             if delivery.transfer is not None:
@@ -475,16 +475,16 @@ class LeasedDownload:
 
 
 class Rounds:
-    """Which running downloads are looked at: all at each tick, but those that stand still when it
-    is time for it. So thousands of them cost nothing in between.
+    """Which running downloads are looked at: those that move at each tick, the others when due.
+
+    So thousands that stand still cost nothing in between.
     """
 
     def __init__(self) -> None:
         self._awake: dict[int, LeasedDownload] = {}
-        #: The others, with what was under way to them at the last look.
+        #: Those that stand still, with what was under way to them at the last look.
         self._asleep: dict[int, tuple[LeasedDownload, int]] = {}
-        #: Leases by the span of time in which they are due: as many as you like are taken out in
-        #: one go.
+        #: Leases by the span of time in which they are due, taken out together.
         self._due: dict[int, list[int]] = {}
         #: What is under way to all that stand still.
         self.asleep_bytes = 0
@@ -516,10 +516,7 @@ class Rounds:
             self._awake[lease] = download
 
     def begin(self, now: float) -> list[int]:
-        """The leases of a new round: those awake, and the others whose time may have come.
-
-        Each is to be asked for with `take` when it is its turn.
-        """
+        """The leases of a new round: those awake, and those that may be due. `take` each."""
         past = [span for span in self._due if span * DOWNLOADS.span_s <= now]
         return [*self._awake, *(lease for span in past for lease in self._due.pop(span))]
 
@@ -534,7 +531,7 @@ class Rounds:
         return self._awake.get(lease)
 
     def looked(self, download: LeasedDownload) -> None:
-        """It was looked at, which tells when it is worth looking again."""
+        """It was looked at: it sleeps until its next look, if it stands still."""
         lease = download.lease
         if not download.look_at_s or download.held:
             return

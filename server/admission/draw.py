@@ -4,10 +4,10 @@ Laws:
 - Files that open at the same moment share one draw. Its seed is made before the first entry, and
   the SHA-256 of the seed is public from then on. So not even the operator can choose the seed
   once entries are known.
-- An entry has a random id that its owner is told. The order is that of SHA-256(seed + id). After
-  the draw, seed and ids are published in that order.
-- Coming early gains nothing: every entry before the opening has the same chance. Clients that come
-  while the drawn entries get their tickets follow them, in the order of coming.
+- An entry has a random id, which its owner gets. The order is that of SHA-256(seed + id). After the
+  draw, seed and ids are published in that order.
+- An early entry gains nothing: every entry before the opening has the same chance. Clients that
+  come while the drawn entries get their tickets follow them in the order of arrival.
 - Entries cost nothing, so their number is bounded by address and by network (/24, /48). Each is
   written as a row of its own, once.
 """
@@ -51,8 +51,7 @@ DRAWS = DrawBounds()
 
 @dataclass(frozen=True, slots=True)
 class DrawEntry:
-    """One registration: `client` as the gate names it, `rep` what it wants, `network` where it is
-    (narrow to wide)."""
+    """One registration: the client's key, the wanted file, and its networks, narrow to wide."""
 
     ident: str
     client: str
@@ -79,18 +78,18 @@ class DrawEntry:
 
 @lru_cache(64)
 def _stored(rep: Representation) -> dict[str, Any]:
-    """What is wanted, as it is stored: a crowd wants the same, so one document serves all of it."""
+    """The stored form of a file. One document serves all entries that want the same."""
     return {**asdict(rep), "path": rep.path.hex(), "key": rep.key._asdict()}
 
 
 def draw_key(seed: str, ident: str) -> str:
-    """What the drawn order is sorted by: the hexadecimal SHA-256 of seed and id."""
+    """The sort key of the drawn order: the hexadecimal SHA-256 of seed and id."""
     return hashlib.sha256((seed + ident).encode("ascii")).hexdigest()
 
 
 @dataclass(slots=True)
 class Draw:
-    """The registrations for one opening. `seed` is hexadecimal, `keep` is told of new entries."""
+    """The registrations for one opening. `seed` is hexadecimal, `keep` stores new entries."""
 
     opens_s: float
     seed: str
@@ -107,7 +106,7 @@ class Draw:
 
     @property
     def name(self) -> str:
-        """Under which it is stored; its entries follow after a blank."""
+        """The name under which it is stored. Names of entries have a blank and the id behind it."""
         return f"draw {self.opens_s:.0f}"
 
     @property
@@ -126,7 +125,7 @@ class Draw:
     def enter(
         self, client: str, rep: Representation, network: Sequence[str] = ()
     ) -> DrawEntry | None:
-        """Register, or find the registration again; None when its network has as many as it may."""
+        """Register, or find the registration again; None if its network has too many."""
         found = self.entries.get((client, rep.url_path))
         if found is None and self._has_room(network):
             found = DrawEntry(secrets.token_hex(8), client, rep, tuple(network))
@@ -146,7 +145,7 @@ class Draw:
             self._of_networks[key] = self._of_networks.get(key, 0) + 1
 
     def seat_on(self) -> None:
-        """Seated in part before a restart: the journal has those; seating again finds them."""
+        """Continue after a restart. Entries with a ticket in the journal find it again."""
         by_ident = {entry.ident: entry for entry in self.entries.values()}
         self._left = [by_ident[ident] for ident in self.order if ident in by_ident]
 
@@ -186,7 +185,7 @@ class Draw:
 
 
 class Prequeue:
-    """All draws of a server. `save` keeps one document under its name, `forget` drops one."""
+    """All draws of a server. `save` stores one document under its name, `forget` removes one."""
 
     def __init__(
         self,
@@ -200,7 +199,7 @@ class Prequeue:
         self._saved_s = 0.0
 
     def load(self, bodies: Iterable[Mapping[str, Any]], now: float) -> None:
-        """Take up the draws of an earlier run; what was seated is not seated again."""
+        """Continue the draws of an earlier run."""
         rows = []
         for body in bodies:
             if "ident" in body:

@@ -60,7 +60,7 @@ class Evidence:
         self._rush_s, self._waited_s = began_s, now
 
     def took(self, key: str, taken_bytes: int, wanted_bytes: int, now: float) -> None:
-        """A download has taken this much of what it wanted."""
+        """A download has received this much of what it wanted."""
         if _establishes(taken_bytes, wanted_bytes):
             since_s = self._names.get(key, now)
             self._names[key] = since_s if since_s >= 0.0 else now

@@ -1,11 +1,11 @@
 """The gate: the only place where a policy's decision becomes HTTP.
 
-Walk of a request: who asks, for what and with which proof (`identify`), what the policy says
-(through `leases`), and then one of: the transfer starts on a lease, the client is told when to come
-back (`responses`), or its request is parked (`parked`).
+Walk of a request: `identify` finds client, file and proof. The policy decides, through `leases`.
+Then the transfer starts on a lease, or the client is told when to come back (`responses`), or the
+request is parked (`parked`).
 
-Law, checked while the server runs: each parked request belongs to a ticket that waits, or to a
-running lease that will call it, or looks for itself; and while requests are parked, something runs.
+Law, checked while the server runs: each parked request has a waiting ticket, or a running lease
+that will call it, or looks for a slot itself; and while requests are parked, something runs.
 """
 
 from __future__ import annotations
@@ -59,28 +59,28 @@ _SENTENCES = {
     Reason.TOO_MANY_TICKETS: "You wait for as many files as one client may; finish some first.",
     Reason.CLOSED: "The server is being stopped or restarted; come back soon.",
 }
-#: How one more connection of a running download is held, for programs that come back and for those
-#: that are unknown. Every program bears this much silence.
+#: How one more connection of a running download is held, for programs that come back and unknown
+#: ones. Every program bears this much silence.
 _BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
-#: How a client that would come back is held while its turn is near, for `Wait.hold_s`, or while its
-#: answer waits for the journal.
+#: How a client that would come back is held while its turn is near (for `Wait.hold_s`), or while
+#: its answer waits for the journal.
 _TO_ITS_TURN = ToolRule(agent=".", manner="come-back", drip_lines=0)
 _FORBIDDEN = frozenset({Reason.TICKET_EXPIRED, Reason.TICKET_USED, Reason.TICKET_FOREIGN})
 
 
 @dataclass(frozen=True, slots=True)
 class GateBounds:
-    """How long the gate lets requests wait for nothing, and what it holds back at most."""
+    """How long requests may wait for no event, and how many answers are delayed."""
 
-    #: How often parked requests look for a free slot under a policy that calls no client.
+    #: How often parked requests look for a free slot if the policy calls no client.
     look_s: float = 2.0
-    #: While requests are parked with tickets, nothing at all may run for no longer than this.
+    #: While requests are parked with tickets, no longer time may pass without a download.
     idle_s: float = 5.0
     #: Pages of one browser that may be parked. A browser has at most six connections.
     most_pages: int = 3
-    #: More answers than these are not kept back at once.
+    #: Answers that are delayed at once; further ones are not.
     most_slowed: int = 2_000
-    #: No longer time is told to who waits for a download of its own.
+    #: The longest time that is told to a client that waits for its own download.
     longest_told_s: float = 86_400.0
     #: A client whose answer waits longer for the journal is parked meanwhile.
     unstored_s: float = 1.0
@@ -98,7 +98,7 @@ class Gate:
         self.parts = parts
         self.now: Callable[[], float] = parts.now
         self.draining = False
-        #: Answers that are kept back from clients who ask again and again.
+        #: Delayed answers, to clients that ask again and again.
         self._slowed = 0
         self.parked = ParkedRequests(self, parts.reactor, parts.terms.holds_most)
         self.leases = LeaseManager(parts, policy, settings, self.parked, self._check)
@@ -112,7 +112,7 @@ class Gate:
 
     @property
     def policy(self) -> PolicyView:
-        """The policy that decides at present, to look at."""
+        """The present policy, read-only."""
         return self.leases.policy
 
     def snapshot(self) -> Snapshot:
@@ -120,7 +120,7 @@ class Gate:
 
     def estimate(self, number: int) -> Estimate | None:
         """When this waiting ticket is expected to start, from now; None while doors are closed."""
-        # How long the queue would take says nothing of when the doors open.
+        # The length of the queue does not say when the doors open.
         if self.draining or self.closed:
             return None
         return self.policy.estimate(number, self.now())
@@ -130,14 +130,14 @@ class Gate:
         return self.policy.done(lease, self.now())
 
     def lease(self, number: int) -> LeaseView | None:
-        """A running download, with the time of the wall clock; None once it is over."""
+        """A running download, with wall times; None once it is over."""
         view = self.policy.lease(number)
         if view is None:
             return None
         return view._replace(started_s=view.started_s + self.parts.wall_ahead_s())
 
     def on_wall_clock(self, row: TicketRow) -> TicketRow:
-        """A ticket as people read it."""
+        """A ticket with wall times."""
         ahead_s = self.parts.wall_ahead_s()
         return moved(row, ahead_s) if ahead_s else row
 
@@ -159,16 +159,16 @@ class Gate:
         return self.leases.downloads
 
     def open(self, rows: Iterable[TicketRow] = ()) -> None:
-        """Take up the tickets of an earlier run and begin to tick."""
+        """Restore the tickets of an earlier run, and begin to tick."""
         rows = tuple(rows)
         if rows:
-            # Or all who wait would show a proof that is older than the rush.
+            # Otherwise all waiting clients would have proofs older than the rush.
             began_s = min(row.issued_s for row in rows)
             self.parts.evidence.resume(began_s, self.parts.wall())
         self.leases.open(rows)
 
     def apply(self, name: str, settings: PolicySettings) -> None:
-        """Switch policy or settings; no download is dropped and no place is lost."""
+        """Switch policy or settings. No download is dropped, and no place is lost."""
         self._small_below = settings.small_below_bytes
         self.leases.switch(name, settings)
         for request in self.parked:
@@ -189,7 +189,7 @@ class Gate:
             self.apply(self.policy.name, self.settings)
 
     def drain(self) -> None:
-        """Admit no more clients. Parked requests are answered; their clients keep their place."""
+        """Admit no more clients. Parked requests are answered; their clients keep their places."""
         self.draining = True
         for request in self.parked:
             self.parked.remove(request)
@@ -214,7 +214,7 @@ class Gate:
         leases, is_small = self.leases, rep.size_bytes < self._small_below
         if self.draining and not is_small:
             return False
-        # Part by part a large file would pass its turn, where a client has to wait for one.
+        # Part by part, a large file would get past the queue.
         is_much = body_bytes > BRIEF_BYTES or (not is_small and body_bytes < rep.size_bytes)
         if is_much and not leases.holds_nobody_back:
             return False
@@ -244,10 +244,7 @@ class Gate:
         return free, brief and self.leases.can_admit_single_write(self.now())
 
     def served_elsewhere(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
-        """Count bodies that were served on these terms.
-
-        `whole` of them were whole files; `size_bytes` is the sum.
-        """
+        """Count bodies that were served so. `whole` were whole files; `size_bytes` is the sum."""
         now = self.now()
         for _ in range(times):
             self.leases.admit_small(size_bytes // times, now)
@@ -263,7 +260,7 @@ class Gate:
             self._refuse(visit, Refuse(Reason.CLOSED, 10.0))
             return
         if visit.browser and visit.proof.ticket is not None:
-            # The page itself comes: what watched for it is over.
+            # The page itself asks: its status request is over.
             for parked in self.parked.with_ticket(visit.proof.ticket.number):
                 if isinstance(parked.visit, StatusRequest):
                     self.left(parked, True)
@@ -276,10 +273,10 @@ class Gate:
     def watch(
         self, request: Request, ticket: Ticket, most_s: float, tell: Callable[[], None]
     ) -> bool:
-        """Park a page that asks how its ticket stands, unless that is to be told at once.
+        """Park a waiting page's question about its ticket. False: answer it at once instead.
 
-        `tell` is called when its turn has come, which keeps its slot for it, when its ticket is
-        over, or after `most_s`. False: nothing is parked, and `tell` is not called.
+        `tell` is called when the turn has come (its slot is kept then), when the ticket is over, or
+        after `most_s`.
         """
         row = self.policy.ticket(ticket.number)
         if row is None or not row.state.is_queued or self.draining:
@@ -310,7 +307,7 @@ class Gate:
         return True
 
     def _decided(self, visit: AdmissionRequest, decision: Decision) -> None:
-        """The policy has answered a request that came in."""
+        """Carry out the policy's decision on a new request."""
         parts, job, grant = self.parts, visit.job, visit.proof.grant
         now = parts.wall()
         if grant is not None and not isinstance(decision, Refuse):
@@ -320,12 +317,12 @@ class Gate:
                 parts.arrived(_arrival(visit, now))
             if decision.joined or decision.ticket is not None:
                 self.leases.settle()
-            # Otherwise no client is told before the next tick.
+            # Otherwise nothing follows for other clients before the next tick.
             self._start(visit, decision)
             return
         if isinstance(decision, Wait):
             parts.arrived(_arrival(visit, now))
-        # A client told to come back has changed nothing for the others.
+        # A client that is told to come back changes nothing for the others.
         self.leases.settle(hurry=job.present or not isinstance(decision, Wait))
         if isinstance(decision, Wait):
             parts.evidence.waits(now)
@@ -342,11 +339,11 @@ class Gate:
             self._refuse(visit, decision)
 
     def _held_to_its_turn(self, visit: AdmissionRequest, wait: Wait) -> bool:
-        """Whether a client that would come back waits here, as its turn is near."""
+        """Park a client that would come back if its turn is near; whether it was parked."""
         job = visit.job
         if wait.hold_s <= 0.0 or wait.ticket is None or self.closed:
             return False
-        # A newcomer is answered at once: a browser shows its page meanwhile.
+        # A new client is answered at once: a browser then shows its page.
         if visit.proof.ticket is None:
             return False
         if not (visit.may_hold or visit.request.headers.get(WAIT_FIELD) == b"turn"):
@@ -358,7 +355,7 @@ class Gate:
         return True
 
     def _hold(self, visit: AdmissionRequest, wait: Wait, rule: ToolRule) -> ParkedRequest:
-        """Park a client that would come back; it is told anew in the end."""
+        """Park a client that would come back. If its turn does not come, it gets a new time."""
         visit.job = replace(visit.job, present=True)
         if wait.ticket is not None:
             self._driver.present(wait.ticket, self.now(), visit.job.line)
@@ -367,7 +364,7 @@ class Gate:
         return request
 
     def _behind_its_own(self, visit: AdmissionRequest, refusal: Refuse) -> Wait:
-        """A browser opens a running download once too often: it is next after its own."""
+        """The answer to a browser that opens a running download once too often."""
         wait = _until_one_ends(refusal)
         download = self.leases.find(visit.job.client, visit.rep.url_path)
         if download is None or download.rate_bytes_s <= 0.0:
@@ -380,11 +377,11 @@ class Gate:
             return self._driver.offer(visit.job, self.now())
         if self.policy.issued_s(ticket.number) is None:
             if self.parts.numbers.is_over(ticket.number):
-                # A place that it has from elsewhere may have taken this one's room.
+                # The client may have another place for the same file.
                 if self.policy.holds(visit.job.client, visit.job.file):
                     return self._driver.offer(visit.job, self.now())
                 return Refuse(Reason.TICKET_USED)
-            # The signature proves a ticket that the journal lost: it gets its place back.
+            # The journal lost this ticket, but its signature proves it: it gets its place back.
             self._take_up(
                 TicketRow(
                     number=ticket.number,
@@ -403,7 +400,7 @@ class Gate:
         return self._driver.offer(visit.job, self.now(), ticket.number)
 
     def take_up(self, rows: Iterable[TicketRow]) -> None:
-        """Give tickets their places that were issued elsewhere; their times are of the wall."""
+        """Restore tickets that were issued elsewhere. They have wall times."""
         for row in rows:
             known = self.policy.ticket(row.number) is not None
             if not known and not self.parts.numbers.is_over(row.number):
@@ -414,7 +411,7 @@ class Gate:
         self.leases.restore(row._replace(state=self._state_of_lost(row)))
 
     def _state_of_lost(self, ticket: TicketRow) -> TicketState:
-        """Ready if younger tickets are: it must not stand behind them."""
+        """Ready if younger tickets are ready: it must not stand behind them."""
         ahead_s = self.parts.wall_ahead_s()
         for row in self.policy.tickets():
             if row.state is not TicketState.READY:
@@ -438,12 +435,12 @@ class Gate:
         job = request.visit.job
         decision = self._driver.offer(job, self.now(), request.ticket)
         if isinstance(decision, Refuse) and decision.reason in _FORBIDDEN:
-            # Its place is gone (an operator's doing, or a switch of policy): a new one, then.
+            # An operator or a switch of policy has ended its ticket: it gets a new place.
             decision = self._driver.offer(job, self.now())
         self._decided_again(request, request.visit, decision)
 
     def _watch_on(self, request: ParkedRequest, visit: StatusRequest) -> None:
-        """A page's turn may have come: its lease begins now, and the page comes for it."""
+        """A page's turn may have come: its lease begins now, and the page then fetches the file."""
         row = self.policy.ticket(request.ticket) if request.ticket is not None else None
         if row is not None and row.state.is_queued:
             decision = self._driver.offer(visit.job, self.now(), row.number)
@@ -461,7 +458,7 @@ class Gate:
     def _decided_again(
         self, request: ParkedRequest, visit: AdmissionRequest, decision: Decision
     ) -> None:
-        """The policy has answered a parked request."""
+        """Carry out the policy's decision on a parked request."""
         self.leases.settle()
         if isinstance(decision, Wait) and visit.job.present:
             self._keep(request, decision, _waits_for(decision))
@@ -499,7 +496,7 @@ class Gate:
                     visit.request, self._token(ticket, visit)[0] if ticket is not None else None
                 )
 
-        # The token must survive a crash, as that of every answer.
+        # The token in the redirect must survive a crash.
         self.parts.journal.after_commit(stored)
 
     def _part_with(self, request: ParkedRequest) -> None:
@@ -523,7 +520,7 @@ class Gate:
             self._ask_back(visit, wait)
 
     def _send_back(self, visit: AdmissionRequest, wait: Wait) -> None:
-        """Its turn, which was near, has not come while it waited here: it is told anew."""
+        """The turn did not come while the client was held: it gets a new time."""
         visit.job = replace(visit.job, present=False)
         decision = self._driver.offer(visit.job, self.now(), wait.ticket)
         self.leases.settle()
@@ -535,9 +532,9 @@ class Gate:
             self._refuse(visit, decision)
 
     def release(self) -> list[tuple[AdmissionRequest, str | None]]:
-        """Let go of all parked requests without an answer, each with its token.
+        """Release all parked requests unanswered, each with its token, to another gate.
 
-        Another gate takes them over. Status requests are answered as things are.
+        Status requests are answered.
         """
         released: list[tuple[AdmissionRequest, str | None]] = []
         for one in self.parked:
@@ -550,7 +547,7 @@ class Gate:
         return released
 
     def _check(self) -> None:
-        """Look that no request is parked for nothing: a fault of ours is logged and mended."""
+        """Check that no request is parked in vain. A fault of ours is logged and mended."""
         for request in self.parked.next_to_check():
             if not self.is_awaited(request):
                 self.log.error(
@@ -598,8 +595,8 @@ class Gate:
         if visit.request.finished:
             self.leases.left(download)
         else:
-            # A new ticket is journalled while its bytes leave: its token proves it as well, and the
-            # last of them wait for its end to be on record (`LeaseManager.ending`).
+            # A new ticket is journalled while its bytes leave: its token proves it too. The last
+            # bytes wait until its end is journalled (`LeaseManager.ending`).
             self._send(visit, admit, download)
 
     def _begin(self, admit: Admit, job: Job, rep: Representation | None) -> LeasedDownload:
@@ -616,7 +613,7 @@ class Gate:
             (b"Tidegate-Lease-Connections", b"%d" % self.leases.settings.connections_per_lease)
         ]
         if admit.ticket is not None:
-            # Signing costs as much as sending a small range: once a download is enough.
+            # Signing costs as much as sending a small range: sign once for each download.
             signed = (admit.ticket, priority_class)
             if download.signed != signed:
                 download.signed = signed
@@ -624,10 +621,10 @@ class Gate:
                 download.token = text.encode("ascii")
             headers.append((b"Tidegate-Ticket", download.token))
             if read_cookie(visit.request.headers, TICKET_FIELD) is not None:
-                # The place is taken; a later download of the same file begins afresh.
+                # The ticket is used; a later download of the same file gets a new one.
                 headers.append(clear_cookie(visit.request))
         if visit.cookie is not None:
-            # So its resume is known for the same browser's.
+            # Its resume is then known as the same browser's.
             headers.append(visitor_cookie(visit.request, visit.cookie))
         delivery = Delivery(download, visit.plan, self.leases.ending, self.leases.delivered)
         download.join(delivery)
@@ -662,7 +659,7 @@ class Gate:
         self._note_issued(wait)
         self.parked.bind(request, wait, waits_for)
         if waits_for is ParkedFor.SLOT:
-            # No policy calls it, so it looks for a free slot by itself.
+            # No policy calls it: it looks for a free slot itself.
             request.look_in(min(BOUNDS.look_s, wait.retry_after_s))
 
     def _ask_back(self, visit: AdmissionRequest, wait: Wait) -> None:
@@ -674,7 +671,7 @@ class Gate:
             visit.request.waited_s = waited_s
         slowly_s = wait.answer_after_s if self._slowed < BOUNDS.most_slowed else 0.0
         if slowly_s > 0.0:
-            # What it is told counts from the moment it hears it.
+            # The told time counts from the late answer.
             wait = replace(wait, retry_after_s=wait.retry_after_s - slowly_s)
         closed = self.draining or self.closed
         if closed:
@@ -701,10 +698,10 @@ class Gate:
         self._answer_stored(visit, notice)
 
     def _answer_stored(self, visit: AdmissionRequest, notice: Notice) -> None:
-        """Answer once the journal has it: what a client was told must survive a crash.
+        """Answer once the journal has the ticket: a told place must survive a crash.
 
-        A cluster's answer waits as long as its database is ill. Its ticket must not expire
-        meanwhile, and its turn may come.
+        In a cluster the answer waits as long as the database fails. The ticket must not expire
+        meanwhile, and its turn may come: the request is parked.
         """
         late: DelayedCall | None = None
         held: ParkedRequest | None = None
@@ -724,7 +721,7 @@ class Gate:
             ticket = notice.wait.ticket
             over = self.draining or visit.request.finished
             if ticket is None or over or self.parked.with_ticket(ticket):
-                # Another request of its client keeps its place.
+                # Another request of the client keeps its place.
                 return
             row = self.policy.ticket(ticket)
             queued = row is not None and row.state.is_queued
@@ -752,7 +749,7 @@ class Gate:
     # -- small duties ------------------------------------------------------------------------
 
     def _waits(self, visit: AdmissionRequest) -> bool:
-        """Whether it has shown a ticket whose place is kept."""
+        """Whether the client has shown a ticket that has a place."""
         ticket = visit.proof.ticket
         row = self.policy.ticket(ticket.number) if ticket is not None else None
         return row is not None and row.state.is_queued
@@ -760,7 +757,7 @@ class Gate:
     def _token(
         self, number: int, visit: AdmissionRequest, issued_s: float | None = None
     ) -> tuple[str, float]:
-        """What proves this ticket, and when it was issued, Unix time."""
+        """The token of this ticket, and when the ticket was issued (Unix time)."""
         if issued_s is None:
             issued_s = self.policy.issued_s(number)
         if issued_s is None:

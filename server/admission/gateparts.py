@@ -1,4 +1,4 @@
-"""What a gate is made of, and what it asks of the rooms around it."""
+"""The parts of a gate, and what it asks of the rooms around it."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from .rules import RuleBook
 
 
 class TicketJournal(Protocol):
-    """Where tickets go that must survive (`store.Store`)."""
+    """Stores tickets that must survive a crash (`store.Store`)."""
 
     def keep_tickets(self, rows: Iterable[TicketRow]) -> None:
         """Write these rows soon."""
 
     def after_commit(self, callback: Callable[[], None]) -> None:
-        """Call back when what was given so far is safe, or cannot be made safe now."""
+        """Call back when all rows so far are stored, or cannot be stored now."""
 
 
 @dataclass(slots=True)
 class AdmissionRequest:
     """One request with all that is known of it when it is offered to the policy.
 
-    `rule` says how its tool is kept waiting, `may_hold` whether it may be kept inside its request
-    at all; `job.present` that it is, until its turn comes. `browser` says that it shows pages and
-    keeps cookies; `cookie` is the visitor token that it is given with the answer.
+    `rule` says how its tool is kept waiting. `may_hold`: it may be kept inside its request;
+    `job.present`: it is, until its turn comes. A `browser` shows pages and keeps cookies. Its
+    answer has the visitor token `cookie`.
     """
 
     request: Request
@@ -59,9 +59,9 @@ class AdmissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest:
-    """A page that waits for `job` asks how its ticket stands, and hears it once that changes.
+    """A waiting page asks about the ticket of `job`, and is answered when that changes.
 
-    `tell` answers the request as things are then.
+    `tell` answers with the state at that moment.
     """
 
     request: Request
@@ -71,7 +71,7 @@ class StatusRequest:
 
 @dataclass(frozen=True, slots=True)
 class GateTerms:
-    """What the configuration says about waiting clients; a reload may bring other terms."""
+    """What the configuration says about waiting clients. A reload may change it."""
 
     tools: ToolTable = field(default_factory=ToolTable)
     holds_most: int = 5000
@@ -81,10 +81,10 @@ class GateTerms:
 
 @dataclass(slots=True)
 class GateParts:
-    """What a gate is made of.
+    """The parts of a gate.
 
-    `now` is the process clock, on which all durations are counted, the policy's too; `wall` is
-    Unix time, for what a person, a token or the journal reads.
+    `now` is the process clock, on which all durations are counted, those of the policy too. `wall`
+    is Unix time, for people, tokens and the journal.
     """
 
     reactor: Clock
@@ -104,15 +104,15 @@ class GateParts:
     evidence: Evidence = field(default_factory=Evidence)
     prequeue: Prequeue = field(default_factory=lambda: Prequeue(lambda name, body: None))
     terms: GateTerms = field(default_factory=GateTerms)
-    #: How many machines send, each with the configured slots and a line of its own.
+    #: The number of machines that send, each with the configured slots and a line of its own.
     machines: int = 1
-    #: Whether a body on its way can be paused: another program that sends it cannot do that.
+    #: Whether running bodies can be paused. Bodies that another program sends cannot.
     can_pause: bool = True
 
     def wall_ahead_s(self) -> float:
-        """How far the wall clock is ahead of the process clock: what was stepped or slept through.
+        """How far the wall clock is ahead of the process clock: by steps and suspensions.
 
-        Less than a second is drift, and counts for nothing.
+        Less than a second is drift, and does not count.
         """
         ahead_s = self.wall() - self.now()
         return ahead_s if abs(ahead_s) >= 1.0 else 0.0

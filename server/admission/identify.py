@@ -1,7 +1,7 @@
-"""Who asks, for what, and with which proof: a request becomes a visit before any policy sees it.
+"""Finds client, file and proof of a request, before any policy sees it.
 
-What can be answered without the policy is answered here: blocked addresses, files that are not
-there yet, bad tickets, passes that are missing.
+Requests that need no policy are answered here: of blocked addresses, for hidden files, with bad
+tickets or without a needed pass.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .rules import Verdict
 
 
 class Identifier:
-    """Receives requests for the gate, and tells who may see what (`transfer.Visibility`).
+    """Receives requests for the gate, and decides who may see what (`transfer.Visibility`).
 
-    `small_below` tells which files count as small, in bytes.
+    Files below `small_below` bytes count as small.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Identifier:
     def receive(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody, now: float
     ) -> AdmissionRequest | None:
-        """The request as a visit, or None when it is answered already."""
+        """The request with its proofs; None if it is answered already."""
         parts = self.parts
         headers = request.headers
         verdict = parts.rules.verdict(rep.url_path)
@@ -98,7 +98,7 @@ class Identifier:
         return self.parts.rules.verdict(url_path).opens_in_s(self.parts.wall())
 
     def turned_away(self, request: Request, url_path: str) -> bool:
-        """See `transfer.Visibility`: who is blocked, or lacks the pass for it."""
+        """See `transfer.Visibility`: the client is blocked, or lacks the pass for the file."""
         if self._refuses_blocked(request):
             return True
         verdict = self.parts.rules.verdict(url_path)
@@ -130,7 +130,7 @@ class Identifier:
         self.parts.waiting.refuse(request, error.status, error.code, str(error), afresh=True)
 
     def register(self, request: Request, rep: Representation) -> bool:
-        """See `transfer.Visibility`: put the client down for the draw of its release."""
+        """See `transfer.Visibility`: enter the client for the draw of the release."""
         parts, now = self.parts, self.parts.wall()
         verdict = parts.rules.verdict(rep.url_path)
         opens_s = verdict.hidden_until_s
@@ -185,11 +185,11 @@ class Identifier:
 
 
 def wanted_bytes(headers: Mapping[bytes, bytes], rep: Representation, plan: BodyPlan) -> int:
-    """How much of the file a new download wants in all.
+    """The bytes of the file that a new download wants in all.
 
-    What the client says counts, but no less than it asks for here: less would be charged to its
-    network. Else a range that reaches to the end is a resume of an earlier download; else the whole
-    file (a tool that fetches pieces will ask for the others).
+    The client's own number counts, but at least what it requests here. Without a number, a range
+    that reaches to the end is the resume of an earlier download. Otherwise it is the whole file: a
+    tool that fetches pieces will request the others.
     """
     stated = find_remaining(headers, rep.size_bytes)
     if stated is not None:

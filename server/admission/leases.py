@@ -1,9 +1,8 @@
 """The live side of the policy driver: leases with their transfers, the journal, passing time.
 
-Everything that the policy decides by itself is carried out here: pauses, resumes, leases that
-ended, tickets that are called. It looks at each download four times a second, a few in one go, and
-ticks when it has seen all.
-Others call the policy by `LeaseManager.driver`, then `settle`, and read `LeaseManager.policy`.
+It carries out what the policy decides by itself: pauses, resumes, ended leases, called tickets. It
+looks at each download four times a second, a few at a time, and ticks when it has seen all. Others
+call the policy by `LeaseManager.driver`, then `settle`, and read `LeaseManager.policy`.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ class LeaseTuning:
 
     #: Changes that no client waits for are settled together after this time, seconds.
     moment_s: float = 0.01
-    #: The same for visits that were told to come back, while no client could be called, seconds.
+    #: The same for requests that were told to come back, while no client can be called, seconds.
     calm_s: float = 0.1
     #: Downloads that are looked at, paused or resumed in one go (half a millisecond).
     at_once: int = 25
     #: From there to the next ones, seconds. Requests are answered in between.
     pause_s: float = 0.0015
-    #: What remains at the next tick of how late this process was.
+    #: The part of the process's lateness that remains at the next tick.
     less_late: float = 0.9
-    #: Downloads of which last bytes may be missing are remembered up to this number.
+    #: Ended downloads that are remembered because their last bytes may be missing.
     most_parted: int = 2_000
 
 
@@ -56,7 +55,7 @@ LEASES = LeaseTuning()
 class LeaseManager:
     """Owns the policy and the downloads; the server's `policies.driver.Hands`.
 
-    `check` looks at each tick that no request is parked for nothing.
+    `check` is called at each tick, to find requests that are parked in vain.
     """
 
     def __init__(
@@ -69,16 +68,16 @@ class LeaseManager:
     ) -> None:
         self.settings = settings
         self.downloads: dict[int, LeasedDownload] = {}
-        #: The same by client and file, of which one client has at most one lease.
+        #: The same by client and file. A client has at most one lease of a file.
         self._by_job: dict[tuple[str, str], LeasedDownload] = {}
         self._rounds = Rounds()
-        #: How many there are of each file, and which of all are paused.
+        #: Downloads by file.
         self._of_file: Counter[str] = Counter()
         #: Downloads by the network of their client.
         self._networks: Counter[str] = Counter()
         self._paused: set[int] = set()
-        #: Leases whose transfers do not follow the policy yet, in its order; how many did in this
-        #: go, and when the next one comes.
+        #: Leases whose transfers still have to pause or resume, in the policy's order. At most
+        #: `at_once` of them move at a time.
         self._to_move: dict[int, None] = {}
         self._moved = 0
         self._move_call: DelayedCall | None = None
@@ -86,21 +85,20 @@ class LeaseManager:
         self._parts = parts
         self._rng: random.Random = parts.rng
         together = settings.of_machines(parts.machines)
-        #: The policy to be called; `settle` follows each call.
         decides = make_policy(policy, together, self._rng, can_pause=parts.can_pause)
+        #: Calls the policy; `settle` follows each call.
         self.driver = PolicyDriver(decides, self)
         #: Whether the doors are closed for maintenance.
         self.closed = False
-        #: Bound once: it is asked for each small file.
+        #: Bound once: each small file needs them.
         self.admit_small = self.driver.admit_small
         self.admit_single_write = self.driver.admit_single_write
         self.can_admit_single_write = self.driver.can_admit_single_write
         self._parked = parked
         self._check = check
-        #: Downloads that are over and of which last bytes may be missing, and until when they
-        #: are sent again.
+        #: Ended downloads whose last bytes may be missing, and until when these are sent again.
         self._parted: dict[tuple[str, str], tuple[LeasedDownload, float]] = {}
-        #: Downloads with a connection less than at the last settling.
+        #: Downloads that lost a connection since the last settling.
         self._ended: dict[tuple[str, str], None] = {}
         self._settling = False
         self._soon_call: DelayedCall | None = None
@@ -108,7 +106,7 @@ class LeaseManager:
         self._wake_call: DelayedCall | None = None
         self._tick_call: DelayedCall | None = None
         self._due_s = math.inf
-        #: By how much looking was late lately, seconds.
+        #: How late the looks were recently, seconds.
         self._late_s = 0.0
         #: What is still to be looked at before the tick.
         self._to_look: Iterator[int] = iter(())
@@ -116,7 +114,7 @@ class LeaseManager:
 
     @property
     def policy(self) -> PolicyView:
-        """The policy that decides at present, to look at."""
+        """The present policy, read-only."""
         return self.driver.view
 
     def close_doors(self, closed: bool) -> None:
@@ -128,8 +126,8 @@ class LeaseManager:
     # -- the life of the lease manager ---------------------------------------------------------
 
     def open(self, rows: Iterable[TicketRow]) -> None:
-        """Take up the tickets of an earlier run and begin to tick."""
-        # Changes are collected from now on: what is restored is none, the journal has it.
+        """Restore the tickets of an earlier run, and begin to tick."""
+        # The journal has the restored tickets already: they are no changes.
         self._record()
         self._restore(rows)
         self._record()
@@ -143,7 +141,7 @@ class LeaseManager:
         self._record()
 
     def switch(self, name: str, settings: PolicySettings) -> None:
-        """Another policy, or the same with other settings; it takes over everything."""
+        """Use another policy or other settings; all leases and tickets stay."""
         self._record()
         together = settings.of_machines(self._parts.machines)
         self.driver.switch(lambda old: make_policy(name, together, self._rng, old))
@@ -153,7 +151,7 @@ class LeaseManager:
     # -- tickets ---------------------------------------------------------------------------------
 
     def restore(self, row: TicketRow) -> None:
-        """Take up a ticket that its token proves; its times are of the wall clock."""
+        """Restore a ticket that its token proves. It has wall times."""
         self._restore([row])
         restored = self.policy.ticket(row.number)
         if restored is not None:
@@ -183,7 +181,7 @@ class LeaseManager:
         return download
 
     def left(self, download: LeasedDownload) -> None:
-        """The request for this lease left before the first byte, or is yet to come."""
+        """The client left before the first byte, or has not come yet."""
         self.driver.end(download.lease, self.now(), download.remaining_bytes(), done=False)
         self.settle()
 
@@ -198,9 +196,9 @@ class LeaseManager:
         self.settle()
 
     def ending(self, delivery: Delivery, safe: Callable[[], None]) -> None:
-        """A body is about to end; `safe` lets it, once its ticket is on record as used up.
+        """A body is about to end. `safe` lets it end, once its ticket is journalled as used.
 
-        A ticket that has started and of which nothing is wanted any more counts as used.
+        A started ticket without wanted bytes counts as used.
         """
         download, row = delivery.download, None
         running = self.downloads.get(download.lease) is download
@@ -223,14 +221,14 @@ class LeaseManager:
         if not running:
             delivery.transfer = None
             return
-        # Asking the kernel for each of its other connections would cost the more, the more it has.
+        # The kernel is not asked: a download may have many other connections.
         left = download.left_when_seen()
         wanted = download.wanted_bytes
         parts.evidence.took(download.client, wanted - left, wanted, parts.wall())
         self._ended[download.client, download.file] = None
         if delivery.transfer is not None:
             parts.line.ended(delivery.transfer, now)
-            # It knows us as well: no work for the garbage collector.
+            # Break the reference cycle: no work for the garbage collector.
             delivery.transfer = None
         done = download.complete()
         if done:
@@ -239,7 +237,7 @@ class LeaseManager:
             parts.passes.end(download.client, download.file)
         self.driver.end(download.lease, now, left, done=done)
         if download.ending and not done:
-            # Its connection was lost in its last bytes: the ticket counts again.
+            # The connection was lost in its last bytes: the ticket is not used after all.
             download.ending = False
             ticket = self.driver.ticket_of(download.lease)
             row = self.policy.ticket(ticket) if ticket is not None else None
@@ -247,11 +245,11 @@ class LeaseManager:
         if self._somebody_waits():
             self.settle()
         else:
-            # Nothing follows from it that would not have time until the next tick.
+            # Whatever follows has time until the next tick.
             self._record()
 
     def _part(self, download: LeasedDownload, now: float) -> None:
-        """All is delivered, as far as its kernel took it: a connection may still lose the last."""
+        """All is in the kernel. A connection may still lose the last bytes: remember it."""
         key = download.client, download.file
         self._forget(key)
         if download.parted:
@@ -262,13 +260,13 @@ class LeaseManager:
     def _forget(self, key: tuple[str, str]) -> None:
         parted = self._parted.pop(key, None)
         if parted is not None:
-            # They know it as well: no work for the garbage collector.
+            # Break the reference cycle: no work for the garbage collector.
             parted[0].parted.clear()
 
     def with_missing(self, job: Job, rep: Representation, plan: BodyPlan) -> LeasedDownload | None:
-        """The download that is over, if all that is asked for are bytes of it that got lost.
+        """The ended download if the request is only for lost bytes of it; else None.
 
-        They are sent again without a slot. There are no more than its socket held.
+        They are sent again without a slot. They are no more than its socket held.
         """
         download, until_s = self._parted.get((job.client, job.file), (None, 0.0))
         if download is None or self.now() >= until_s or download.etag != rep.etag:
@@ -297,14 +295,13 @@ class LeaseManager:
     # -- the passing of time -------------------------------------------------------------------
 
     def settle(self, *, hurry: bool = True) -> None:
-        """After calls to the policy: journal what changed, and let it decide what follows.
+        """After calls to the policy: journal the changes, and let the policy decide what follows.
 
-        Without `hurry` no client waits for that: visits that changed nothing settle together.
+        Without `hurry` no client waits for that, and several calls settle together.
         """
         self._record()
         if self._settling:
             return
-        # Changes that no client waits for are settled together a moment later.
         if hurry:
             delay_s = 0.0 if self._somebody_waits() else LEASES.moment_s
         else:
@@ -339,7 +336,7 @@ class LeaseManager:
         self._parts.journal.keep_tickets(rows)
 
     def live_tickets(self) -> list[TicketRow]:
-        """All tickets that a journal must have: waiting, ready and started, on the wall clock."""
+        """All tickets that a journal must have (waiting, ready, started), with wall times."""
         numbers = map(self.driver.ticket_of, self.downloads)
         started = (self.policy.ticket(number) for number in numbers if number is not None)
         ahead_s = self._parts.wall_ahead_s()
@@ -347,11 +344,11 @@ class LeaseManager:
         return [moved(row, ahead_s) for row in rows]
 
     def _restore(self, rows: Iterable[TicketRow]) -> None:
-        """Journal and tokens have wall time, the policy has the process clock."""
+        """Restore rows with wall times. The policy has the process clock."""
         now, ahead_s = self.now(), self._parts.wall_ahead_s()
         if ahead_s:
             rows = (moved(row, -ahead_s) for row in rows)
-        # The clock may have been set back since. No ticket was issued in the future.
+        # The clock may have been set back since: no ticket was issued in the future.
         rows = [row if row.issued_s <= now else row._replace(issued_s=now) for row in rows]
         self.driver.restore(rows, now, self._parts.numbers.first)
 
@@ -391,7 +388,7 @@ class LeaseManager:
     def _tick(self) -> None:
         now, line, rounds = self.now(), self._parts.line, self._rounds
         line.tick(now, rounds.awake, rounds.asleep_bytes)
-        # A network of which some downloads run and others wait counts twice.
+        # A network with running and waiting downloads counts twice.
         line.wanted_by(len(self._networks) + self._parked.how_many_networks())
         goodput = line.goodput_bytes_s()
         self.driver.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
@@ -404,9 +401,9 @@ class LeaseManager:
         self._check()
 
     def _look(self, due_s: float) -> None:
-        """Look how far downloads are, a few at a time, and tick once all were looked at.
+        """Look at a few downloads, then at the next ones; tick once all were looked at.
 
-        This piece was due at `due_s`; one that comes late does not put off those after it.
+        This call was due at `due_s`. If it is late, the next ones are not later.
         """
         self._look_call = None
         now, rounds, line = self.now(), self._rounds, self._parts.line
@@ -440,7 +437,7 @@ class LeaseManager:
             self._tick()
 
     def _seat(self, now: float) -> None:
-        """Give drawn entries their places. A slot given to one waits for it like a resume does."""
+        """Give drawn entries their places. A slot for one idles until its client comes."""
         wall_s = self._parts.wall()
         for entry in self._parts.prequeue.due(wall_s):
             size = entry.rep.size_bytes
@@ -463,7 +460,7 @@ class LeaseManager:
         download = self.downloads.get(lease)
         if download is not None:
             self._paused.add(lease)
-            # It is not measured from now on.
+            # Its rate is not measured from now on.
             download.paused = True
             self._move_in_turn(lease, now)
 
@@ -483,7 +480,7 @@ class LeaseManager:
             self._move_next(self.now())
 
     def _move_next(self, now: float) -> None:
-        """Pause or resume a download as the policy said last."""
+        """Pause or resume a download by the policy's last decision."""
         lease = next(iter(self._to_move))
         del self._to_move[lease]
         download = self.downloads.get(lease)
@@ -497,7 +494,7 @@ class LeaseManager:
             self._move_call = self._parts.reactor.callLater(LEASES.pause_s, self._move_some)
 
     def idled_out(self, lease: int, now: float) -> None:
-        """The lease was not used. What is left of its connections is cut."""
+        """The lease was not used: its connections are cut."""
         download = self._drop(lease)
         if download is not None:
             self._parts.evidence.left(
@@ -511,7 +508,7 @@ class LeaseManager:
             self._parts.passes.end(download.client, download.file)
 
     def expired(self, ticket: int, now: float) -> None:
-        """A place has passed unused; requests that are parked with it ask anew."""
+        """A place was not used. Requests that are parked with it are offered again."""
         row = self.policy.ticket(ticket)
         if row is not None:
             self._parts.evidence.wasted(row.client, self._parts.wall())

@@ -1,4 +1,4 @@
-"""The live side of `policies.bottleneck`: what sockets and pacer show, and the cap that follows."""
+"""The live side of `policies.bottleneck`: it reads sockets and pacer, and sets the pacer's cap."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = Logger()
 
 
 class Outlet(Protocol):
-    """What leaves a process, as it tells itself (the pacer)."""
+    """What a process sends (the pacer)."""
 
     @property
     def sent_bytes_total(self) -> int:
@@ -30,20 +30,20 @@ class Outlet(Protocol):
         """Whether the cap holds a download back."""
 
     def goodput_bytes_s(self) -> float:
-        """What left lately."""
+        """The present rate."""
 
     def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
         """Cap what leaves."""
 
     def give_back(self, count: int) -> None:
-        """So much of what was handed to sockets stands still there: others may send it."""
+        """This many bytes stand still in sockets: others may send as much."""
 
-    #: Networks whose large downloads want the line, running or not.
+    #: The number of networks with large downloads, running or not.
     waiting_networks: int
 
 
 class Line(Protocol):
-    """What the live side of a policy knows of the line."""
+    """The line as the live side of a policy sees it."""
 
     @property
     def line_bytes_s(self) -> float:
@@ -51,14 +51,14 @@ class Line(Protocol):
 
     @property
     def lines(self) -> Mapping[str, LineSeen]:
-        """The lines that it is the sum of, by the name of their machine; empty where it is one."""
+        """The lines of its machines by their names; empty for one machine."""
 
     @property
     def busy(self) -> bool:
         """Whether the cap holds a download back now."""
 
     def goodput_bytes_s(self) -> float:
-        """What left lately."""
+        """The present rate."""
 
     def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
         """Configure another bound."""
@@ -70,42 +70,36 @@ class Line(Protocol):
         """A body was handed over whole; a part of it may not have arrived yet."""
 
     def wanted_by(self, networks: int) -> None:
-        """Of how many networks downloads want the line: running, paused or waiting here."""
+        """The number of networks with downloads: running, paused or parked."""
 
     def looked(self, now: float, downloads: Collection[LeasedDownload]) -> None:
-        """Some running downloads were just looked at; a tick follows when all were."""
+        """These running downloads were looked at; a tick follows when all were."""
 
     def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
-        """All of these were looked at; so much is under way to those that stand still."""
+        """All of these were looked at. `asleep_bytes` are under way to those that stand still."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToldSight:
-    """What other processes have seen of what they send.
-
-    `at_s` is by their clock; `flying_bytes` is all that has not arrived.
-    """
+    """What other processes sent: `flying_bytes` had not arrived at `at_s` by their clock."""
 
     at_s: float
     flying_bytes: int
 
 
 class LingeringBodies:
-    """Bodies that were handed over whole and of which a part has not arrived yet.
-
-    At most 2 000 are watched, each for 20 s after its end.
-    """
+    """Ended bodies whose last bytes are under way: at most 2 000, each for 20 s after its end."""
 
     def __init__(self) -> None:
         self._bodies: list[tuple[Transfer, float]] = []
 
     def add(self, transfer: Transfer, now: float) -> None:
-        """It is over; what the kernel still holds of it has not arrived."""
+        """A body ended. Its bytes in the kernel have not arrived."""
         if len(self._bodies) < 2_000 and transfer.flying_bytes():
             self._bodies.append((transfer, now))
 
     def flying_bytes(self, now: float) -> int:
-        """What has not arrived of them all."""
+        """All their bytes under way."""
         total, still = 0, []
         for transfer, since in self._bodies:
             flying = transfer.flying_bytes()
@@ -131,9 +125,9 @@ class LineKeeper:
         self._orders = LineOrders(ceiling_bytes_s)
         self._held: dict[int, LeasedDownload] = {}
         self._lingering = LingeringBodies()
-        #: Of the looks since the last tick: how many downloads there were, and what had been sent.
+        #: The looks since the last tick: the number of downloads, and all bytes sent until then.
         self._looks: list[tuple[int, int]] = []
-        #: What these told, by lease.
+        #: Their samples, by lease.
         self._samples: dict[int, Sample] = {}
 
     @property
@@ -166,7 +160,7 @@ class LineKeeper:
     def looked(self, now: float, downloads: Collection[LeasedDownload]) -> None:
         stands = sum([download.came_to_stand(now) for download in downloads])
         if stands:
-            # Else many readers that take nothing would make a line look full that is not.
+            # Otherwise many readers that take nothing would make the line look full.
             self._link.give_back(stands)
         self._looks.append((len(downloads), self._link.sent_bytes_total))
         unknown, samples = self.line_bytes_s == math.inf, self._samples
@@ -184,16 +178,16 @@ class LineKeeper:
         asleep_bytes: int,
         seen: ToldSight | None = None,
     ) -> None:
-        """Cap and hold back as the bottleneck asks, by what downloads showed at their last look.
+        """Cap and hold back as the bottleneck orders, by the last looks at all downloads.
 
-        What others send they have `seen`.
+        Where other processes send, they have `seen` what is under way.
         """
         link = self._link
         total_flying = self._lingering.flying_bytes(now) + asleep_bytes
         if self._answers is not None:
             total_flying += self._answers.flying_bytes(now, wanted=bool(downloads))
         total_flying += sum([download.flying_bytes for download in downloads])
-        # What was sent since a look has not arrived in it. All tell of the middle of their looks.
+        # Looks are at different times: the mean of what was sent until then fits their sum.
         sent, count = link.sent_bytes_total, sum([many for many, _ in self._looks])
         if count:
             sent = sum([many * sent for many, sent in self._looks]) // count

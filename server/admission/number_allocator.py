@@ -1,7 +1,7 @@
-"""What is remembered of ticket numbers: which are over, and up to where they were promised.
+"""Which ticket numbers are over, and below which mark numbers may have been issued.
 
-Over numbers are kept as bits, in pages that exist only where numbers were used: a million
-finished tickets cost 125 KB. They tell a used ticket from one that a crash made us forget.
+Finished tickets are bits, in pages that exist only where numbers were used: a million of them cost
+125 KB. They tell a used ticket from one that was lost in a crash.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable
 from ...policies.contract import ELSEWHERE
 
 _PAGE_BITS = 1 << 13
-#: Numbers are promised to the store in blocks: a crash skips the rest of a block, which is free.
+#: The store gets a new mark once for a block of numbers. A crash skips the rest of a block.
 BLOCK = 1_000_000
 
 
 class Numbers:
-    """The high-water mark and the finished numbers. `promise` is given the next mark to store."""
+    """The high-water mark and the finished numbers. `promise` stores the next mark."""
 
     def __init__(
         self, next_number: int, over: Iterable[int], promise: Callable[[int], None]
     ) -> None:
         self._pages: dict[int, bytearray] = {}
         self._promise = promise
-        #: No number from here on was ever given away, nor will be before the next promise.
+        #: Numbers from here on are issued only after the next call of `promise`.
         self.promised = next_number
         self.first = next_number
         self.highest = next_number - 1
@@ -32,7 +32,7 @@ class Numbers:
         self._reach(next_number)
 
     def issued(self, number: int) -> None:
-        """A number was given away; the mark is of those that leaders give."""
+        """A number was issued; the mark counts numbers of leaders only."""
         if self.highest < number and (number < ELSEWHERE or self.first >= ELSEWHERE):
             self.highest = number
             self._reach(number)

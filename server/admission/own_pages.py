@@ -1,8 +1,7 @@
-"""The operator's own waiting pages: a Jinja2 template a state, in a folder of theirs.
+"""The operator's own waiting pages: a Jinja2 template for each state, in one folder.
 
-A template sees words and numbers, and no object of ours: it is rendered in Jinja2's sandbox, with
-everything escaped. One that fails never costs a visitor the page: ours is shown instead, and the
-operator's log says why.
+A template sees only words and numbers. It is rendered in Jinja2's sandbox, with everything escaped.
+If a template fails, the visitor gets the built-in page, and the operator's log says why.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from twisted.logger import Logger
 
 _log = Logger()
-#: What a visitor's turn can be; `waiting` also stands in for a state without a template.
+#: The states of a visitor. `waiting` also stands in for a state without a template.
 STATES = ("waiting", "ready", "busy", "closed", "pre-queue")
-#: What a template sees, and what is shown of it where templates are tried.
+#: The variables of a template, with the values with which templates are tried.
 SAMPLE: Mapping[str, Any] = {
     "state": "waiting",
     "language": "en",

@@ -1,16 +1,15 @@
 """Parked requests: clients that wait inside their request, because their program cannot come back.
 
-A waiting page that asks how its ticket stands is parked as well, and hears it when that changes.
+A waiting page's question about its ticket is parked as well, and answered when the ticket changes.
 
 At first nothing is sent. Then the status line and one harmless header line after another keep the
-program's time-outs from firing. When the turn comes the rest of the header follows, and the file. A
-program that was kept to its limit is cut off; its retry finds the old place. A status line that was
-sent cannot be taken back, so what fails later ends with the connection.
+program's time-outs from firing. When the turn comes, the rest of the header and the file follow. At
+the limit of its program the connection is closed; a retry finds the old place. A status line that
+was sent cannot be taken back, so later failures close the connection.
 
-A proxy passes no part of a header before the whole has come, so header lines do not keep a program
-alive behind one. Many programs follow a redirect, and their patience begins anew with each: silence
-ends in a redirect to the same address. The ticket stands in the query, and how many redirects there
-were.
+A proxy forwards a header only when it is complete, so header lines do not keep a program behind one
+alive. Many programs follow redirects, and each renews their patience: silence ends in a redirect to
+the same address. The query has the ticket and the number of redirects.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ class ParkedFor(enum.Enum):
 
 
 class ParkingGate(Protocol):
-    """What a parked request asks of the gate."""
+    """The gate as parked requests see it."""
 
     @property
     def policy(self) -> PolicyView:
-        """The policy that decides at present."""
+        """The present policy."""
         ...
 
     def estimate(self, number: int) -> Estimate | None:
@@ -63,10 +62,10 @@ class ParkingGate(Protocol):
         """Offer its job once more."""
 
     def left(self, request: ParkedRequest, limit: bool) -> None:
-        """The client has left, or (`limit`) was kept as long as its program bears."""
+        """The client has left, or (`limit`) its program bears no longer wait."""
 
     def redirect(self, request: ParkedRequest) -> None:
-        """Its program bears no more silence, and follows a redirect to the same address."""
+        """Redirect to the same address: its program bears no more silence."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -103,12 +102,12 @@ class ParkedRequest:
         return self._look_call is not None and self._look_call.active()
 
     def look_in(self, delay_s: float) -> None:
-        """Offer the job again after a while; for policies that do not call."""
+        """Offer the job again after this time, under a policy that calls no client."""
         cancel(self._look_call)
         self._look_call = self._parked.call_later(delay_s, self._look)
 
     def end(self) -> None:
-        """Nothing more will be sent by this one."""
+        """Send nothing more."""
         self.over = True
         cancel(self._trickle_call, self._look_call)
 
@@ -123,7 +122,7 @@ class ParkedRequest:
             else:
                 self._parked.host.left(self, True)
             return
-        # Without its next line its program would give up: a fault in one costs that line only.
+        # Without the next line the program would give up: a fault must cost one line only.
         self._trickle_call = self._parked.call_later(self.rule.drip_s, self._trickle)
         self._trickled += 1
         with _log.failuresHandled("A request that waits was not told so"):
@@ -146,7 +145,7 @@ class ParkedRequest:
 
 
 class ParkedRequests:
-    """All parked requests, by what they wait for and by client, within their bounds."""
+    """All parked requests, by what they wait for and by client, within bounds."""
 
     def __init__(
         self,
@@ -156,9 +155,9 @@ class ParkedRequests:
     ) -> None:
         self.host = host
         self.call_later: Callable[..., DelayedCall] = reactor.callLater
-        #: The number of requests that may be parked at once; those that are parked stay.
+        #: The requests that may be parked at once. If it falls, parked ones stay.
         self.most = most
-        #: In the order of coming.
+        #: In the order of arrival.
         self._requests: dict[ParkedRequest, None] = {}
         self._by_client: dict[str, int] = {}
         self._by_network: PrefixShares[ParkedRequest] = PrefixShares()
@@ -181,7 +180,7 @@ class ParkedRequests:
         return len(self._by_ticket)
 
     def has_room(self, client: str, network: Sequence[str]) -> bool:
-        """Whether one more request of this client may be parked, be it in another's place."""
+        """Whether one more request of this client may be parked, perhaps instead of another."""
         if self.of_client(client) >= 64:
             return False
         return len(self._requests) < self.most or self._by_network.to_give_up(network) is not None
@@ -190,7 +189,7 @@ class ParkedRequests:
         return self._by_client.get(client, 0)
 
     def to_let_go(self, network: Sequence[str]) -> ParkedRequest | None:
-        """Which one makes room for a newcomer from here; None while there is room."""
+        """The request that gives way to one of this network; None while there is room."""
         if len(self._requests) < self.most:
             return None
         return self._by_network.to_give_up(network)
@@ -205,7 +204,7 @@ class ParkedRequests:
         self._by_client[client] = self.of_client(client) + 1
 
     def bind(self, request: ParkedRequest, wait: Wait, waits_for: ParkedFor) -> None:
-        """The request waits for this from now on."""
+        """Let the request wait for this from now on."""
         request.wait = wait
         ticket = wait.ticket if waits_for is ParkedFor.PLACE else None
         if waits_for is request.waits_for and ticket == request.ticket:
@@ -219,7 +218,7 @@ class ParkedRequests:
             self._places[request.download] = self._places.get(request.download, 0) + 1
 
     def with_ticket(self, ticket: int) -> tuple[ParkedRequest, ...]:
-        """Those that wait with this ticket, in the order of coming."""
+        """The requests that wait with this ticket, in the order of arrival."""
         return tuple(self._by_ticket.get(ticket, ()))
 
     def has_place(self, client: str, file: str) -> bool:
@@ -234,7 +233,7 @@ class ParkedRequests:
         return bool(requests)
 
     def connection_ended(self, client: str, file: str) -> None:
-        """A download has a connection less, or its lease is over: the next request may join."""
+        """A download lost a connection, or its lease is over: offer its next requests again."""
         while requests := self._for_connection.get((client, file)):
             request = next(iter(requests))
             self.host.offer_again(request)
@@ -242,10 +241,10 @@ class ParkedRequests:
                 return
 
     def next_to_check(self) -> list[ParkedRequest]:
-        """Some of all parked requests; in a few seconds every one is among them."""
+        """Some of the parked requests; all of them within a few seconds."""
         if not self._unchecked:
             self._unchecked = list(self._requests)
-        # All are looked at once in 20 ticks.
+        # All of them in 20 ticks.
         count = len(self._requests) // 20 + 1
         found, self._unchecked = self._unchecked[-count:], self._unchecked[:-count]
         return [request for request in found if not request.over]
@@ -283,7 +282,7 @@ class ParkedRequests:
 
 
 def redirects_of(query: bytes) -> int:
-    """How many redirects of ours a request with this query has behind it."""
+    """How many redirects of ours led to a request with this query."""
     found = re.search(rb"(?:^|&)%b=([0-9]{1,4})(?:&|$)" % _HOP, query)
     return int(found[1]) if found is not None else 0
 

@@ -22,9 +22,9 @@ class Grant:
 
 
 class PassBook:
-    """Knows every pass that was used or revoked. `keep` is told of each change of a count.
+    """Knows every pass that was used or revoked. `keep` is called with each changed count.
 
-    Where that is known elsewhere and cannot be asked, it does not `judge`: a pass then neither
+    A node without a leader does not know them and does not judge (`judges`): a pass then neither
     helps nor hurts, and is counted later.
     """
 
@@ -47,7 +47,7 @@ class PassBook:
         return sorted(self._records.values(), key=lambda record: -record.issued_s)
 
     def issue(self, terms: Pass, now: float, note: str = "") -> tuple[str, PassRecord]:
-        """Make a pass of these terms, with a new serial: the holder's token, the store's record."""
+        """A new pass of these terms: the token for its holder, and the record for the store."""
         permit = replace(terms, serial=secrets.token_hex(8))
         token = self.keys.write_pass(permit)
         record = PassRecord(**asdict(permit), issued_s=now, note=note)
@@ -55,7 +55,7 @@ class PassBook:
         return token, record
 
     def read(self, token: str, path: str, now: float) -> Grant:
-        """What a token is good for here and now. Raises `BadToken` with the reason."""
+        """What a token grants for this path now. Raises `BadToken` with the reason."""
         permit = self.keys.read_pass(token)
         if not self._judges:
             return Grant(permit, "", 1.0)
@@ -67,7 +67,7 @@ class PassBook:
         return Grant(permit, permit.priority_class, permit.weight)
 
     def check_use(self, grant: Grant, client: str, file: str) -> None:
-        """Raise `BadToken` when a new download would be one use too many."""
+        """Raises `BadToken` if a new download would exceed the uses of the pass."""
         record = self._records.get(grant.permit.serial)
         if (
             record is not None
@@ -77,7 +77,7 @@ class PassBook:
             raise BadToken("This pass has been used as often as it allows.", code="pass-used")
 
     def begin(self, grant: Grant, client: str, file: str, now: float) -> None:
-        """Count a download that began (or got its place); polls and resumes count only once."""
+        """Count a download that started or got a place. Its polls and resumes do not count."""
         permit = grant.permit
         if self._begun.get((client, file)) == permit.serial:
             return
@@ -88,11 +88,11 @@ class PassBook:
         self._keep(record)
 
     def end(self, client: str, file: str) -> None:
-        """The download is over: the next one of the same file is another use."""
+        """The download is over: the next one of this file is another use."""
         self._begun.pop((client, file), None)
 
     def revoke(self, serial: str) -> bool:
-        """Make a pass worthless at once; False when it is unknown here."""
+        """Revoke a pass at once; False if it is unknown here."""
         record = self._records.get(serial)
         if record is None:
             return False

@@ -1,4 +1,4 @@
-"""What a client reads that cannot start now: fields, a problem document, or the waiting page."""
+"""The answer to a client that cannot start now: fields, a problem document or the waiting page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATUS_PREFIX = "/-/queue"
 
 @dataclass(slots=True)
 class Notice:
-    """Everything an answer says to a waiting client. Times in seconds."""
+    """The content of an answer to a waiting client. Times in seconds."""
 
     file: str
     size_bytes: int
@@ -70,10 +70,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What the operator says on waiting pages, and how these look.
+    """The operator's texts on waiting pages, and their look.
 
-    `announcement` stands above all texts, and `resumes_s` is the wall time at which closed doors
-    are expected to open.
+    `announcement` stands above all texts. Closed doors are expected to open at `resumes_s` (wall
+    time).
     """
 
     words: tuple[Words, ...] = ()
@@ -98,11 +98,10 @@ class Wording:
 class RetryResponder:
     """Renders waiting pages and refusals.
 
-    `elsewhere` tells mirrors that would start a download of a URL path at once, `hurry` how soon
-    a client should ask again, whatever the queue says (multicast). `has_torrent` says
-    whether the file of a URL path and size has a torrent, `has_mirrors` whether one of a URL path
-    is anywhere else, `signatures` which endings of signatures lie beside it. `tells_places` is
-    false where only a part of the queue is known: a place that is told must not grow.
+    Each argument answers for a URL path: `elsewhere` names mirrors that would start a download at
+    once, `has_torrent` and `has_mirrors` say where else the file is, `signatures` which endings of
+    signatures lie beside it. `hurry` shortens the retry time of a client (multicast).
+    `tells_places` is false where only a part of the queue is known: a told place must not grow.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class RetryResponder:
         self._patterns: BoundedTable[Hashable, Pattern] = BoundedTable(256)
 
     def answer(self, request: Request, notice: Notice) -> None:
-        """Answer 503 in the form that this client understands."""
+        """Answer 503 in the form that the client understands."""
         if not self._tells_places:
             notice = replace(notice, wait=replace(notice.wait, place=None, estimate=None))
         soon_s = self._hurry(request)
@@ -218,7 +217,7 @@ class RetryResponder:
         live = notice.token is not None and bool(origin)
         magnet_url, metalink_url = self._ways(notice)
         signatures = tuple(self._signatures(notice.file)) if live else ()
-        # All that decides how the page comes out, but for what the file fills in.
+        # All that decides the form of the page, without the texts of the file.
         shape = (
             phrases.language,
             tuple([mirror.url for mirror in free]),
@@ -276,7 +275,7 @@ class RetryResponder:
             "estimate": estimate,
             "notice": {"retry_after_s": blank("visit"), "token": bool(notice.token)},
             "elsewhere": _hosts(free),
-            # What the page's script needs: not where there is no ticket to ask about.
+            # For the page's script, which needs a ticket.
             "live": {
                 "queue": f"{STATUS_PREFIX}{query}",
                 "file": query,
@@ -336,14 +335,14 @@ class RetryResponder:
         return {
             "heading": own.title,
             "paragraphs": paragraphs,
-            # What was said of closed doors is over when the download starts.
+            # The announcement of closed doors is over when the download starts.
             "announced": bool(wording.announcement) or wording.resumes_s is not None,
             "logo_url": wording.logo_url,
             "style_url": wording.style_url,
         }
 
     def _ways(self, notice: Notice) -> tuple[str | None, str | None]:
-        """Where the file is to be had by BitTorrent, and by Metalink."""
+        """The links to the file's magnet link and Metalink; None where there is none."""
         has_torrent = self._has_torrent(notice.file, notice.size_bytes)
         return (
             f"/-/magnet{notice.file}" if has_torrent else None,
@@ -357,7 +356,7 @@ class RetryResponder:
             fields.append(visitor_cookie(request, notice.visitor))
         if notice.token is None:
             return [*fields, (b"Refresh", b"%d; url=%b" % (notice.retry_after_s, target))]
-        # The cookie serves those who open the link again; the query serves those without cookies.
+        # The cookie is for visitors who open the link again, the query for those without cookies.
         token = notice.token.encode("ascii")
         url = b"%b?%b=%b" % (target, TICKET_FIELD, token)
         return [
@@ -468,7 +467,7 @@ def clear_cookie(request: Request) -> Header:
 
 
 def sentence(notice: Notice) -> str:
-    """What a person should know, in one English sentence."""
+    """The state of a wait in one English sentence."""
     wait = notice.wait
     if notice.opens_s is not None and not notice.entry:
         return (
@@ -495,7 +494,7 @@ def sentence(notice: Notice) -> str:
 
 
 def tenths_up(bound_s: float) -> float:
-    """A bound as documents tell it: no shorter than it is."""
+    """A bound rounded up to tenths, as documents have it."""
     return math.ceil(bound_s * 10) / 10
 
 

@@ -1,10 +1,9 @@
-"""Rules for single files and folders: pure matching, the last rule that speaks wins.
+"""Rules for single files and folders: pure matching, the last rule that matches wins.
 
-A file reached through links has two names, the one that was asked for and the one under which it
-lies; the stricter of what the rules say of both counts. A rule may require a priority class (no
-pass, no download), hide files until a release time, or count a file as small or large whatever its
-size. What goes with a file (its signature, its digest) tells that the file is there: it is hidden
-as long, and needs the same pass.
+A rule may require a priority class (no pass, no download), hide files until a release time, or
+count a file as small or large whatever its size. A file behind links has two names, the requested
+one and the real one; the stricter rule of both counts. A companion (signature, digest) reveals its
+file: it is hidden as long, and needs the same pass.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Rule(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the rules say about one path."""
+    """The effect of the rules on one path."""
 
     require_class: str | None = None
     hidden_until_s: float | None = None
@@ -69,7 +68,7 @@ class Verdict:
     multicast: bool | None = None
 
     def is_plain(self, now: float) -> bool:
-        """Whether it restricts no client: there is no rule, or its hour has come."""
+        """Whether it restricts no client: there is no rule, or its time has come."""
         return self is NOTHING or (
             self.require_class is None
             and self.treat_as is None
@@ -99,9 +98,9 @@ NOTHING = Verdict()
 
 
 class RuleBook:
-    """All rules of a server, compiled; asking for a path without rules costs nothing.
+    """All rules of a server, compiled. Without rules a verdict costs nothing.
 
-    `resolve` tells the URL path under which a file lies once all links are followed.
+    `resolve` follows all links: it returns the real URL path of a file.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class RuleBook:
         return RuleBook(rules, self._resolve)
 
     def verdict(self, url_path: str) -> Verdict:
-        """What counts for a file, named by its percent-encoded URL path; a folder ends in `/`."""
+        """The verdict on a percent-encoded URL path; a folder ends in `/`."""
         if not self._compiled:
             return NOTHING
         real_path = self._resolve(url_path)
@@ -134,7 +133,7 @@ class RuleBook:
         return found
 
     def _of_names(self, url_path: str, real_path: str) -> Verdict:
-        """What counts for a file whatever it goes with."""
+        """The verdict on a file by its own names, without the files that it goes with."""
         asked = self._of_name(url_path)
         return asked if real_path == url_path else stricter(asked, self._of_name(real_path))
 
@@ -145,7 +144,7 @@ class RuleBook:
         return found
 
     def matching(self, url_path: str) -> list[Rule]:
-        """The rules that speak of a file, by the name it is asked for or where it lies."""
+        """The rules that match a file, by its requested name or its real one."""
         names: set[str] = set()
         if self._compiled:
             for name in (url_path, *_accompanied(url_path, self._resolve(url_path))):
@@ -180,7 +179,7 @@ class RuleBook:
 
 
 def _accompanied(url_path: str, real_path: str) -> list[str]:
-    """What a file goes with, by the name it is asked for and by the one under which it lies."""
+    """The files that a file goes with, by its requested name and its real one."""
     found = list(accompanied(url_path))
     if real_path == url_path:
         return found
@@ -189,10 +188,11 @@ def _accompanied(url_path: str, real_path: str) -> list[str]:
 
 
 def stricter(asked: Verdict, real: Verdict) -> Verdict:
-    """What counts for a file that was asked for by one name and lies under another.
+    """The verdict on a file that was requested by one name and has another real one.
 
-    The later opening (with its registration); the class of the place where the file lies before
-    that of the link; no multicast if either says so. How it counts is the asked name's matter.
+    The later opening counts, with its registration. The class of the real name comes before that of
+    the requested one, and `treat_as` of the requested one before that of the real one. There is no
+    multicast if either forbids it.
     """
     if asked is NOTHING or real is NOTHING:
         return real if asked is NOTHING else asked

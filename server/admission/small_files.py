@@ -1,4 +1,4 @@
-"""What goes at once, by the gate here or by a node on its leader's last terms: one judgement."""
+"""Which small files start at once: one judgement for the gate, and for a node without asking it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def admit_small(
     """`transfer.Admission.admit_small` from the other answers of `desk`; counts what may go."""
     if not desk.is_plain(rep) or blocked.blocks(request.client_address):
         return False
-    # A ticket or a pass is judged by the policy; a small file needs neither.
+    # The policy judges tickets and passes; a small file needs neither.
     if rep.size_bytes >= small_below_bytes and proves_something(request):
         return False
     is_part = body_bytes < rep.size_bytes

@@ -1,8 +1,8 @@
-"""Where a waiting page asks how its ticket stands (PROTOCOL.md, "Waiting"); asking costs nothing.
+"""The state of a ticket, for its waiting page (PROTOCOL.md, "Waiting").
 
-With `Prefer: wait` the answer is held until the ticket's turn has come or it is over: its client
-counts as present meanwhile, and its slot is kept for it from the moment of the answer. Where no
-more requests may be held the answer comes at once, and lacks `Preference-Applied`.
+With `Prefer: wait` the answer is held until the ticket's turn has come or the ticket is over. The
+client counts as present meanwhile, and its slot is kept from the moment of the answer. If no more
+requests may be held, the answer comes at once and lacks `Preference-Applied`.
 """
 
 from __future__ import annotations
