@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from tidegate.server.multicast.demand import (
     DemandDetector,
-    Gather,
     Hold,
     Join,
     Release,
@@ -185,14 +184,14 @@ def test_a_request_is_held_for_a_share_of_its_pass_and_then_gathers():
     for key in ("small", "a", "huge"):
         hot.prepared(key, 0.01)
     hot.request("a", "4", BIG, 0.06)
-    assert hot.decide(0.06) == [Gather("small", ("1",), 3)]
-    assert hot.decide(0.1) == [Gather("a", ("2", "4"), 3)]
+    assert hot.decide(0.06) == [StartSession("small", ("1",), 3)]
+    assert hot.decide(0.1) == [StartSession("a", ("2", "4"), 3)]
     hot.started("a", 7)
     assert hot.request("a", "5", BIG, 0.2) == Join(7)
     hot.ended("a", 7, never_began=True)
     # In vain, so it is no warmer than before: three are still needed.
     assert hot.request("a", "6", BIG, 0.3) == Hold(0.4)
-    assert hot.decide(0.4) == [Gather("a", ("6",), 3)]
+    assert hot.decide(0.4) == [StartSession("a", ("6",), 3)]
 
 
 def test_where_the_hashes_are_not_ready_in_time_unicast_comes_first():
@@ -208,7 +207,7 @@ def test_hashes_that_come_a_little_late_still_make_a_session():
     hot.request("a", "1", BIG, 0.0)
     hot.decide(0.1)
     hot.prepared("a", 0.4)
-    assert hot.decide(0.4) == [Gather("a", ("1",), 3)]
+    assert hot.decide(0.4) == [StartSession("a", ("1",), 3)]
 
 
 def test_enough_requests_within_the_hold_need_not_gather():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def test_a_reload_reads_exactly_the_settings_that_follow_it(service: Service) ->
     told = service.config.model_dump()
     watched = Watched.model_validate(told | OTHERS)
     READ.clear()
-    service.reload(replace(service.loaded, config=watched))
+    service.reload(watched)
     follow = ServerConfig.model_fields.keys() - set(FIXED)
     assert follow == READ | LATER
     assert OTHERS.keys() | {"waiting_pages"} == follow
@@ -72,7 +71,7 @@ def test_what_follows_a_reload_is_in_force_after_it(service: Service, tmp_path: 
     told = service.config.model_dump() | OTHERS | {"waiting_pages": pages}
     before = service.waiting.own
     new = ServerConfig.model_validate(told)
-    assert service.reload(replace(service.loaded, config=new)) == []
+    assert service.reload(new) == []
     terms = service.gate.parts.terms
     assert (terms.holds_most, terms.clients_per_address) == (5, 7)
     assert terms.ticket_max_age_s == 61.0
@@ -88,4 +87,4 @@ def test_what_follows_a_reload_is_in_force_after_it(service: Service, tmp_path: 
 
 def test_what_does_not_follow_a_reload_is_named(service: Service, tmp_path: Path) -> None:
     new = service.config.model_copy(update={"directory": tmp_path, "tls_hsts_s": 9.0})
-    assert service.reload(replace(service.loaded, config=new)) == ["directory", "tls_hsts_s"]
+    assert service.reload(new) == ["directory", "tls_hsts_s"]

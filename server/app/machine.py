@@ -170,7 +170,7 @@ class Machine:
         self._loaded = loaded
         self._read_shared()
         if self._service is not None:
-            for name in self._service.reload(loaded):
+            for name in self._service.reload(loaded.config):
                 self.log.warn("{name} has changed: it takes effect at the next start.", name=name)
 
     # -- the election --------------------------------------------------------------------------

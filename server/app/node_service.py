@@ -57,7 +57,6 @@ class NodeService:
         sockets: list[socket.socket],
     ) -> None:
         config = loaded.config
-        self.loaded = loaded
         self.config: ServerConfig = config
         self._reactor = reactor
         self.draining = False
@@ -137,13 +136,12 @@ class NodeService:
         """Serve, and connect to the leader."""
         self._parts.startService()
 
-    def reload(self, loaded: LoadedConfig) -> list[str]:
+    def reload(self, new: ServerConfig) -> list[str]:
         """Follow a new configuration; the names of changed settings that need a restart.
 
         Rules and policy come from the leader.
         """
-        old, new = self.config, loaded.config
-        self.loaded, self.config = loaded, new
+        old, self.config = self.config, new
         self._files.reconfigure(new)
         self.connections.reconfigure(new)
         reload_waiting_pages(self._waiting, new)

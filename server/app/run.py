@@ -224,7 +224,7 @@ def _serve_node(
 
         def reload() -> None:
             with contextlib.suppress(ConfigError):  # the leader tells of it
-                node.reload(load())
+                node.reload(load().config)
 
         node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets)
         return _Life(node.start, terminate, reload, node.connections.reopen_log, stop)
@@ -425,7 +425,7 @@ class _Supervisor:
                 log.error("Not reloaded, the old configuration goes on: {fault}", fault=text)
             self._service.note_event("config", f"Not reloaded: {fault}", "error")
             return
-        for name in self._service.reload(loaded):
+        for name in self._service.reload(loaded.config):
             log.warn("{name} has changed: it takes effect at the next start.", name=name)
         log.info("The configuration was read again.")
 

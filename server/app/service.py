@@ -62,7 +62,6 @@ class Service:
         opened: Sequence[OpenListener] = (),
         admin: OpenListener | None = None,
     ) -> None:
-        self.loaded = loaded
         self.config: ServerConfig = loaded.config
         self.reactor = reactor
         self.draining = False
@@ -284,10 +283,9 @@ class Service:
 
     # -- while running -----------------------------------------------------------------------
 
-    def reload(self, loaded: LoadedConfig) -> list[str]:
+    def reload(self, new: ServerConfig) -> list[str]:
         """Follow a new configuration; the names of changed settings that need a restart."""
-        old, new = self.config, loaded.config
-        self.loaded, self.config = loaded, new
+        old, self.config = self.config, new
         for room in self._rooms:
             room.reconfigure(new)
         return new.needing_restart(old)

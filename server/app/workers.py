@@ -75,7 +75,6 @@ class Workers:
         be: Callable[[Child], int],
         opened: Sequence[OpenListener],
     ) -> None:
-        self._config = loaded.config
         self._clustered = loaded.config.cluster is not None
         #: Nodes that were told to stop are killed after this time. Those of a cluster finish their
         #: downloads; on a single machine the leader has waited for that.

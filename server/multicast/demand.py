@@ -90,19 +90,14 @@ Decision = Hold | Join | Unicast
 
 @dataclass(frozen=True, slots=True)
 class StartSession:
-    """Start a session for the object and offer it to these requests."""
+    """Open a session for the object and offer it to these requests.
+
+    It starts when it has `needed` members; 0: now.
+    """
 
     key: str
     waiters: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """Offer these requests a session that starts when it has `needed` members."""
-
-    key: str
-    waiters: tuple[str, ...]
-    needed: int
+    needed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +222,9 @@ class DemandDetector:
             item.session = None
             item.warm = item.warm if never_began else True
 
-    def decide(self, now: float) -> list[StartSession | Gather | Release]:
+    def decide(self, now: float) -> list[StartSession | Release]:
         """The decisions that are due. Sets `wake_at`."""
-        out: list[StartSession | Gather | Release] = []
+        out: list[StartSession | Release] = []
         window = self.settings.window_s
         self.wake_at = float("inf")
         for key in list(self._objects):
@@ -248,7 +243,7 @@ class DemandDetector:
             hashing_s = 0.0 if item.prepared or not self.settings.hold_share else 1.0
             late = tuple(name for name, (until, _) in item.held.items() if until + hashing_s <= now)
             if late and item.prepared and self.settings.hold_share:
-                out.append(Gather(key, tuple(item.held), self._threshold(item)))
+                out.append(StartSession(key, tuple(item.held), self._threshold(item)))
                 item.held.clear()
             elif late:
                 out.append(Release(key, late))

@@ -63,7 +63,6 @@ class SessionPlace:
     port: int
     source: str
     ttl: int
-    ssm: bool
     family: str = "4"
 
 
@@ -89,7 +88,6 @@ class SessionCounters:
 
     members: int = 0
     reports: int = 0
-    repaired_bytes: int = 0
 
 
 class LiveSession:
@@ -244,7 +242,7 @@ class LiveSession:
             rate_bytes_s=self.transmitter.rate_bytes_s,
             start_in_s=self.starts_in_s,
             report_url=f"{prefix}/report",
-            ssm=self.place.ssm,
+            ssm=True,
             ttl=self.place.ttl,
             hashes=self.hashes if inline else (),
             hashes_url="" if inline else f"{prefix}/hashes",
@@ -302,7 +300,6 @@ class LiveSession:
             return None
         since, had = self._repaired.get(address, (self._reactor.seconds(), 0))
         self._repaired[address] = since, had + wanted
-        self.counters.repaired_bytes += wanted
         return data
 
     def _allowed_bytes(self, address: str) -> int:

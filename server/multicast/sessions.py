@@ -264,7 +264,7 @@ class Sessions:
         group = str(ipaddress.ip_address(int(network.network_address) + number))
         family = "6" if self._interface.is_ipv6 else "4"
         # The dynamic ports (RFC 6335).
-        return SessionPlace(group, self._rng.randint(49_152, 65_535), source, ttl, True, family)
+        return SessionPlace(group, self._rng.randint(49_152, 65_535), source, ttl, family)
 
     def _share(self) -> None:
         """Share the rate among all sessions, see `rate.shares`."""

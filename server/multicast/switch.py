@@ -25,7 +25,7 @@ from ..files.tree import IsDirectory, NotHere, Tree
 from ..http.clock import Clock, cancel
 from ..http.request import Request
 from .blocks import BlockHashes
-from .demand import DemandDetector, Gather, Hold, Join, Release, StartSession
+from .demand import DemandDetector, Hold, Join, Release, StartSession
 from .live import LiveSession, SentContent
 from .sessions import Sessions
 
@@ -164,18 +164,17 @@ class MulticastSwitch:
             return
         now = self._reactor.seconds()
         # After a fault in `decide` all held requests pass on to the gate.
-        outcomes: Sequence[StartSession | Gather | Release] = [Release("", tuple(self._held))]
+        outcomes: Sequence[StartSession | Release] = [Release("", tuple(self._held))]
         with self.log.failuresHandled("Nothing could be decided on multicast") as decided:
             outcomes = self.hot.decide(now)
         for outcome in outcomes:
             waiting = [self._held.pop(name) for name in outcome.waiters if name in self._held]
             running: int | None = None
-            if waiting and not isinstance(outcome, Release):
-                needed = outcome.needed if isinstance(outcome, Gather) else 0
+            if waiting and isinstance(outcome, StartSession):
                 with self.log.failuresHandled(
                     "No multicast session; the requests pass to the gate"
                 ):
-                    running = self._begin(outcome.key, waiting, needed)
+                    running = self._begin(outcome.key, waiting, outcome.needed)
             for held in waiting:
                 with self.log.failuresHandled("A request that was held failed") as work:
                     self._offer_or_pass(held, running)

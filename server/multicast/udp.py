@@ -169,7 +169,6 @@ class GroupSender:
         level = socket.IPPROTO_IPV6 if is_ipv6 else socket.IPPROTO_IP
         self._mtu_option = (level, Kernel.IPV6_MTU if is_ipv6 else Kernel.IP_MTU)
         self.offload = True
-        self.datagrams = 0
         #: The kernel's count for a byte of the last sends.
         self._counts: deque[float] = deque([TUNING.kernel_bytes], maxlen=TUNING.sends)
 
@@ -203,7 +202,6 @@ class GroupSender:
             if error.errno in _LATER:
                 return False
             raise
-        self.datagrams += 1
         return True
 
     def send_equal(self, pieces: Sequence[bytes | memoryview], parts: int, size: int) -> int:
@@ -238,7 +236,6 @@ class GroupSender:
                 # All of it is still in the queue.
                 self._counts.append(grown / (some * size))
             done += some
-        self.datagrams += done
         return done
 
 
