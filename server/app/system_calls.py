@@ -32,96 +32,46 @@ PROCESSORS: Mapping[str, Processor] = {
     "aarch64": Processor(audit=0xC00000B7, seccomp=277, column=1),
 }
 
-#: Each refused call by its name, with its numbers on x86_64 and on aarch64.
-DENIED: Mapping[str, tuple[int | None, int | None]] = {
-    # Changes of files that Landlock does not govern.
-    "chmod": (90, None),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, None),
-    "fchown": (93, 55),
-    "lchown": (94, None),
-    "fchownat": (260, 54),
-    "utime": (132, None),
-    "utimes": (235, None),
-    "futimesat": (261, None),
-    "utimensat": (280, 88),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16),
-    # New programs, also those that are no file.
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "memfd_create": (319, 279),
-    # The memory and descriptors of other processes.
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    # What only administrators need, and where faults of the kernel were found most.
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "move_mount": (429, 429),
-    "open_tree": (428, 428),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "bpf": (321, 280),
-    "userfaultfd": (323, 282),
-    "perf_event_open": (298, 241),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "reboot": (169, 142),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    "syslog": (103, 116),
-    "vhangup": (153, 58),
-    "personality": (135, 92),
-    "open_by_handle_at": (304, 265),
-    "fanotify_init": (300, 262),
-    "iopl": (172, None),
-    "ioperm": (173, None),
-    "modify_ldt": (154, None),
-    "uselib": (134, None),
-}
 
+def _numbered(*lines: str) -> dict[str, tuple[int | None, int | None]]:
+    """Calls by their names, each with its numbers on x86_64 and on aarch64 (`-`: it has none)."""
+    calls = (call.split() for line in lines for call in line.split(", "))
+    return {
+        name: (None if intel == "-" else int(intel), None if arm == "-" else int(arm))
+        for name, intel, arm in calls
+    }
+
+
+#: Each refused call.
+DENIED = _numbered(
+    # Changes of files that Landlock does not govern.
+    "chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -, fchown 93 55",
+    "lchown 94 -, fchownat 260 54, utime 132 -, utimes 235 -, futimesat 261 -",
+    "utimensat 280 88, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7, removexattr 197 14",
+    "lremovexattr 198 15, fremovexattr 199 16",
+    # New programs, also those that are no file.
+    "execve 59 221, execveat 322 281, memfd_create 319 279",
+    # The memory and descriptors of other processes.
+    "ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271",
+    "process_madvise 440 440, pidfd_getfd 438 438, kcmp 312 272",
+    # What only administrators need, and where faults of the kernel were found most.
+    "mount 165 40, umount2 166 39, move_mount 429 429, open_tree 428 428, fsopen 430 430",
+    "fsconfig 431 431, fsmount 432 432, fspick 433 433, mount_setattr 442 442",
+    "pivot_root 155 41, chroot 161 51, unshare 272 97, setns 308 268, bpf 321 280",
+    "userfaultfd 323 282, perf_event_open 298 241, io_uring_setup 425 425",
+    "io_uring_enter 426 426, io_uring_register 427 427, add_key 248 217, request_key 249 218",
+    "keyctl 250 219, init_module 175 105, finit_module 313 273, delete_module 176 106",
+    "kexec_load 246 104, kexec_file_load 320 294, reboot 169 142, swapon 167 224",
+    "swapoff 168 225, acct 163 89, quotactl 179 60, quotactl_fd 443 443, settimeofday 164 170",
+    "clock_settime 227 112, sethostname 170 161, setdomainname 171 162, syslog 103 116",
+    "vhangup 153 58, personality 135 92, open_by_handle_at 304 265, fanotify_init 300 262",
+    "iopl 172 -, ioperm 173 -, modify_ldt 154 -, uselib 134 -",
+)
 #: Calls that are judged by their arguments.
-JUDGED: Mapping[str, tuple[int, int]] = {
-    "sendmsg": (46, 211),
-    "sendto": (44, 206),
-    "sendmmsg": (307, 269),
-    "ioctl": (16, 29),
-    "clone": (56, 220),
-    "socket": (41, 198),
-}
+JUDGED = _numbered(
+    "sendmsg 46 211, sendto 44 206, sendmmsg 307 269, ioctl 16 29, clone 56 220",
+    "socket 41 198",
+)
 
 
 class _Kernel(IntEnum):
@@ -203,7 +153,9 @@ def instructions(
     }
     for name, steps in judged.items():
         block = [*steps, (_Do.RETURN, 0, 0, _Verdict.ALLOW)]
-        program += [(_Do.IF_EQUAL, 0, len(block), JUDGED[name][processor.column]), *block]
+        number = JUDGED[name][processor.column]
+        assert number is not None, "all processors have these calls"
+        program += [(_Do.IF_EQUAL, 0, len(block), number), *block]
     for name, numbers in DENIED.items():
         number = numbers[processor.column]
         if number is not None and name not in kept:
