@@ -57,7 +57,6 @@ class Role(enum.StrEnum):
 
     @property
     def scopes(self) -> Scopes:
-        """The permissions of this role."""
         return frozenset(Scope) if self is Role.OPERATOR else frozenset({Scope.READ})
 
 
@@ -80,7 +79,6 @@ class User:
 
     @property
     def has_password(self) -> bool:
-        """Whether this user can log in with a password."""
         return bool(self.password_hash)
 
     @property
@@ -209,7 +207,6 @@ class Accounts:
         return any(user.one_time_codes for user in self.users.values())
 
     def by_name(self) -> list[User]:
-        """All users in order."""
         return sorted(self.users.values(), key=lambda user: user.name)
 
     def _put(self, user: User) -> User:
@@ -374,7 +371,6 @@ class Accounts:
         return secret, token
 
     def token(self, serial: str) -> ApiToken | None:
-        """The token with this serial."""
         return next((t for t in self.tokens.values() if t.serial == serial), None)
 
     def drop_token(self, serial: str) -> bool:

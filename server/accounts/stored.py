@@ -108,7 +108,6 @@ class StoredAccounts:
         self._tables.put(_TABLES[type(one)][0], values)
 
     def drop(self, one: User | ApiToken | Session) -> None:
-        """Delete a row."""
         table, key = _TABLES[type(one)]
         self._tables.drop(table, getattr(one, key))
 

@@ -110,7 +110,6 @@ def redirect(to: str, *headers: tuple[str, str]) -> Answer:
 
 
 def html(page: Iterator[str] | bytes, status: int = 200, *headers: tuple[str, str]) -> Answer:
-    """A page, whole or in pieces."""
     fields = (("content-type", "text/html; charset=utf-8"), *headers)
     if isinstance(page, bytes):
         return Answer(status, page, fields)

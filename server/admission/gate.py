@@ -112,7 +112,6 @@ class Gate:
 
     @property
     def policy(self) -> PolicyView:
-        """The present policy, read-only."""
         return self.leases.policy
 
     def snapshot(self) -> Snapshot:

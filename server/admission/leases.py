@@ -114,7 +114,6 @@ class LeaseManager:
 
     @property
     def policy(self) -> PolicyView:
-        """The present policy, read-only."""
         return self.driver.view
 
     def close_doors(self, closed: bool) -> None:
@@ -163,7 +162,6 @@ class LeaseManager:
         return self._by_job.get((client, file))
 
     def is_downloaded(self, file: str) -> bool:
-        """Whether any client has a lease of it."""
         return file in self._of_file
 
     @property

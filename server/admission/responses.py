@@ -261,7 +261,6 @@ class RetryResponder:
         of_file: Mapping[str, object],
         free: Sequence[Source],
     ) -> dict[str, Any]:
-        """What the template is rendered with."""
         estimate = notice.wait.estimate is not None
         done = notice.wait.estimate is not None and notice.wait.estimate.done is not None
         query = f"{blank('path')}?{TICKET_FIELD.decode('ascii')}={blank('token')}"

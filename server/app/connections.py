@@ -95,7 +95,6 @@ class Connections:
         self.ports.append((one.url, adopt_port(self._front, one, self._tls)))
 
     def stop_listening(self) -> None:
-        """Accept no more connections."""
         ports, self.ports = self.ports, []
         for _, port in ports:
             port.stopListening()

@@ -300,7 +300,6 @@ class Pacer:
 
     @property
     def capped(self) -> bool:
-        """Whether there is a cap at all."""
         return self._bandwidth_bytes_s is not None
 
     @property

@@ -84,7 +84,6 @@ class Repeat:
         self._call = self._clock.callLater(self._every_s, self._turn)
 
     def stop(self) -> None:
-        """Call no more."""
         cancel(self._call)
 
     def _turn(self) -> None:
@@ -103,15 +102,12 @@ class DatagramReader:
         reactor.addReader(self)
 
     def fileno(self) -> int:
-        """The descriptor to watch."""
         return self._source.fileno()
 
     def logPrefix(self) -> str:
-        """Its name in Twisted's log."""
         return "datagrams"
 
     def doRead(self) -> None:
-        """Read what has come."""
         # About 1 ms in one go: requests are answered before the rest is read.
         for _ in range(100):
             try:
@@ -127,7 +123,6 @@ class DatagramReader:
         """The reactor watches it no more."""
 
     def close(self) -> None:
-        """Read no more."""
         self._reactor.removeReader(self)
         self._source.close()
 

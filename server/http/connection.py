@@ -157,7 +157,6 @@ class HttpConnection:
         return False
 
     def shake_hands(self) -> None:
-        """Go on with the TLS handshake."""
         if not self._begin_tls():
             return
         try:
@@ -186,7 +185,6 @@ class HttpConnection:
             self.socket.shutdown(socket.SHUT_WR)
 
     def received(self, data: bytes) -> None:
-        """Bytes from the peer."""
         if self._discard:
             self._lingered += len(data)
             if self._lingered > self.factory.limits.max_linger_bytes:
@@ -685,7 +683,6 @@ class HttpConnection:
         self.send(line)
 
     def _start(self, status: int) -> bytes:
-        """How an answer starts."""
         return b"%b\r\n%b%b" % (status_line(status), self.date_line, SERVER_LINE)
 
     def write_body(self, request: Request, data: bytes) -> None:

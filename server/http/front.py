@@ -69,7 +69,6 @@ class Port:
         return int(name[1]) if isinstance(name, tuple) else 0
 
     def stopListening(self) -> None:
-        """Accept no more connections."""
         if self.socket.fileno() >= 0:
             self._front.close_port(self)
             self.socket.close()
@@ -175,7 +174,6 @@ class Front:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, silent_ms))
 
     def close_port(self, port: Port) -> None:
-        """Accept no more connections on this port."""
         if self._ports.pop(port.socket.fileno(), None) is not None:
             self._epoll.unregister(port.socket.fileno())
 
@@ -186,7 +184,6 @@ class Front:
         return self._epoll.fileno()
 
     def logPrefix(self) -> str:
-        """For Twisted's log."""
         return "Front"
 
     def connectionLost(self, reason: Failure) -> None:
@@ -370,7 +367,6 @@ class Front:
         self._take(connection, data)
 
     def _take(self, connection: HttpConnection, data: bytes) -> None:
-        """What was read."""
         if not data:
             connection.peer_closed()
             return

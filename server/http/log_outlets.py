@@ -32,7 +32,6 @@ class LogOutlet:
     """Standard error, as it is at that moment. Faults of an outlet are OSError."""
 
     def send(self, lines: list[str]) -> None:
-        """Write these lines."""
         sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()
 

@@ -39,7 +39,6 @@ class Outbox:
         return sum(map(len, self._pieces))
 
     def add(self, data: bytes | memoryview) -> None:
-        """More bytes, after all others."""
         view = memoryview(data)
         for start in range(0, len(view), PIECE_BYTES):
             self._pieces.append(view[start : start + PIECE_BYTES])

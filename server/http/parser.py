@@ -184,7 +184,6 @@ class RequestParser:
             self._body.append(data)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
         self.mid_message = False
         self.wants_continue = False
         self._end_large()

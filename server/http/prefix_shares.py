@@ -74,7 +74,6 @@ class PrefixShares(Generic[Member]):
         return member in self._networks
 
     def add(self, member: Member, network: Sequence[str]) -> None:
-        """Count a new member."""
         self._networks[member] = network
         share = self._all
         for key in reversed(network):

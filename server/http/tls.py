@@ -113,7 +113,6 @@ class CertificateWatch:
         self._timer.start()
 
     def stop(self) -> None:
-        """Look no more."""
         self._timer.stop()
 
     def read_now(self) -> None:

@@ -134,7 +134,6 @@ class DemandDetector:
 
     @property
     def held(self) -> int:
-        """The number of held requests."""
         return sum(len(item.held) for item in self._objects.values())
 
     @property

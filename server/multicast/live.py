@@ -77,7 +77,6 @@ class SentContent:
 
     @property
     def layout(self) -> BlockLayout:
-        """The blocks of the object."""
         fec = self.fec
         return BlockLayout(self.file.rep.size_bytes, fec.symbol_bytes, fec.block_symbols)
 
@@ -157,7 +156,6 @@ class LiveSession:
 
     @property
     def url_path(self) -> str:
-        """The URL path of the file."""
         return self._file.rep.url_path
 
     @property

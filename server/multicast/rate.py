@@ -42,12 +42,10 @@ class RateControl:
 
     @property
     def floor_bytes_s(self) -> float:
-        """The lowest rate of this session."""
         return self._configured * TUNING.floor_share
 
     @property
     def rate_bytes_s(self) -> float:
-        """The present rate."""
         return self._configured * self._share
 
     @property
@@ -56,7 +54,6 @@ class RateControl:
 
     @property
     def members(self) -> Sequence[str]:
-        """All voters."""
         return list(self._wishes)
 
     def configure(self, configured_bytes_s: float) -> None:
@@ -83,7 +80,6 @@ class RateControl:
         self._vote(member)
 
     def forget(self, member: str) -> None:
-        """Remove a voter."""
         self._wishes.pop(member, None)
         self._too_fast_since.pop(member, None)
         self._limits.leave(member)

@@ -62,7 +62,6 @@ class RateVotes:
 
     @property
     def members(self) -> Sequence[str]:
-        """All voters."""
         return list(self._paths)
 
     @property

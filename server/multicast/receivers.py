@@ -68,7 +68,6 @@ class Receivers:
         self._members[name] = _Receiver(address, late, now, reported_at=now)
 
     def is_late(self, name: str) -> bool:
-        """Whether a receiver is late."""
         member = self._members.get(name)
         return member is not None and member.late
 
@@ -79,7 +78,6 @@ class Receivers:
 
     @property
     def punctual(self) -> Sequence[str]:
-        """The receivers on time."""
         return [name for name, member in self._members.items() if not member.late]
 
     def _punctual(self) -> Iterator[_Receiver]:

@@ -190,7 +190,6 @@ class NackAggregator:
         return bool(self.queue or self.later)
 
     def of(self, block: int) -> Repair:
-        """The repair of a block."""
         return self.repairs.setdefault(block, Repair())
 
     def enqueue(self, block: int, *, later: bool = False) -> None:

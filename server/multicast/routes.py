@@ -23,7 +23,6 @@ class MulticastRoutes:
         self._sessions = sessions
 
     def __call__(self, request: Request) -> None:
-        """Answer one request."""
         if request.path == PREFIX.encode():
             self._status(request)
             return

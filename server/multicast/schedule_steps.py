@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 
 class Phase(enum.Enum):
-    """The phase of a session."""
-
     GATHER = "gather"
     SEND = "send"
     LISTEN = "listen"

@@ -70,11 +70,9 @@ class MulticastRoom:
         self.schedule = ScheduleWatch(reactor, state, tree, hot, hashes, self.sessions)
 
     def add_routes(self, site: Site) -> None:
-        """Add the routes that receivers request."""
         site.add_route(PREFIX, MulticastRoutes(self.sessions), ("GET", "HEAD", "POST"))
 
     def start(self) -> None:
-        """Start watching the schedule."""
         self.schedule.start()
 
     def close(self) -> None:

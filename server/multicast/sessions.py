@@ -148,7 +148,6 @@ class Sessions:
 
     @property
     def running(self) -> Sequence[LiveSession]:
-        """All running sessions."""
         return tuple(self._running.values())
 
     def figures(self) -> tuple[int, int]:

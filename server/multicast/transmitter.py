@@ -88,7 +88,6 @@ class Framer:
         return pieces
 
     def mark(self, mark: Mark, now: float) -> bytes:
-        """The datagram of a mark."""
         header = HEADER.pack(
             MAGIC,
             VERSION << 4 | PacketType.MARK,

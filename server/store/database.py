@@ -365,7 +365,6 @@ class Database:
                         stream.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close all connections."""
         if self._lock is not None:
             # Without a message to the database, which may not answer.
             self._lock.invalidate()

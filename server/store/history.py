@@ -25,7 +25,6 @@ KEPT_S = {RAW: 3600.0, MINUTE: 7 * 86400.0, HOUR: 365 * 86400.0}
 
 
 def write_samples(connection: Connection, samples: Iterable[SampleRecord]) -> None:
-    """Add raw samples."""
     rows = [{"resolution_s": RAW, **asdict(sample)} for sample in samples]
     if rows:
         connection.execute(insert(HISTORY), rows)

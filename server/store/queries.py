@@ -73,7 +73,6 @@ def read_revisions(
 
 
 def read_revision(connection: Connection, revision_id: int) -> RevisionRecord | None:
-    """One change."""
     query = select_fields(REVISIONS, RevisionRecord).where(REVISIONS.c.number == revision_id)
     row = connection.execute(query).first()
     return RevisionRecord(*row) if row else None
@@ -111,7 +110,6 @@ _ARRIVALS = RowInsert(ARRIVALS, tuple(one.name for one in fields(ArrivalRecord))
 
 
 def write_arrivals(connection: Connection, records: Iterable[ArrivalRecord]) -> None:
-    """Add arrivals."""
     _ARRIVALS.write(connection, map(attrgetter(*_ARRIVALS.names), records))
 
 
@@ -123,7 +121,6 @@ def read_arrivals(connection: Connection, since_s: float, limit: int) -> list[Ar
 
 
 def write_passes(connection: Connection, records: Iterable[PassRecord]) -> None:
-    """Store issued passes."""
     rows = [_values(record) for record in records]
     if rows:
         connection.execute(insert(PASSES), rows)

@@ -26,7 +26,6 @@ class Ring:
         self._next = 0
 
     def add(self, place: Place, rng: random.Random) -> None:
-        """Add a new peer."""
         network = prefixes_of(place[0])[-1]
         members = self._members.get(network)
         if members is None:
@@ -38,7 +37,6 @@ class Ring:
         members[place] = None
 
     def discard(self, place: Place) -> None:
-        """Remove a peer, if it is here."""
         network = prefixes_of(place[0])[-1]
         members = self._members.get(network)
         if members is None or place not in members:

@@ -102,7 +102,6 @@ class Swarm:
         return self._others(place, complete, want)
 
     def census(self, now: float) -> Census:
-        """The numbers of peers."""
         self._expire(now)
         return Census(self._complete, len(self._peers) - self._complete, self._downloaded)
 

@@ -12,12 +12,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Apply."""
     op.add_column(
         "arrivals", sa.Column("program", sa.String(48), nullable=False, server_default="")
     )
 
 
 def downgrade() -> None:
-    """Undo."""
     op.drop_column("arrivals", "program")

@@ -12,10 +12,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Apply."""
     op.add_column("admin_users", sa.Column("subject", sa.Text))
 
 
 def downgrade() -> None:
-    """Undo."""
     op.drop_column("admin_users", "subject")
