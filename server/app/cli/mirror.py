@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _default_keys() -> Path:
-    return user_data_path("tidegate") / "mirror-keys"
-
-
 def _passphrase(path: Path | None) -> str | None:
     return path.read_text().rstrip("\n") if path is not None else None
 
@@ -53,7 +49,7 @@ _publish_dir = click.argument("publish_dir", type=click.Path(path_type=Path, fil
 _keys = click.option(
     "--keys",
     type=click.Path(path_type=Path, file_okay=False),
-    default=_default_keys,
+    default=lambda: user_data_path("tidegate") / "mirror-keys",
     help="Folder of the private keys. Never one that is served.",
 )
 
