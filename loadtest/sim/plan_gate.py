@@ -18,7 +18,7 @@ class GateCosts:
     """What one thing costs, by `python -m bench.gate` and `python -m bench.gate --waiting 2000`."""
 
     #: CPU of the gate for a decision with its end report.
-    decision_s: float = 233e-6
+    decision_s: float = 185e-6
     #: CPU of the gate for a client that comes and waits inside its request.
     waiting_s: float = 300e-6
     waiting_gate_bytes: int = 10_000
