@@ -61,14 +61,10 @@ class FleetPlan:
     cluster: ClusterSeat | None = None
 
     @property
-    def awaited(self) -> frozenset[str]:
-        """The nodes that a new leader waits for."""
-        return self.cluster.awaited if self.cluster is not None else self.names
-
-    @property
-    def lost(self) -> frozenset[str]:
-        """Nodes that a leader does not wait for, though they may connect."""
-        return self.cluster.lost if self.cluster is not None else frozenset()
+    def expected(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The nodes that a new leader waits for, and others that may connect."""
+        seat = self.cluster
+        return (self.names, frozenset()) if seat is None else (seat.awaited, seat.lost)
 
     def common_line(self) -> CommonLine:
         """The line as this process sees it."""
@@ -77,7 +73,7 @@ class FleetPlan:
     @property
     def machines(self) -> int:
         """How many machines these processes run on."""
-        return max(1, len({machine_of(name) for name in self.awaited | self.lost}))
+        return max(1, len({machine_of(name) for name in frozenset().union(*self.expected)}))
 
 
 def build_leader(
@@ -106,6 +102,7 @@ def build_leader(
         wanted: Deferred[Any] = site.catalog.want(file)
         return wanted
 
+    awaited, lost = plan.expected
     return Leader(
         reactor,
         gate,
@@ -113,9 +110,9 @@ def build_leader(
         line.nodes,
         proxies,
         epoch=plan.epoch,
-        awaited=plan.awaited,
+        awaited=awaited,
         cap_of=line.fleet_line.cap_of,
-        lost=plan.lost,
+        lost=lost,
     )
 
 

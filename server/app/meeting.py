@@ -6,13 +6,12 @@ candidate is away.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from twisted.internet.defer import fail
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectError
@@ -24,8 +23,7 @@ from ..http.clock import Reactor
 _NAME = "cluster.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
+class Meeting(msgspec.Struct, frozen=True):
     """The leader of an epoch and its place; an empty `host` is this machine."""
 
     epoch: int
@@ -36,22 +34,14 @@ class Meeting:
 
 def write_meeting(state: Path, meeting: Meeting) -> None:
     """Write the file whole, readable only by this user."""
-    body = {
-        "epoch": meeting.epoch,
-        "host": meeting.host,
-        "port": meeting.port,
-        "identities": [[one.pem, one.made_s] for one in meeting.identities],
-    }
-    write_whole(state / _NAME, json.dumps(body).encode("ascii"), mode=0o600)
+    write_whole(state / _NAME, msgspec.json.encode(meeting), mode=0o600)
 
 
 def read_meeting(state: Path) -> Meeting | None:
     """What the file says; None before the first leader."""
     try:
-        found: dict[str, Any] = json.loads((state / _NAME).read_text("ascii"))
-        identities = tuple(NodeIdentity(pem, made_s) for pem, made_s in found["identities"])
-        return Meeting(found["epoch"], found["host"], found["port"], identities)
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.json.decode((state / _NAME).read_bytes(), type=Meeting)
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
         return None
 
 

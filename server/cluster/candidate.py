@@ -114,26 +114,17 @@ class Candidate:
             return read_seat(session)
 
     def _handle(self, seen: Seat, asked_s: float) -> None:
-        with self._guard:
-            state = self.state
-            self.state = new = answered(
-                state,
-                self._name,
-                seen,
-                asked_s,
-                self._lease_s,
-                campaigns=self._campaigns,
-            )
-        self._tell(state, new)
+        me, lease_s, campaigns = self._name, self._lease_s, self._campaigns
+        self._go_on(lambda state: answered(state, me, seen, asked_s, lease_s, campaigns=campaigns))
 
-    # -- the reactor ---------------------------------------------------------------------------
+    # -- both threads --------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        with self._guard:
-            state = self.state
-            new = self.state = passed(state, time.monotonic())
-        self._tell(state, new)
+        self._go_on(lambda state: passed(state, time.monotonic()))
 
-    def _tell(self, before: Candidacy, after: Candidacy) -> None:
+    def _go_on(self, event: Callable[[Candidacy], Candidacy]) -> None:
+        with self._guard:
+            before = self.state
+            self.state = after = event(before)
         if (before.standing, before.leader) != (after.standing, after.leader):
             self._reactor.callFromThread(self._changed, after)

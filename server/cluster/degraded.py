@@ -18,7 +18,6 @@ from ...policies.settings import PolicySettings
 from ...protocol.errors import ProtocolError
 from ..admission.gate import Gate
 from ..admission.gateparts import AdmissionRequest
-from ..files.transfer import BodyPlan, Representation, StartBody
 from ..http.request import Request
 from .messages import Terms, WireTicket, wire_ticket
 
@@ -70,11 +69,8 @@ class DegradedQueue:
         gate.reception.blocked.become(terms.blocked or ())
         gate.close_doors(True)
         gate.open()
-
-    def enter(
-        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
-    ) -> None:
-        self._gate.enter(request, rep, plan, start)
+        #: As `transfer.Admission`. `close` sends all parked requests away with their tickets.
+        self.enter, self.close = gate.enter, gate.close
 
     def tickets(self) -> tuple[WireTicket, ...]:
         """The waiting tickets for the next leader: issued here, or shown here by their clients."""
@@ -86,7 +82,3 @@ class DegradedQueue:
         released = self._gate.release()
         self._gate.close()
         return released
-
-    def close(self) -> None:
-        """End, and send all parked requests away with their tickets."""
-        self._gate.close()

@@ -120,8 +120,8 @@ class RemoteConnection:
         current: Callable[[], bool] | None = None,
     ) -> None:
         request.status = status
-        self.node.send(messages.Respond(self.number, status, tuple(headers), body, close))
-        self._over()
+        self.node.link.send(messages.Respond(self.number, status, tuple(headers), body, close))
+        self.over()
 
     def begin(
         self,
@@ -132,45 +132,38 @@ class RemoteConnection:
         more: bool,
     ) -> None:
         request.status = status
-        self.node.send(messages.Begin(self.number, status, tuple(headers), length, more))
+        self.node.link.send(messages.Begin(self.number, status, tuple(headers), length, more))
 
     def write_body(self, request: Request, data: bytes) -> None:
         if data:
-            self.node.send(messages.Write(self.number, data))
+            self.node.link.send(messages.Write(self.number, data))
 
     def finish(self, request: Request) -> None:
-        self.node.send(messages.Write(self.number, b""))
-        self._over()
+        self.node.link.send(messages.Write(self.number, b""))
+        self.over()
 
     def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
         request.dripped = request.dripped or status
-        self.node.send(messages.Drip(self.number, status, name, value))
+        self.node.link.send(messages.Drip(self.number, status, name, value))
 
     def abort(self) -> None:
         """See `HttpConnection.abort`: the node tells when it has happened."""
-        self.node.send(messages.Cut(self.number))
+        self.node.link.send(messages.Cut(self.number))
 
     def gone(self) -> None:
         """The client has left, or its node is lost."""
-        if self.node.remote.pop(self.number, None) is None:
-            return
-        if self.transfer is not None:
-            self.transfer.ended(self.transfer.delivered_bytes(), False)
-        self._end(gone=True)
+        if self.alive:
+            sent = self.transfer.delivered_bytes() if self.transfer is not None else 0
+            self.over(sent, gone=True)
 
-    def body_ended(self, delivered_bytes: int, complete: bool) -> None:
-        """The node has sent the body, or as much of it as there was to be."""
+    def over(self, delivered_bytes: int = 0, complete: bool = False, *, gone: bool = False) -> None:
+        """It is answered, or its node has sent so much of the body that it asked for.
+
+        Let go of the request: each has the other, and only the collector would find them.
+        """
         self.node.remote.pop(self.number, None)
         if self.transfer is not None:
             self.transfer.ended(delivered_bytes, complete)
-        self._end(gone=False)
-
-    def _over(self) -> None:
-        self.node.remote.pop(self.number, None)
-        self._end(gone=False)
-
-    def _end(self, *, gone: bool) -> None:
-        """Let go of the request: each has the other, and only the collector would find them."""
         request, self.request = self.request, None
         if request is not None:
             request.ended(gone=gone)
@@ -209,16 +202,16 @@ class RemoteTransfer(Transfer):
     def pause(self) -> None:
         if not self._over and not self.paused:
             self.paused = True
-            self._node.send(messages.Pause(self._number))
+            self._node.link.send(messages.Pause(self._number))
 
     def resume(self) -> None:
         if not self._over and self.paused:
             self.paused = False
-            self._node.send(messages.Resume(self._number, self._in_background))
+            self._node.link.send(messages.Resume(self._number, self._in_background))
 
     def abort(self, reason: str) -> None:
         if not self._over:
-            self._node.send(messages.Cut(self._number, reason))
+            self._node.link.send(messages.Cut(self._number, reason))
 
     def delivered_bytes(self) -> int:
         return self._delivered_bytes
@@ -236,7 +229,7 @@ class RemoteTransfer(Transfer):
     def share_changed(self) -> None:
         """See `Transfer`; a paused one hears it when it goes on."""
         if not self._over and not self.paused:
-            self._node.send(messages.Resume(self._number, self._in_background))
+            self._node.link.send(messages.Resume(self._number, self._in_background))
 
     @property
     def _in_background(self) -> bool:
@@ -262,7 +255,7 @@ class RemoteTransfer(Transfer):
             self._let_end()
 
     def _let_end(self) -> None:
-        self._node.send(messages.MayEnd(self._number))
+        self._node.link.send(messages.MayEnd(self._number))
 
     def ended(self, delivered_bytes: int, complete: bool) -> None:
         """It is over; its listener hears of it once."""
@@ -297,9 +290,6 @@ class Node:
     #: When it told its progress last.
     told_s: float = 0.0
     terms: messages.Terms | None = None
-
-    def send(self, message: messages.FromLeader) -> None:
-        self.link.send(message)
 
     @property
     def running(self) -> int:
@@ -372,11 +362,6 @@ class Nodes:
         missed = (name for name, since_s in self.away.items() if since_s > now - TUNING.missed_s)
         return here | {machine_of(name) for name in missed}
 
-    @property
-    def link_busy(self) -> bool:
-        """Whether the cap delays a download at any node."""
-        return any(node.told.link_busy for node in self)
-
     def goodput_bytes_s(self) -> float:
         return sum(node.told.goodput_bytes_s for node in self) + self.own_goodput_bytes_s()
 
@@ -427,7 +412,7 @@ class Leader:
         #: The names of nodes whose version does not fit.
         self._sent_away: set[str] = set()
         #: Requests that came before all nodes were back; None once they are.
-        self._early: list[tuple[Node, messages.Ask]] | None = []
+        self._early: dict[tuple[Node, int], messages.Ask] | None = {}
         self._gather_call: Any = None
         self._timer = Repeat(reactor, TICK_S, self._tell)
         self._leaves = False
@@ -479,7 +464,7 @@ class Leader:
             return None
         self.nodes.remove(node, self._reactor.seconds())
         if self._early is not None:
-            self._early = [one for one in self._early if one[0] is not node]
+            self._early = {one: ask for one, ask in self._early.items() if one[0] is not node}
         for remote in tuple(node.remote.values()):
             remote.gone()
         return node
@@ -521,22 +506,19 @@ class Leader:
     def _send_away(self, link: Link[messages.FromNode], message: messages.FromNode) -> None:
         """Its version does not fit; it comes again and again, and is told of once."""
         link.drop()
-        name = message.name if isinstance(message, messages.Hello) else ""
-        if name in self._sent_away:
+        hello = message if isinstance(message, messages.Hello) else messages.Hello("", version=0)
+        if hello.name in self._sent_away:
             return
-        if isinstance(message, messages.Hello):
-            _log.error(
-                "Node {name} was sent away: it speaks version {version} of the cluster's messages, "
-                "and this program {oldest} to {newest}. Upgrade its machine.",
-                name=name,
-                version=message.version,
-                oldest=messages.OLDEST,
-                newest=messages.VERSION,
-            )
-        else:
-            _log.error("Somebody was sent away that does not begin as a node does.")
+        _log.error(
+            "Node {name} was sent away: it speaks version {version} of the cluster's messages, "
+            "and this program {oldest} to {newest}. Upgrade its machine.",
+            name=hello.name or "without a name",
+            version=hello.version,
+            oldest=messages.OLDEST,
+            newest=messages.VERSION,
+        )
         if len(self._sent_away) < TUNING.most_sent_away:
-            self._sent_away.add(name)
+            self._sent_away.add(hello.name)
 
     def _serve_with_machines(self) -> None:
         now = self._reactor.seconds()
@@ -549,7 +531,7 @@ class Leader:
         early, self._early = self._early, None
         if early is None:
             return
-        for node, message in early:
+        for (node, _), message in early.items():
             self._handle(node, message)
         self._gathered()
 
@@ -557,13 +539,14 @@ class Leader:
         # What comes often is looked for first: a look at another kind of message costs 0.1 us.
         if isinstance(message, messages.Ended):
             remote = node.remote.get(message.number)
-            if remote is not None and remote.transfer is not None:
-                remote.body_ended(message.delivered_bytes, message.complete)
-            else:
-                self._forget(node, message.number)
+            if remote is not None:
+                gone = remote.transfer is None
+                remote.over(message.delivered_bytes, message.complete, gone=gone)
+            elif self._early is not None:
+                self._early.pop((node, message.number), None)
         elif isinstance(message, messages.Ask):
             if self._early is not None and not message.running:
-                self._early.append((node, message))
+                self._early[node, message.number] = message
             else:
                 self._enter(node, message)
         elif isinstance(message, messages.Ending):
@@ -579,16 +562,7 @@ class Leader:
             self._gate.take_up(messages.ticket_row(one, now) for one in message.tickets)
         elif isinstance(message, messages.FindDigests):
             found = self._home.digests(message.file).addErrback(lambda _: None)
-            found.addCallback(lambda known: node.send(messages.Digests(message.number, known)))
-
-    def _forget(self, node: Node, number: int) -> None:
-        remote = node.remote.get(number)
-        if remote is not None:
-            remote.gone()
-        elif self._early is not None:
-            self._early = [
-                one for one in self._early if one[0] is not node or one[1].number != number
-            ]
+            found.addCallback(lambda known: node.link.send(messages.Digests(message.number, known)))
 
     def _enter(self, node: Node, message: messages.Ask) -> None:
         if message.number in node.remote:
@@ -605,7 +579,7 @@ class Leader:
             self._home.administer(request)
         elif asked.judged is not None:
             if not reception.turned_away(request, asked.judged):
-                remote.node.send(messages.Allow(asked.number))
+                remote.node.link.send(messages.Allow(asked.number))
                 del remote.node.remote[asked.number]
         elif asked.file is None:
             self._home.route(request)
@@ -627,7 +601,7 @@ class Leader:
         def start(listener: TransferListener, headers: Sequence[Header] = ()) -> RemoteTransfer:
             share = listener.share
             number_of_share = id(share) if share is not None else 0
-            node.send(
+            node.link.send(
                 messages.Start(
                     number,
                     tuple(headers),
@@ -649,7 +623,7 @@ class Leader:
 
         self._home.enter(request, rep, plan, start)
         if asked.running and remote.transfer is None and remote.alive:
-            node.send(messages.Pause(number))
+            node.link.send(messages.Pause(number))
 
     def _progress(self, node: Node, message: messages.ProgressReport) -> None:
         node.told, node.told_s = message, self._reactor.seconds()
@@ -704,7 +678,7 @@ class Leader:
             terms = replace(terms, keys=(), proofs=self._proofs())
         if terms != node.terms or node.untold_s >= TUNING.again_s:
             node.terms, node.untold_s = terms, 0.0
-            node.send(terms)
+            node.link.send(terms)
 
 
 @functools.lru_cache(1)

@@ -96,7 +96,7 @@ class FleetLine:
 
     @property
     def busy(self) -> bool:
-        return self._nodes.link_busy
+        return any(node.told.link_busy for node in self._nodes)
 
     def goodput_bytes_s(self) -> float:
         return self._nodes.goodput_bytes_s()

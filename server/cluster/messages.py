@@ -325,9 +325,9 @@ class Digests(msgspec.Struct, frozen=True, array_like=True, tag="digests"):
 
 
 FromNode = Hello | Ask | Ending | Ended | Parting | ProgressReport | Handover | FindDigests
-FromLeader = (
-    Terms | Respond | Allow | Begin | Write | Drip | Cut | Start | Pause | Resume | MayEnd | Digests
-)
+#: What becomes of one request.
+OfRequest = Respond | Allow | Begin | Write | Drip | Cut | Start | Pause | Resume | MayEnd
+FromLeader = OfRequest | Terms | Digests
 
 
 class _Head(msgspec.Struct, array_like=True):

@@ -628,7 +628,7 @@ class RemoteAdmission:
 
     # -- what becomes of a request --------------------------------------------------------------
 
-    def _do(self, asked: _Asked, message: messages.FromLeader) -> None:
+    def _do(self, asked: _Asked, message: messages.OfRequest) -> None:
         if asked.transfer is not None:
             self._do_running(asked, asked.transfer, message)
         elif isinstance(message, messages.Start):
@@ -679,7 +679,7 @@ class RemoteAdmission:
         asked.may_leave = not asked.token
         asked.transfer = asked.start(asked, message.headers)
 
-    def _do_running(self, asked: _Asked, transfer: Transfer, message: messages.FromLeader) -> None:
+    def _do_running(self, asked: _Asked, transfer: Transfer, message: messages.OfRequest) -> None:
         if isinstance(message, messages.Start | messages.Resume):
             # Start: it ran under an earlier leader, and this one has given it a slot again.
             asked.paused = False
