@@ -21,7 +21,7 @@ from tidegate.server.admission.number_allocator import Numbers
 from tidegate.server.admission.passes import PassBook
 from tidegate.server.admission.responses import STATUS_PREFIX, RetryResponder
 from tidegate.server.admission.rules import Rule, RuleBook
-from tidegate.server.admission.wait_status import WaitStatus
+from tidegate.server.admission.wait_status import CalledTickets, WaitStatus
 from tidegate.server.files.pages import Pages
 from tidegate.server.files.transfer import (
     Admission,
@@ -283,6 +283,7 @@ class House:
         self.arrivals: list[ArrivalRecord] = []
         self.promises: list[int] = []
         self.keys = KeyRing([Key("k1", b"0123456789abcdef")])
+        self.called = CalledTickets(self.clock.seconds)
         self.passes = PassBook(self.keys, self.kept_passes.append)
         self.settings = PolicySettings(**{"slots": 1, "reserve_small": 0, **settings})
         rng = random.Random(1)
@@ -367,7 +368,11 @@ class House:
         target = f"{STATUS_PREFIX}{file}".encode()
         request = Request(connection, b"GET", target, headers)  # type: ignore[arg-type]
         status = WaitStatus(
-            self.gate, lambda: self.keys, self.clock.seconds, lambda path, size: DIGEST
+            self.gate,
+            lambda: self.keys,
+            self.clock.seconds,
+            lambda path, size: DIGEST,
+            self.called.add,
         )
         status.answer(request)
         self.clock.advance(0)

@@ -1140,6 +1140,28 @@ def test_a_page_that_watches_hears_of_its_turn_at_once_and_finds_its_slot(policy
     assert later.started
 
 
+def test_a_called_client_goes_before_requests_that_wait_for_the_line_once() -> None:
+    house = House("ticket", slots=1, slots_max=1, lease_idle_s=20.0)
+    first = house.ask("192.0.2.1")
+    page, other = house.ask("192.0.2.2", **BROWSER), house.ask("192.0.2.3", **BROWSER)
+
+    def comes(token: str, method: bytes = b"GET") -> Request:
+        fields = {b"cookie": b"a=b; tidegate-ticket=" + token.encode()}
+        return Request(fakes.FakeConnection("192.0.2.2"), method, b"/big.iso", fields)  # type: ignore[arg-type]
+
+    house.watch("192.0.2.2", page.token)
+    assert not house.called.take(comes(page.token))
+    first.transfer.finish()
+    house.clock.advance(0.1)
+    assert not house.called.take(comes(other.token))
+    assert not house.called.take(comes(page.token, b"HEAD"))
+    assert house.called.take(comes(page.token))
+    assert not house.called.take(comes(page.token))
+    house.watch("192.0.2.2", page.token, wait_s=0)
+    house.wait(20)
+    assert not house.called.take(comes(page.token))
+
+
 def test_a_page_is_told_whether_a_visit_before_its_time_would_start() -> None:
     house = House(slots=1, slots_max=1)
     first = house.ask("192.0.2.1")

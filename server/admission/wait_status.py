@@ -22,11 +22,37 @@ from .gate import Gate
 from .responses import STATUS_PREFIX, tenths_up
 
 
+class CalledTickets:
+    """Tickets whose clients were told that they are called, by their tokens.
+
+    Such a client fetches its file at once, and its slot is not kept for long. So its request goes
+    before those that wait for their networks' shares of the line.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._until_s: dict[str, float] = {}
+
+    def add(self, token: str, for_s: float) -> None:
+        """A client is told so now; its slot is kept for `for_s` at most."""
+        now = self._now()
+        self._until_s = {one: at_s for one, at_s in self._until_s.items() if at_s > now}
+        self._until_s[token] = now + for_s
+
+    def take(self, request: Request) -> bool:
+        """Whether this is the first request of such a client."""
+        if not self._until_s or request.method != b"GET":
+            return False
+        token = find_ticket(request.headers, request.query)
+        return token is not None and self._until_s.pop(token, 0.0) > self._now()
+
+
 class WaitStatus:
     """Answers for tickets of this gate.
 
     `wall` is Unix time in seconds. `digest_of` returns the SHA-256 of a file by URL path and size,
-    or None while the server does not know it.
+    or None while the server does not know it. `called` hears the token of each client that is told
+    to come now, and for how long its slot is kept at most.
     """
 
     def __init__(
@@ -35,11 +61,13 @@ class WaitStatus:
         keys: Callable[[], KeyRing],
         wall: Callable[[], float],
         digest_of: Callable[[str, int], bytes | None],
+        called: Callable[[str, float], None],
     ) -> None:
         self._gate = gate
         self._keys = keys
         self._wall = wall
         self._digest_of = digest_of
+        self._called = called
 
     def answer(self, request: Request) -> None:
         """Handler for `STATUS_PREFIX` and all below it."""
@@ -57,12 +85,14 @@ class WaitStatus:
         number, most_s = ticket.number, _preferred_wait_s(request)
         held: list[Header] = [(b"Preference-Applied", b"wait=%d" % most_s)]
         if not most_s or not self._gate.watch(
-            request, ticket, most_s, lambda: self._tell(request, number, held)
+            request, ticket, most_s, lambda: self._tell(request, token, number, held)
         ):
-            self._tell(request, number, [])
+            self._tell(request, token, number, [])
 
-    def _tell(self, request: Request, number: int, more: list[Header]) -> None:
+    def _tell(self, request: Request, token: str, number: int, more: list[Header]) -> None:
         found = self._document(number)
+        if found["state"] == "called":
+            self._called(token, self._gate.settings.lease_idle_s)
         if self._gate.draining and found["state"] in ("waiting", "ready"):
             # The page stays where it is until another server answers.
             request.refuse(503, "closed", "The server is being stopped; your place is kept.")

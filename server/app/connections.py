@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +16,7 @@ from ..http.front import Front, Port
 from ..http.limits import HttpLimits
 from ..http.log_format import parse_format
 from ..http.log_outlets import BackgroundWriter, LineWriter, open_outlet
+from ..http.request import Request
 from ..http.tls import CertificateWatch, TlsServer
 from ..http.unarrived import UnarrivedAnswers
 from .config import CannotStart
@@ -41,6 +42,7 @@ class Connections:
         pacer: Pacer,
         blocked: BlockList,
         answers: UnarrivedAnswers,
+        goes_first: Callable[[Request], bool],
         tls: TlsServer | None,
         opened: Sequence[OpenListener] = (),
         processes: int = 1,
@@ -57,6 +59,7 @@ class Connections:
             access_log=open_access_log(config),
             charge=pacer.charge_answers,
             requests=pacer.requests,
+            goes_first=goes_first,
             denylist=blocked,
             per_address=OwnCounts() if per_address is None else per_address,
             answers=answers,

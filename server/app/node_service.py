@@ -109,6 +109,7 @@ class NodeService:
             pacer=self.pacer,
             blocked=self.admission.blocked,
             answers=answers,
+            goes_first=self.admission.called.take,
             tls=tls,
             opened=[OpenListener(url_of(one, tls is not None), [one]) for one in sockets],
             processes=len(fleet.names),

@@ -12,7 +12,7 @@ from twisted.logger import Logger
 
 from ..admission.draw import ROUTE as PREQUEUE_ROUTE
 from ..admission.responses import STATUS_PREFIX
-from ..admission.wait_status import WaitStatus
+from ..admission.wait_status import CalledTickets, WaitStatus
 from ..control.report import counted
 from ..control.server import Rooms
 from ..control.vitals import Totals
@@ -152,7 +152,9 @@ class Service:
         if self.movers is not None:
             site.add_route(GATE_ROUTE, self.movers.answer, ("GET", "HEAD", "POST"))
             self.movers.serve_origin(site, gate, gate.reception.follows)
-        status = WaitStatus(gate, lambda: gate.parts.keys, now, site.digest_of)
+        called = CalledTickets(reactor.seconds)
+        tell_called = called.add if line.nodes is None else line.nodes.call
+        status = WaitStatus(gate, lambda: gate.parts.keys, now, site.digest_of, tell_called)
         site.add_route(STATUS_PREFIX, status.answer)
         if self.multicast is not None:
             self.multicast.add_routes(site)
@@ -173,6 +175,7 @@ class Service:
             pacer=line.pacer,
             blocked=gate.reception.blocked,
             answers=line.answers,
+            goes_first=called.take,
             tls=tls,
             opened=opened,
         )

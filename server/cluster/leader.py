@@ -314,6 +314,11 @@ class Nodes:
         self._past_connections = 0
         self._past_bytes = 0
 
+    def call(self, token: str, for_s: float) -> None:
+        """A client is told to come now, and may come to any node."""
+        for node in self:
+            node.link.send(messages.Called(token, for_s))
+
     def watch(self, came: Callable[[Node], None], left: Callable[[str], None]) -> None:
         """Call `came` for each new node, `left` with the name of each that counts no more."""
         self._came = came

@@ -298,6 +298,13 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     counts_body: bool = False
 
 
+class Called(msgspec.Struct, frozen=True, array_like=True, tag="called"):
+    """A client is told to come now; see `admission.wait_status.CalledTickets`."""
+
+    token: str
+    for_s: float
+
+
 class Pause(msgspec.Struct, frozen=True, array_like=True, tag="pause"):
     """Pause this body."""
 
@@ -327,7 +334,7 @@ class Digests(msgspec.Struct, frozen=True, array_like=True, tag="digests"):
 FromNode = Hello | Ask | Ending | Ended | Parting | ProgressReport | Handover | FindDigests
 #: What becomes of one request.
 OfRequest = Respond | Allow | Begin | Write | Drip | Cut | Start | Pause | Resume | MayEnd
-FromLeader = OfRequest | Terms | Digests
+FromLeader = OfRequest | Terms | Called | Digests
 
 
 class _Head(msgspec.Struct, array_like=True):

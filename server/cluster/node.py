@@ -28,6 +28,7 @@ from ..admission.leases import TICK_S
 from ..admission.line import LingeringBodies, Outlet
 from ..admission.rules import Rule, RuleBook
 from ..admission.small_files import admit_small
+from ..admission.wait_status import CalledTickets
 from ..files.pacer import Share
 from ..files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
 from ..http.clock import Clock, Repeat, cancel
@@ -161,6 +162,7 @@ class RemoteAdmission:
         self._parting = False
         self._lingering = LingeringBodies()
         self.rules = home.rules
+        self.called = CalledTickets(reactor.seconds)
         #: The latest terms of a leader; before the first those of this machine's configuration.
         self._terms = messages.Terms(home.small_below_bytes, True, b"", None)
         #: Whether a leader has told its terms since the start: large downloads cannot start before.
@@ -602,6 +604,8 @@ class RemoteAdmission:
                     link.drop()
                     return
                 self._use(message)
+            elif isinstance(message, messages.Called):
+                self.called.add(message.token, message.for_s)
             elif isinstance(message, messages.Digests):
                 waiting = self._digests.pop(message.number, None)
                 if waiting is not None:

@@ -451,7 +451,7 @@ class HttpConnection:
         requests = self.factory.requests
         if requests.busy:
             address = request.client_address
-            if not requests.passes(address):
+            if not requests.passes(address) and not self.factory.goes_first(request):
                 self.waits_for_share = True
                 requests.wait(
                     self,

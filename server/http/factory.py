@@ -147,9 +147,10 @@ class HttpFactory:
     `handler` gets each request. The reactor's clock counts deadlines, `wall` (Unix time) gives the
     Date field. `charge`, when set, hears of every byte that leaves outside body senders, and
     requests wait in `requests` while it says so. One factory may serve several listeners: the
-    bounds count over all of them, `per_address` over all processes that share it. With
-    `large_bodies`, these say who may send one. `answers` hears of larger answers that were sent
-    whole, while it wants to. `shortcut` answers requests of a known shape, see `ready`.
+    bounds count over all of them, `per_address` over all processes that share it. `goes_first` says
+    of a request that would wait there that it need not. With `large_bodies`, these say who may send
+    one. `answers` hears of larger answers that were sent whole, while it wants to. `shortcut`
+    answers requests of a known shape, see `ready`.
     """
 
     handler: Callable[[Request], None]
@@ -160,6 +161,7 @@ class HttpFactory:
     access_log: AccessLog | None = None
     charge: Callable[[int], None] | None = None
     requests: Requests = field(default_factory=Requests)
+    goes_first: Callable[[Request], bool] = lambda request: False
     denylist: BlockList | None = None
     hsts_s: float = 0.0
     wall: Callable[[], float] = time.time

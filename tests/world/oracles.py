@@ -1198,8 +1198,6 @@ class CalledIsKept(Oracle):
         disturbed = world.caused_since(called_s) or world.still_until_s > called_s
         # An operator's draw may hide it again as the clock is set back.
         disturbed = disturbed or world.gate is None or world.hides(client)
-        # A network beyond its share waits for the line (`files.request_queue`).
-        disturbed = disturbed or world.is_crowded
         # A slot that is not used is kept for a quarter of that time. The call waits for a write.
         way_s = world.plan.write_s + 5 * world.plan.latency_s
         disturbed = disturbed or way_s > 0.25 * world.plan.settings["admission.lease_idle_s"]
