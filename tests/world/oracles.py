@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tidegate.policies.contract import ELSEWHERE
+from tidegate.policies.contract import BRIEF_BYTES, ELSEWHERE
 from tidegate.server.store.journal import read_journal
 
 from .programs import HttpExchange, SimulatedClient
@@ -170,6 +170,7 @@ class SlotsAreKept(Oracle):
         if seen.link_bound or self.world.caused_since(self.world.schedule.now - 60.0):
             return
         receiving, slow = set(), 0
+        leased = {one.address for one in gate.downloads.values()}
         for client in self.world.clients:
             for one in client.segments:
                 exchange = one.exchange
@@ -178,6 +179,10 @@ class SlotsAreKept(Oracle):
                     # What the kernel has takes no slot any more.
                     left = (exchange.left or 0) - (end.queued_bytes() if end is not None else 0)
                     big = (client.size or 0) >= 256_000 and left > 0
+                    brief = int(exchange.fields.get("content-length", "0")) <= BRIEF_BYTES
+                    if brief and client.address not in leased:
+                        # Its last part left in one write, so its slot is another's already.
+                        continue
                     if big and end is not None and not end.closed:
                         if exchange.begun_s < self.world.switched_s:
                             # It goes on under a policy or settings that would not start it.
