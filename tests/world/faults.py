@@ -191,7 +191,7 @@ def _block(world: World, fault: FaultPlan) -> None:
     if client is None:
         return
     client.turned_away = True
-    network = f"{client.address}/32"
+    network = client.address
     world.operator.change(f"{client} is blocked", "POST", "/blocks", {"network": network})
 
     def again() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidegate.policies.contract import BRIEF_BYTES, ELSEWHERE
+from tidegate.server.http.proxies import block_of
 from tidegate.server.store.journal import read_journal
 
 from .programs import HttpExchange, SimulatedClient
@@ -180,7 +181,7 @@ class SlotsAreKept(Oracle):
                     left = (exchange.left or 0) - (end.queued_bytes() if end is not None else 0)
                     big = (client.size or 0) >= 256_000 and left > 0
                     brief = int(exchange.fields.get("content-length", "0")) <= BRIEF_BYTES
-                    if brief and client.address not in leased:
+                    if brief and block_of(client.address) not in leased:
                         # Its last part left in one write, so its slot is another's already.
                         continue
                     if big and end is not None and not end.closed:
@@ -615,7 +616,7 @@ class ReadersKeepTheirSlots(Oracle):
                 continue
             for lease in slotless:
                 download = gate.downloads.get(lease)
-                if download is not None and download.address == client.address:
+                if download is not None and download.address == block_of(client.address):
                     self.broken(f"{client} reads all it gets, and has lost its slot")
                     return
 
@@ -637,7 +638,8 @@ class HeldClientsHear(Oracle):
         since_s = world.schedule.now - self._SILENT_S - world.is_crowded * self._SHARE_S
         if world.gate is None or world.caused_since(since_s) or world.still_until_s > since_s:
             return
-        if world.answers_wait:
+        if world.answers_wait or world.plan.proxied:
+            # A proxy passes no part of a header on.
             return
         for client in world.clients:
             if client.plan.program not in self._PROGRAMS or client.over:

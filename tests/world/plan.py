@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .programs import MANNERS, ClientPlan
+from .wire import PROXY
 
 POLICY_NAMES = ("fair", "fair", "ticket", "ticket", "reserve", "fcfs", "adaptive")
 MISDEEDS = (
@@ -59,6 +60,11 @@ FLEET_FAULTS: Mapping[str, tuple[str, ...]] = {
 }
 #: The part of the worlds in which several processes serve.
 _SEVERAL = 0.15
+#: The part of the worlds in which clients come through a proxy, and how it says whose requests
+#: it forwards: in a header field, or in a preface of each connection.
+_BEHIND, PROXIED = 0.1, ("field", "preface")
+#: The part of the worlds whose clients have addresses of IPv6.
+_IPV6 = 0.15
 #: The part of the worlds that have a theme, and of those that have visitors.
 _THEMED = 0.6
 _VISITED = 0.15
@@ -150,6 +156,8 @@ class WorldPlan:
     #: How many machines have one queue, and how many processes serve on each; 0: one process.
     machines: int = 0
     nodes: int = 0
+    #: One of `PROXIED` where a proxy stands before the server.
+    proxied: str = ""
 
     @property
     def last_fault_s(self) -> float:
@@ -298,6 +306,12 @@ def draw_plan(seed: int) -> WorldPlan:
             FaultPlan("publish", mirror.uniform(1.0, span_s + 20.0), mirror.random(), 0.0)
             for _ in range(mirror.randint(1, _MOST_VERSIONS))
         ]
+    proxy, proxied = random.Random(f"proxy {seed}"), ""
+    if proxy.random() < _BEHIND:
+        proxied = proxy.choice(PROXIED)
+        settings |= {"trusted_proxies": [PROXY], "proxy_protocol": proxied == "preface"}
+    if proxy.random() < _IPV6:
+        clients = [dataclasses.replace(one, address=_ipv6(one.address)) for one in clients]
     fleet = random.Random(f"fleet {seed}")
     machines = nodes = 0
     if fleet.random() < _SEVERAL:
@@ -320,7 +334,14 @@ def draw_plan(seed: int) -> WorldPlan:
         faults=tuple(sorted(faults, key=lambda one: one.at_s)),
         machines=machines,
         nodes=nodes,
+        proxied=proxied,
     )
+
+
+def _ipv6(address: str) -> str:
+    """A network of IPv4 becomes a /48, and each address of it a /64."""
+    _, one, other, host = map(int, address.split("."))
+    return f"2001:db8:{256 * one + other:x}:{host:x}::1"
 
 
 def _of_fleet(rng: random.Random, kind: str) -> str:

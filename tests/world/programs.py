@@ -436,6 +436,8 @@ class SimulatedClient:
             lines += ["Tidegate-Wait: ticket", f"Tidegate-Client: {self.name}"]
             if self.ticket is not None:
                 lines.append(f"Tidegate-Ticket: {self.ticket}")
+        if self.world.network.proxied == "field":
+            lines.append(f"X-Forwarded-For: {self.address}")
         if self.pass_token:
             lines.append(f"Tidegate-Pass: {self.pass_token}")
         if self.cookies:

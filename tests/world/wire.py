@@ -28,6 +28,8 @@ _SEGMENT_BYTES = 1460
 _FIRST_FD = 10_000_000
 #: Where files are served, and where the operator asks.
 FILES_PORT, ADMIN_PORT = 8080, 9000
+#: The address of the proxy, in worlds that have one, and what it adds to a request.
+PROXY, _FORWARDED = "203.0.113.9", b"\r\nX-Forwarded-For: "
 _TCP_INFO_SHUT_AT, _TCP_INFO_BYTES = 176, 184
 
 
@@ -683,8 +685,11 @@ class MemoryNetwork:
         rate_bytes_s: float,
         latency_s: float,
         buffer_bytes: int,
+        proxied: str = "",
     ) -> None:
         self.schedule, self.rng = schedule, rng
+        #: How a proxy says whose requests it forwards, see `plan.PROXIED`.
+        self.proxied = proxied
         self.latency_s, self.buffer_bytes = latency_s, buffer_bytes
         self.wire = Wire(schedule, rate_bytes_s, lambda: latency_s)
         self.groups = MemoryGroups(self, rng)
@@ -716,6 +721,18 @@ class MemoryNetwork:
         self, address: str, peer: Peer, rate_bytes_s: float, data: bytes, port: int = FILES_PORT
     ) -> Channel:
         """A client connects and says this."""
+        if self.proxied and port == FILES_PORT:
+            if self.proxied == "preface":
+                data = _preface(address) + data
+            # A client that is not forwarded comes by itself.
+            address = PROXY if self.proxied == "preface" or _FORWARDED in data else address
         channel = Channel(self, address, peer, rate_bytes_s, port)
         channel.open(data)
         return channel
+
+
+def _preface(address: str) -> bytes:
+    """PROXY protocol, version 2: a connection of the client, and both of its ends."""
+    family, kind = (socket.AF_INET6, b"\x21") if ":" in address else (socket.AF_INET, b"\x11")
+    ends = 2 * socket.inet_pton(family, address) + struct.pack(">HH", 40_000, 80)
+    return b"\r\n\r\n\0\r\nQUIT\n\x21" + kind + struct.pack(">H", len(ends)) + ends

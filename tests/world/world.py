@@ -23,6 +23,7 @@ from tidegate.policies.estimate.retry import longest_return_s
 from tidegate.protocol.errors import ProtocolError
 from tidegate.server.admission.gate import Gate
 from tidegate.server.files.openfile import OpenFile
+from tidegate.server.http.proxies import block_of, prefixes_of
 
 from .engine import EngineClient
 from .faults import FAULT_OF
@@ -89,6 +90,7 @@ class World:
             rate_bytes_s=plan.line_bytes_s,
             latency_s=plan.latency_s,
             buffer_bytes=plan.buffer_bytes,
+            proxied=plan.proxied,
         )
         self.broken_promises: list[BrokenPromise] = []
         self.history: list[str] = []
@@ -189,7 +191,7 @@ class World:
     @property
     def is_crowded(self) -> bool:
         """Whether two clients are of one network."""
-        networks = {one.address.rpartition(".")[0] for one in self.clients}
+        networks = {prefixes_of(one.address)[-1] for one in self.clients}
         return len(networks) < len(self.clients)
 
     def waits_for_small(self, since_s: float) -> bool:
@@ -284,7 +286,8 @@ class World:
                 keys = self.life.service.gate.parts.keys
                 with contextlib.suppress(ProtocolError):
                     now = self.schedule.wall()
-                    ticket = keys.read_ticket(token, client.address, client.file, now, math.inf)
+                    address = block_of(client.address)
+                    ticket = keys.read_ticket(token, address, client.file, now, math.inf)
                     found = ticket.number
             self._numbers[token] = found
         return self._numbers[token]
