@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import math
 import os
 import random
 import shutil
@@ -499,12 +498,13 @@ def _lost(history: CrowdHistory, written: Written) -> set[int]:
     return {n for n in history.owners if n < ELSEWHERE} - written.numbers
 
 
-def _taken_up_since(history: CrowdHistory, told_s: float) -> int:
-    """Tickets issued without a leader, for which nobody was told a place before this time.
+def _taken_up(history: CrowdHistory, told_s: float, until_s: float) -> int:
+    """Tickets issued without a leader, for which a place was told first in this time.
 
     Each has a place by its time of issue once a leader knows it: before others, maybe.
     """
-    return sum(n >= ELSEWHERE and history.placed.get(n, math.inf) > told_s for n in history.owners)
+    until_s += _BACK_S
+    return sum(n >= ELSEWHERE and told_s < at_s < until_s for n, at_s in history.placed.items())
 
 
 def judge(
@@ -522,7 +522,7 @@ def judge(
         "{} places grew by more than all who can have broken off": sum(
             grown
             > slots * (1 + harm.times_between(told_s - _BACK_S, now))
-            + _taken_up_since(history, told_s)
+            + _taken_up(history, told_s, now)
             for grown, told_s, now in history.grew
         ),
         "{} clients were sent away for good": sum(history.refused.values()),

@@ -17,7 +17,7 @@ from twisted.logger import LogLevel, capturedLogs
 from tests import fakes
 from tests.databases import journal_makers, journals, postgres
 from tests.fakes import BIG, DIGEST, START_S, Asked, FakeTransfer, House, admits, representation
-from tidegate.policies.contract import TicketState
+from tidegate.policies.contract import ELSEWHERE, TicketRow, TicketState
 from tidegate.policies.settings import PolicySettings
 from tidegate.protocol.ticket import Key, KeyRing, Pass, Ticket
 from tidegate.server.admission.actions import QueueActions
@@ -1138,6 +1138,25 @@ def test_a_page_that_watches_hears_of_its_turn_at_once_and_finds_its_slot(policy
     mine.transfer.finish()
     house.clock.advance(0.1)
     assert later.started
+
+
+def test_a_ticket_from_elsewhere_stays_behind_older_ones_where_a_lost_start_is_younger() -> None:
+    house = House("ticket", slots=1, slots_max=1)
+
+    def row(number: int, state: TicketState, issued_s: float) -> TicketRow:
+        client = f"192.0.2.1#{number}"
+        return TicketRow(number, client, "/big.iso", BIG, BIG, 1.0, issued_s, state, issued_s)
+
+    house.wait(10)
+    waiting = [row(number, TicketState.WAITING, number / 10) for number in range(1, 41)]
+    for one in [*waiting, row(50, TicketState.STARTED, 7.0)]:
+        house.gate.leases.restore(one)
+    house.gate.take_up([row(ELSEWHERE + 5, TicketState.WAITING, 6.0)])
+    house.gate.take_up([row(ELSEWHERE + 6, TicketState.WAITING, 0.35)])
+    house.clock.advance(0.3)
+    # The lost start has no place.
+    assert house.gate.policy.place(ELSEWHERE + 6) == 4
+    assert house.gate.policy.place(ELSEWHERE + 5) == 42
 
 
 def test_a_called_client_goes_before_requests_that_wait_for_the_line_once() -> None:

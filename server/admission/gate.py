@@ -410,18 +410,19 @@ class Gate:
         self.leases.restore(row._replace(state=self._state_of_lost(row)))
 
     def _state_of_lost(self, ticket: TicketRow) -> TicketState:
-        """Ready if younger tickets are ready: it must not stand behind them."""
+        """Ready if younger tickets are, unless an older one waits: it stands behind that one."""
         ahead_s = self.parts.wall_ahead_s()
+        found = TicketState.WAITING
         for row in self.policy.tickets():
-            if row.state is not TicketState.READY:
-                break
             if max(row.number, ticket.number) < ELSEWHERE:
                 younger = row.number > ticket.number
             else:
                 younger = row.issued_s + ahead_s > ticket.issued_s
+            if row.state is not TicketState.READY:
+                return found if younger else TicketState.WAITING
             if younger:
-                return TicketState.READY
-        return TicketState.WAITING
+                found = TicketState.READY
+        return found
 
     # -- parked requests (`parked.ParkingGate`) -----------------------------------
 

@@ -82,8 +82,8 @@ PAST: tuple[PastFault, ...] = (
         "lost-ticket-behind-younger",
         "7761a57",
         "server.admission.gate",
-        "            if younger:\n                return TicketState.READY",
-        "            if younger and not row:\n                return TicketState.READY",
+        "            if younger:\n                found = TicketState.READY",
+        "            if younger and not row:\n                found = TicketState.READY",
     ),
     PastFault(
         "standstill-costs-slots",
