@@ -156,10 +156,16 @@ class SlotsAreKept(Oracle):
     document = "docs/policies.md"
     sentence = "first come, first served in a fixed number of slots"
 
+    #: What a paused download takes in 20 s at most.
+    _KEPT_ALIVE_BYTES = 25_000
+
     def __init__(self, world: World) -> None:
         super().__init__(world)
         #: Those that started beside doubted leases run on when these are doubted no more.
         self._beside = 0
+        #: What each client had at the last two looks, and when the last one was.
+        self._had: tuple[dict[SimulatedClient, int], ...] = ({}, {})
+        self._looked_s = -math.inf
 
     def tick(self) -> None:
         gate = self.world.gate
@@ -170,6 +176,10 @@ class SlotsAreKept(Oracle):
         self._beside = max(self.world.doubted, min(self._beside, beyond))
         if seen.link_bound or self.world.caused_since(self.world.schedule.now - 60.0):
             return
+        if self.world.schedule.now >= self._looked_s + 10.0:
+            self._looked_s = self.world.schedule.now
+            had = {one: one.body_bytes for one in self.world.clients}
+            self._had = (self._had[1], had)
         receiving, slow = set(), 0
         leased = {one.address for one in gate.downloads.values()}
         for client in self.world.clients:
@@ -180,9 +190,13 @@ class SlotsAreKept(Oracle):
                     # What the kernel has takes no slot any more.
                     left = (exchange.left or 0) - (end.queued_bytes() if end is not None else 0)
                     big = (client.size or 0) >= 256_000 and left > 0
+                    # Its last part left in one write, so its slot is another's already; or it
+                    # stands still without a slot since a leader was lost, and is kept alive.
                     brief = int(exchange.fields.get("content-length", "0")) <= BRIEF_BYTES
-                    if brief and block_of(client.address) not in leased:
-                        # Its last part left in one write, so its slot is another's already.
+                    taken = client.body_bytes - self._had[0].get(client, 0)
+                    if block_of(client.address) not in leased and (
+                        brief or taken < self._KEPT_ALIVE_BYTES
+                    ):
                         continue
                     if big and end is not None and not end.closed:
                         if exchange.begun_s < self.world.switched_s:
