@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -382,3 +383,11 @@ def test_a_confined_server_reaches_the_places(tmp_path: Path, taker: Any) -> Non
 
 def test_the_descriptors_in_use_are_a_part_of_those_allowed() -> None:
     assert 0.0 < descriptors_part() < 1.0
+
+
+def test_without_a_free_descriptor_all_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> list[str]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "listdir", full)
+    assert descriptors_part() == 1.0

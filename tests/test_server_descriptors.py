@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.server.app import resources
-from tidegate.server.app.resources import affordable
+from tidegate.server.app.resources import affordable, kept_files
 from tidegate.server.files.tree import Overloaded, Tree
 from tidegate.server.http.limits import HttpLimits
 
@@ -30,6 +30,14 @@ def test_no_more_connections_than_open_files_carry(asked: int, files: int, most:
     limits = affordable(HttpLimits(max_connections=asked), files)
     assert limits.max_connections == most
     assert 1 <= limits.max_refusals <= max(1, (files - most) // 4)
+
+
+@pytest.mark.parametrize("files", [64, 256, 1024, 4096, 262_144])
+def test_connections_and_kept_files_leave_room_for_the_servers_own(files: int) -> None:
+    limits = affordable(HttpLimits(max_connections=0), files)
+    taken = limits.max_connections + limits.max_refusals + kept_files(files)
+    # The database, its log, listeners, threads, and child processes.
+    assert files - taken >= 28
 
 
 @pytest.mark.parametrize(("asked", "told"), [(0, True), (100, False), (1300, False), (5000, True)])

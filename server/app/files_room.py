@@ -20,7 +20,7 @@ from ..gate.settings import NO_FILES
 from ..http.clock import Reactor
 from .config import CannotStart, LoadedConfig
 from .parts import Part
-from .resources import small_files_bytes
+from .resources import kept_files, raise_limit, small_files_bytes
 from .settings import ServerConfig
 
 if TYPE_CHECKING:
@@ -92,7 +92,12 @@ def open_tree(loaded: LoadedConfig) -> Tree:
             tag_of = mover_tag
             if config.directory == config.state / NO_FILES:
                 config.directory.mkdir(exist_ok=True)
-        tree = Tree(str(config.directory), show_hidden=config.show_hidden, tag_of=tag_of)
+        tree = Tree(
+            str(config.directory),
+            show_hidden=config.show_hidden,
+            most_open=kept_files(raise_limit()),
+            tag_of=tag_of,
+        )
     except OSError as fault:
         may_make = isinstance(fault, FileNotFoundError) and not config.gate.enabled
         hint = ", or let --sample make one" if may_make else ""

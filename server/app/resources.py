@@ -33,7 +33,7 @@ def affordable(limits: HttpLimits, open_files: int) -> HttpLimits:
     number if none was configured (0), and warns if it is less than half of the configured one.
     """
     # The others are for files, the database, threads and listeners.
-    most = max(16, open_files - min(900, open_files // 3))
+    most = max(16, open_files - min(900, max(64, open_files // 3)))
     asked = limits.max_connections
     if not asked or 2 * most < asked:
         say = _log.warn if asked else _log.info
@@ -47,6 +47,11 @@ def affordable(limits: HttpLimits, open_files: int) -> HttpLimits:
     # Those that are being refused stand beside them, and files need descriptors as well.
     refusals = min(limits.max_refusals, max(1, (open_files - most) // 4))
     return replace(limits, max_connections=most, max_refusals=refusals)
+
+
+def kept_files(open_files: int) -> int:
+    """How many files of the release may stay open while no download needs them."""
+    return min(512, open_files // 8)
 
 
 def small_files_bytes(asked_bytes: int | None, processes: int) -> int:
