@@ -90,6 +90,18 @@ def test_the_version_says_which_program_this_is(fresh: Path, tmp_path: Path) -> 
     assert run([fresh / "python", "-m", "tidegate", "--version"], tmp_path) == shown
 
 
+#: Runs the client's own command; Ctrl-C comes while it loads.
+INTERRUPTED_ALONE = """
+import signal, sys
+from importlib.metadata import distribution
+def interrupt(event, about):
+    if event == "import" and about[0] == "tidegate.client.api":
+        signal.raise_signal(signal.SIGINT)
+sys.addaudithook(interrupt)
+distribution("tidegate-get").entry_points["tidegate-get"].load()()
+"""
+
+
 def test_the_client_alone_downloads_with_four_packages(tmp_path: Path) -> None:
     build = (sys.executable, ROOT / "tools" / "build-get", tmp_path)
     subprocess.run(build, check=True, env=user_environ())
@@ -117,6 +129,9 @@ def test_the_client_alone_downloads_with_four_packages(tmp_path: Path) -> None:
         no = subprocess.run(
             [program, "--multicast", "-o", "x", url], cwd=tmp_path, capture_output=True, text=True
         )
+    start = (home / "bin" / "python", "-c", INTERRUPTED_ALONE, "http://127.0.0.1:1/x")
+    cut = subprocess.run(start, capture_output=True, text=True, check=False)
+    assert (cut.returncode, cut.stderr) == (130, "")
     assert (no.returncode, no.stderr) == (
         8,
         "tidegate: --multicast needs the package cryptography\n",

@@ -54,10 +54,21 @@ def _headers(
     return tuple(found)
 
 
+class _Interruptible(click.Command):
+    """Ends with 130 at Ctrl-C, where click would say "Aborted!" and end with 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+
 @click.command(
+    cls=_Interruptible,
     epilog="""\b
 Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt,
-7 gave up waiting, 8 cannot write here, 130 interrupted."""
+7 gave up waiting, 8 cannot write here, 130 interrupted.""",
 )
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option("-o", "--output", help="File to write, or - for standard output, in order.")
