@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path as FilePath
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -25,7 +27,7 @@ from tidegate.client.fetch.events import (
 )
 from tidegate.client.fetch.faults import outvoted, revive, size_differs, start_over
 from tidegate.client.fetch.options import Options
-from tidegate.client.fetch.report import Rates, remember
+from tidegate.client.fetch.report import Rates, make_result, remember
 from tidegate.client.fetch.state import (
     MirrorPause,
     MirrorState,
@@ -418,3 +420,15 @@ def test_a_pause_earns_a_tenth_of_a_second_at_most() -> None:
     assert held == []
     limit.spend(1, 60.0)
     assert held == [True]
+
+
+@pytest.mark.parametrize(("by_peers", "verified"), [(1_000, "pieces"), (999, "length")])
+def test_a_file_that_peers_brought_is_right_by_its_pieces(by_peers: int, verified: str) -> None:
+    """It was told as "no digest known"; each piece had been checked."""
+    state = State(Options(), Random(1), 0.0, lambda host: None)
+    state.end_marked = True
+    content = SimpleNamespace(target=SimpleNamespace(path=None), resumed_bytes=0)
+    writer = SimpleNamespace(digest=None, pieces=None, size_bytes=1_000, culprits=())
+    peers = SimpleNamespace(received_bytes=by_peers, report=tuple)
+    words: Any = (state, content, writer, None, peers, 1.0)
+    assert make_result(*words).verified == verified

@@ -121,8 +121,8 @@ def make_result(
     verified = "length" if state.end_marked else "nothing"
     if writer.digest is not None:
         verified = content.digest_from
-    elif writer.pieces is not None or (joining is not None and joined_bytes == writer.size_bytes):
-        # Every block of a multicast session was checked before it was written.
+    elif writer.pieces is not None or 0 < joined_bytes + peer_bytes == writer.size_bytes:
+        # Every block of a multicast session, and every piece from a peer, was checked before.
         verified = "pieces"
     return Result(
         content.target.path,
