@@ -498,6 +498,7 @@ class FairPolicy(Policy):
             lease.cap_bytes_s = self._capacity.rate_bytes_s / FAIR.unpaused_shares
             lease.cap_is_floor = True
         if self._known:
+            lease.unwarned = False
             lease.speed_bytes_s = self._capacity.speed(lease)
             self._set_keys((lease,))
         if opens:

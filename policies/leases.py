@@ -53,6 +53,7 @@ class Lease:
         "subnet",
         "ticket",
         "untouched",
+        "unwarned",
         "weight",
         "yields",
     )
@@ -62,6 +63,8 @@ class Lease:
         self.ticket = ticket
         self.client = job.client
         self.file = job.file
+        #: It began while the line was unknown, for a client that could have been shown a page.
+        self.unwarned = not job.present
         #: It began at once, and its policy has not been told of it yet; see `AdmissionPolicy`.
         self.fresh = False
         #: Whether the laws know that it has begun.

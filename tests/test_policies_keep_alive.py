@@ -296,7 +296,9 @@ def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
     pool, capacity = LeasePool(), Capacity()
     order = InOrder(capacity, pool)
     preemption = order.preemption
-    seen, unseen = (pool.open(Job(name, "f", 9, 9), 0.0, None, True) for name in ("a", "b"))
+    seen, unseen = (
+        pool.open(Job(name, "f", 9, 9, present=True), 0.0, None, True) for name in ("a", "b")
+    )
     preemption.probe(seen, 0.0)
     preemption.probe(unseen, 0.0)
     seen.cap_bytes_s = 5.0

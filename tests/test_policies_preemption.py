@@ -154,6 +154,35 @@ def test_no_download_that_has_begun_stands_still_for_10_s(speeds: list[float]) -
             assert lease.rank_bytes == 10**6
 
 
+def test_who_was_shown_no_page_sees_progress_while_shorter_ones_run() -> None:
+    """Six browsers came while the line was unknown. Four had next to nothing for 20 s."""
+    settings = PolicySettings(slots=20, small_below_bytes=1)
+    fair = make_policy("fair", settings, Random(1))
+    line, sizes = 100_000.0, range(4_000_000, 10_000_000, 1_000_000)
+    leases = [
+        fair.offer(Job(f"c{number}", "/f", size, size, present=number == 5), 0.0).lease
+        for number, size in enumerate(sizes)
+    ]
+    ran_s, still_s, longest_s = [0.0] * 6, [0.0] * 6, [0.0] * 6
+    paused: set[int] = set()
+    for tick in range(160):
+        now = 0.25 * tick
+        for lease in leases:
+            fair.progress(lease, now, 3_000_000, 100_000.0, True)
+        fair.observe(line, True, now, line)
+        step = fair.advance(now)
+        paused = (paused | set(step.pause)) - set(step.resume)
+        for number, lease in enumerate(leases):
+            stands = lease in paused
+            still_s[number] = still_s[number] + 0.25 if stands else 0.0
+            longest_s[number] = max(longest_s[number], still_s[number])
+            ran_s[number] += 0.25 * (not stands)
+    assert max(longest_s[:5]) <= PREEMPTION.unwarned_pause_s + 0.5
+    assert min(ran_s[:5]) >= 0.1 * 40
+    # A program that waits in its request looks at no progress.
+    assert longest_s[5] >= PREEMPTION.longest_pause_s - 0.5
+
+
 def test_another_policy_lets_nobody_stand_behind() -> None:
     settings = PolicySettings(bandwidth_bytes_s=100_000.0, small_below_bytes=1)
     fair = make_policy("fair", settings, Random(1))
