@@ -1031,12 +1031,12 @@ class AdmissionPolicy:
     def _with_end(self, row: int, stated: Estimate, now: float) -> Estimate:
         """The estimate of a start with that of the end; the first one is remembered."""
         table, small = self.queue.table, self._room.is_small(row)
-        raw_s = self.policy.ticket_end_s(row, stated.expected_s, now)
-        done = self.estimator.ends.state(raw_s, small=small, away=not table.present[row])
+        raw = self.policy.ticket_end(row, stated.expected_s, now)
+        done = self.estimator.ends.state(raw, small=small, away=not table.present[row])
         # Starts and ends are corrected apart, and none ends before it starts.
         done = Estimate(max(done.expected_s, stated.expected_s), max(done.p90_s, stated.p90_s))
         if table.end_raw[row] == 0.0 and table.raw[row] > 0.0 and not table.polls[row]:
-            table.end_raw[row] = raw_s
+            table.end_raw[row] = raw.end_s
             table.end_told[row], table.end_bound[row] = done.expected_s, done.p90_s
         return replace(stated, done=done)
 
@@ -1093,8 +1093,8 @@ class AdmissionPolicy:
             return None
         if not held.large:
             return Estimate(self.estimator.held_by_small_s, self.estimator.held_by_small_s)
-        raw_s = self.policy.lease_end_s(held, now)
-        return self.estimator.ends.state(raw_s, small=False, away=False)
+        raw = self.policy.lease_end(held, now)
+        return self.estimator.ends.state(raw, small=False, away=False)
 
     # -- the queue laid out ------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .contract import Forecast, Ranked
+from .estimate.ends import IN_TURN, OVERTAKEN, EndForecast
 from .estimate.shorter_load import ShorterLoad
 from .estimate.told_places import ToldPlaces
 from .first_bytes import FirstBytes, place_of
@@ -436,28 +437,31 @@ class FairPolicy(Policy):
             before += int(shows * queue.line.bytes_before(table.key[row], table.number[row]))
         return before
 
-    def ticket_end_s(self, row: int, start_s: float, now: float) -> float:
+    def ticket_end(self, row: int, start_s: float, now: float) -> EndForecast:
         """Its bytes after those before it, stretched by those that overtake; by its own speed."""
         table = self._queue.table
         if not self._known or not self.admission.is_large(table.size[row]):
-            return super().ticket_end_s(row, start_s, now)
-        end_s = self._end_s(self._bytes_before(row), table.remaining[row], now)
-        return max(end_s, start_s + table.remaining[row] / self._speed_of(row))
+            return super().ticket_end(row, start_s, now)
+        own_s = start_s + table.remaining[row] / self._speed_of(row)
+        return self._end(self._bytes_before(row), table.remaining[row], own_s, now)
 
-    def lease_end_s(self, lease: Lease, now: float) -> float:
+    def lease_end(self, lease: Lease, now: float) -> EndForecast:
         """The same for a download that has begun."""
         if not self._known:
-            return super().lease_end_s(lease, now)
+            return super().lease_end(lease, now)
         before = int(self._running.left_before(lease.key))
         if lease.opened:
             before += int(self._queue.line.bytes_before(*place_of(lease)))
             before += self._first_bytes.bytes_before(place_of(lease))
-        end_s = self._end_s(before, lease.remaining_bytes, now)
-        return max(end_s, lease.remaining_bytes / self._capacity.speed(lease))
+        own_s = lease.remaining_bytes / self._capacity.speed(lease)
+        return self._end(before, lease.remaining_bytes, own_s, now)
 
-    def _end_s(self, before_bytes: int, wanted_bytes: int, now: float) -> float:
+    def _end(self, before_bytes: int, wanted_bytes: int, own_s: float, now: float) -> EndForecast:
+        """When the line has carried both, or `own_s`, what it takes by itself."""
         through, line_bytes_s = before_bytes + wanted_bytes, self._capacity.large_bytes_s
-        return self._shorter.wait_s(through, wanted_bytes, line_bytes_s, now)[0]
+        end_s = self._shorter.wait_s(through, wanted_bytes, line_bytes_s, now)[0]
+        unsure = OVERTAKEN if end_s > through / line_bytes_s else IN_TURN
+        return EndForecast(max(end_s, own_s), unsure.of(wanted_bytes / through))
 
     # -- what has happened -------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 
 from .capacity import Capacity
 from .contract import Forecast, Ranked
+from .estimate.ends import EndForecast
 from .estimate.estimator import Estimator
 from .leases import Lease, LeasePool
 from .network_order import Handicap
@@ -172,19 +173,16 @@ class Policy:
         """The same for a ticket that would be issued now."""
         return None
 
-    def ticket_end_s(self, row: int, start_s: float, now: float) -> float:
-        """When the last byte of this ticket's download arrives if it starts after `start_s`.
-
-        In seconds from now, before calibration.
-        """
+    def ticket_end(self, row: int, start_s: float, now: float) -> EndForecast:
+        """When the last byte of this ticket's download arrives if it starts after `start_s`."""
         remaining = self.admission.queue.table.remaining[row]
-        return start_s + self.admission.estimator.service_s(remaining)
+        return EndForecast(start_s + self.admission.estimator.service_s(remaining))
 
-    def lease_end_s(self, lease: Lease, now: float) -> float:
-        """When the last byte of this running or paused download arrives, likewise."""
+    def lease_end(self, lease: Lease, now: float) -> EndForecast:
+        """When the last byte of this running or paused download arrives."""
         if lease.rate_bytes_s > 0.0:
-            return lease.remaining_bytes / lease.rate_bytes_s
-        return self.admission.estimator.service_s(lease.remaining_bytes)
+            return EndForecast(lease.remaining_bytes / lease.rate_bytes_s)
+        return EndForecast(self.admission.estimator.service_s(lease.remaining_bytes))
 
     def wake_s(self, now: float) -> float | None:
         """When the policy wants to be asked again at the latest."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.policies.contract import Job, Wait
 from tidegate.policies.estimate.calibrator import (
     AWAY,
     HERE,
@@ -17,6 +18,8 @@ from tidegate.policies.estimate.calibrator import (
     Calibrator,
     WaitBounds,
 )
+from tidegate.policies.registry import make_policy
+from tidegate.policies.settings import PolicySettings
 
 
 def test_before_anything_was_seen_the_expectation_is_taken_at_its_word() -> None:
@@ -181,3 +184,23 @@ def test_what_falsifies_a_moment_says_nothing_of_minutes() -> None:
         ratios.learn(0.3, 3.0)
     assert ratios.centre(0.3) > 5.0
     assert ratios.centre(100.0) < 1.2
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_first_bound_of_an_end_is_as_wide_as_it_may_miss(mixed: bool) -> None:
+    """Before anything was learnt each was 2.2 to 2.7 times the told time, in a long queue, too."""
+    settings = PolicySettings(bandwidth_bytes_s=1e6, small_below_bytes=1)
+    fair = make_policy("fair", settings, random.Random(1))
+    fair.observe(1e6, True, 0.0, 1e6)
+    wide: list[float] = []
+    for number in range(100):
+        size = 10**7 + 10**5 * (99 - number if mixed else 0)
+        told = fair.offer(Job(f"c{number}", f"/{number}", size, size), 0.1 * number)
+        fair.advance(0.1 * number)
+        if isinstance(told, Wait) and told.estimate is not None and told.estimate.done is not None:
+            wide.append(told.estimate.done.p90_s / told.estimate.done.expected_s)
+    assert len(wide) > 90
+    assert max(wide) > 1.8
+    if not mixed:
+        assert wide == sorted(wide, reverse=True)
+        assert wide[-1] < 1.4
