@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import html
 import json
+import re
 import stat
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
@@ -288,6 +289,14 @@ def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:
     assert "meta4" not in bare
     assert "magnet" not in bare
     assert "Then check who signed it" not in bare
+
+
+def test_a_screen_reader_is_not_read_the_digest_again_when_the_download_is_complete() -> None:
+    notice = Notice("/a", 5, Wait(5, 1, 7), "t")
+    page = RetryResponder(Pages()).page(notice, phrases_for(None), "https://a.example").decode()
+    # A status is read as a whole after each change unless it says otherwise.
+    (region,) = re.findall(r"<div[^>]*role=.status.[^>]*>", page)
+    assert 'aria-atomic="false"' in region
 
 
 @pytest.mark.parametrize(("closed", "while_"), [(True, ' data-while="waiting"'), (False, "")])
