@@ -989,6 +989,18 @@ def test_draining_sends_newcomers_away_and_lets_downloads_finish() -> None:
     assert not running.transfer.over
 
 
+def test_nobody_is_called_while_the_server_waits_for_its_downloads() -> None:
+    house = House()
+    running = house.ask("192.0.2.1")
+    for number in range(2, 8):
+        house.ask(f"192.0.2.{number}")
+    house.ask("192.0.2.8", agent=CURL)
+    house.gate.drain()
+    running.transfer.finish()
+    house.wait(1)
+    assert [row.number for row in house.gate.policy.tickets()] == [2, 3, 4, 5, 6, 7, 8]
+
+
 def test_close_leaves_no_timer_behind() -> None:
     house = House()
     house.ask("192.0.2.1")

@@ -191,7 +191,8 @@ class Gate:
         """Admit no more clients. Parked requests are answered; their clients keep their places."""
         self.draining = True
         for request in self.parked:
-            self.parked.remove(request)
+            # Else its client would be called, and be ready before older ones at the next start.
+            self._part_with(request)
             self._let_go(request)
 
     def close(self) -> None:
