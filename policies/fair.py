@@ -461,7 +461,7 @@ class FairPolicy(Policy):
         through, line_bytes_s = before_bytes + wanted_bytes, self._capacity.large_bytes_s
         end_s = self._shorter.wait_s(through, wanted_bytes, line_bytes_s, now)[0]
         unsure = OVERTAKEN if end_s > through / line_bytes_s else IN_TURN
-        return EndForecast(max(end_s, own_s), unsure.of(wanted_bytes / through))
+        return EndForecast(max(end_s, own_s), unsure.of(wanted_bytes / max(1, through)))
 
     # -- what has happened -------------------------------------------------------------------------
 

@@ -127,6 +127,16 @@ def test_ends_are_told_and_come_by_their_bound(apart: int) -> None:
     assert statistics.median(off) <= 0.4
 
 
+def test_an_end_is_told_of_a_download_whose_last_byte_was_sent() -> None:
+    crowd = Crowd(1)
+    crowd.live(1.0)
+    [lease] = crowd.left
+    crowd.policy.progress(lease, crowd.now, 0, CLIENT)
+    done = crowd.policy.done(lease, crowd.now)
+    assert done is not None
+    assert 0.0 < done.expected_s <= done.p90_s < 1.0
+
+
 def test_a_waiting_download_starts_once_its_slack_is_used_up() -> None:
     """Shorter ones come for ever; without admission it would be done in their midst."""
     crowd = Crowd(0)
