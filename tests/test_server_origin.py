@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import os
 from collections.abc import Iterator
@@ -150,6 +151,17 @@ def test_cloudfront_gets_a_canned_policy_with_its_own_alphabet(tmp_path: Path) -
     assert json.loads(policy)
 
 
+def test_fastly_gets_a_token_over_the_path_as_it_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(base64.b64encode(b"tidal key").decode() + "\n")
+    sign = signer_of("https://cdn.example/rel/", "fastly", tmp_path / "key")
+    expires = int(THEN) + SIGNED_S
+    # What the VCL of its manual computes: the URL without its query, then the time.
+    signed = hmac.new(b"tidal key", f"/rel/a%20b.iso{expires}".encode(), "sha1").hexdigest()
+    assert sign("GET", b"a b.iso", THEN) == (
+        f"https://cdn.example/rel/a%20b.iso?token={expires}_{signed}"
+    )
+
+
 def test_a_signer_without_its_secret_says_what_is_missing(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     with pytest.raises(ValueError, match="s3 needs a file with its secret"):
@@ -158,6 +170,7 @@ def test_a_signer_without_its_secret_says_what_is_missing(tmp_path: Path) -> Non
         ("s3:us-east-1", "nothing", "needs a section with aws_access_key_id"),
         ("s3:us-east-1", "[default]\n", "needs a section with aws_access_key_id"),
         ("cloudfront:K", "no key", "has no private RSA key without a password"),
+        ("fastly", "no key", "has no key in Base64"),
     ):
         file.write_text(text)
         with pytest.raises(ValueError, match=fault):

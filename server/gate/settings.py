@@ -39,14 +39,14 @@ class GateSettings(BaseModel):
     )
     sign: str = Field(
         "",
-        pattern=r"^(|s3:[a-z0-9-]+|cloudfront:[A-Za-z0-9]+|secure-link)$",
-        description="How URLs of the origin are signed: `s3:REGION`, `cloudfront:KEY-PAIR-ID`, or "
-        "`secure-link` of nginx. Empty: not at all.",
+        pattern=r"^(|s3:[a-z0-9-]+|cloudfront:[A-Za-z0-9]+|fastly|secure-link)$",
+        description="How URLs of the origin are signed: `s3:REGION`, `cloudfront:KEY-PAIR-ID`, "
+        "`fastly`, or `secure-link` of nginx. Empty: not at all.",
     )
     sign_file: Path | None = Field(
         None,
         description="What URLs are signed with: the credentials file of the AWS tools (s3), a "
-        "private key in PEM (cloudfront), or a line with the secret (secure-link).",
+        "private key in PEM (cloudfront), or a line with the secret (fastly, secure-link).",
     )
     redirect: bool = Field(
         False,

@@ -1,7 +1,7 @@
 """Signed URLs: a store or CDN sends a file to a client that shows one, until it expires.
 
-S3 takes presigned URLs of Signature Version 4, CloudFront a canned policy, and nginx the hash of
-its module secure_link.
+S3 takes presigned URLs of Signature Version 4, CloudFront a canned policy, Fastly the token of its
+manual ("Enabling URL token validation"), and nginx the hash of its module secure_link.
 """
 
 from __future__ import annotations
@@ -89,6 +89,18 @@ def secure_link_signer(base: str, secret: str) -> Signer:
     return sign
 
 
+def fastly_signer(base: str, secret: str) -> Signer:
+    """`token=EXPIRES_SIGNATURE`: SHA-1 by a key in Base64 over the path as sent and the time."""
+    key = base64.b64decode(secret, validate=True)
+
+    def sign(method: str, path: bytes, now: float) -> str:
+        url, expires = url_below(base, path), str(int(now) + SIGNED_S)
+        signed = hmac.digest(key, (urlsplit(url).path + expires).encode("ascii"), "sha1")
+        return f"{url}?token={expires}_{signed.hex()}"
+
+    return sign
+
+
 def cloudfront_signer(base: str, key_pair: str, key: RSAPrivateKey) -> Signer:
     """CloudFront's canned policy: RSA and SHA-1 over a JSON document without blanks."""
     from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
@@ -108,10 +120,10 @@ def cloudfront_signer(base: str, key_pair: str, key: RSAPrivateKey) -> Signer:
 
 
 def signer_of(base: str, way: str, file: Path | None) -> Signer:
-    """The signer of a setting: `s3:REGION`, `cloudfront:KEY-PAIR-ID`, `secure-link` or empty.
+    """The signer of a setting, see `settings.GateSettings.sign`.
 
     `file` has the secret: for S3 the credentials as the AWS tools have them, for CloudFront a
-    private key (PEM), for nginx a line. Raises ValueError with what is wrong, and OSError.
+    private key (PEM), for others a line. Raises ValueError with what is wrong, and OSError.
     """
     kind, _, name = way.partition(":")
     if not way:
@@ -120,6 +132,11 @@ def signer_of(base: str, way: str, file: Path | None) -> Signer:
         raise ValueError(f"{kind} needs a file with its secret")
     if kind == "secure-link":
         return secure_link_signer(base, file.read_text("utf-8").strip())
+    if kind == "fastly":
+        try:
+            return fastly_signer(base, file.read_text("ascii").strip())
+        except ValueError:
+            raise ValueError(f"{file} has no key in Base64") from None
     if kind == "cloudfront":
         return cloudfront_signer(base, name, _read_key(file))
     return _renewed_s3_signer(base, name, file)

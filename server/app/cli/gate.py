@@ -73,7 +73,7 @@ _FLAGS = {
     ),
     "--redirect": ("gate.redirect", "Send clients that follow to the origin."),
     "--sign-file": ("gate.sign_file", "Where the secret for --sign is."),
-    "--sign": ("gate.sign", "s3:REGION, cloudfront:KEY-PAIR-ID or secure-link."),
+    "--sign": ("gate.sign", "s3:REGION, cloudfront:KEY-PAIR-ID, fastly or secure-link."),
     "--origin": (
         "gate.origin",
         "URL of a bucket or server with the files that DIR has not (nginx).",
