@@ -132,7 +132,6 @@ class AdmissionPolicy:
         self.queue = state.queue
         self.estimator = state.estimator
         self.capacity = state.capacity
-        self.strangers = state.strangers
         self.network_order = state.network_order
         self.crowds = state.crowds
         self.capacity.configure(settings.bandwidth_bytes_s)
@@ -243,7 +242,6 @@ class AdmissionPolicy:
         if ticket is None and self._finds_room(job, now):
             return self._start_at_once(job, now)
         self._report_immediate_starts(now)
-        self.strangers.note(job.client, job.stranger_network)
         row = self.queue.find(job.client, job.file) if len(self.queue) else None
         if row is not None:
             return self._returning(row, job, now)
@@ -325,7 +323,6 @@ class AdmissionPolicy:
         fresh.clear()
         for lease in leases:
             lease.fresh = False
-            self.strangers.note(lease.client, lease.network)
             self._count(lease, now)
             self.policy.starts(lease, None, now)
 
@@ -782,7 +779,8 @@ class AdmissionPolicy:
         sum of, by `Job.line`; empty where there is one.
         """
         self._report_immediate_starts(now)
-        self.network_order.earn(goodput_bytes_s, len(self.pool) + len(self.queue), now)
+        present, shares = len(self.pool) + len(self.queue), self.settings.network_shares
+        self.network_order.earn(goodput_bytes_s, present, shares, now)
         wanted = bool(self.queue.here) or self.pool.paused > 0
         running = self.pool.large_active
         self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s, running)

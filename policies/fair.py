@@ -175,8 +175,7 @@ class FairPolicy(Policy):
         if not self._known or len(self._virtual) >= FAIR.most_virtual:
             return math.inf
         speed_bytes_s = min(speed_bytes_s, self._capacity.rate_bytes_s)
-        network, most = self.admission.strangers.network_of(client), self.settings.network_shares
-        return self._virtual.add(client, max(1, size_bytes), speed_bytes_s, network, most)
+        return self._virtual.add(client, max(1, size_bytes), speed_bytes_s)
 
     def _enter_ticket(self, row: int, now: float) -> None:
         table, capacity = self._queue.table, self._capacity
@@ -201,7 +200,7 @@ class FairPolicy(Policy):
             lease.yields = handicap.behind_bytes > 0.0
             if handicap.has_guard(lease.started_bytes) and lease.mark < math.inf:
                 client, together = lease.client, max(speed, self._running.speed_of(lease.client))
-                if together <= FAIR.nearly * virtual.most_bytes_s(client):
+                if together <= FAIR.nearly * virtual.level_bytes_s:
                     key += FAIR.unshared
                 elif sure_part * virtual.left_s(client, lease.mark) <= left / _sure_speed(lease):
                     key += FAIR.urgent
@@ -227,7 +226,7 @@ class FairPolicy(Policy):
         speed = self._speed_of(row)
         if self._capacity.recall(client) == math.inf:
             speed *= FAIR.unseen_part
-        elif speed <= FAIR.nearly * virtual.most_bytes_s(client):
+        elif speed <= FAIR.nearly * virtual.level_bytes_s:
             return 0.0
         return FAIR.sure_part * virtual.left_s(client, table.mark[row]) - left / speed
 

@@ -133,20 +133,17 @@ class FirstBytes:
 
     def _has_room(self, row: int) -> bool:
         most = self._most()
-        network = self._network(self._admission.queue.table.client[row])
+        network = self._admission.queue.table.network[row]
         part = FIRST_BYTES.network_part * most
         return len(self) < most and not (network and self._by_network[network] >= part)
-
-    def _network(self, client: str) -> str:
-        return self._admission.strangers.network_of(client)
 
     def started(self, lease: Lease) -> None:
         """A lease has begun with its first bytes only."""
         lease.opened = True
         lease.stood_back_bytes = lease.rank_bytes
         self._order = None
-        network = self._leases[lease] = self._network(lease.client)
-        self._by_network[network] += 1
+        self._leases[lease] = lease.network
+        self._by_network[lease.network] += 1
 
     def over(self, lease: Lease) -> None:
         """The turn of a lease has come, or it has ended."""

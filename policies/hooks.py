@@ -16,7 +16,6 @@ from .leases import Lease, LeasePool
 from .network_order import Handicap
 from .queue.tickets import TicketQueue
 from .settings import PolicySettings
-from .sharing import Strangers
 
 
 class AdmissionView(Protocol):
@@ -27,7 +26,6 @@ class AdmissionView(Protocol):
     pool: LeasePool
     capacity: Capacity
     estimator: Estimator
-    strangers: Strangers
 
     def is_large(self, size_bytes: int) -> bool:
         """Whether a job of that size may have to wait for small ones."""

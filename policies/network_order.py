@@ -1,12 +1,12 @@
 """How the order of turn counts the downloads of a network that had more than its share.
 
 Shortest first favours short downloads, so an attacker who fetches short files again and again would
-always be first. A network of strangers may take `burst_medians` median downloads at once, and
-`shares` shares of what the line carries from then on. Networks that are ahead of their shares have
-that burst together: ten addresses have no ten bursts. A network that takes more has no advantage
-from short downloads any more: each of its downloads counts as `least_means` mean ones at least, or
-as the network's excess where that is less, to its last byte. Its long downloads keep their guard,
-so a crowd behind one address loses little. All networks have a debt together
+always be first. A network of strangers may take `burst_medians` median downloads at once, and from
+then on a part of its `network_shares` of what the line carries. Networks that are ahead of that
+have one burst together: ten addresses have no ten bursts. A network that takes more has no
+advantage from short downloads any more: each of its downloads counts as `least_means` mean ones at
+least, or as the network's excess where that is less, to its last byte. Its long downloads keep
+their guard, so a crowd behind one address loses little. All networks have a debt together
 (`policies.crowd_debt`), which is added to any download.
 """
 
@@ -25,8 +25,8 @@ from .network_shares import NetworkShares, enclosing
 class NetworkOrderTuning:
     """What other values cost: docs/decisions/policies.md, "Networks beyond their share"."""
 
-    #: Shares of a network before its short downloads count as longer.
-    shares: float = 4.0
+    #: The part of `network_shares` that a network has before its short downloads count as longer.
+    shares_part: float = 0.25
     #: And this many median downloads before that.
     burst_medians: float = 8.0
     #: Downloads of a network beyond its share count as this many mean ones at least.
@@ -111,13 +111,14 @@ class NetworkOrder:
         self._shares.charge(enclosing(network), count, ORDER.most_excess_means * mean)
         self._debt.took(network, count, mean)
 
-    def earn(self, goodput_bytes_s: float, present: int, now: float) -> None:
-        """What leaves just now, for `present` downloads that run or wait."""
+    def earn(self, goodput_bytes_s: float, present: int, shares: int, now: float) -> None:
+        """What leaves just now, for `present` downloads that run or wait, by `network_shares`."""
         self._sizes.look()
         if self._earned_s is not None:
             earned = goodput_bytes_s * max(0.0, now - self._earned_s)
             median = self._sizes.median_bytes
-            self._shares.earn(earned * ORDER.shares / (present + ORDER.shares))
+            own = ORDER.shares_part * shares
+            self._shares.earn(earned * own / (present + own) if own else 0.0)
             self._debt.earn(earned, median, now)
             self._ahead = max(1, self._shares.count_ahead(median))
         self._earned_s = now

@@ -191,8 +191,9 @@ class PolicySettings(BaseModel):
         16,
         ge=0,
         le=1_000_000,
-        description="How many shares of the line new clients of one network (IPv4 /24, IPv6 /48) "
-        "have together. Where slots decide, they have this many parts of the slots while others "
+        description="What new clients of one network (IPv4 /24, IPv6 /48) may have together. Where "
+        "the line decides, short ones go first only while they took less than a quarter of this "
+        "many shares. Where slots decide, they have this many parts of the slots while others "
         "wait, and all others 16. 0: no limit.",
         json_schema_extra=_about("count"),
     )

@@ -14,7 +14,6 @@ from .laws.reputation import Delivered, Reputation
 from .leases import LeasePool
 from .network_order import NetworkOrder
 from .queue.tickets import TicketQueue
-from .sharing import Strangers
 
 
 @dataclass(slots=True)
@@ -43,7 +42,6 @@ class AdmissionState:
     capacity: Capacity = field(default_factory=Capacity)
     reputation: Reputation = field(default_factory=Reputation)
     delivered: Delivered = field(default_factory=Delivered)
-    strangers: Strangers = field(default_factory=Strangers)
     crowds: Crowds = field(default_factory=Crowds)
     network_order: NetworkOrder = field(default_factory=NetworkOrder)
     first_uses: FirstUses = field(default_factory=FirstUses)

@@ -5,22 +5,15 @@ their own speeds, as a plain web server does. A client that asks for several fil
 download ends at a *mark*, a count of the bytes that its client has asked for. (Related: FSP,
 Friedman and Henderson, SIGMETRICS 2003, which serves in the order of these ends. Here they only say
 when a download can wait no longer.)
-
-New clients of one network (`policies.sharing`) weigh together no more than `network_shares` others.
-The networks within a wider one (`policies.network_shares`) weigh `WIDE_SHARES` of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .max_min import Flow, SharedLink
-from .network_shares import WIDE_SHARES, enclosing
 
-#: The weights of a network's flows are set anew once their number has changed by this factor, so
-#: that one more costs the same few steps however many there are.
-_REWEIGHED = 1.1
 #: A speed that differs by less than this part changes nothing.
 _SAME_SPEED = 0.05
 
@@ -29,34 +22,20 @@ _SAME_SPEED = 0.05
 class _VirtualClient:
     """A client with a flow, or with downloads that are not over in truth."""
 
-    #: Its network and the widest around it; empty: it weighs as one.
-    networks: tuple[str, ...]
     flow: Flow | None = None
     asked_bytes: float = 0.0
     speed_bytes_s: float = 0.0
     downloads: int = 0
 
 
-@dataclass(slots=True)
-class _VirtualNetwork:
-    """The flows of one network's new clients, and the weight of each."""
-
-    shares: float
-    flows: dict[str, Flow] = field(default_factory=dict)
-    #: How many there were when they were weighed.
-    weighed: int = 0
-    weight: float = 1.0
-
-
 class VirtualSharing:
     """One flow a client. Sizes are bytes, times seconds."""
 
-    __slots__ = ("_clients", "_flows", "_link", "_networks")
+    __slots__ = ("_clients", "_flows", "_link")
 
     def __init__(self) -> None:
         self._link: SharedLink | None = None
         self._clients: dict[str, _VirtualClient] = {}
-        self._networks: dict[str, _VirtualNetwork] = {}
         self._flows = 0
 
     def __len__(self) -> int:
@@ -78,32 +57,19 @@ class VirtualSharing:
         link.run_to(now)
         link.set_capacity(capacity_bytes_s)
 
-    def add(
-        self,
-        client: str,
-        size_bytes: int,
-        speed_bytes_s: float,
-        network: str = "",
-        network_shares: int = 0,
-    ) -> float:
+    def add(self, client: str, size_bytes: int, speed_bytes_s: float) -> float:
         """A client that takes `speed_bytes_s` asks for `size_bytes`; returns the mark of its end.
 
-        A client that comes with a `network` weighs with it as long as it has downloads. Call
-        `run_to` before, once at least.
+        Call `run_to` before, once at least.
         """
         assert self._link is not None
-        known = self._clients.get(client)
-        if known is None:
-            around = enclosing(network) if network and network_shares else ()
-            known = _VirtualClient(around if len(around) < 2 else (network, around[-1]))
-            self._clients[client] = known
+        known = self._clients.setdefault(client, _VirtualClient())
         known.speed_bytes_s = max(speed_bytes_s, known.speed_bytes_s)
         if known.flow is not None:
             self._link.change(known.flow, size_bytes, known.speed_bytes_s)
         else:
             known.flow = Flow(known.speed_bytes_s, size_bytes, client)
             self._flows += 1
-            self._join(client, known, network_shares)
             self._link.start(known.flow)
         known.downloads += 1
         known.asked_bytes += size_bytes
@@ -139,16 +105,14 @@ class VirtualSharing:
             self._link.stop(known.flow)
             self._flow_over(client)
 
-    def most_bytes_s(self, client: str) -> float:
-        """What this client is given at most, with all that it fetches at once.
+    @property
+    def level_bytes_s(self) -> float:
+        """What a client is given at most, with all that it fetches at once.
 
-        A client that takes no more is served as fast as if it were alone.
+        One that takes no more is served as fast as if it were alone.
         """
         assert self._link is not None
-        known = self._clients.get(client)
-        if known is None or not known.networks:
-            return self._link.level_bytes_s
-        return self._weight_of(known) * self._link.level_bytes_s
+        return self._link.level_bytes_s
 
     def left_s(self, client: str, mark: float) -> float:
         """Seconds until the download that ends at this mark would be done; 0 if it would be now."""
@@ -162,42 +126,5 @@ class VirtualSharing:
         known = self._clients[client]
         known.flow = None
         self._flows -= 1
-        for key in known.networks:
-            network = self._networks[key]
-            del network.flows[client]
-            if len(network.flows) * _REWEIGHED < network.weighed:
-                self._weigh(network)
-            if not network.flows:
-                del self._networks[key]
         if known.downloads <= 0:
             del self._clients[client]
-
-    # -- the weight of a network -----------------------------------------------------------------
-
-    def _join(self, client: str, known: _VirtualClient, network_shares: int) -> None:
-        assert known.flow is not None
-        joined = []
-        for level, key in enumerate(known.networks):
-            shares = network_shares * (WIDE_SHARES[key[-3:]] if level else 1.0)
-            joined.append(self._networks.setdefault(key, _VirtualNetwork(shares)))
-            joined[-1].flows[client] = known.flow
-        known.flow.weight = self._weight_of(known)
-        for network in joined:
-            if len(network.flows) > _REWEIGHED * network.weighed:
-                self._weigh(network)
-
-    def _weigh(self, network: _VirtualNetwork) -> None:
-        assert self._link is not None
-        network.weighed = count = len(network.flows)
-        weight = min(1.0, network.shares / count) if count else 1.0
-        if weight != network.weight:
-            network.weight = weight
-            for client, flow in network.flows.items():
-                weight = self._weight_of(self._clients[client])
-                if weight != flow.weight:
-                    self._link.weigh(flow, weight)
-
-    def _weight_of(self, known: _VirtualClient) -> float:
-        """The least that any of its networks gives each of its own."""
-        networks = self._networks
-        return min((networks[key].weight for key in known.networks if key in networks), default=1.0)

@@ -238,10 +238,10 @@ class _Waiting:
     """Tickets that all wait, numbered from 1, and what is opened of them as time passes."""
 
     def __init__(self, networks: list[str], rate: float, slots_max: int) -> None:
-        table = SimpleNamespace(
+        self.table = table = SimpleNamespace(
             number=range(len(networks) + 1),
             present=[True] * (len(networks) + 1),
-            client=["", *(str(number) for number in range(1, len(networks) + 1))],
+            network=["", *networks],
         )
         self.pool = LeasePool()
         admission = SimpleNamespace(
@@ -249,7 +249,6 @@ class _Waiting:
             settings=PolicySettings(slots_max=slots_max),
             capacity=SimpleNamespace(rate_bytes_s=rate),
             queue=SimpleNamespace(table=table),
-            strangers=SimpleNamespace(network_of=lambda client: networks[int(client) - 1]),
             row=lambda ticket: None if ticket in self.leases else ticket,
         )
         self.leases: dict[int, Lease] = {}
@@ -264,6 +263,7 @@ class _Waiting:
             lease = self.leases[number] = self.pool.open(
                 Job(str(number), "f", 9, 9), now, number, True
             )
+            lease.network = self.table.network[number]
             self.first_bytes.started(lease)
 
 

@@ -207,3 +207,14 @@ def test_downloads_of_one_client_share_its_flow_one_after_another() -> None:
     third = virtual.add("a", 1_000_000, LINK)
     assert virtual.left_s("a", second) == 0.0, "it is late, and stays so"
     assert virtual.left_s("a", third) == pytest.approx(1.0)
+
+
+def test_a_client_that_fetches_much_at_once_is_one_flow() -> None:
+    """Thirty files of one client, a little each, are no thirty people with slow lines."""
+    virtual = VirtualSharing()
+    virtual.run_to(0.0, LINK)
+    marks = [virtual.add(f"other{number}", 10_000_000, LINK) for number in range(10)]
+    for _ in range(30):
+        virtual.add("greedy", 10_000_000, 0.03 * LINK)
+    virtual.set_speeds({"greedy": 0.9 * LINK})
+    assert virtual.left_s("other0", marks[0]) == pytest.approx(110.0)

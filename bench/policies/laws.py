@@ -46,14 +46,7 @@ def _always(answer: Any) -> Callable[..., Any]:
     return lambda *_, **__: answer
 
 
-_add = VirtualSharing.add
 _wait_s = ShorterLoad.wait_s
-
-
-def _add_without_network(
-    self: VirtualSharing, client: str, size: int, speed: float, *_: Any
-) -> float:
-    return _add(self, client, size, speed)
 
 
 def _wait_alone(
@@ -71,7 +64,7 @@ LAWS: Mapping[str, Sequence[Patch]] = {
     "the guard: slack to virtual processor sharing": (
         (VirtualSharing, "left_s", _always(math.inf)),
     ),
-    "clients at their full speed first": ((VirtualSharing, "most_bytes_s", _always(0.0)),),
+    "clients at their full speed first": ((VirtualSharing, "level_bytes_s", 0.0),),
     "three quarters of the slack": ((fair, "FAIR", replace(fair.FAIR, sure_part=1.0)),),
     "guessed speeds make less slack": ((fair, "FAIR", replace(fair.FAIR, guessed_part=1.0)),),
     "background": (
@@ -100,7 +93,6 @@ LAWS: Mapping[str, Sequence[Patch]] = {
     "a burst by the median": (
         (DownloadSizes, "median_bytes", property(lambda sizes: sizes.mean_bytes, _always(None))),
     ),
-    "network shares in the virtual link": ((VirtualSharing, "add", _add_without_network),),
     "demand boost": ((capacity, "_boosted", _always(1.0)),),
     "a held-back client may be faster": (
         (capacity, "CAPACITY", replace(capacity.CAPACITY, may_be_faster=1.0)),
