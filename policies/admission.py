@@ -382,7 +382,8 @@ class AdmissionPolicy:
         if self.pool.without_ticket:
             # Running downloads came before this one.
             self._give_tickets(now)
-        if not waiting and self._may_be_in_front(job, now):
+        large, holds = self.is_large(job.size_bytes), self.laws.holds_newcomer
+        if large and not waiting and not holds(job.stranger_network, now):
             return self._first_of_all(job, now)
         row = queue.issue(job, self._believed_bytes(job), now)
         self._tally.tickets_issued += 1
@@ -398,11 +399,6 @@ class AdmissionPolicy:
         self._note_counting(row, job, now)
         times = self.state.reputation.times(job.client)
         return self.advice.slowly(self._wait(row, now), times)
-
-    def _may_be_in_front(self, job: Job, now: float) -> bool:
-        """Whether a newcomer with a large job would not stand back."""
-        large = self.is_large(job.size_bytes)
-        return large and not self.laws.holds_newcomer(job.stranger_network, now)
 
     def _first_of_all(self, job: Job, now: float) -> Decision:
         """A newcomer while no client waits: most start at once, and never stand in a list."""
@@ -1241,11 +1237,13 @@ class AdmissionPolicy:
         """See `PolicyView.holds`."""
         return self.queue.find(client, file) is not None
 
-    def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
+    def restore(
+        self, rows: Iterable[TicketRow], now: float, next_number: int, *, proven: bool = False
+    ) -> None:
         """Take up tickets from a journal; numbers below `next_number` are never issued again.
 
-        STARTED rows return as the next to start: their lease died with the process. Also used for
-        one ticket that the journal lost but whose signed token proves it.
+        STARTED rows return as the next to start: their lease died with the process. `proven`: they
+        are in no journal, but signed. Then a stranger's stands back as a newcomer's would.
         """
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
         if not self._room.network_shares:
@@ -1267,7 +1265,9 @@ class AdmissionPolicy:
         self.state.told_before_until_s = now + longest_return_s(self.settings)
         for one in rows:
             at = queue.table.rows.get(one.number)
-            if at is not None:
+            if at is not None and proven and one.network and self.is_large(one.size_bytes):
+                self.laws.ticket_waits(at, now)
+            elif at is not None:
                 self.laws.ticket_restored(at)
         queue.next_number = max(queue.next_number, next_number)
 

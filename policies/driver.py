@@ -159,9 +159,11 @@ class PolicyDriver:
         self._changed = True
         return self._policy.promote(ticket, now)
 
-    def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
-        """Take up tickets of an earlier run, or one that its token proves. Then `settle`."""
-        self._policy.restore(rows, now, next_number)
+    def restore(
+        self, rows: Iterable[TicketRow], now: float, next_number: int, *, proven: bool = False
+    ) -> None:
+        """Take up tickets of an earlier run, or one `proven` by its token. Then `settle`."""
+        self._policy.restore(rows, now, next_number, proven=proven)
         self._changed = True
 
     def changes(self) -> list[TicketRow]:

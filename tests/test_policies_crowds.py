@@ -257,6 +257,25 @@ def test_a_ticket_that_a_node_gave_is_in_front_and_counts_with_its_crowd() -> No
     assert policy.crowds.of(ELSEWHERE) is None
 
 
+def test_tickets_of_a_node_without_a_leader_put_nobody_of_their_crowd_further_back() -> None:
+    """They went before all of it that stood back, however old."""
+    policy = server()
+    fill(policy, 20, 0.0, crowd=True)
+    fill(policy, 2, 1.0, 100, crowd=False)
+    places = {row.number: policy.place(row.number) for row in policy.tickets()}
+    assert any(row.stands_back for row in policy.tickets())
+    row = TicketRow(ELSEWHERE, "a300", "/f", SIZE, SIZE, 1.0, 2.0, TicketState.WAITING, 2.0)
+    row = row._replace(network=CROWD[-1])
+    policy.restore([row], 3.0, 1, proven=True)
+    assert [row.client for row in policy.tickets()][-1] == "a300"
+    assert {number: policy.place(number) for number in places} == places
+    # One that is older than those that stand back is in front of these.
+    older = row._replace(number=ELSEWHERE + 1, client="a301", issued_s=-1.0)
+    policy.restore([older], 3.0, 1, proven=True)
+    order = [row.client for row in policy.tickets()]
+    assert order.index("a301") < min(order.index(one) for one in order if one.startswith("a1"))
+
+
 def test_the_older_of_two_places_that_leader_and_node_gave_one_client_stays() -> None:
     policy = server()
     fill(policy, 40, 0.0, crowd=False)

@@ -279,6 +279,31 @@ def test_the_journal_gives_each_change_once_and_restores_every_place() -> None:
     assert wait(after_crash, job("new"), 6.0).ticket == 100
 
 
+def test_no_place_grows_by_lost_downloads_that_nobody_asks_for_however_many_servers_end() -> None:
+    """A second server took them for tickets of clients that wait."""
+    policy = make(slots=3)
+    policy.changes()
+    for client in "abc":
+        admit(policy, job(client), 0.0)
+    for client in "def":
+        wait(policy, job(client), 1.0)
+    journal = {row.number: row for row in policy.changes()}
+    for second in (2.0, 3.0, 4.0):
+        policy = make(slots=3)
+        policy.changes()
+        policy.restore(journal.values(), second, 100)
+        assert [policy.place(number) for number in (4, 5, 6)] == [1, 2, 3]
+        journal |= {row.number: row for row in policy.changes()}
+    # One is back, and waits: it counts, and at the next server, too.
+    policy.close(True)
+    assert wait(policy, job("a"), 5.0).place == 1
+    assert policy.place(5) == 3
+    journal |= {row.number: row for row in policy.changes()}
+    after = make(slots=3)
+    after.restore(journal.values(), 6.0, 100)
+    assert [after.place(number) for number in (1, 4, 5, 6)] == [1, 2, 3, 4]
+
+
 def test_a_ticket_that_the_journal_lost_comes_back_to_its_place() -> None:
     policy = make(ready_list=1)
     policy.changes()

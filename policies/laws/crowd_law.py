@@ -59,7 +59,7 @@ class CrowdLaw(Law):
         queue, number = self._queue, self._queue.table.number[row]
         if not (queue.stands_back(row) and self._crowds.stands_back(number)):
             return False
-        return queue.forward() > self._crowds.tickets_in_front(number)
+        return queue.forward() > self._crowds.tickets_of(queue.table.network[row])
 
     def weighs(self, row: int, now: float) -> float:
         """Nothing where its crowd has slots that it does not use."""

@@ -161,10 +161,6 @@ class Crowds:
         """Tickets in front and slots of one crowd."""
         return self._in_front[network]
 
-    def tickets_in_front(self, number: int) -> int:
-        """Of the crowd of a stranger's ticket: its tickets that do not stand back."""
-        return len(self._tickets.get(self._of[number], ()))
-
     def tickets_of(self, network: str) -> int:
         """Its tickets in front."""
         return len(self._tickets.get(network, ()))

@@ -361,8 +361,8 @@ class TicketQueue:
         """Take up tickets from elsewhere; those that are known or over already stay out.
 
         Started ones, and those whose size is not large, are ready before all others; ready ones are
-        so again, all until `ready_until_s`. Those that wait are no change yet: those that came
-        from a journal need not be written there again.
+        so again, all until `ready_until_s`. None of them is a change yet. A started one stays so in
+        the journal until its client asks: else the next server would count it in places.
         """
         table, index, rank = self.table, self._index, self.rank
         known, ended, turns = table.rows, self.ended, self._times_of_issue
@@ -401,7 +401,7 @@ class TicketQueue:
                     key = -math.inf
                 else:
                     self._serve(key)
-                self._set_state(row, READY, now)
+                table.state[row] = READY
                 ready.append((key, number))
             else:
                 keys.append(key)
@@ -458,7 +458,9 @@ class TicketQueue:
     def set_present(self, row: int, present: bool) -> None:
         """The owner asks now or has left: note whether it waits in its request."""
         table = self.table
-        self._returned.discard(table.number[row])
+        if table.number[row] in self._returned:
+            self._returned.remove(table.number[row])
+            self._note(table.number[row])
         if bool(table.present[row]) == present:
             return
         table.present[row] = present

@@ -151,7 +151,7 @@ class LeaseManager:
 
     def restore(self, row: TicketRow) -> None:
         """Restore a ticket that its token proves. It has wall times."""
-        self._restore([row])
+        self._restore([row], proven=True)
         restored = self.policy.ticket(row.number)
         if restored is not None:
             self._keep([restored])
@@ -341,14 +341,14 @@ class LeaseManager:
         rows = [*self.policy.tickets(), *(row for row in started if row is not None)]
         return [moved(row, ahead_s) for row in rows]
 
-    def _restore(self, rows: Iterable[TicketRow]) -> None:
+    def _restore(self, rows: Iterable[TicketRow], *, proven: bool = False) -> None:
         """Restore rows with wall times. The policy has the process clock."""
         now, ahead_s = self.now(), self._parts.wall_ahead_s()
         if ahead_s:
             rows = (moved(row, -ahead_s) for row in rows)
         # The clock may have been set back since: no ticket was issued in the future.
         rows = [row if row.issued_s <= now else row._replace(issued_s=now) for row in rows]
-        self.driver.restore(rows, now, self._parts.numbers.first)
+        self.driver.restore(rows, now, self._parts.numbers.first, proven=proven)
 
     def _pass_time(self) -> None:
         cancel(self._soon_call)

@@ -76,8 +76,9 @@ ROWS = (
 class Ticket(NamedTuple):
     """One ticket.
 
-    `here`: a request waits with it. `first`: it had started under an earlier leader. `spent`: a
-    lost start is not given back. `told`: its client knows of it; only counted where it may hear
+    `here`: a request waits with it. `first`: it had started under an earlier leader. `unasked`: and
+    no client has asked with it since, so that nothing of it is written. `spent`: a lost start is
+    not given back. `told`: its client knows of it; only counted where it may hear
     before the commit. `token`: it can prove one that the journal has not. `uses`: how often its
     client got the last bytes. `stale`: it runs under a former leader, perhaps up to its last bytes.
     """
@@ -86,6 +87,7 @@ class Ticket(NamedTuple):
     journal: Life = Life.UNKNOWN
     here: bool = False
     first: bool = False
+    unasked: bool = False
     spent: bool = False
     told: bool = False
     token: bool = False
@@ -182,6 +184,7 @@ class Tickets:
                     memory=self._taken_up(before.journal),
                     here=False,
                     first=before.journal is Life.STARTED,
+                    unasked=before.journal is Life.STARTED,
                     spent=False,
                     stale=running,
                 )
@@ -218,6 +221,7 @@ def _happens(ticket: Ticket, free: bool, patient: bool) -> Iterator[tuple[str, T
         if ticket.here:
             yield "leave", ticket._replace(here=False)
         else:
+            ticket = ticket._replace(unasked=False)
             yield "return", ticket
             yield "wait here", ticket._replace(here=True)
             if free:
@@ -254,7 +258,7 @@ def in_order(state: Queue) -> list[int]:
 
 def started(ticket: Ticket) -> Ticket:
     """A ticket that was in the queue has a lease."""
-    return ticket._replace(memory=Life.STARTED, here=False, first=False, token=True)
+    return ticket._replace(memory=Life.STARTED, here=False, first=False, unasked=False, token=True)
 
 
 def _over(ticket: Ticket, uses: int = 0) -> Ticket:
@@ -280,7 +284,9 @@ def _landed(state: Queue) -> Queue:
 
 @cache
 def _written(ticket: Ticket) -> Ticket:
-    return ticket._replace(journal=ROWS[ticket.memory], told=False) if ticket.memory else ticket
+    if not ticket.memory or ticket.unasked:
+        return ticket
+    return ticket._replace(journal=ROWS[ticket.memory], told=False)
 
 
 def _refused(ticket: Ticket) -> Ticket:
@@ -321,7 +327,7 @@ def _seen(ticket: Ticket) -> Ticket | None:
         if ticket.memory is Life.OVER and ticket.journal is Life.OVER and not ticket.stale:
             ticket = CLOSED._replace(uses=ticket.uses)
         # The journal proves it.
-        return ticket._replace(first=False, token=False)
+        return ticket._replace(first=False, unasked=False, token=False)
     if ticket.memory or ticket.token or ticket.stale:
-        return ticket._replace(first=False)
+        return ticket._replace(first=False, unasked=False)
     return None
