@@ -202,29 +202,6 @@ class Bottleneck:
     line until this much has arrived while it held a client back.
     """
 
-    __slots__ = (
-        "_again_s",
-        "_crowd",
-        "_doubts",
-        "_evidence",
-        "_falls",
-        "_held",
-        "_line",
-        "_looks",
-        "_losses",
-        "_murky_until_s",
-        "_natural",
-        "_next_probe_s",
-        "_next_trial_s",
-        "_probe",
-        "_stuck",
-        "_stuck_since_s",
-        "_trial",
-        "_tried",
-        "_tried_s",
-        "ceiling_bytes_s",
-    )
-
     def __init__(self, ceiling_bytes_s: float | None = None) -> None:
         self.ceiling_bytes_s = ceiling_bytes_s
         self._line = math.inf

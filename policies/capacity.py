@@ -49,8 +49,6 @@ CAPACITY = CapacityTuning()
 class _LineDemand:
     """What one line of several carries, and how much own speed of clients fills it."""
 
-    __slots__ = ("boost", "rate_bytes_s")
-
     def __init__(self) -> None:
         self.rate_bytes_s = math.inf
         self.boost = 1.0
@@ -76,24 +74,6 @@ class Capacity:
     Where a fleet has several lines, all that is the sum of them; `observe_lines` tells of each, and
     what runs on a line is measured against the `rate_of` and `demand_of` it.
     """
-
-    __slots__ = (
-        "_boost",
-        "_client_log",
-        "_clients",
-        "_idle_bytes_s",
-        "_looked_s",
-        "_looks",
-        "_small_bytes",
-        "_small_bytes_s",
-        "_speeds",
-        "configured",
-        "full",
-        "known",
-        "lines",
-        "rate_bytes_s",
-        "typical_client_bytes_s",
-    )
 
     def __init__(self) -> None:
         self.configured: float | None = None

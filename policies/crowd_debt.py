@@ -54,8 +54,6 @@ class _Record:
 class CrowdDebt:
     """The account of all networks of strangers. Sizes are bytes."""
 
-    __slots__ = ("_charged", "_debt_bytes", "_now", "_records", "_squares", "_sums_at_s")
-
     def __init__(self) -> None:
         self._debt_bytes = self._now = 0.0
         #: The prefix without a download for longest is first.

@@ -30,37 +30,28 @@ class Hands(Protocol):
 
     def put_behind(self, lease: int, now: float, *, background: bool) -> None:
         """Let its senders have what others leave of the line, or a share like others again."""
-        ...
 
     def pause(self, lease: int, now: float) -> None:
         """Stop the senders of this lease; its connections stay."""
-        ...
 
     def resume(self, lease: int, now: float) -> None:
         """Let its senders go on."""
-        ...
 
     def idled_out(self, lease: int, now: float) -> None:
         """The lease is over; no client used it."""
-        ...
 
     def expired(self, ticket: int, now: float) -> None:
         """The ticket left the queue unclaimed: requests that are still parked with it ask anew."""
-        ...
 
     def parked(self, client: str, file: str) -> bool:
         """Whether a request of this download is parked with a ticket."""
-        ...
 
     def call(self, ticket: int, now: float) -> bool:
         """Offer all requests again that are parked with this ticket; False if there is none."""
-        ...
 
 
 class PolicyDriver:
     """One policy and the hands that carry out what it decides."""
-
-    __slots__ = ("_changed", "_hands", "_policy", "_started", "progress")
 
     def __init__(self, policy: AdmissionPolicy, hands: Hands) -> None:
         self._policy = policy

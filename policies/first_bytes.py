@@ -38,17 +38,6 @@ FIRST_BYTES = FirstBytesTuning()
 class FirstBytes:
     """Tickets whose clients need first bytes, and leases that have only those (`Lease.opened`)."""
 
-    __slots__ = (
-        "_admission",
-        "_by_network",
-        "_due",
-        "_known",
-        "_leases",
-        "_left",
-        "_next",
-        "_order",
-    )
-
     def __init__(self, admission: AdmissionView) -> None:
         self._admission = admission
         #: Tickets in the order in which they are due, each with the latest time for it.

@@ -29,37 +29,29 @@ class AdmissionView(Protocol):
 
     def is_large(self, size_bytes: int) -> bool:
         """Whether a job of that size may have to wait for small ones."""
-        ...
 
     def handicap(self, network: str) -> Handicap:
         """What the order counts of the downloads of this network's strangers."""
-        ...
 
     def row(self, ticket: int) -> int | None:
         """The row of a waiting or ready ticket."""
-        ...
 
     def large_room(self, now: float) -> int:
         """Slots that a large job could take without keeping a small one waiting."""
-        ...
 
     def turn_has_come(self, row: int, now: float) -> bool:
         """Whether a slot is free for this ticket of a large job beside those before it."""
-        ...
 
     def others_are_due(
         self, entry: tuple[float, int], now: float, count: int, takes_s: float
     ) -> bool:
         """Whether `count` absent tickets before this one are due within a part of its download."""
-        ...
 
     def call_in_turn(self, now: float) -> tuple[tuple[int, ...], bool]:
         """What `Policy.call` answers by default: those whose turn has come."""
-        ...
 
     def pause_slotless(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What `Policy.preempt` answers by default: leases without a slot pause and go on."""
-        ...
 
 
 class Policy:

@@ -100,8 +100,6 @@ class KeepAliveBudget:
     `rate_bytes_s` is infinite while it is not known what the line carries.
     """
 
-    __slots__ = ("_at_s", "_due_s", "_left", "_rate")
-
     def __init__(self, now: float) -> None:
         self._at_s = now
         self._rate = self._left = math.inf

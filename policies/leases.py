@@ -159,22 +159,6 @@ class Lease:
 class LeasePool:
     """All leases of one server. It knows no limits: policies compare its counts with theirs."""
 
-    __slots__ = (
-        "_by_key",
-        "_idle",
-        "_next",
-        "_told_background",
-        "background",
-        "can_pause",
-        "doubted",
-        "fresh",
-        "large_active",
-        "leases",
-        "paused",
-        "slotless",
-        "without_ticket",
-    )
-
     def __init__(self, *, can_pause: bool = True) -> None:
         #: Whether a download that runs can be paused; another program that sends it cannot do that.
         self.can_pause = can_pause

@@ -44,8 +44,6 @@ ORDER = NetworkOrderTuning()
 class DownloadSizes:
     """The mean download of each network that asked lately, however often it asks."""
 
-    __slots__ = ("_of", "mean_bytes", "median_bytes")
-
     def __init__(self) -> None:
         #: Of each network: the mean of its downloads, and how many those were.
         self._of: OrderedDict[str, tuple[float, int]] = OrderedDict()
@@ -88,8 +86,6 @@ NO_HANDICAP = Handicap()
 
 class NetworkOrder:
     """What networks of strangers were given of the line, and what the order makes of it."""
-
-    __slots__ = ("_ahead", "_debt", "_earned_s", "_shares", "_sizes")
 
     def __init__(self) -> None:
         self._sizes = DownloadSizes()

@@ -49,8 +49,6 @@ class NetworkShares:
     A `path` holds prefixes, narrow to wide: an address or nothing, and `enclosing` its network.
     """
 
-    __slots__ = ("_by_tag", "_share_bytes", "_tags", "wide_shares")
-
     def __init__(self, wide_shares: Mapping[str, float] = WIDE_SHARES) -> None:
         self.wide_shares = wide_shares
         #: What one share has earned since the start.

@@ -35,8 +35,6 @@ class Overdue:
     `slack_s` tells the slack of a waiting ticket by its row and the time.
     """
 
-    __slots__ = ("_admission", "_known", "_late", "_later", "_slack_s", "_table")
-
     def __init__(self, admission: AdmissionView, slack_s: Callable[[int, float], float]) -> None:
         self._admission = admission
         self._table = table = admission.queue.table

@@ -53,8 +53,6 @@ Ids = tuple[int, ...]
 class Preemption:
     """Pauses and resumes leases of one policy; some of them are being probed."""
 
-    __slots__ = ("_paused", "_pool", "_probes", "_running", "_turns", "_unpaused", "_unwarned")
-
     def __init__(self, pool: LeasePool, running: Running) -> None:
         self._pool = pool
         self._running = running

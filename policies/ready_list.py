@@ -45,19 +45,6 @@ TUNING = ReadyTuning()
 class ReadyList:
     """Moves tickets of the queue from the wait list to the ready list, and out of it unclaimed."""
 
-    __slots__ = (
-        "_capacity",
-        "_estimator",
-        "_extra",
-        "_grown_s",
-        "_late",
-        "_policy",
-        "_queue",
-        "_room",
-        "_settings",
-        "_state",
-    )
-
     def __init__(
         self, state: AdmissionState, settings: PolicySettings, policy: Policy, room: Room
     ) -> None:

@@ -15,8 +15,6 @@ DUE_S = 0.5
 class Room:
     """The slots of one policy beside the leases and the queue; it changes neither."""
 
-    __slots__ = ("_policy", "_pool", "_queue", "_state", "network_shares", "small_below_bytes")
-
     def __init__(self, state: AdmissionState, settings: PolicySettings, policy: Policy) -> None:
         self._state = state
         self._pool = state.pool

@@ -65,20 +65,6 @@ class Running:
     Call `reorder` after a change of keys or speeds.
     """
 
-    __slots__ = (
-        "_by_client",
-        "_by_id",
-        "_capacity",
-        "_filled",
-        "_lefts",
-        "_lines",
-        "_looked_at",
-        "_order",
-        "_room_in_s",
-        "changed",
-        "stale",
-    )
-
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
         self._by_id: dict[int, Lease] = {}

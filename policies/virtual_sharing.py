@@ -31,8 +31,6 @@ class _VirtualClient:
 class VirtualSharing:
     """One flow a client. Sizes are bytes, times seconds."""
 
-    __slots__ = ("_clients", "_flows", "_link")
-
     def __init__(self) -> None:
         self._link: SharedLink | None = None
         self._clients: dict[str, _VirtualClient] = {}

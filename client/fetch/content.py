@@ -21,7 +21,6 @@ class ArrivalHandler(Protocol):
 
     def handle(self, event: Event) -> bool:
         """Decide and act; True if an answer's bytes were accepted."""
-        ...
 
     def fail(self, problem: DownloadFailed) -> None:
         """They cannot be written."""

@@ -43,15 +43,12 @@ class Driver(ArrivalHandler, Protocol):
     def set_up(self, size_bytes: int) -> None: ...
     def connected(self, worker: Worker, *, anew: bool = True) -> None:
         """Its connection stands; not `anew`: as it did before."""
-        ...
 
     def has_session(self, worker: Worker) -> bool:
         """Whether the lane is kept for multicast."""
-        ...
 
     def break_off(self, worker: Worker) -> None:
         """What still comes on this connection is of no use: open another."""
-        ...
 
 
 class Worker:

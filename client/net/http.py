@@ -36,7 +36,6 @@ class Owner(Protocol):
     def opened(self, rtt_s: float) -> None: ...
     def closed(self, text: str, permanent: bool, crowded: bool) -> None:
         """It ended by itself; `crowded` as `Connection.crowded` was."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,25 +35,20 @@ class Transport(Protocol):
     def write(self, data: bytes) -> None: ...
     def abort(self) -> None:
         """Close at once; `lost` is not called for it."""
-        ...
 
     def release(self) -> None:
         """The owner needs it no more and no answer is outstanding: close it, or lend it on."""
-        ...
 
     def pause(self) -> None:
         """Stop reading (the peer will notice in time)."""
-        ...
 
     def resume(self) -> None: ...
     def expect(self, count: int) -> None:
         """`count` more bytes belong to the answer that is read: they may gather for a moment. Later
         bytes are passed on at once."""
-        ...
 
     def start_tls(self, name: str) -> None:
         """Go on inside TLS; `Receiver.secured` follows, or `lost`."""
-        ...
 
 
 class Receiver(Protocol):
@@ -63,11 +58,9 @@ class Receiver(Protocol):
     def secured(self) -> None: ...
     def received(self, data: memoryview) -> None:
         """Bytes, valid during this call only."""
-        ...
 
     def lost(self, text: str, permanent: bool) -> None:
         """The connection is gone, or never came to be. `permanent`: trying again is pointless."""
-        ...
 
 
 class Cancellable(Protocol):
@@ -87,18 +80,15 @@ class Network(Protocol):
 
     def now(self) -> float:
         """Seconds on a clock that never runs backwards."""
-        ...
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Cancellable: ...
     def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> Cancellable: ...
 
     def in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run blocking `work` elsewhere; `then` gets its result, or its exception, here."""
-        ...
 
     def watch_reading(self, sock: Readable, call: Callable[[], None] | None) -> None:
         """Call whenever the socket (which stays the caller's) can be read; None: no more."""
-        ...
 
 
 #: Hears of a fault; may raise it again if it is not its own.

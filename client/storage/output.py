@@ -34,7 +34,6 @@ class Output(Protocol):
 
     def open(self, identity: Identity) -> PieceWriter:
         """Take up what is left if it is the same file, else begin afresh."""
-        ...
 
     def checkpoint(self) -> None:
         """Look after what has arrived: note it, or send it on."""

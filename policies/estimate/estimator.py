@@ -74,8 +74,6 @@ SCHEDULE = ScheduleTuning()
 class _Ratios:
     """Actual waits as ratios to what was expected, and to what was told."""
 
-    __slots__ = ("_away", "_here", "slot")
-
     def __init__(self) -> None:
         self._here = Calibrator(), WaitBounds(HERE)
         self._away = Calibrator(PUNCTUAL), WaitBounds(AWAY)

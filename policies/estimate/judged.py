@@ -13,8 +13,6 @@ _LONG_S = 10.0
 class Judged:
     """Counts told times that were kept, and their relative errors."""
 
-    __slots__ = ("_errors", "_kept", "_told")
-
     def __init__(self) -> None:
         self._told = self._kept = 0
         self._errors = _Median()
@@ -47,8 +45,6 @@ class Judged:
 
 class _Median:
     """A running median of relative errors, in a fixed set of bins (1 % wide up to 200 %)."""
-
-    __slots__ = ("_bins", "count")
 
     def __init__(self) -> None:
         self._bins = array("L", [0] * 201)

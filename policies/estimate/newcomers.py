@@ -14,8 +14,6 @@ from ..contract import Ranked
 class Newcomers:
     """The latest jobs that asked for a place, as a sample of those to come."""
 
-    __slots__ = ("_keys", "_latest", "_rank", "_ranked_s", "_since_s", "_taken_s")
-
     def __init__(self) -> None:
         #: The sample by rank: its keys, and the sums of seconds up to each.
         self._keys: list[float] = []

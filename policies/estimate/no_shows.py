@@ -34,8 +34,6 @@ NO_SHOWS = NoShowTuning()
 class NoShows:
     """Watches first returns. Tickets are known by number, times are seconds."""
 
-    __slots__ = ("_came", "_due", "_late", "_missed", "_order")
-
     def __init__(self) -> None:
         self._came = self._missed = 0.0
         self._due: dict[int, float] = {}

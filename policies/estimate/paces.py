@@ -17,8 +17,6 @@ from collections.abc import Iterable
 class Paces:
     """Seconds for a byte by lease, about in the order of their start."""
 
-    __slots__ = ("_forgotten", "_paces")
-
     def __init__(self) -> None:
         self._paces: OrderedDict[int, float] = OrderedDict()
         #: Leases have rising numbers. One up to this is not remembered again.

@@ -49,8 +49,6 @@ def longest_return_s(settings: PolicySettings) -> float:
 class RetryAdvice:
     """Come-back times by the settings, with jitter."""
 
-    __slots__ = ("_rng", "_settings")
-
     def __init__(self, settings: PolicySettings, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng

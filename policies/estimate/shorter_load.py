@@ -19,8 +19,6 @@ _SPANS_S = (2.0, 8.0, 32.0, 128.0, 512.0)
 class ShorterLoad:
     """Bytes that were asked for lately, by size, decaying."""
 
-    __slots__ = ("_loads", "_noted_s", "_sums")
-
     def __init__(self) -> None:
         self._loads = [[0.0] * _BINS for _ in _SPANS_S]
         #: Loads are told as of then: what comes later counts for as much more as has not decayed

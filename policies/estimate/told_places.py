@@ -13,8 +13,6 @@ from ..queue.table import TicketTable
 class ToldPlaces:
     """Waiting tickets by their told starts; `TicketTable.place` has what each was shown last."""
 
-    __slots__ = ("_order", "_table")
-
     def __init__(self, table: TicketTable) -> None:
         self._table = table
         self._order = RankedList()

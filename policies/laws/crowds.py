@@ -52,18 +52,6 @@ CROWDS = CrowdTuning()
 class Crowds:
     """Counts what each crowd has in front, and which of its tickets stand back."""
 
-    __slots__ = (
-        "_back",
-        "_in_front",
-        "_of",
-        "_owing",
-        "_tickets",
-        "_turns",
-        "_wasted",
-        "_without_slot",
-        "unknown",
-    )
-
     def __init__(self) -> None:
         #: Tickets of an earlier run whose network is unknown: they may be of any crowd.
         self.unknown: set[int] = set()

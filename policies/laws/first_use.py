@@ -32,8 +32,6 @@ FIRST_USE = FirstUseTuning()
 class FirstUses:
     """How many of the strangers' slots were used lately."""
 
-    __slots__ = ("_noted_s", "_used", "_wasted")
-
     def __init__(self) -> None:
         self._used = self._wasted = 0.0
         self._noted_s = 0.0

@@ -5,24 +5,11 @@ Order, places, calls, starts and forecasts follow the answers. A law overrides w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from ..leases import Lease
-
-#: The methods that only report what has happened.
-EVENTS = (
-    "ticket_waits",
-    "ticket_restored",
-    "ticket_stands_alone",
-    "ticket_over",
-    "lease_begins",
-    "lease_measured",
-    "lease_idled",
-    "lease_ends",
-    "time_passes",
-    "order_changes",
-)
 
 
 class Law:
@@ -103,63 +90,38 @@ class Law:
         """Another policy has ordered the queue anew; no ticket stands back in it."""
 
 
+#: What several laws answer together; of the other questions: whether any law says so.
+_TOGETHER: Mapping[str, Callable[[Iterable[Any]], Any]] = {
+    "weighs": min,
+    "turn": max,
+    "least_wait_s": max,
+    "wake_s": lambda wakes: min((wake for wake in wakes if wake is not None), default=None),
+    "faults": chain.from_iterable,
+}
+
+
 class AllLaws(Law):
     """All laws of one kernel as one: a question or an event goes to those that override it."""
 
     def __init__(self, *laws: Law) -> None:
         self.all = laws
-        self._of: dict[str, tuple[Callable[..., Any], ...]] = {
-            name: tuple(getattr(law, name) for law in laws if getattr(type(law), name) is not usual)
-            for name, usual in vars(Law).items()
-            if callable(usual)
-        }
-        for event in EVENTS:
-            setattr(self, event, _telling(self._of[event]))
+        for name, usual in vars(Law).items():
+            if not callable(usual):
+                continue
+            told = [getattr(law, name) for law in laws if getattr(type(law), name) is not usual]
+            if len(told) == 1:
+                setattr(self, name, told[0])
+            elif told:
+                setattr(self, name, _asking(told, _TOGETHER.get(name, any)))
 
     @property
     def holds_any(self) -> bool:
         """Whether any ticket may stand aside now: else not each of a line need be asked about."""
         return any(law.holds_any for law in self.all)
 
-    def holds_newcomer(self, network: str, now: float) -> bool:
-        """Whether any law says so."""
-        return any(ask(network, now) for ask in self._of["holds_newcomer"])
 
-    def stands_aside(self, row: int, now: float) -> bool:
-        """Whether any law says so."""
-        return any(ask(row, now) for ask in self._of["stands_aside"])
-
-    def makes_way(self, row: int) -> bool:
-        """Whether any law says so."""
-        return any(ask(row) for ask in self._of["makes_way"])
-
-    def weighs(self, row: int, now: float) -> float:
-        """The least of what the laws say."""
-        return min([ask(row, now) for ask in self._of["weighs"]], default=1.0)
-
-    def turn(self, row: int, place: int, now: float) -> int:
-        """As the laws change it, one after another."""
-        for ask in self._of["turn"]:
-            place = ask(row, place, now)
-        return place
-
-    def least_wait_s(self, row: int, service_s: float) -> float:
-        """The longest that a law says."""
-        return max([ask(row, service_s) for ask in self._of["least_wait_s"]], default=0.0)
-
-    def wake_s(self, now: float) -> float | None:
-        """The soonest that a law says."""
-        wakes = [ask(now) for ask in self._of["wake_s"]]
-        return min([wake for wake in wakes if wake is not None], default=None)
-
-
-def _telling(told: tuple[Callable[..., None], ...]) -> Callable[..., None]:
-    """What tells an event to all of these."""
-    if len(told) == 1:
-        return told[0]
-
-    def tell(*given: Any, **named: Any) -> None:
-        for one in told:
-            one(*given, **named)
-
-    return tell
+def _asking(
+    told: Sequence[Callable[..., Any]], together: Callable[[Iterable[Any]], Any]
+) -> Callable[..., Any]:
+    """Tells all of these, which answer nothing to an event."""
+    return lambda *given, **named: together(one(*given, **named) for one in told)

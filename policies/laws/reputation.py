@@ -13,8 +13,6 @@ _MOST = 8
 class Reputation:
     """How often each client let a slot idle away lately before it had used it (`was_used`)."""
 
-    __slots__ = ("_times",)
-
     def __init__(self) -> None:
         self._times: OrderedDict[str, int] = OrderedDict()
 
@@ -36,8 +34,6 @@ class Reputation:
 
 class Delivered:
     """Bytes that the leases of each unfinished download have delivered."""
-
-    __slots__ = ("_bytes",)
 
     def __init__(self) -> None:
         self._bytes: OrderedDict[tuple[str, str], int] = OrderedDict()

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 class Deadlines:
     """Deadlines by ticket number, in absolute seconds; `inf` is none."""
 
-    __slots__ = ("_at", "_order")
-
     def __init__(self) -> None:
         self._at: dict[int, float] = {}
         self._order: list[tuple[float, int]] = []

@@ -14,8 +14,6 @@ class LinesHere:
     `set_line` comes before `add`.
     """
 
-    __slots__ = ("_by_line", "_line_of")
-
     def __init__(self) -> None:
         self._line_of: dict[int, str] = {}
         self._by_line: dict[str, list[_Entry]] = {}

@@ -44,17 +44,6 @@ class _Block:
 class RankedList:
     """Entries in order of (key, number). Numbers are unique; the caller remembers keys."""
 
-    __slots__ = (
-        "_blocks",
-        "_bytes",
-        "_counts",
-        "_groups",
-        "_lasts",
-        "_spare",
-        "count",
-        "total_bytes",
-    )
-
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
         self._lasts: list[tuple[float, int]] = []

@@ -31,38 +31,6 @@ _MORE = 256
 class TicketTable:
     """Columns by row; `rows` finds the row of a number. A free row is blank in all columns."""
 
-    __slots__ = (
-        "_free",
-        "away",
-        "bound",
-        "changed_s",
-        "client",
-        "early",
-        "end_bound",
-        "end_raw",
-        "end_told",
-        "expected",
-        "file",
-        "given_back",
-        "issued_s",
-        "key",
-        "mark",
-        "network",
-        "number",
-        "place",
-        "polls",
-        "present",
-        "priority_class",
-        "promise_s",
-        "raw",
-        "remaining",
-        "rows",
-        "size",
-        "state",
-        "subnet",
-        "weight",
-    )
-
     def __init__(self) -> None:
         self.rows: dict[int, int] = {}
         #: Blank rows; the next to be used is the last.

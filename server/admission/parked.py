@@ -52,11 +52,9 @@ class ParkingGate(Protocol):
     @property
     def policy(self) -> PolicyView:
         """The present policy."""
-        ...
 
     def estimate(self, number: int) -> Estimate | None:
         """When this waiting ticket is expected to start, from now."""
-        ...
 
     def offer_again(self, request: ParkedRequest) -> None:
         """Offer its job once more."""
