@@ -121,10 +121,6 @@ catalogues: $(VENV)/.test
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: loadtest-paper
-loadtest-paper: $(VENV)/.test
-	$(BIN)/python -m bench.compare
-
 # Server CPU, throughput and memory beside nginx, twist web and aiohttp (Debian: nginx wrk).
 .PHONY: bench
 bench: $(VENV)/.test

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import compare, http_peers, mirror, peers, staging
+from bench import http_peers, mirror, peers, staging
 from bench.attacks import live, simulated, table
 from bench.parallel import lab as parallel
 from bench.policies import lab as policies
@@ -39,7 +39,6 @@ AT_ONCE = [one | {"size_bytes": 1e9} for one in SERVED]
 ROUND = peers.PeerRound((1.0, 1.0), (), 2.1)
 SHARED = peers.PeerRound((), (1.0, 1.0), 1.2)
 WRK = "0 requests in 1.00s, 0.00B read"
-OVERLOAD = {"arrived": 4.0, "finished": 4.0, "queued": 2.0}
 STRUCK = live.Strikes(tried=90, connected=90, answered=90, admitted=9, read_bytes=9_000_000)
 MIRRORED = {"rsync": "identical"}
 GIVEN = {"ticket numbers": 3, "whole files": 2}
@@ -106,18 +105,6 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
     "attacks simulated: no file": (
         lambda: simulated.require_landed(engine(9, 9, 0.0), "one /48", "real"),
         "downloaded no file",
-    ),
-    "compare: nobody came": (
-        lambda: compare.require_overload("fair", OVERLOAD, 5),
-        "4 of 5 clients",
-    ),
-    "compare: nothing finished": (
-        lambda: compare.require_overload("fair", OVERLOAD | {"finished": 0.0}, 4),
-        "no download finished",
-    ),
-    "compare: no overload": (
-        lambda: compare.require_overload("fair", OVERLOAD | {"queued": 0.0}, 4),
-        "told to wait",
     ),
     "http_peers: wrong status": (
         lambda: http_peers.require_status("nginx", HTTP["304"], 200),
@@ -276,7 +263,6 @@ def test_a_measurement_with_its_subject_goes_on() -> None:
     live.require_landed("one /48", "small", STRUCK)
     simulated.require_landed(engine(9, 0, 0.0), "one /48", "ghost")
     simulated.require_landed(engine(9, 9, 9.0), "one /48", "real")
-    compare.require_overload("fair", OVERLOAD, 4)
     http_peers.require_status("nginx", HTTP["304"], 304)
     assert http_peers.served("nginx", HTTP["10 KiB"], "5 requests in 1.00s, 2.00KB read") == (
         5,

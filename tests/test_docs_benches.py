@@ -70,7 +70,6 @@ SMALLEST = {
     "tests.attacks.adversary --minutes 0.01 --seed 1 --rush 1": "always download: the bound",
     "bench.attacks.table --policy fair --attacker '16 people who always download' --days 1 "
     "--people 1 --no-simulated": "no attacker: ",
-    "bench.compare --policy reserve --time-scale 60 --thin 2": "| reserve | 355 |",
     "bench.gate --beside 1": "small.bin: ",
     "bench.gate --decisions 200": "200 decisions in",
     "bench.gate --waiting 20": "20 clients wait",

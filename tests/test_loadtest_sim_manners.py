@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.compare import scaled_settings, staged
 from tidegate.loadtest.sim.conditions import RUDE
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import columns
 from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS, SimClient
+from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import make_workload, scaled, with_rude
 from tidegate.policies.contract import Admit, Job, Wait
+from tidegate.policies.settings import PolicySettings
 
 #: The fraction of the clients that can be rude.
 RUDE_FRACTION = 0.1
@@ -77,6 +78,17 @@ class Waits:
     rude_s: float
 
 
+def _scaled_settings(time_scale: float) -> dict[str, Any]:
+    """All durations divided by `time_scale`."""
+    return {
+        name: field.default / time_scale
+        for name, field in PolicySettings.model_fields.items()
+        if isinstance(extra := field.json_schema_extra, dict)
+        and extra.get("unit") == "s"
+        and isinstance(field.default, float)
+    }
+
+
 def waits(seed: int, time_scale: float, *, rude: bool, attackers: Sequence[str]) -> Waits:
     """Experiment 2 at half its bandwidth under Ticket, with these attackers.
 
@@ -84,7 +96,14 @@ def waits(seed: int, time_scale: float, *, rude: bool, attackers: Sequence[str])
     """
     marked = with_rude(make_workload("exp2", seed), RUDE_FRACTION)
     workload = scaled(marked if rude else make_workload("exp2", seed), time_scale=time_scale)
-    scenario = staged("ticket", scaled_settings(time_scale))
+    scenario = Scenario(
+        "ticket",
+        bandwidth=0.5,
+        reserve_small=6,
+        tick_s=0.25,
+        hold=False,
+        settings=_scaled_settings(time_scale),
+    )
     conditions = replace(
         scenario.conditions(workload),
         attempt_s=REQUEST_S,
