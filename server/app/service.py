@@ -19,6 +19,7 @@ from ..control.vitals import Totals
 from ..files.pages import Pages
 from ..files.stored_digests import StoredDigests
 from ..files.transfer import no_torrents
+from ..gate.settings import AUTHORIZE_ROUTE
 from ..gate.settings import ROUTE as GATE_ROUTE
 from ..http.clock import Reactor
 from ..store.cluster import add_node, remove_node
@@ -151,6 +152,7 @@ class Service:
         site.add_route(PREQUEUE_ROUTE, lambda request: queue.prequeue.answer(request, now()))
         if self.movers is not None:
             site.add_route(GATE_ROUTE, self.movers.answer, ("GET", "HEAD", "POST"))
+            site.add_route(AUTHORIZE_ROUTE, self.movers.authorize)
             self.movers.serve_origin(site, gate, gate.reception.follows)
         called = CalledTickets(reactor.seconds)
         tell_called = called.add if line.nodes is None else line.nodes.call

@@ -23,6 +23,7 @@ from ..files.transfer import (
 from ..http.answers import Header
 from ..http.clock import Clock
 from ..http.request import Request
+from .authorize import AskingConnection
 from .found_again import FoundConnection, KeptBody, kept_body
 from .movers import FIELDS, orders, range_of, read_mover
 from .moves import MovedOn, Moves
@@ -30,6 +31,13 @@ from .origin import OriginStore
 
 #: The mover makes these itself, of the file that it sends. As `server.files` spells them.
 _OF_THE_MOVER = frozenset({b"Accept-Ranges", b"Content-Range", b"Last-Modified"})
+
+
+def one_range_only(request: Request) -> None:
+    """No mover sends several ranges: the whole file is an answer, too (RFC 9110, 14.2)."""
+    if b"," in request.headers.get(b"range", b""):
+        without = {name: value for name, value in request.headers.items() if name != b"range"}
+        request.headers = without
 
 
 @dataclass
@@ -52,10 +60,14 @@ class MoverAdmission:
 
     def __post_init__(self) -> None:
         self.is_plain = self.inner.is_plain
-        self.admit_small = self.inner.admit_small
         self.admit_again = self.inner.admit_again
         self.count_again = self.inner.count_again
         self.has_lease = self.inner.has_lease
+
+    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
+        """See `transfer.Admission`. What the mover sends in any case has a lease."""
+        moved = isinstance(request.connection, AskingConnection | FoundConnection)
+        return not moved and self.inner.admit_small(request, rep, body_bytes)
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody

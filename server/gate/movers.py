@@ -32,9 +32,6 @@ class MoverFields(NamedTuple):
 FIELDS = MoverFields()
 #: Under this path nginx has the release for its own use (`internal`).
 INTERNAL_PATH = "/-/moved"
-#: In these versions of HTTP a connection carries one answer at a time.
-_SEQUENTIAL = frozenset({"HTTP/1.0", "HTTP/1.1"})
-_MOST_BYTES = 1000
 
 MOVERS = frozenset({"apache", "caddy", "envoy", "haproxy", "lighttpd", "nginx"})
 #: These fetch files of an origin; the others send files that they have.
@@ -55,7 +52,8 @@ def orders(
         # It decodes that path.
         return [(b"X-Sendfile", f"{where.root}{rep.url_path}".encode("ascii"))]
     # X-Accel-Redirect takes a percent-encoded path. Only nginx knows the rate.
-    fields: list[Header] = [(b"X-Accel-Redirect", f"{INTERNAL_PATH}{place}".encode("ascii"))]
+    below = "" if where.mover == "envoy" else INTERNAL_PATH
+    fields: list[Header] = [(b"X-Accel-Redirect", f"{below}{place}".encode("ascii"))]
     if rate_bytes_s is not None:
         fields.append((b"X-Accel-Limit-Rate", b"%d" % max(1, int(rate_bytes_s))))
     return fields
@@ -76,11 +74,12 @@ def mover_tag(fd: int, key: FileKey) -> str:
 
 def read_mover(field: bytes | None) -> MovedOn | None:
     """Where a mover with this field sends a body; None if the field is none of a known mover."""
-    if field is None or len(field) > _MOST_BYTES:
+    if field is None or len(field) > 1000:
         return None
     name, _, rest = field.decode("latin-1").partition(" ")
     if name not in MOVERS:
         return None
     protocol, *ends = rest.split(" ")
     root = ends.pop() if ends and ends[-1].startswith("/") else ""
-    return MovedOn(name, read_socket_name(ends), protocol not in _SEQUENTIAL, root)
+    is_sequential = protocol in ("HTTP/1.0", "HTTP/1.1")
+    return MovedOn(name, read_socket_name(ends), not is_sequential, root)

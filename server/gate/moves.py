@@ -360,9 +360,11 @@ class Moves:
         """End the reported bodies that have arrived."""
         now = self._clock.seconds()
         for body, since_s in tuple(self._held.items()):
-            state = self._refresh(body.connection, now) if body.connection is not None else None
-            if state is not None:
-                if body.due_bytes is None:
+            connection = body.connection
+            state = self._refresh(connection, now) if connection is not None else None
+            if connection is not None and state is not None:
+                # Envoy reports an end with 64 KiB in its own buffers.
+                if body.due_bytes is None or not connection.where.multiplexed:
                     body.due_bytes = state.acked_bytes + state.queued_bytes
                 if state.acked_bytes < body.due_bytes and now - since_s < TUNING.held_s:
                     continue

@@ -11,7 +11,7 @@ from ..files.response_plans import answer_or_plan
 from ..files.transfer import Admission, Representation, Visibility
 from ..http.answers import Header
 from ..http.request import Request
-from .handover import MoverAdmission, MoverStart
+from .handover import MoverAdmission, MoverStart, one_range_only
 from .movers import FETCHING
 from .moves import MovedOn
 from .origin import OriginStore
@@ -70,10 +70,7 @@ class OriginFiles:
             self._serve(request, rep)
 
     def _serve(self, request: Request, rep: Representation) -> None:
-        if b"," in request.headers.get(b"range", b""):
-            # No mover sends several ranges: the whole file is an answer, too (RFC 9110, 14.2).
-            without = {name: value for name, value in request.headers.items() if name != b"range"}
-            request.headers = without
+        one_range_only(request)
         now = self.terms.wall()
         mtime_s = min(int(rep.mtime_s), int(now))
         planned = answer_or_plan(request, rep, self.terms.fields(rep, mtime_s), mtime_s, now)

@@ -18,8 +18,9 @@ from ..files.transfer import Admission, Representation
 from ..http.answers import JSON_NOW, Header
 from ..http.clock import Reactor, in_pool
 from ..http.request import ListenerBounds, Request
+from .authorize import asked_about
 from .found_again import MovesJournal, request_of
-from .handover import MoverAdmission
+from .handover import MoverAdmission, one_range_only
 from .inet_diag import GONE, InetDiag
 from .movers import FIELDS, read_mover
 from .moves import Moves
@@ -171,6 +172,15 @@ class GateRoom:
             "seen": name is not None and self._diag.look(self._diag.find(name)) is not None,
         }
         request.respond(200, JSON_NOW, json.dumps(told).encode())
+
+    def authorize(self, request: Request) -> None:
+        """Tell a mover whether it may send what it asks about (`AUTHORIZE_ROUTE`)."""
+        by_mover = request.by_proxy and read_mover(request.header(FIELDS.mover)) is not None
+        if by_mover and asked_about(request):
+            one_range_only(request)
+            self._movers.again(request)
+        else:
+            request.not_found()
 
     def stop(self) -> None:
         """Receive no more."""

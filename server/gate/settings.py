@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 #: Where a gate tells how bodies have ended.
 ROUTE = "/-/gate"
+#: Where a mover asks about the path that stands behind this.
+AUTHORIZE_ROUTE = "/-/authorize"
 #: Why a policy that fills the line needs to be told it.
 NEEDS_LINE = "what the line carries is not found behind another program"
 #: Below the state folder: what a gate serves that has no directory beside its origin.

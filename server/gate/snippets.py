@@ -14,8 +14,9 @@ from typing import Literal
 from urllib.parse import quote, urlsplit
 
 from ...protocol.errors import ProtocolError
+from ..files.paths import url_of
 from .movers import FETCHING, INTERNAL_PATH
-from .settings import ROUTE, report_place
+from .settings import AUTHORIZE_ROUTE, ROUTE, report_place
 
 _LIGHTTPD_LUA = "/etc/lighttpd/tidegate.lua"
 #: Whether downloads go on without a queue while the gate is away, or get a page.
@@ -226,11 +227,16 @@ def _envoy(of: SnippetTerms, report: str) -> dict[str, str]:
         # Envoy looks up no name in a cluster of another type, and has no socket of a file in this.
         values[f"{name}type"] = "STATIC" if place.startswith("unix:") else "STRICT_DNS"
         values[name] = _envoy_address(place)
+    ungated = {"ungated": _part("envoy", "ungated")}
+    small = _fill(_part("envoy", "small"), ungated) if of.small_below else ""
+    names = sorted(_small_names(of.root, of.small_below)) if small else ()
     return {
         **values,
         "clusters": _fill(_part("envoy", "clusters"), values),
         "route": ROUTE,
-        "names": _listed(of),
+        "authorize": AUTHORIZE_ROUTE,
+        "asked": _fill(_part("envoy", "gate"), ungated),
+        "names": "".join(small.replace("NAME", url_of(name[1:].encode())) for name in names),
     }
 
 
