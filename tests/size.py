@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_553, 103),
     "protocol": Size(4_651, 68),
-    "server": Size(44_693, 335),
+    "server": Size(44_821, 335),
     "client": Size(14_357, 42),
     "loadtest": Size(6_873, 53),
     "bench": Size(5_206, 50),

@@ -436,6 +436,63 @@ def test_files_of_an_origin_come_through_the_mover_or_from_there(tmp_path: Path)
         assert answer(site, "/unknown.iso").status == 503
 
 
+#: What a CDN posts, of each answer.
+LOGGED = """\
+log_format posted escape=json
+    '{"url":"$request_uri","status":$status,"bytes":$body_bytes_sent}';
+server {"""
+
+
+def test_a_posted_log_ends_downloads_at_a_cdn(tmp_path: Path) -> None:
+    (tmp_path / "release").mkdir()
+    digests = make_release(tmp_path / "root" / "bucket", big_iso=SIZE)
+    for name in ("sign", "log"):
+        (tmp_path / name).write_text("the secret of it\n")
+    port, log = free_port(), tmp_path / "cdn.log"
+    url = f"http://127.0.0.1:{port}/bucket/"
+    words = ["--slots", "1", "--reserve-small", "0", "--origin", url, "--sign", "secure-link"]
+    words += ["--sign-file", str(tmp_path / "sign"), "--log-secret-file", str(tmp_path / "log")]
+    # Without the log the slot is taken for weeks.
+    words += ["--redirect", "--assumed-rate", "1B"]
+    more = f"access_log {log} posted; {SIGNED.replace('the secret', 'the secret of it')}"
+    text = FILES.format(port=port, root=tmp_path / "root", more=more).replace("server {", LOGGED)
+    snippet = ("--origin", url, "--if-absent", "closed")
+    browser = {"Accept": "text/html", "Sec_Fetch_Dest": "document", "User_Agent": "Mozilla/5.0"}
+    with (
+        Nginx(tmp_path / "origin", text, port),
+        gate_and_nginx(tmp_path, *words, snippet=snippet) as (gate, site),
+    ):
+
+        def post(lines: str, secret: str = "the secret of it") -> int:
+            fields = {"Authorization": f"Bearer {secret}"}
+            with asked(site, "/-/gate/log", "POST", lines, **fields) as told:
+                return told.status
+
+        sent = answer(site, "/big.iso", **browser)
+        assert sent.status == 302
+        with urlopen(sent.headers["Location"]) as found:
+            assert hashlib.sha256(found.read()).hexdigest() == digests["big.iso"]
+        waiting = answer(site, "/big.iso", **{**browser, "User_Agent": "Mozilla/6.0"})
+        assert waiting.status == 503
+        # Neither its client nor another ends it by its lease.
+        lease = re.search(r"tidegate-lease=(\w{32})", sent.headers["Location"])
+        assert lease is not None
+        with asked(site, "/-/gate", "POST", f"tidegate: {lease[1]} 200 {SIZE} OK") as told:
+            assert json.loads(told.read())["moving"] == 1
+        wait_for(lambda: log.exists() and " 200" not in log.read_text() and bool(log.read_text()))
+        assert post(log.read_text(), "no secret of it") == 403
+        assert gate.figures()["moved_bodies"] == 1
+        wait_for(lambda: post(log.read_text()) == 204)
+        assert settled(gate)["mover_reports_total"] == 1
+        assert post(log.read_text()) == 204
+        assert gate.figures()["mover_unknown_total"] == 1
+        ticket = re.search(r"tidegate-ticket=([^\s;]+)", waiting.headers["Refresh"])
+        assert ticket is not None
+        query = {**browser, "User_Agent": "Mozilla/6.0"}
+        assert answer(site, f"/big.iso?tidegate-ticket={ticket[1]}", **query).status == 302
+    assert gate.usage() == (1, SIZE)
+
+
 def test_a_bucket_gives_its_files_to_the_gate_alone(tmp_path: Path) -> None:
     files = tmp_path / "bucket" / "release"
     digests = make_release(files, first_iso=3 * SIZE, big_iso=SIZE)
@@ -450,7 +507,12 @@ def test_a_bucket_gives_its_files_to_the_gate_alone(tmp_path: Path) -> None:
         with urlopen(signed) as sent:
             assert len(sent.read()) == SIZE
         # Path, time and method are signed.
+        marked = f"tidegate-lease={'ab' * 16}"
+        lease = s3_signer(url, "us-east-1", *S3_KEYS)("GET", b"big.iso", time.time(), marked)
+        with urlopen(lease) as sent:
+            assert len(sent.read()) == SIZE
         for wrong in (
+            lease.replace("abab", "cdcd"),
             signed.replace("big.iso", "first.iso"),
             signed.replace("Expires=3600", "Expires=9999"),
             s3_signer(url, "us-east-1", *S3_KEYS)("HEAD", b"big.iso", time.time()),

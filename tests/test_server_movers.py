@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from twisted.internet.task import Clock
 
-from tests.fakes import Asked, FakeFactory, House, representation
+from tests.fakes import Asked, FakeConnection, FakeFactory, House, representation
 from tests.gate_site import answering
 from tidegate.commands import cli
 from tidegate.protocol.errors import ProtocolError
@@ -53,7 +53,14 @@ from tidegate.server.gate.inet_diag import (
 from tidegate.server.gate.line import MoverLine
 from tidegate.server.gate.movers import mover_tag, read_mover
 from tidegate.server.gate.moves import TUNING, MovedBody, MovedOn, Moves
-from tidegate.server.gate.reports import EndReport, ReportSocket, read_posted, read_report
+from tidegate.server.gate.posted_log import PostedLog, read_secret
+from tidegate.server.gate.reports import (
+    EndReport,
+    ReportSocket,
+    read_log,
+    read_posted,
+    read_report,
+)
 from tidegate.server.gate.snippets import CONFIGURED, SnippetTerms, snippet
 from tidegate.server.http.answers import Header
 from tidegate.server.http.proxies import TrustedProxies
@@ -387,6 +394,68 @@ def test_a_body_of_which_nobody_reports_counts_as_sent_at_the_assumed_rate() -> 
     assert scene.moves.counts.unreported == 0
 
 
+def test_a_posted_log_ends_a_body_with_all_its_bytes_and_not_by_a_word_of_its_client() -> None:
+    scene = Scene()
+    listener = Listener()
+    body = scene.moves.prepare(listener, 100_000, "/big.iso")
+    scene.moves.hand_over(body, MovedOn("", None, False, assumed_bytes_s=1))
+    # Its client knows the lease. A mover's report of it counts nothing.
+    scene.moves.receive(EndReport(body.lease, 200, 100_000, True))
+    for _ in range(3):
+        # The client fetches a part, which is logged.
+        scene.moves.logged(body.lease, 30_000)
+    scene.wait(2)
+    assert not listener.ends
+    assert body.delivered_bytes() == 90_000
+    scene.moves.logged(body.lease, 10_500)
+    assert listener.ends == [(100_000, True)]
+    assert scene.counted == 100_000
+    other, _ = scene.begin(100)
+    for lease in (body.lease, "0" * 32, other.lease):
+        scene.moves.logged(lease, 100)
+    assert (scene.moves.counts.reported, scene.moves.counts.unknown) == (1, 3)
+
+
+def test_a_log_is_posted_by_those_who_know_the_secret_and_others_are_braked(tmp_path: Path) -> None:
+    scene = Scene()
+    body = scene.moves.prepare(listener := Listener(), 700, "/big.iso")
+    scene.moves.hand_over(body, MovedOn("", None, False, assumed_bytes_s=1))
+    file = tmp_path / "secret"
+    file.write_text("short\n")
+    with pytest.raises(ValueError, match="needs a line of 16 characters"):
+        read_secret(file)
+    file.write_text("a secret of the CDN\n")
+    log = PostedLog(scene.clock, scene.moves, read_secret(file))
+    url = f"https://cdn.example/big.iso?Expires=1&tidegate-lease={body.lease}&Signature=x"
+    lines = "\n".join(
+        json.dumps(one)
+        for one in (
+            {"url": url, "status": 403, "bytes": 700},
+            {"url": url, "status": 200, "bytes": -700},
+            {"url": url.replace("lease=", "lease=0"), "status": 200, "bytes": 700},
+            {"status": 200},
+            # The query alone, numbers as texts, and a member more.
+            {"url": url.partition("?")[2], "status": "206", "bytes": "700", "host": "h"},
+        )
+    )
+
+    def post(secret: str, address: str) -> int:
+        connection = FakeConnection(address)
+        fields = {b"authorization": f"Bearer {secret}".encode()} if secret else {}
+        log.answer(Request(connection, b"POST", b"/-/gate/log", fields, f"{lines}\nno".encode()))
+        return connection.status
+
+    right = "a secret of the CDN"
+    assert [post(secret, "192.0.2.9") for secret in ("wrong", right, "")] == [403, 429, 429]
+    assert not listener.ends
+    scene.clock.advance(1)
+    assert post("", "192.0.2.9") == 403
+    # Another address is not held back.
+    assert post(right, "192.0.2.1") == 204
+    assert listener.ends == [(700, True)]
+    assert scene.moves.counts.unknown == 0
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Bodies, sockets and reports in any order."""
 
@@ -498,6 +567,7 @@ def test_reports_of_other_movers_are_read() -> None:
 def test_any_datagram_is_a_report_or_none(data: bytes) -> None:
     read_report(data)
     list(read_posted(data))
+    list(read_log(data))
     read_state(data)
     read_named(data)
     read_mover(data)

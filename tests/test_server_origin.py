@@ -162,6 +162,31 @@ def test_fastly_gets_a_token_over_the_path_as_it_is_sent(tmp_path: Path) -> None
     )
 
 
+def test_a_lease_in_a_signed_url_is_signed_where_the_query_is(tmp_path: Path) -> None:
+    mark = f"tidegate-lease={'ab' * 16}"
+    url = s3_signer(BASE, "us-east-1", "AKIAIOSFODNN7EXAMPLE", SECRET)("GET", b"x", THEN, mark)
+    names = [part.partition("=")[0] for part in urlsplit(url).query.split("&")]
+    # The canonical order, which is signed; the signature comes last.
+    assert names[:-1] == sorted(names[:-1])
+    assert names[-2:] == ["tidegate-lease", "X-Amz-Signature"]
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
+    url = cloudfront_signer(BASE, "K", key)("GET", b"x", THEN, mark)
+    assert url.startswith(f"{BASE}x?{mark}&Expires=")
+    query = {name: value for name, (value,) in parse_qs(urlsplit(url).query).items()}
+    signature = base64.b64decode(query["Signature"].translate(str.maketrans("-_~", "+=/")))
+    policy = (
+        f'{{"Statement":[{{"Resource":"{BASE}x?{mark}",'
+        f'"Condition":{{"DateLessThan":{{"AWS:EpochTime":{query["Expires"]}}}}}}}]}}'
+    )
+    key.public_key().verify(signature, policy.encode(), padding.PKCS1v15(), hashes.SHA1())
+    # These sign the path.
+    assert unsigned(BASE)("GET", b"x", THEN, mark) == f"{BASE}x?{mark}"
+    for way, text in (("fastly", "a2V5"), ("secure-link", "secret")):
+        (tmp_path / way).write_text(text)
+        sign = signer_of(BASE, way, tmp_path / way)
+        assert sign("GET", b"x", THEN, mark) == f"{sign('GET', b'x', THEN)}&{mark}"
+
+
 def test_a_signer_without_its_secret_says_what_is_missing(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     with pytest.raises(ValueError, match="s3 needs a file with its secret"):

@@ -153,6 +153,8 @@ class Service:
         if self.movers is not None:
             site.add_route(GATE_ROUTE, self.movers.answer, ("GET", "HEAD", "POST"))
             site.add_route(AUTHORIZE_ROUTE, self.movers.authorize)
+            if self.movers.log is not None:
+                site.add_route(f"{GATE_ROUTE}/log", self.movers.log.answer, ("POST",))
             self.movers.serve_origin(site, gate, gate.reception.follows)
         called = CalledTickets(reactor.seconds)
         tell_called = called.add if line.nodes is None else line.nodes.call

@@ -91,17 +91,23 @@ def gate_room(
     shares: Callable[[], int],
 ) -> GateRoom:
     """What hands bodies to a mover. Raises CannotStart."""
+    from ..gate.posted_log import read_secret
     from ..gate.room import GateRoom
     from ..gate.settings import report_place, socket_path
     from ..gate.signing import signer_of
 
-    own, sign = config.gate, None
+    own, sign, log_secret = config.gate, None, b""
     if own.origin:
         try:
             sign = signer_of(own.origin, own.sign, own.sign_file)
         except (ValueError, OSError) as fault:
             raise CannotStart(f"gate.sign_file: {fault}") from fault
+    if own.log_secret_file is not None:
+        try:
+            log_secret = read_secret(own.log_secret_file)
+        except (ValueError, OSError) as fault:
+            raise CannotStart(f"gate.log_secret_file: {fault}") from fault
     place = report_place(config.gate.report, config.listen[0])
     address = split_address(place) if socket_path(place) is None else ("", 0)
     journal = config.state / "moves"
-    return GateRoom(reactor, own, place, address, pacer, shares, journal, sign, now)
+    return GateRoom(reactor, own, place, address, pacer, shares, journal, sign, log_secret, now)

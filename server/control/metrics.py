@@ -103,6 +103,11 @@ _FIGURES = (
         "Files that a mover did not begin to send.",
         "mover_unclaimed_total",
     ),
+    (
+        "tidegate_mover_unknown",
+        "Lines of a CDN's log about downloads that are over.",
+        "mover_unknown_total",
+    ),
     ("tidegate_forged_tokens", "Tickets and passes with a wrong signature.", "forged_total"),
     ("tidegate_doors_closed", "Whether nobody may start, for maintenance.", "closed"),
     ("tidegate_draining", "Whether the server finishes what runs, to stop or restart.", "draining"),

@@ -74,6 +74,7 @@ class Health:
     mover_reports_total: int = 0
     mover_reports_lost_total: int = 0
     mover_unclaimed_total: int = 0
+    mover_unknown_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +155,5 @@ class Vitals:
             mover_reports_total=moves.counts.reported if moves is not None else 0,
             mover_reports_lost_total=moves.counts.unreported if moves is not None else 0,
             mover_unclaimed_total=moves.counts.unclaimed if moves is not None else 0,
+            mover_unknown_total=moves.counts.unknown if moves is not None else 0,
         )

@@ -133,7 +133,7 @@ class MoverStart:
         place, tag, origin = self.rep.url_path, "", admission.origin
         if origin is not None:
             if self.where.assumed_bytes_s:
-                url = (b"Location", origin.url_of(self.rep).encode("ascii"))
+                url = (b"Location", origin.url_of(self.rep, body.lease).encode("ascii"))
                 request.respond(302, (*headers, url, (b"Cache-Control", b"no-store")))
                 return body
             place, tag = origin.place_of(self.rep), origin.tag_of(self.rep)

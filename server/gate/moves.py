@@ -79,6 +79,8 @@ class MoveCounts:
     unreported: int = 0
     #: The mover began nothing.
     unclaimed: int = 0
+    #: Posted lines of a body that is over, or never was.
+    unknown: int = 0
 
 
 class MovedBody(Transfer):
@@ -93,6 +95,7 @@ class MovedBody(Transfer):
         self.target = target
         self.total_bytes = total_bytes
         self.sent_bytes = 0
+        self.logged_bytes = 0
         #: No mover says whether its client is the limit.
         self.blocked = False
         self.over = False
@@ -243,7 +246,7 @@ class Moves:
     def receive(self, report: EndReport) -> None:
         """A mover says that a body is over."""
         body = self._bodies.get(report.lease)
-        if body is None or body in self._held:
+        if body is None or body in self._held or _is_elsewhere(body):
             return
         self.counts.reported += 1
         well = report.status in (200, 206)
@@ -263,6 +266,23 @@ class Moves:
         self._held[body] = self._clock.seconds()
         if len(self._held) > TUNING.most_held:
             self._whole(next(iter(self._held)))
+
+    def logged(self, lease: str, count: int) -> None:
+        """The origin has sent this many bytes more to a client that was sent there.
+
+        The client can have its lease logged early, by a request for a part. So the body ends with
+        all its bytes, however many requests they take, or when it is taken to be over.
+        """
+        body = self._bodies.get(lease)
+        if body is None or not _is_elsewhere(body):
+            self.counts.unknown += 1
+            return
+        body.logged_bytes += count
+        if body.logged_bytes >= body.total_bytes:
+            self.counts.reported += 1
+            self._whole(body)
+        else:
+            self._moved(body.advance(body.logged_bytes - body.sent_bytes))
 
     def next_asked(self, where: MovedOn) -> None:
         """A client asks for another file: on this connection it has all that it asked for."""
@@ -401,6 +421,11 @@ class Moves:
     def _unreported(self, body: MovedBody, *, complete: bool) -> None:
         self.counts.unreported += 1
         self.end(body, body.total_bytes if complete else body.sent_bytes, complete=complete)
+
+
+def _is_elsewhere(body: MovedBody) -> bool:
+    """Whether its client was sent to the origin, and knows its lease."""
+    return body.connection is not None and bool(body.connection.where.assumed_bytes_s)
 
 
 def _is_client_of(body: MovedBody, name: SocketName) -> bool:

@@ -27,6 +27,7 @@ from ..files.transfer import FileKey, Representation
 from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock, Waiters
 from .check import connection_to
+from .reports import LEASE_QUERY
 from .signing import Signer, url_below
 
 _log = Logger()
@@ -53,8 +54,6 @@ class OriginTuning(NamedTuple):
 TUNING = OriginTuning()
 #: How a tag ends that stands for none or a weak one of the origin, which does not know it.
 _OWN_TAG = '-w"'
-#: 403 is what S3 says of a missing file to those who may not list the bucket.
-_NOT_THERE = frozenset({403, 404, 410})
 
 
 class OriginFault(ProtocolError):
@@ -84,7 +83,8 @@ def ask(url: str, path: bytes) -> Representation | None:
             answer = connection.getresponse()
         except (OSError, http.client.HTTPException, ValueError) as fault:
             raise OriginFault(f"it cannot be asked: {fault or type(fault).__name__}") from fault
-    if answer.status in _NOT_THERE:
+    # 403 is what S3 says of a missing file to those who may not list the bucket.
+    if answer.status in (403, 404, 410):
         return None
     if answer.status in range(300, 400):
         raise OriginFault("it redirects, which is not followed: name the place itself")
@@ -113,7 +113,8 @@ def _described(headers: http.client.HTTPMessage, path: bytes) -> Representation:
 class OriginStore:
     """Asks an origin by `heads` (`ask` on a thread), at most once at a time for each file.
 
-    `sign` makes the URLs, `now` is the time that these hold for.
+    `sign` makes the URLs, `now` is the time that these hold for. Clients' URLs have the lease where
+    the origin's log `is_posted`.
     """
 
     def __init__(
@@ -122,25 +123,29 @@ class OriginStore:
         sign: Signer,
         now: Callable[[], float],
         heads: Callable[[str, bytes], Deferred[Representation | None]],
+        *,
+        is_posted: bool = False,
     ) -> None:
         self._clock = clock
         self._sign = sign
         self._now = now
         self._heads = heads
+        self._is_posted = is_posted
         self._known: BoundedTable[bytes, OriginAnswer] = BoundedTable(TUNING.most_known)
         self._asking: dict[bytes, Waiters[Representation | None]] = {}
         self._told = False
 
-    def url_of(self, rep: Representation) -> str:
-        """Where a client gets this file now."""
-        return self._sign("GET", rep.path, self._now())
+    def url_of(self, rep: Representation, lease: str) -> str:
+        """Where a client gets this file now; `lease` is empty where a mover fetches it."""
+        mark = f"{LEASE_QUERY}={lease}" if lease and self._is_posted else ""
+        return self._sign("GET", rep.path, self._now(), mark)
 
     def place_of(self, rep: Representation) -> str:
         """By which path and query a mover asks for it, below the origin, as they were signed."""
         if rep.path not in self._known:
             return rep.url_path
-        query = urlsplit(self.url_of(rep)).query
-        return url_below("/", rep.path) + (f"?{query}" if query else "")
+        query = urlsplit(self.url_of(rep, "")).query
+        return url_below("/", rep.path, query)
 
     def tag_of(self, rep: Representation) -> str:
         """The tag by which the origin knows this content; empty if it has none."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import socket
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -27,6 +26,10 @@ _LINE = re.compile(
     rb"tidegate: ([0-9a-f]{32}) ([0-9]{3}) ([0-9]{1,18}) "
     rb"(?:(OK|--?|\+)|[A-Za-z,-]{1,40})?(?:\s*\Z|;)"
 )
+
+
+#: The parameter of a signed URL by which a log names the lease.
+LEASE_QUERY = "tidegate-lease"
 
 
 class EndReport(msgspec.Struct, frozen=True):
@@ -48,6 +51,27 @@ def read_posted(data: bytes) -> Iterator[EndReport]:
     for found in _LINE.finditer(data):
         lease, status, sent, whole = found.groups()
         yield EndReport(lease.decode("ascii"), int(status), int(sent), whole is not None)
+
+
+class LoggedAnswer(msgspec.Struct, frozen=True):
+    """A line of a CDN's log: an answer to a client that was sent there. Other members are ignored.
+
+    `url` may be the query alone. `bytes` are those of the body, or of the whole answer.
+    """
+
+    url: str
+    status: int
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
+
+
+def read_log(data: bytes) -> Iterator[tuple[str, int]]:
+    """Lease and bytes of each answer with a lease and with a body of the file."""
+    for line in data.splitlines():
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            one = msgspec.json.decode(line, type=LoggedAnswer, strict=False)
+            found = re.search(rf"[?&]{LEASE_QUERY}=([0-9a-f]{{32}})(?![^&])", f"?{one.url}")
+            if found is not None and one.status in (200, 206):
+                yield found[1], one.bytes
 
 
 def _read_entry(data: bytes) -> EndReport | None:
@@ -88,21 +112,15 @@ class ReportSocket:
 
     def open(self) -> None:
         """Begin to receive. Raises OSError."""
-        if self._path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                if stat.S_ISSOCK(self._path.stat().st_mode):
-                    self._path.unlink()
-            one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        else:
-            family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
-            one = socket.socket(family, socket.SOCK_DGRAM)
+        path, family = self._path, socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+        if path is not None and path.is_socket():
+            path.unlink()
+        one = socket.socket(family if path is None else socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            if self._path is not None:
-                one.bind(str(self._path))
+            one.bind(self._address if path is None else str(path))
+            if path is not None:
                 # The mover runs as a user of its own.
-                os.chmod(self._path, 0o666)
-            else:
-                one.bind(self._address)
+                path.chmod(0o666)
         except OSError:
             one.close()
             raise

@@ -26,6 +26,7 @@ from .movers import FIELDS, read_mover
 from .moves import Moves
 from .origin import TUNING, OriginStore, ask
 from .origin_files import OriginFiles, OriginTerms
+from .posted_log import PostedLog
 from .reports import ReportSocket, read_posted
 from .settings import GateSettings, socket_path
 from .signing import Signer
@@ -39,7 +40,7 @@ class GateRoom:
     `place` is where the mover reports, `address` the same as host and port where it is no unix
     socket. `shares` says into how many rates the bandwidth is divided. `journal` is the file of
     what is on its way. `sign` makes URLs of the origin, where one has files that are not
-    in the directory.
+    in the directory; the origin's log comes with `log_secret` if that is not empty.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class GateRoom:
         shares: Callable[[], int],
         journal: Path,
         sign: Signer | None,
+        log_secret: bytes,
         wall: Callable[[], float],
     ) -> None:
         self._reactor = reactor
@@ -65,6 +67,7 @@ class GateRoom:
             self._origin = OriginStore(
                 *(reactor, sign, wall),
                 lambda url, path: in_pool(reactor, self._pool, ask, url, path),
+                is_posted=bool(log_secret),
             )
         self._diag = InetDiag(reactor, lambda name, state: self.moves.destroyed(name, state))
         self.place = place
@@ -78,6 +81,7 @@ class GateRoom:
             self._journal.end,
             self._diag.find,
         )
+        self.log = PostedLog(reactor, self.moves, log_secret) if log_secret else None
         self._reports = ReportSocket(
             reactor, self.moves.receive, path=socket_path(place), address=address
         )

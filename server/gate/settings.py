@@ -55,6 +55,11 @@ class GateSettings(BaseModel):
         description="Clients that are known to follow are sent to the origin at their turn. "
         "Otherwise the program in front fetches from there.",
     )
+    log_secret_file: Path | None = Field(
+        None,
+        description="A line with the secret by which the origin's CDN posts its log. Redirects "
+        "then name the lease.",
+    )
     assumed_bytes_s: float = Field(
         2_500_000.0,
         gt=0,

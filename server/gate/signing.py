@@ -13,9 +13,8 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, quote_from_bytes, unquote, urlencode, urlsplit
 
 if TYPE_CHECKING:
@@ -23,21 +22,28 @@ if TYPE_CHECKING:
 
 #: How long a signed URL holds: a client that resumes with the old one may come back so late.
 SIGNED_S = 3600
-#: What S3 leaves as it is in a path; a slash too.
-_UNRESERVED = "/-_.~"
-
-#: The URL for a method and a decoded path below the origin, signed at this Unix time.
-Signer = Callable[[str, bytes, float], str]
 
 
-def url_below(base: str, path: bytes) -> str:
+class Signer(Protocol):
+    """Makes the URLs of an origin."""
+
+    def __call__(self, method: str, path: bytes, now: float, mark: str = "") -> str:
+        """The URL for a method and a decoded path below the origin, signed at this Unix time.
+
+        `mark` is a parameter more in its query, of unreserved characters and after `X-` in order.
+        """
+
+
+def url_below(base: str, path: bytes, *query: str) -> str:
     """The URL of a file with this decoded path below `base`, which ends in a slash."""
-    return base + quote_from_bytes(path, safe=_UNRESERVED)
+    text = "&".join(part for part in query if part)
+    # What S3 leaves as it is in a path.
+    return base + quote_from_bytes(path, safe="/-_.~") + (f"?{text}" if text else "")
 
 
 def unsigned(base: str) -> Signer:
     """All clients may read these files."""
-    return lambda method, path, now: url_below(base, path)
+    return lambda method, path, now, mark="": url_below(base, path, mark)
 
 
 def s3_signer(base: str, region: str, key_id: str, secret: str, token: str = "") -> Signer:
@@ -47,7 +53,7 @@ def s3_signer(base: str, region: str, key_id: str, secret: str, token: str = "")
     """
     session = {"X-Amz-Security-Token": token} if token else {}
 
-    def sign(method: str, path: bytes, now: float) -> str:
+    def sign(method: str, path: bytes, now: float, mark: str = "") -> str:
         url = urlsplit(url_below(base, path))
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
         scope = f"{stamp[:8]}/{region}/s3/aws4_request"
@@ -62,7 +68,7 @@ def s3_signer(base: str, region: str, key_id: str, secret: str, token: str = "")
             },
             quote_via=quote,
             safe="-_.~",
-        )
+        ) + (f"&{mark}" if mark else "")
         asked = f"{method}\n{url.path}\n{query}\nhost:{url.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
         digest = hashlib.sha256(asked.encode("ascii")).hexdigest()
         key = f"AWS4{secret}".encode()
@@ -78,13 +84,13 @@ def s3_signer(base: str, region: str, key_id: str, secret: str, token: str = "")
 def secure_link_signer(base: str, secret: str) -> Signer:
     """`secure_link_md5 "$secure_link_expires$uri SECRET"`: nginx hashes the decoded path."""
 
-    def sign(method: str, path: bytes, now: float) -> str:
+    def sign(method: str, path: bytes, now: float, mark: str = "") -> str:
         url = url_below(base, path)
         expires = str(int(now) + SIGNED_S)
         hashed = expires + unquote(urlsplit(url).path, "latin-1") + " "
         digest = hashlib.md5(hashed.encode("latin-1") + secret.encode()).digest()
         text = base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
-        return f"{url}?md5={text}&expires={expires}"
+        return url_below(base, path, f"md5={text}", f"expires={expires}", mark)
 
     return sign
 
@@ -93,10 +99,10 @@ def fastly_signer(base: str, secret: str) -> Signer:
     """`token=EXPIRES_SIGNATURE`: SHA-1 by a key in Base64 over the path as sent and the time."""
     key = base64.b64decode(secret, validate=True)
 
-    def sign(method: str, path: bytes, now: float) -> str:
+    def sign(method: str, path: bytes, now: float, mark: str = "") -> str:
         url, expires = url_below(base, path), str(int(now) + SIGNED_S)
         signed = hmac.digest(key, (urlsplit(url).path + expires).encode("ascii"), "sha1")
-        return f"{url}?token={expires}_{signed.hex()}"
+        return url_below(base, path, f"token={expires}_{signed.hex()}", mark)
 
     return sign
 
@@ -106,15 +112,16 @@ def cloudfront_signer(base: str, key_pair: str, key: RSAPrivateKey) -> Signer:
     from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
     from cryptography.hazmat.primitives.hashes import SHA1
 
-    def sign(method: str, path: bytes, now: float) -> str:
-        url = url_below(base, path)
+    def sign(method: str, path: bytes, now: float, mark: str = "") -> str:
+        url = url_below(base, path, mark)
         expires = int(now) + SIGNED_S
         condition = {"DateLessThan": {"AWS:EpochTime": expires}}
         policy = {"Statement": [{"Resource": url, "Condition": condition}]}
         text = json.dumps(policy, separators=(",", ":")).encode("ascii")
         signature = base64.b64encode(key.sign(text, PKCS1v15(), SHA1()))
         safe = signature.translate(bytes.maketrans(b"+=/", b"-_~")).decode("ascii")
-        return f"{url}?Expires={expires}&Signature={safe}&Key-Pair-Id={key_pair}"
+        own = (f"Expires={expires}", f"Signature={safe}", f"Key-Pair-Id={key_pair}")
+        return url_below(base, path, mark, *own)
 
     return sign
 
@@ -146,14 +153,14 @@ def _renewed_s3_signer(base: str, region: str, file: Path) -> Signer:
     """Reads its keys anew when the file changes, as a session's do; keeps them if it cannot."""
     read_at, signer = file.stat().st_mtime_ns, s3_signer(base, region, *_read_aws_keys(file))
 
-    def sign(method: str, path: bytes, now: float) -> str:
+    def sign(method: str, path: bytes, now: float, mark: str = "") -> str:
         nonlocal read_at, signer
         with contextlib.suppress(OSError, ValueError):
             changed_at = file.stat().st_mtime_ns
             if changed_at != read_at:
                 signer = s3_signer(base, region, *_read_aws_keys(file))
                 read_at = changed_at
-        return signer(method, path, now)
+        return signer(method, path, now, mark)
 
     return sign
 

@@ -71,6 +71,10 @@ _FLAGS = {
         "gate.assumed_bytes_s",
         "How fast clients are taken to download that are sent on.",
     ),
+    "--log-secret-file": (
+        "gate.log_secret_file",
+        "Where the secret is with which the origin's log comes.",
+    ),
     "--redirect": ("gate.redirect", "Send clients that follow to the origin."),
     "--sign-file": ("gate.sign_file", "Where the secret for --sign is."),
     "--sign": ("gate.sign", "s3:REGION, cloudfront:KEY-PAIR-ID, fastly or secure-link."),
