@@ -1025,10 +1025,11 @@ class AdmissionPolicy:
     def _with_end(self, row: int, stated: Estimate, now: float) -> Estimate:
         """The estimate of a start with that of the end; the first one is remembered."""
         table, small = self.queue.table, self._room.is_small(row)
-        raw = self.policy.ticket_end(row, stated.expected_s, now)
+        raw = self.policy.ticket_end(row, stated, now)
         done = self.estimator.ends.state(raw, small=small, away=not table.present[row])
         # Starts and ends are corrected apart, and none ends before it starts.
-        done = Estimate(max(done.expected_s, stated.expected_s), max(done.p90_s, stated.p90_s))
+        least = stated.expected_s + raw.own_s, stated.p90_s + raw.own_s
+        done = Estimate(max(done.expected_s, least[0]), max(done.p90_s, least[1]))
         if table.end_raw[row] == 0.0 and table.raw[row] > 0.0 and not table.polls[row]:
             table.end_raw[row] = raw.end_s
             table.end_told[row], table.end_bound[row] = done.expected_s, done.p90_s

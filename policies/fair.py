@@ -29,7 +29,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .contract import Forecast, Ranked
+from .contract import Estimate, Forecast, Ranked
 from .estimate.ends import IN_TURN, OVERTAKEN, EndForecast
 from .estimate.shorter_load import ShorterLoad
 from .estimate.told_places import ToldPlaces
@@ -421,11 +421,6 @@ class FairPolicy(Policy):
         before = self._waiting_before(row) + int(room_s * line_bytes_s)
         return self._shorter.wait_s(before, queue.table.remaining[row], line_bytes_s, now)
 
-    def _bytes_before(self, row: int) -> int:
-        """What all that come before this waiting download still want."""
-        key = self._queue.present_key(row)
-        return int(self._running.left_before(key)) + self._waiting_before(row)
-
     def _waiting_before(self, row: int) -> int:
         """The same of those that wait."""
         queue, table = self._queue, self._queue.table
@@ -436,28 +431,32 @@ class FairPolicy(Policy):
             before += int(shows * queue.line.bytes_before(table.key[row], table.number[row]))
         return before
 
-    def ticket_end(self, row: int, start_s: float, now: float) -> EndForecast:
+    def ticket_end(self, row: int, start: Estimate, now: float) -> EndForecast:
         """Its bytes after those before it, stretched by those that overtake; by its own speed."""
         table = self._queue.table
         if not self._known or not self.admission.is_large(table.size[row]):
-            return super().ticket_end(row, start_s, now)
-        own_s = start_s + table.remaining[row] / self._speed_of(row)
-        return self._end(self._bytes_before(row), table.remaining[row], own_s, now)
+            return super().ticket_end(row, start, now)
+        own_s = start.expected_s + table.remaining[row] / self._speed_of(row)
+        key, before = self._queue.present_key(row), self._waiting_before(row)
+        return self._end(key, before, table.remaining[row], own_s, now)
 
     def lease_end(self, lease: Lease, now: float) -> EndForecast:
         """The same for a download that has begun."""
         if not self._known:
             return super().lease_end(lease, now)
-        before = int(self._running.left_before(lease.key))
+        before = 0
         if lease.opened:
-            before += int(self._queue.line.bytes_before(*place_of(lease)))
+            before = int(self._queue.line.bytes_before(*place_of(lease)))
             before += self._first_bytes.bytes_before(place_of(lease))
         own_s = lease.remaining_bytes / self._capacity.speed(lease)
-        return self._end(before, lease.remaining_bytes, own_s, now)
+        return self._end(lease.key, before, lease.remaining_bytes, own_s, now)
 
-    def _end(self, before_bytes: int, wanted_bytes: int, own_s: float, now: float) -> EndForecast:
-        """When the line has carried both, or `own_s`, what it takes by itself."""
-        through, line_bytes_s = before_bytes + wanted_bytes, self._capacity.large_bytes_s
+    def _end(
+        self, key: float, waiting_bytes: int, wanted_bytes: int, own_s: float, now: float
+    ) -> EndForecast:
+        """When the line has carried all that come first and this, or `own_s`, its own time."""
+        line_bytes_s, through = self._capacity.large_bytes_s, waiting_bytes + wanted_bytes
+        through += self._running.taken_before(key, through, line_bytes_s)
         end_s = self._shorter.wait_s(through, wanted_bytes, line_bytes_s, now)[0]
         unsure = OVERTAKEN if end_s > through / line_bytes_s else IN_TURN
         return EndForecast(max(end_s, own_s), unsure.of(wanted_bytes / max(1, through)))

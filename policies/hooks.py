@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Protocol
 
 from .capacity import Capacity
-from .contract import Forecast, Ranked
+from .contract import Estimate, Forecast, Ranked
 from .estimate.ends import EndForecast
 from .estimate.estimator import Estimator
 from .leases import Lease, LeasePool
@@ -163,16 +163,17 @@ class Policy:
         """The same for a ticket that would be issued now."""
         return None
 
-    def ticket_end(self, row: int, start_s: float, now: float) -> EndForecast:
-        """When the last byte of this ticket's download arrives if it starts after `start_s`."""
+    def ticket_end(self, row: int, start: Estimate, now: float) -> EndForecast:
+        """When the last byte of this ticket's download arrives, whose start is told so."""
         remaining = self.admission.queue.table.remaining[row]
-        return EndForecast(start_s + self.admission.estimator.service_s(remaining))
+        return self.admission.estimator.service(remaining).after(start)
 
     def lease_end(self, lease: Lease, now: float) -> EndForecast:
         """When the last byte of this running or paused download arrives."""
+        own = self.admission.estimator.service(lease.remaining_bytes)
         if lease.rate_bytes_s > 0.0:
-            return EndForecast(lease.remaining_bytes / lease.rate_bytes_s)
-        return EndForecast(self.admission.estimator.service_s(lease.remaining_bytes))
+            return own._replace(end_s=lease.remaining_bytes / lease.rate_bytes_s)
+        return own
 
     def wake_s(self, now: float) -> float | None:
         """When the policy wants to be asked again at the latest."""

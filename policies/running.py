@@ -82,6 +82,8 @@ class Running:
         self._filled: dict[str, FilledLine] | None = None
         #: Keys in order, and bytes left of all with lower ones.
         self._lefts: tuple[Sequence[float], Sequence[float]] | None = None
+        #: Those that take longest by themselves first.
+        self._slowest: list[Lease] | None = None
         #: By line, and by how many come before.
         self._room_in_s: dict[tuple[str, int], float] = {}
 
@@ -134,14 +136,14 @@ class Running:
         self._order = sorted(self._by_id.values(), key=_entry)
         self._lines = {lease.line for lease in self._order}
         self.stale, self.changed = False, True
-        self._filled = self._lefts = None
+        self._filled = self._lefts = self._slowest = None
         self._room_in_s.clear()
 
     def touch(self, lease: Lease) -> None:
         """A lease has come, gone, or got or lost its connections or its line."""
         self._lines.add(lease.line)
         self.changed = True
-        self._filled = self._lefts = None
+        self._filled = self._lefts = self._slowest = None
         self._room_in_s.clear()
 
     # -- only while not stale ----------------------------------------------------------------------
@@ -190,6 +192,24 @@ class Running:
             self._lefts = [lease.key for lease in self._order], [*accumulate(lefts, initial=0)]
         keys, sums = self._lefts
         return sums[bisect_left(keys, key)]
+
+    def taken_before(self, key: float, more_bytes: int, line_bytes_s: float) -> int:
+        """Bytes that those with lower keys take until the line has carried `more_bytes` too.
+
+        None takes more than its client can: one that reads nothing keeps no other waiting.
+        """
+        if self._slowest is None:
+            self._slowest = sorted(self._order, key=_own_s, reverse=True)
+        left, line = self.left_before(key) + more_bytes, line_bytes_s
+        for lease in self._slowest:
+            # Bytes left may have been looked at since: no speed fills a line that has others left.
+            if _own_s(lease) * line <= left or lease.speed_bytes_s >= line:
+                break
+            if lease.key < key:
+                # It is not done by then, and takes its speed for all that time.
+                left -= lease.remaining_bytes
+                line -= lease.speed_bytes_s
+        return max(0, int(left / line * line_bytes_s) - more_bytes)
 
     def room_in_s(self, line: str, key: float, line_bytes_s: float) -> float:
         """When enough of those with lower keys are done that their line has room for one more.

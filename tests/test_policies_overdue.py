@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from bench.policies.cells import CELLS
+from bench.policies import cells
 from tidegate.loadtest.sim.metrics import measure, session_times
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload
@@ -137,6 +137,35 @@ def test_an_end_is_told_of_a_download_whose_last_byte_was_sent() -> None:
     assert 0.0 < done.expected_s <= done.p90_s < 1.0
 
 
+def test_a_client_that_reads_nothing_makes_no_end_late() -> None:
+    """Its bytes counted in full, so the ends of all after it were told four times too late."""
+    assert cells.figures("idle readers of one network").end_error < 1.5
+
+
+@pytest.mark.parametrize("cell", ["artefacts, 2/3", "browsers and curls, one file"])
+def test_ends_by_ticket_come_by_their_bound(cell: str) -> None:
+    told = cells.figures(cell, "ticket")
+    assert told.end_within >= 0.85
+    assert told.end_error <= 0.25
+
+
+def test_the_bound_of_an_end_by_ticket_is_that_of_its_start_and_its_own_time() -> None:
+    """It was a guess, 2.3 times the end: minutes beside a download of one."""
+    policy = make_policy("ticket", PolicySettings(slots=2, reserve_small=1), random.Random(1))
+    begun = policy.offer(Job("first", "/f", 60 * MB, 60 * MB), 0.0)
+    assert isinstance(begun, Admit)
+    policy.progress(begun.lease, 10.0, 50 * MB, MB)
+    for number in range(7):
+        answer = policy.offer(Job(f"c{number}", "/f", 60 * MB, 60 * MB, present=True), 10.0)
+    assert isinstance(answer, Wait)
+    start = answer.estimate
+    assert start is not None
+    assert start.done is not None
+    own_s = start.done.expected_s - start.expected_s
+    assert own_s == pytest.approx(60.0, rel=0.1)
+    assert start.p90_s + own_s <= start.done.p90_s <= start.p90_s + 1.5 * own_s
+
+
 def test_a_waiting_download_starts_once_its_slack_is_used_up() -> None:
     """Shorter ones come for ever; without admission it would be done in their midst."""
     crowd = Crowd(0)
@@ -223,7 +252,7 @@ def test_who_comes_back_as_told_has_its_turn_before_those_who_come_later(seed: i
 
 def test_browsers_and_programs_like_curl_have_their_turns_in_one_order() -> None:
     """First bytes made curls go before all browsers, who had the file after three times as long."""
-    crowd = CELLS["browsers and curls, one file"].workload(1)
+    crowd = cells.CELLS["browsers and curls, one file"].workload(1)
     scenario = Scenario("fair", 30, 6, bandwidth_bytes_s=5.0 * MB, tick_s=0.25)
     tally = scenario.simulate(crowd)
     times = session_times(tally, len(crowd.visitors))

@@ -76,6 +76,11 @@ def test_order_and_sums_are_those_of_a_sorted_list(steps: list[tuple[str, int, i
             own = [one.speed_bytes_s for one in order if one.client == client]
             assert running.speed_of(client) == sum(own)
         before = [one for one in order if one.key < key]
+        taken = running.taken_before(key, left, 20.0)
+        # Until the line has carried all of it, each takes what its client can.
+        until_s = (taken + left) / 20.0
+        takes = [min(one.remaining_bytes, until_s * one.speed_bytes_s) for one in before]
+        assert taken == pytest.approx(sum(takes), abs=5.0)
         assert running.left_before(key) == sum(one.remaining_bytes for one in before)
         assert running.left_before(math.inf) == sum(one.remaining_bytes for one in order)
         for line in LINES:

@@ -175,9 +175,9 @@ def prepare(names: Sequence[str]) -> None:
             _population(name, seed)
 
 
-def figures(name: str) -> CellFigures:
-    """The cell under Fair as it is now, over its seeds."""
-    runs = [_one(name, seed) for seed in CELLS[name].seeds]
+def figures(name: str, policy: str = "fair") -> CellFigures:
+    """The cell under Fair as it is now, or under another policy, over its seeds."""
+    runs = [_one(name, seed, policy) for seed in CELLS[name].seeds]
     return CellFigures(
         mean([run.mean_s for run in runs]),
         mean([run.later for run in runs]),
@@ -188,10 +188,10 @@ def figures(name: str) -> CellFigures:
     )
 
 
-def _one(name: str, seed: int) -> CellFigures:
+def _one(name: str, seed: int, rules: str) -> CellFigures:
     cell = CELLS[name]
     workload, sharing = _population(name, seed)
-    scenario = Scenario("fair", reserve_small=6, **cell.scenario)
+    scenario = Scenario(rules, reserve_small=6, **cell.scenario)
     policy = scenario.make_policy(workload, seed)
     # A run that has not ended then leaves some clients waiting for ever.
     conditions = replace(scenario.conditions(workload), limit_s=20_000.0)

@@ -37,7 +37,7 @@ _SAYS = 5
 #: The part of the waits that the bound of 90 % aims at. Told times drift before that is known.
 _PART = 0.92
 #: The quantile of a normal distribution at that part, in standard deviations.
-_DEVIATIONS = 1.4
+DEVIATIONS = 1.4
 #: How much one broken bound widens the next ones (logarithm).
 _STEP = 0.15
 #: The least width of a bound, as a factor.
@@ -193,7 +193,7 @@ class WaitBounds:
             quantile = seen.quantile(_PART) if seen.seen else 0.0
             learnt = self._learnt[order] = seen.seen / (seen.seen + _LEAN), quantile
         weight, quantile = learnt
-        spread = max(self._first[order], math.log1p(_DEVIATIONS * unsure))
+        spread = max(self._first[order], math.log1p(DEVIATIONS * unsure))
         spread += weight * (quantile - spread)
         spread = min(spread * self._width, max(_FURTHEST, spread))
         return math.exp(max(_FLOOR, spread))

@@ -28,7 +28,7 @@ from itertools import islice
 from ..contract import BRIEF_BYTES, Estimate
 from ..leases import Lease
 from .calibrator import AWAY, HERE, PUNCTUAL, Calibrator, WaitBounds
-from .ends import ToldEnds
+from .ends import EndForecast, ToldEnds
 from .judged import Judged
 from .no_shows import NoShows
 from .paces import Paces
@@ -64,6 +64,8 @@ class ScheduleTuning:
     pace_memory_s: float = 5.0
     #: Slots are full when this part of them is taken.
     full_part: float = 0.8
+    #: The time of a download is unsure by this part of it at least, where all are alike.
+    least_unsure: float = 0.2
     #: Imagined seconds of waiting in which no client left, before the first was seen.
     first_waited_s: float = 300.0
 
@@ -97,6 +99,7 @@ class Estimator:
         self._ended = 0
         self._full_s_per_byte: float | None = None
         self._paces = Paces()
+        self._unsure = SCHEDULE.least_unsure
         self._claimed = 0.0
         self._unclaimed = 0.0
         self.no_shows = NoShows()
@@ -220,6 +223,10 @@ class Estimator:
         """How long a download of this size is likely to hold its slot."""
         return self._overhead_s + remaining_bytes * (self._full_s_per_byte or self._s_per_byte)
 
+    def service(self, remaining_bytes: float) -> EndForecast:
+        """The same, as unsure as downloads of late differ."""
+        return EndForecast(self.service_s(remaining_bytes), self._unsure)
+
     # -- telling -------------------------------------------------------------------------------
 
     def stale(self, now: float, fresh_s: float, waiting: int) -> bool:
@@ -306,6 +313,7 @@ class Estimator:
         seen = [lease for lease in leases if lease.rate_bytes_s >= least]
         self._paces.look((lease.id, 1.0 / lease.rate_bytes_s) for lease in seen)
         self._paces.keep(SCHEDULE.downloads_per_slot * slots)
+        self._unsure = max(SCHEDULE.least_unsure, self._paces.deviation)
         if len(seen) < SCHEDULE.full_part * slots:
             if len(leases) >= max(SCHEDULE.full_part * slots, 2 * len(seen)):
                 # A download that stands still was slow before that. Its pace must not be kept.

@@ -55,3 +55,12 @@ class Paces:
     def mean(self) -> float:
         """The mean of at least one."""
         return math.fsum(self._paces.values()) / len(self._paces)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation as a part of the mean; 0 before any is known."""
+        mean = self.mean if self._paces else 0.0
+        if mean <= 0.0:
+            return 0.0
+        square = math.fsum([pace * pace for pace in self._paces.values()]) / len(self._paces)
+        return math.sqrt(max(0.0, square / mean**2 - 1.0))
