@@ -1,12 +1,13 @@
 """The library: `tidegate.fetch` and what belongs to it (docs/library.md), and its parts.
 
-`read_urls`, `open_network`, `build` and `finish` are for `client.cli` and `client.mirror`, which
-watch a download while it runs.
+`already_there`, `read_urls`, `open_network`, `build` and `finish` are for `client.cli` and
+`client.mirror`, which watch a download while it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -48,6 +49,7 @@ __all__ = [
     "SourceReport",
     "UsageProblem",
     "WaitedTooLong",
+    "already_there",
     "build",
     "fetch",
     "fetch_blocking",
@@ -109,6 +111,20 @@ def build(
         return holder[0]
     target = FileOutput(output, chosen=chosen)
     return Download(network, urls, target, options, on_event, metalink)
+
+
+def already_there(path: Path, algorithm: str, digest: str, size: int | None) -> Result | None:
+    """The finished file, when it is there with this size, if told, and hexadecimal digest."""
+    try:
+        if not path.is_file() or size not in (None, path.stat().st_size):
+            return None
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, algorithm).hexdigest() != digest:
+                return None
+            size = file.tell()
+    except OSError:
+        return None
+    return Result(path, size, 0, size, 0.0, "checksum", notes=("it was there already",))
 
 
 async def finish(download: Download) -> Result:

@@ -300,10 +300,24 @@ def test_a_folder_of_the_real_server_arrives_whole(tmp_path: Path) -> None:
         big = server.url.rstrip("/") + "/big.bin"
         # The server digests files in the background.
         wait_for(lambda: digest_of(big), 30)
+        tree, copy = tmp_path / "release", tmp_path / "copy"
+        listed = server.url.rstrip("/") + "/sub/?format=json"
+
+        def all_are_digested() -> bool:
+            with urllib.request.urlopen(listed, timeout=10) as answer:
+                rows = json.load(answer)["entries"]
+            return all(row.get("sha256") for row in rows if row["type"] == "file")
+
+        wait_for(all_are_digested, 30)
+        (copy / "big.bin").write_bytes(b"another version")
+        # What the listing names by its digest is here already, and need not be asked for.
+        code, _, err = get(tmp_path, "-r", "-o", "copy", server.url.rstrip("/") + "/")
+        assert code == 0, err
+        assert len(re.findall(r"(?m)^copy/sub/small-.* is complete", err)) == 20, err
+        assert re.search(r"(?m)^copy/big.bin: .* in .*, digest right", err), err
         code, _, err = get(tmp_path, "--explain", big)
         assert code == 0, err
         assert "digest right" in err
-    tree, copy = tmp_path / "release", tmp_path / "copy"
     for path in tree.rglob("*"):
         if path.is_file():
             assert (copy / path.relative_to(tree)).read_bytes() == path.read_bytes()

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from ...protocol.units import format_size
-from ..api import build, fetch_bytes, finish, open_network, read_urls
+from ..api import already_there, build, fetch_bytes, finish, open_network, read_urls
 from ..fetch.options import Options
 from ..net.errors import DownloadFailed, Interrupted, LocalProblem, NoRoom, UsageProblem
 from ..net.sockets import AsyncioNetwork, run_blocking
@@ -56,11 +56,13 @@ class FolderEntry:
 
     url: Url
     parts: tuple[str, ...]
+    #: Its digest in hexadecimal, where the listing tells it.
+    sha256: str = ""
 
 
-def read_listing(data: bytes, base: Url) -> tuple[list[Url], list[Url]]:
-    """Files and folders directly below `base`, from a JSON or HTML listing."""
-    texts: list[str] = []
+def read_listing(data: bytes, base: Url) -> tuple[dict[Url, str], list[Url]]:
+    """Files with their SHA-256, and folders, directly below `base`, from a JSON or HTML listing."""
+    texts: list[tuple[str, str]] = []
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
@@ -68,7 +70,7 @@ def read_listing(data: bytes, base: Url) -> tuple[list[Url], list[Url]]:
         # The standard library asserts that a marked section has a keyword it knows.
         with contextlib.suppress(AssertionError):
             links.feed(data.decode("utf-8", "replace"))
-        texts = links.found
+        texts = [(text, "") for text in links.found]
     else:
         rows = document if isinstance(document, list) else []
         if isinstance(document, dict):
@@ -78,12 +80,13 @@ def read_listing(data: bytes, base: Url) -> tuple[list[Url], list[Url]]:
                 name = row.get("href") or row.get("url") or row.get("path") or row.get("name")
                 folder = row.get("kind", row.get("type")) in ("directory", "folder", "dir")
                 if isinstance(name, str):
-                    texts.append(name + "/" if folder and not name.endswith("/") else name)
+                    name += "/" if folder and not name.endswith("/") else ""
+                    texts.append((name, str(row.get("sha256") or "")))
             elif isinstance(row, str):
-                texts.append(row)
-    files: dict[Url, None] = {}
+                texts.append((row, ""))
+    files: dict[Url, str] = {}
     folders: dict[Url, None] = {}
-    for text in texts:
+    for text, sha256 in texts:
         try:
             url = base.join(text.split("#")[0])
         except BadUrl:
@@ -94,8 +97,8 @@ def read_listing(data: bytes, base: Url) -> tuple[list[Url], list[Url]]:
         if rest.endswith("/") and "/" not in rest[:-1]:
             folders[url] = None
         elif "/" not in rest:
-            files[url] = None
-    return list(files), list(folders)
+            files[url] = sha256
+    return files, list(folders)
 
 
 def walk(base: Url, options: Options) -> list[FolderEntry]:
@@ -107,7 +110,11 @@ def walk(base: Url, options: Options) -> list[FolderEntry]:
     while waiting:
         folder, parts = waiting.popleft()
         files, folders = read_listing(fetch_bytes(folder.text, asked), folder)
-        found += [FolderEntry(url, (*parts, url.file_name())) for url in files if url.file_name()]
+        found += [
+            FolderEntry(url, (*parts, url.file_name()), sha256)
+            for url, sha256 in files.items()
+            if url.file_name()
+        ]
         if len(found) > TUNING.most_files:
             raise UsageProblem(f"the folder has more than {TUNING.most_files} files")
         for url in folders:
@@ -160,7 +167,7 @@ class _Batch:
 
     async def _all(self) -> None:
         network = open_network(self.options, most_idle=TUNING.together)
-        waiting = iter(self.entries)
+        waiting = iter([one for one in self.entries if not self._is_there(one)])
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(TUNING.together):
@@ -169,6 +176,15 @@ class _Batch:
             raise group_of.exceptions[0] from None
         finally:
             await network.close()
+
+    def _is_there(self, entry: FolderEntry) -> bool:
+        path, sha256 = self.root.joinpath(*entry.parts), entry.sha256
+        ready = already_there(path, "sha256", sha256, None) if sha256 else None
+        if ready is None:
+            return False
+        self.done += 1
+        self.show.done(ready)
+        return True
 
     async def _one_by_one(self, waiting: Iterator[FolderEntry], network: AsyncioNetwork) -> None:
         for entry in waiting:

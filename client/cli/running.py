@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..api import Options, Result, build, finish, open_network, read_urls
+from ..api import Options, Result, already_there, build, finish, open_network, read_urls
 from ..fetch.metalink import Metalink
 from ..net.errors import DownloadFailed, Interrupted, LocalProblem, UsageProblem
 from ..net.identity import data_folder, forget
@@ -174,8 +174,10 @@ def _one(job: _Job, options: Options, show: Quiet) -> Result:
         # The end of a URL that the user typed is a name the user gave; a Metalink's name is not.
         chosen = named or (metalink is None and own != "")
         place = folder if named else folder / (own or "download")
-        ready = _already(place, options, metalink)
-        if ready is not None:
+        digest = options.digest or (metalink.digest if metalink is not None else None)
+        size = metalink.size_bytes if metalink is not None else None
+        ready = digest and already_there(place, digest[0], digest[1].hex(), size)
+        if ready:
             return ready
 
     async def fetch() -> Result:
@@ -195,22 +197,3 @@ def _one(job: _Job, options: Options, show: Quiet) -> Result:
         if outlet >= 0:
             os.close(outlet)
     return replace(result, path=Path(output)) if output and outlet >= 0 else result
-
-
-def _already(path: Path, options: Options, metalink: Metalink | None) -> Result | None:
-    """The finished file, when it is there with the right digest."""
-    digest = options.digest or (metalink.digest if metalink is not None else None)
-    if digest is None or not path.is_file():
-        return None
-    import hashlib
-
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if metalink is not None and metalink.size_bytes not in (None, size):
-                return None
-            if hashlib.file_digest(file, digest[0]).digest() != digest[1]:
-                return None
-    except OSError:
-        return None
-    return Result(path, size, 0, size, 0.0, "checksum", notes=("it was there already",))

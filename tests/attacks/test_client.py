@@ -39,8 +39,8 @@ def test_a_problem_document_that_nests_without_end_is_none(status: int, opening:
 def test_a_listing_that_no_parser_bears_has_the_links_before(odd: bytes) -> None:
     """Both used to end `get -r` with a traceback."""
     base = parse("http://a.example/x/")
-    assert read_listing(odd, base) == ([], [])
-    assert read_listing(b"<a href=a>" + odd, base) == ([base.join("a")], [])
+    assert read_listing(odd, base) == ({}, [])
+    assert read_listing(b"<a href=a>" + odd, base) == ({base.join("a"): ""}, [])
 
 
 def test_what_a_server_says_in_plain_text_is_told_without_control_characters() -> None:
