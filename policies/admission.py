@@ -243,6 +243,8 @@ class AdmissionPolicy:
             return self._start_at_once(job, now)
         self._report_immediate_starts(now)
         row = self.queue.find(job.client, job.file) if len(self.queue) else None
+        if job.running:
+            return self._start(job, now, None) if row is None else self._start_ticket(row, job, now)
         if row is not None:
             return self._returning(row, job, now)
         if not self.is_large(job.size_bytes):

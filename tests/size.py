@@ -28,9 +28,9 @@ class Size:
 #: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_599, 103),
+    "policies": Size(10_603, 103),
     "protocol": Size(4_651, 68),
-    "server": Size(44_821, 335),
+    "server": Size(44_828, 335),
     "client": Size(14_372, 42),
     "loadtest": Size(6_873, 53),
     "bench": Size(5_206, 50),

@@ -954,6 +954,36 @@ def test_a_gate_that_is_restarted_finds_its_leases_again(tmp_path: Path, number:
     assert gate.usage() == (2, 16 * SIZE)
 
 
+def test_a_gate_with_fewer_slots_than_bodies_on_their_way_keeps_them_and_starts_none(
+    tmp_path: Path,
+) -> None:
+    digests = make_release(tmp_path / "release", big_iso=4 * SIZE, last_iso=SIZE)
+    words = ("--reserve-small", "0", "--bandwidth", "6MB", "--slots", "3")
+    with gate_and_nginx(tmp_path, *words) as (gate, nginx):
+        running = {}
+        for number in range(3):
+            out = tmp_path / f"{number}.out"
+            command = [*PROGRAMS["curl"], "-A", f"early{number}/1"]
+            running[out] = fetch(nginx, out, command, "/big.iso")
+        wait_for(lambda: gate.figures()["moved_bodies"] == 3)
+        # They stand still, so that their bodies outlast the restart.
+        for process in running.values():
+            process.send_signal(signal.SIGSTOP)
+        gate.stop(signal.SIGKILL)
+        gate.words[-1] = "1"
+        gate.start()
+        assert gate.figures()["moved_bodies"] == 3
+        last = fetch(nginx, tmp_path / "last", [*PROGRAMS["curl"], "-A", "last/1"], "/last.iso")
+        wait_for(lambda: gate.figures()["held_requests"] == 1)
+        for out, process in running.items():
+            assert (gate.figures()["held_requests"], last.poll()) == (1, None)
+            process.send_signal(signal.SIGCONT)
+            whole(process, out, digests["big.iso"])
+        whole(last, tmp_path / "last", digests["last.iso"])
+        settled(gate)
+    assert gate.usage() == (4, 13 * SIZE)
+
+
 def test_a_download_that_ends_without_the_gate_takes_no_slot_of_the_next(tmp_path: Path) -> None:
     digests = make_release(tmp_path / "release", big_iso=SIZE)
     with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):

@@ -153,7 +153,7 @@ class FoundConnection:
         self.bodies_bytes = self.lost_bytes = 0
         self.line = ""
         self.elsewhere = False
-        self.alive = True
+        self.alive = self.running = True
 
     def answer(self, request: Request, *parts: Any, **more: Any) -> None:
         """See `RequestConnection`, as all that follows."""
