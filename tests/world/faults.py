@@ -292,7 +292,12 @@ def _cut(world: World, fault: FaultPlan) -> None:
 
 
 def _lose_answer(world: World, fault: FaultPlan) -> None:
-    world.answers_to_lose += 1 + int(fault.pick * 3)
+    client = world.culprit
+    if fault.trigger == "back" and client is not None:
+        world.cause(f"the answer to {client} is lost")
+        client.lose_answer()
+    else:
+        world.answers_to_lose += 1 + int(fault.pick * 3)
 
 
 def _a_process(world: World, fault: FaultPlan) -> Process | None:

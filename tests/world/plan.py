@@ -23,7 +23,7 @@ MISDEEDS = (
 )
 #: What a fault may wait for once its time has come: nothing, or that a client hears a status, asks,
 #: lacks only the last bytes, is done, or loses its connection. Such moments are too short to be hit
-#: by chance.
+#: by chance. A theme may wait for a client that comes "back" as it was told.
 TRIGGERS = ("", "", "503", "200", "done", "asked", "last bytes", "cut")
 #: Kinds of faults, and what each costs a seed that has it: how many there are at most.
 FAULTS: Mapping[str, int] = {
@@ -121,6 +121,9 @@ THEMES = (
     Theme(("look",)),
     Theme((), programs=("browser",), deeds=("ask twice", "watch")),
 )
+#: What is drawn apart, so that all other seeds stay as they were, for this part of the worlds.
+_RARE_THEME = Theme(("lose answer",), ("back",), _KEEPERS)
+_RARELY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,8 @@ def draw_plan(seed: int) -> WorldPlan:
     files = _sizes(rng, line_bytes_s)
     span_s = rng.choice([5.0, 20.0, 60.0])
     theme = rng.choice(THEMES) if rng.random() < _THEMED else None
+    if random.Random(f"theme {seed}").random() < _RARELY:
+        theme = _RARE_THEME
     programs = rng.sample(sorted(MANNERS.keys() - {"get"}), rng.randint(1, 6))
     # Its clock costs as much as ten other clients.
     engines = rng.choice([0, 0, 0, 0, 1, 2])

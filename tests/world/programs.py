@@ -458,8 +458,20 @@ class SimulatedClient:
             self, segment, "\r\n".join(lines).encode("latin-1") + _HEAD_END, stays
         )
         if self.world.client_asks(self):
-            segment.exchange.channel.deaf = True
-            self.world.schedule.after(0.5, self._lose, segment.exchange)
+            self._lose_answer(segment.exchange)
+
+    def lose_answer(self) -> None:
+        """The answer that it waits for never comes."""
+        for segment in self.segments:
+            exchange = segment.exchange
+            if exchange is not None and not exchange.status:
+                # It finds out by itself, and not by a connection that was closed meanwhile.
+                exchange.on_old = False
+                self._lose_answer(exchange)
+
+    def _lose_answer(self, exchange: HttpExchange) -> None:
+        exchange.channel.deaf = True
+        self.world.schedule.after(0.5, self._lose, exchange)
 
     def _lose(self, exchange: HttpExchange) -> None:
         if not exchange.over:

@@ -7,6 +7,8 @@ import random
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.world.past.faults import PAST
 from tests.world.plan import draw_plan, read_plan
 from tests.world.promises import DOCUMENTS, WITHOUT_ORACLE, promising
 from tests.world.schedule import Schedule, StandingStill
+from tests.world.wire import FILES_PORT, Listener, MemoryNetwork, MemoryPort, Peer
 from tests.world.world import run_plan
 
 #: Twisted gives certificates to OpenSSL so.
@@ -118,6 +121,23 @@ def test_a_world_whose_time_stands_still_ends() -> None:
     again()
     with pytest.raises(StandingStill, match="again"):
         schedule.run(1.0, lambda: True)
+
+
+def test_who_waits_to_be_accepted_leaves_no_socket_behind_a_listener_that_closes() -> None:
+    """The request of an operator to a process that stopped then passed for a leak."""
+    schedule, rng = Schedule(random.Random(1)), random.Random(1)
+    network = MemoryNetwork(schedule, rng, rate_bytes_s=1e6, latency_s=0.01, buffer_bytes=32_000)
+    port = MemoryPort(network, Listener(FILES_PORT))
+    port.listen(1)
+    heard: list[str] = []
+    peer = SimpleNamespace(broken=lambda: heard.append("broken"))
+    network.connect("198.18.0.1", cast(Peer, peer), 1e6, b"GET / HTTP/1.1")
+    schedule.run(1.0, lambda: True)
+    assert len(network.connections) == 1
+    port.close()
+    schedule.run(2.0, lambda: True)
+    assert network.connections == []
+    assert heard == ["broken"]
 
 
 @pytest.mark.parametrize("fault", PAST, ids=lambda fault: fault.name)

@@ -194,7 +194,9 @@ class MemoryPort:
             if listener in listening:
                 listening.remove(listener)
             while listener.backlog:
-                listener.backlog.popleft().break_off()
+                end = listener.backlog.popleft()
+                end.break_off()
+                end.close()
 
 
 class ServerEnd:

@@ -474,6 +474,8 @@ class World:
     def client_asks(self, client: SimulatedClient) -> bool:
         """See `Witness`."""
         self._pull("asked", client)
+        if client.state == "waiting":
+            self._pull("back", client)
         if self.answers_to_lose and client.manner.tries > 1:
             self.answers_to_lose -= 1
             self.cause(f"the answer to {client} is lost")

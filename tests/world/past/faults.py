@@ -50,12 +50,11 @@ PAST: tuple[PastFault, ...] = (
         "        if self._file.fd:\n            return True\n\n        def compare",
     ),
     PastFault(
-        "switch-forgets-parked",
-        "tests/test_server_parked_machine.py",
-        "server.admission.gate",
-        "        self.leases.switch(name, settings)\n        for request in self.parked:\n"
-        "            self.offer_again(request)\n",
-        "        self.leases.switch(name, settings)\n",
+        "lost-downloads-counted-after-two-losses",
+        "tests/test_policies_ticket.py",
+        "policies.queue.tickets",
+        "table.state[row] = READY\n                ready",
+        "self._set_state(row, READY, now)\n                ready",
     ),
     PastFault(
         "answer-before-journal",
@@ -88,9 +87,9 @@ PAST: tuple[PastFault, ...] = (
     PastFault(
         "standstill-costs-slots",
         "fb6c8e2",
-        "server.admission.leases",
-        "self._late_s = max(late_s, LEASES.less_late * self._late_s)",
-        "self._late_s = 0.0",
+        "policies.laws.slot_use",
+        "elif len(self._queue) and self._unseen[lease.id] >= SLOT_USE.first_looks:",
+        "elif len(self._queue):",
     ),
     PastFault(
         "socket-with-room-not-served",
