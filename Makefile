@@ -121,7 +121,7 @@ catalogues: $(VENV)/.test
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# Server CPU, throughput and memory beside nginx, twist web and aiohttp (Debian: nginx wrk).
+# Server CPU, throughput and memory beside nginx (Debian: nginx wrk).
 .PHONY: bench
 bench: $(VENV)/.test
 	$(BIN)/python -m bench.http_peers

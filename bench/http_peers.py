@@ -1,7 +1,7 @@
-"""Measures CPU, throughput and memory beside nginx, Twisted's own server and aiohttp.
+"""Measures CPU, throughput and memory beside nginx.
 
-`make bench` runs it. All servers run at once and are measured in turn, round by round, so that
-noise of the machine affects all of them. The table shows medians; ratios have their range over the
+`make bench` runs it. Both servers run at once and are measured in turn, round by round, so that
+noise of the machine affects both. The table shows medians; ratios have their range over the
 rounds. CPU is user plus system time of a server's processes from /proc, without the load generator
 (wrk). Tidegate is the `tidegate serve` command with admission on. "Varied" rows repeat no request:
 each has another User-Agent, cookie, query, name or condition, as in a crowd. The first row plays
@@ -9,7 +9,7 @@ each has another User-Agent, cookie, query, name or condition, as in a crowd. Th
 root they are left out.
 
 Needs the Debian packages nginx, wrk, openssl and iproute2. Options: --rounds N, --seconds S,
---stalled N, --pair (nginx and Tidegate alone), --only ROW (a part of its name, repeatable),
+--stalled N, --only ROW (a part of its name, repeatable),
 --warm-up S (each server, before the first row), --docs FILE (put the table between the
 marks of a document).
 """
@@ -141,11 +141,11 @@ connections_per_lease = 1024
 
 @contextlib.contextmanager
 def all_running(
-    root: Path, scratch: Path, host: str, stalled: int, pair: bool, tls: bool
+    root: Path, scratch: Path, host: str, stalled: int, tls: bool
 ) -> Iterator[list[BenchedServer]]:
     """All servers, once each accepts connections; they end with the block.
 
-    `pair`: nginx and Tidegate alone. `tls`: a second Tidegate with TLS. The servers have room for
+    `tls`: a second Tidegate with TLS. The servers have room for
     `stalled` downloads.
     """
     key, certificate = scratch / "key.pem", scratch / "cert.pem"
@@ -160,7 +160,6 @@ def all_running(
         capture_output=True,
     )
     ports = {name: free_port() for name in ("nginx", "nginx-tls", "tidegate", "tidegate-tls")}
-    others = {name: free_port() for name in ("twist web", "aiohttp")}
     nginx, config = _write_settings(scratch, root, host, ports, stalled + 2000)
 
     def tidegate(name: str, *more: str) -> list[str]:
@@ -170,24 +169,13 @@ def all_running(
             *("--config", str(config), *more),
         ]
 
-    listen = f"tcp:{others['twist web']}:interface={host}"
     commands: dict[str, list[str]] = {
         "nginx": ["nginx", "-c", str(nginx), "-e", str(scratch / "nginx.log")],
         "tidegate": tidegate("tidegate"),
         "tidegate-tls": tidegate(
             "tidegate-tls", "--tls-cert", str(certificate), "--tls-key", str(key)
         ),
-        "twist web": [
-            *(sys.executable, "-m", "twisted", "--log-file", os.devnull),
-            *("web", "--path", str(root), "--listen", listen),
-        ],
-        "aiohttp": [
-            *(sys.executable, str(Path(__file__).with_name("aiohttp_static.py"))),
-            *(str(root), str(others["aiohttp"]), host),
-        ],
     }
-    if pair:
-        commands = {name: commands[name] for name in ports if name in commands}
     if not tls:
         del commands["tidegate-tls"]
     log = scratch / "peers.log"
@@ -195,7 +183,7 @@ def all_running(
         peers: dict[str, BenchedServer] = {}
         for name, command in commands.items():
             started = stack.enter_context(process(command, log, cwd=scratch))
-            peers[name] = BenchedServer(name, host, {**ports, **others}[name], started)
+            peers[name] = BenchedServer(name, host, ports[name], started)
         for peer in peers.values():
             await_answer(peer, log)
         master = peers["nginx"]
@@ -255,9 +243,8 @@ end
 class Row:
     """One row of the table.
 
-    `everywhere`: all servers are measured, not only nginx and Tidegate. `rare`: the expected status
-    is not 200. `varied` is a Lua expression for a whole request, see `_varied_script`; `{etag}` and
-    `{modified}` in it are those of `path`.
+    `rare`: the expected status is not 200. `varied` is a Lua expression for a whole request, see
+    `_varied_script`; `{etag}` and `{modified}` in it are those of `path`.
     """
 
     name: str
@@ -266,7 +253,6 @@ class Row:
     fields: tuple[str, ...] = ()
     tls: bool = False
     by_bytes: bool = False
-    everywhere: bool = False
     veth: bool = False
     rare: bool = False
     nginx_path: str = ""
@@ -278,15 +264,15 @@ class Row:
 _MIB = ("Range: bytes=52428800-53477375",)
 ROWS = (
     Row("A crowd's mix", "/mix/none", rare=True, mixed=True),
-    Row("1 KiB", "/1k.bin", everywhere=True),
-    Row("10 KiB", "/10k.bin", everywhere=True),
+    Row("1 KiB", "/1k.bin"),
+    Row("10 KiB", "/10k.bin"),
     Row("1 KiB, new connection each", "/1k.bin", fields=("Connection: close",)),
     Row("30 kB", "/30k.bin"),
     Row("100 kB", "/100k.bin"),
     Row("64 KiB ranges", "/256m.bin", 16, ("Range: bytes=52428800-52494335",)),
-    Row("1 MiB ranges", "/256m.bin", 16, _MIB, by_bytes=True, everywhere=True),
+    Row("1 MiB ranges", "/256m.bin", 16, _MIB, by_bytes=True),
     Row("1 MiB ranges over veth", "/256m.bin", 16, _MIB, by_bytes=True, veth=True),
-    Row("256 MiB", "/256m.bin", 4, by_bytes=True, everywhere=True),
+    Row("256 MiB", "/256m.bin", 4, by_bytes=True),
     Row("256 MiB over veth", "/256m.bin", 4, by_bytes=True, veth=True),
     Row("304", "/1k.bin", conditional=True),
     Row("404", "/nothing.bin", rare=True),
@@ -523,11 +509,9 @@ def worst(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
 
 def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
     """The medians as a Markdown table: CPU, throughput, the ratio to nginx's CPU, and p99."""
-    others = [peer for peer in peers if peer.name not in ("nginx", "tidegate")]
     named = {peer.name: peer for peer in peers}
     nginx, ours = named["nginx"], named["tidegate"]
     titles = ["work", "nginx", "Tidegate", "CPU ratio", "p99 of both, ms"]
-    titles += [peer.name for peer in others]
     lines = []
     for row in rows:
 
@@ -543,7 +527,7 @@ def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
         spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
         ratio = f"{statistics.median(ratios):.2f}{spread}"
         p99 = f"{nginx.median(row.name, 2):.1f}, {ours.median(row.name, 2):.1f}"
-        cells = [row.name, cell(nginx), cell(ours), ratio, p99, *map(cell, others)]
+        cells = [row.name, cell(nginx), cell(ours), ratio, p99]
         lines.append(cells)
     return markdown.table(titles, lines)
 
@@ -587,7 +571,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=2)
     parser.add_argument("--stalled", type=int, default=2000)
-    parser.add_argument("--pair", action="store_true", help="nginx and Tidegate alone")
     parser.add_argument("--only", action="append", default=[], metavar="ROW")
     parser.add_argument("--warm-up", type=int, default=1, metavar="S")
     parser.add_argument("--docs", type=Path)
@@ -636,7 +619,7 @@ def measure(
     fill(root, rows, options.stalled > 0)
     host = line.host if line is not None else "127.0.0.1"
     tls = any(row.tls for row in rows)
-    with all_running(root, scratch, host, options.stalled, options.pair, tls) as peers:
+    with all_running(root, scratch, host, options.stalled, tls) as peers:
         # Warm caches and known digests: the state of a release server.
         for peer in peers if options.warm_up else ():
             for row in ROWS:
@@ -645,10 +628,9 @@ def measure(
         # Tidegate hashes each file once; the rows measure serving alone.
         await_walks(scratch / "peers.log", 1 + tls)
         for row in rows:
-            asked = [p for p in peers if row.everywhere or p.name in ("nginx", "tidegate")]
             for number in range(options.rounds):
-                turn = number % len(asked)
-                for peer in asked[turn:] + asked[:turn]:
+                turn = number % len(peers)
+                for peer in peers[turn:] + peers[:turn]:
                     found = load(peer, row, options.seconds, scratch, line)
                     peer.results.setdefault(row.name, []).append(found)
             click.echo(f"{row.name}: done", err=True)

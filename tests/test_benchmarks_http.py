@@ -33,7 +33,7 @@ def test_servers_end_when_one_of_them_does_not_start(
     monkeypatch.setattr(http_peers, "await_answer", refused)
     with (
         pytest.raises(SystemExit, match="it did not start"),
-        http_peers.all_running(tmp_path, tmp_path, "127.0.0.1", 0, True, False),
+        http_peers.all_running(tmp_path, tmp_path, "127.0.0.1", 0, False),
     ):
         pass
     assert started

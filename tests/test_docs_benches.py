@@ -73,7 +73,7 @@ SMALLEST = {
     "bench.gate --beside 1": "small.bin: ",
     "bench.gate --decisions 200": "200 decisions in",
     "bench.gate --waiting 20": "20 clients wait",
-    "bench.http_peers --pair --rounds 1 --seconds 1 --stalled 0 --warm-up 0 --only 304": "| 304 |",
+    "bench.http_peers --rounds 1 --seconds 1 --stalled 0 --warm-up 0 --only 304": "| 304 |",
     "bench.mirror --folder PAIR --rounds 1": "| tidegate mirror |",
     "bench.parallel.lab --only '1 MiB' --runs 1 --tools tidegate": "| 1 MiB |",
     "bench.peers --clients 3 --mib 4": "of that without peers",
