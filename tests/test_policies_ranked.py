@@ -15,7 +15,6 @@ from tidegate.policies.queue.ranked import RankedList
 def test_rank_and_bytes_agree_with_a_sorted_list(steps: list[tuple[int, bool]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tidegate.policies.queue.ranked, "_FULL", 4)
-        patch.setattr(tidegate.policies.queue.ranked, "_GROUP_BITS", 1)
         line, model = RankedList(), dict[tuple[float, int], int]()
         for number, (key, take_out) in enumerate(steps):
             if take_out and model:
@@ -58,7 +57,6 @@ def test_taking_out_what_is_not_there_is_a_callers_mistake() -> None:
 def test_a_walk_may_begin_anywhere(numbers: list[int], start: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tidegate.policies.queue.ranked, "_FULL", 4)
-        patch.setattr(tidegate.policies.queue.ranked, "_GROUP_BITS", 1)
         line = RankedList()
         for number in numbers:
             line.add(float(number % 7), number, 1.0)
@@ -82,7 +80,6 @@ def test_entries_added_together_stand_as_those_added_one_by_one(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tidegate.policies.queue.ranked, "_FULL", 4)
-        patch.setattr(tidegate.policies.queue.ranked, "_GROUP_BITS", 1)
         together, singly = RankedList(), RankedList()
         number, out = 0, iter(taken)
         for batch in batches:
