@@ -98,6 +98,11 @@ def unit_of(extra: Any) -> str | None:
     return extra.get("unit") if isinstance(extra, dict) else None
 
 
+def one_line(text: str | None) -> str:
+    """What a field says it does, which its docstring may have on several lines."""
+    return " ".join((text or "").split())
+
+
 def read_text(name: str, field: FieldInfo, text: str) -> Any:
     """The value of a setting as people write it: `90s`, `20KB`, `none`.
 
@@ -124,202 +129,82 @@ def read_text(name: str, field: FieldInfo, text: str) -> Any:
     return text
 
 
-def _about(unit: str) -> dict[str, Any]:
-    return {"unit": unit}
+_Weight = Annotated[float, Field(ge=0.01, le=1_000.0)]
+
+
+def _field(default: Any, unit: str, **bounds: Any) -> Any:
+    return Field(default, json_schema_extra={"unit": unit}, **bounds)
 
 
 class PolicySettings(BaseModel):
     """What an operator may turn; the defaults are those that the simulator found to serve best."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
 
-    slots: int = Field(
-        36,
-        ge=1,
-        le=1_000_000,
-        description="How many downloads may run at once, the reserved ones included. Under fair "
-        "the line decides.",
-        json_schema_extra=_about("slots"),
-    )
-    reserve_small: int = Field(
-        6,
-        ge=0,
-        le=999_999,
-        description="Slots that large downloads never take.",
-        json_schema_extra=_about("slots"),
-    )
-    slots_max: int = Field(
-        4096,
-        ge=1,
-        le=1_000_000,
-        description="Where the line decides, no more than this many downloads run or are paused.",
-        json_schema_extra=_about("slots"),
-    )
-    small_below_bytes: int = Field(
-        SMALL_BELOW_BYTES,
-        ge=0,
-        le=1 << 40,
-        description="A file below this size is small: it never waits behind large ones.",
-        json_schema_extra=_about("bytes"),
-    )
-    connections_per_lease: int = Field(
-        8,
-        ge=1,
-        le=1024,
-        description="Parallel connections (byte ranges) that one download may use.",
-        json_schema_extra=_about("count"),
-    )
-    lease_idle_s: float = Field(
-        20.0,
-        ge=0.0,
-        le=86_400.0,
-        description="How long a download that lost its connection keeps its slot for a resume. "
-        "One that had taken nearly nothing keeps it as long as it ran, and at least a quarter of "
-        "this.",
-        json_schema_extra=_about("s"),
-    )
-    slot_use_fraction: float = Field(
-        0.1,
-        ge=0.0,
-        le=1.0,
-        description="While others wait, a download must take this part of its slot's share of "
-        "the link, or of what a typical client takes while the link is unknown. Otherwise its "
-        "slot goes to the next. 0: never.",
-        json_schema_extra=_about("fraction"),
-    )
-    network_shares: int = Field(
-        16,
-        ge=0,
-        le=1_000_000,
-        description="What new clients of one network (IPv4 /24, IPv6 /48) may have together. Where "
-        "the line decides, short ones go first only while they took less than a quarter of this "
-        "many shares. Where slots decide, they have this many parts of the slots while others "
-        "wait, and all others 16. 0: no limit.",
-        json_schema_extra=_about("count"),
-    )
-    busy_retry_s: float = Field(
-        15.0,
-        gt=0.0,
-        le=86_400.0,
-        description="Clients that get no ticket come back after this.",
-        json_schema_extra=_about("s"),
-    )
-    come_back_s: float | None = Field(
-        None,
-        gt=0.0,
-        le=86_400.0,
-        description="Clients that wait for a large file come back after this. Empty: at the time "
-        "of their turn (reserve: after `busy_retry_s`).",
-        json_schema_extra=_about("s"),
-    )
-    retry_min_s: float = Field(
-        2.0,
-        gt=0.0,
-        le=3_600.0,
-        description="No client is asked to come back sooner than this.",
-        json_schema_extra=_about("s"),
-    )
-    retry_max_s: float = Field(
-        300.0,
-        gt=0.0,
-        le=86_400.0,
-        description="A longer wait is told in several visits.",
-        json_schema_extra=_about("s"),
-    )
-    retry_jitter: float = Field(
-        0.05,
-        ge=0.0,
-        le=1.0,
-        description="Come-back times are lengthened at random by up to this part.",
-        json_schema_extra=_about("fraction"),
-    )
-    ready_list: int | None = Field(
-        None,
-        ge=1,
-        le=1_000_000,
-        description="This many tickets may start as soon as a slot is free. Empty: as many as "
-        "there are slots for large downloads, and those whose turn comes within `retry_min_s`.",
-        json_schema_extra=_about("tickets"),
-    )
-    ready_grow_s: float = Field(
-        5.0,
-        gt=0.0,
-        le=3_600.0,
-        description="While slots stay free although tickets wait, the ready list grows by a "
-        "quarter each time this has passed.",
-        json_schema_extra=_about("s"),
-    )
-    ticket_ttl_s: float = Field(
-        45.0,
-        gt=0.0,
-        le=86_400.0,
-        description="A client whose turn has come keeps it for this long after the told time.",
-        json_schema_extra=_about("s"),
-    )
-    tickets_per_client: int = Field(
-        32,
-        ge=1,
-        le=100_000,
-        description="One client may wait for this many files at once.",
-        json_schema_extra=_about("tickets"),
-    )
-    tickets_max: int = Field(
-        2_000_000,
-        ge=1,
-        le=100_000_000,
-        description="Waiting tickets in all. Further clients have no place, and come back.",
-        json_schema_extra=_about("tickets"),
-    )
-    early_polls_free: int = Field(
-        2,
-        ge=0,
-        le=1_000,
-        description="This many visits of a ticket before the told time have no effect.",
-        json_schema_extra=_about("count"),
-    )
-    early_tolerance_s: float = Field(
-        1.0,
-        ge=0.0,
-        le=60.0,
-        description="A visit this much before the told time counts as on time.",
-        json_schema_extra=_about("s"),
-    )
-    early_penalty_s: float = Field(
-        1.0,
-        ge=0.0,
-        le=3_600.0,
-        description="Each further early visit moves the told time by this.",
-        json_schema_extra=_about("s"),
-    )
-    early_penalty_max_s: float = Field(
-        15.0,
-        ge=0.0,
-        le=86_400.0,
-        description="Early visits move one told time by no more than this.",
-        json_schema_extra=_about("s"),
-    )
-    early_answer_s: float = Field(
-        2.0,
-        ge=0.0,
-        le=25.0,
-        description="The answer to a further early visit is kept back this long, up to five "
-        "times as long when more follow.",
-        json_schema_extra=_about("s"),
-    )
-    class_weights: dict[str, Annotated[float, Field(ge=0.01, le=1_000.0)]] = Field(
-        default={"silver": 2.0, "gold": 4.0},
-        max_length=64,
-        description="Priority classes: a pass of a class with weight 4 enters the queue at a "
-        "quarter of its length.",
-        json_schema_extra=_about("ratio"),
-    )
-    bandwidth_bytes_s: float | None = Field(
-        None,
-        gt=0.0,
-        le=1e12,
-        description="What the line carries at most, such as 40Mbit. Empty: the server measures it.",
-        json_schema_extra=_about("bytes/s"),
-    )
+    slots: int = _field(36, "slots", ge=1, le=1_000_000)
+    """How many downloads may run at once, the reserved ones included. Under fair the line
+    decides."""
+    reserve_small: int = _field(6, "slots", ge=0, le=999_999)
+    """Slots that large downloads never take."""
+    slots_max: int = _field(4096, "slots", ge=1, le=1_000_000)
+    """Where the line decides, no more than this many downloads run or are paused."""
+    small_below_bytes: int = _field(SMALL_BELOW_BYTES, "bytes", ge=0, le=1 << 40)
+    """A file below this size is small: it never waits behind large ones."""
+    connections_per_lease: int = _field(8, "count", ge=1, le=1024)
+    """Parallel connections (byte ranges) that one download may use."""
+    lease_idle_s: float = _field(20.0, "s", ge=0.0, le=86_400.0)
+    """How long a download that lost its connection keeps its slot for a resume. One that had taken
+    nearly nothing keeps it as long as it ran, and at least a quarter of this."""
+    slot_use_fraction: float = _field(0.1, "fraction", ge=0.0, le=1.0)
+    """While others wait, a download must take this part of its slot's share of the link, or of what
+    a typical client takes while the link is unknown. Otherwise its slot goes to the next. 0:
+    never."""
+    network_shares: int = _field(16, "count", ge=0, le=1_000_000)
+    """What new clients of one network (IPv4 /24, IPv6 /48) may have together. Where the line
+    decides, short ones go first only while they took less than a quarter of this many shares. Where
+    slots decide, they have this many parts of the slots while others wait, and all others 16. 0: no
+    limit."""
+    busy_retry_s: float = _field(15.0, "s", gt=0.0, le=86_400.0)
+    """Clients that get no ticket come back after this."""
+    come_back_s: float | None = _field(None, "s", gt=0.0, le=86_400.0)
+    """Clients that wait for a large file come back after this. Empty: at the time of their turn
+    (reserve: after `busy_retry_s`)."""
+    retry_min_s: float = _field(2.0, "s", gt=0.0, le=3_600.0)
+    """No client is asked to come back sooner than this."""
+    retry_max_s: float = _field(300.0, "s", gt=0.0, le=86_400.0)
+    """A longer wait is told in several visits."""
+    retry_jitter: float = _field(0.05, "fraction", ge=0.0, le=1.0)
+    """Come-back times are lengthened at random by up to this part."""
+    ready_list: int | None = _field(None, "tickets", ge=1, le=1_000_000)
+    """This many tickets may start as soon as a slot is free. Empty: as many as there are slots for
+    large downloads, and those whose turn comes within `retry_min_s`."""
+    ready_grow_s: float = _field(5.0, "s", gt=0.0, le=3_600.0)
+    """While slots stay free although tickets wait, the ready list grows by a quarter each time this
+    has passed."""
+    ticket_ttl_s: float = _field(45.0, "s", gt=0.0, le=86_400.0)
+    """A client whose turn has come keeps it for this long after the told time."""
+    tickets_per_client: int = _field(32, "tickets", ge=1, le=100_000)
+    """One client may wait for this many files at once."""
+    tickets_max: int = _field(2_000_000, "tickets", ge=1, le=100_000_000)
+    """Waiting tickets in all. Further clients have no place, and come back."""
+    early_polls_free: int = _field(2, "count", ge=0, le=1_000)
+    """This many visits of a ticket before the told time have no effect."""
+    early_tolerance_s: float = _field(1.0, "s", ge=0.0, le=60.0)
+    """A visit this much before the told time counts as on time."""
+    early_penalty_s: float = _field(1.0, "s", ge=0.0, le=3_600.0)
+    """Each further early visit moves the told time by this."""
+    early_penalty_max_s: float = _field(15.0, "s", ge=0.0, le=86_400.0)
+    """Early visits move one told time by no more than this."""
+    early_answer_s: float = _field(2.0, "s", ge=0.0, le=25.0)
+    """The answer to a further early visit is kept back this long, up to five times as long when
+    more follow."""
+    class_weights: dict[str, _Weight] = _field({"silver": 2.0, "gold": 4.0}, "ratio", max_length=64)
+    """Priority classes: a pass of a class with weight 4 enters the queue at a quarter of its
+    length."""
+    bandwidth_bytes_s: float | None = _field(None, "bytes/s", gt=0.0, le=1e12)
+    """What the line carries at most, such as 40Mbit. Empty: the server measures it."""
 
     @model_validator(mode="after")
     def _agree(self) -> PolicySettings:

@@ -21,7 +21,7 @@ from twisted.internet.task import Clock
 from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
 from tidegate.loadtest.trace import from_trace
 from tidegate.policies.contract import Estimate, Snapshot, Wait
-from tidegate.policies.settings import PolicySettings
+from tidegate.policies.settings import PolicySettings, one_line
 from tidegate.protocol.units import format_duration
 from tidegate.server.admin.charts import (
     CHARTS,
@@ -616,7 +616,7 @@ def test_every_setting_is_in_the_form_under_a_name_for_people_with_its_effect_an
     for name, words in WORDS.items():
         assert page.count(f'name="s.{name}"') == 1, name
         assert f">{words.label}</label>" in page, name
-        help_text = PolicySettings.model_fields[name].description or ""
+        help_text = one_line(PolicySettings.model_fields[name].description)
         assert escape(in_words(help_text.replace("`", ""))) in page, name
         assert words.chart in charts, name
     assert not re.search(r'class="help">[^<]*\w_\w', page), "a name of the code"

@@ -25,57 +25,35 @@ def endpoint_port(url: str) -> int:
 class OidcSettings(BaseModel):
     """How operators log in through a provider, and who of its users has which rights."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
 
-    issuer: str | None = Field(
-        None,
-        description="The OpenID Connect provider that operators may log in with, as its "
-        "discovery document writes `issuer`. It needs the extra tidegate[oidc].",
-    )
-    client_id: str = Field(
-        "tidegate", min_length=1, max_length=255, description="The server's name at the provider."
-    )
-    client_secret: SecretStr | None = Field(
-        None,
-        min_length=1,
-        max_length=1024,
-        description="The server's secret at the provider. Empty: a public client.",
-    )
-    url: str | None = Field(
-        None,
-        description="The address of the administration in a browser. The provider must allow its "
-        "page /login/oidc/back as the redirect URI.",
-    )
-    title: str = Field(
-        "single sign-on",
-        min_length=1,
-        max_length=40,
-        description="What the login page calls the provider.",
-    )
-    scopes: tuple[str, ...] = Field(
-        ("openid", "profile", "email"),
-        max_length=20,
-        description="What is asked of the provider; `openid` belongs to it. Some providers send "
-        "groups for the scope `groups` only.",
-    )
-    groups_claim: str = Field(
-        "groups",
-        min_length=1,
-        max_length=64,
-        description="The claim of the ID token that has the groups of a person.",
-    )
-    operators: tuple[str, ...] = Field(
-        (), max_length=100, description="Groups of the provider whose people are operators."
-    )
-    viewers: tuple[str, ...] = Field(
-        (), max_length=100, description="Groups of the provider whose people are viewers."
-    )
-    account_claim: Literal["email", "preferred_username"] | None = Field(
-        None,
-        description="The claim that has the name of an account here, whose rights the person "
-        "then has. An e-mail address must be verified. Take `preferred_username` only where "
-        "people cannot choose it themselves.",
-    )
+    issuer: str | None = None
+    """The OpenID Connect provider that operators may log in with, as its discovery document writes
+    `issuer`. It needs the extra tidegate[oidc]."""
+    client_id: str = Field("tidegate", min_length=1, max_length=255)
+    """The server's name at the provider."""
+    client_secret: SecretStr | None = Field(None, min_length=1, max_length=1024)
+    """The server's secret at the provider. Empty: a public client."""
+    url: str | None = None
+    """The address of the administration in a browser. The provider must allow its page
+    /login/oidc/back as the redirect URI."""
+    title: str = Field("single sign-on", min_length=1, max_length=40)
+    """What the login page calls the provider."""
+    scopes: tuple[str, ...] = Field(("openid", "profile", "email"), max_length=20)
+    """What is asked of the provider; `openid` belongs to it. Some providers send groups for the
+    scope `groups` only."""
+    groups_claim: str = Field("groups", min_length=1, max_length=64)
+    """The claim of the ID token that has the groups of a person."""
+    operators: tuple[str, ...] = Field((), max_length=100)
+    """Groups of the provider whose people are operators."""
+    viewers: tuple[str, ...] = Field((), max_length=100)
+    """Groups of the provider whose people are viewers."""
+    account_claim: Literal["email", "preferred_username"] | None = None
+    """The claim that has the name of an account here, whose rights the person then has. An e-mail
+    address must be verified. Take `preferred_username` only where people cannot choose it
+    themselves."""
 
     @field_validator("issuer", "url")
     @classmethod

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ...policies.registry import readers_of
-from ...policies.settings import PolicySettings, read_text
+from ...policies.settings import PolicySettings, one_line, read_text
 from ...protocol.units import BadUnit
 from ..control.problems import Problem, invalid, wrong
 from ..control.revisions import shown
@@ -56,7 +56,7 @@ def _setting(name: str, rules: Mapping[str, Any]) -> Setting:
     }
     return Setting(
         name=name,
-        help=rules.get("description", "").replace("`", ""),
+        help=one_line(rules.get("description")).replace("`", ""),
         unit=rules.get("unit", ""),
         mapping=first.get("type") == "object",
         policies=readers_of(name),

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
+from ...policies.settings import one_line
 from ..accounts.proofs import COOKIE
 from ..http.cookies import host_name
 from .router import Nothing, Route
@@ -117,7 +118,7 @@ def _parameters(model: type[BaseModel], where: str) -> list[dict[str, Any]]:
             "name": name,
             "in": where,
             "required": where == "path" or name in required,
-            "description": rules.get("description", ""),
+            "description": one_line(rules.get("description")),
             "schema": {key: value for key, value in rules.items() if key != "description"},
         }
         for name, rules in schema.get("properties", {}).items()

@@ -22,50 +22,30 @@ Manner = Literal["hold", "come-back"]
 class ToolRule(BaseModel):
     """One `[[holding.tools]]` entry: how tools whose User-Agent matches are kept waiting."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    agent: str = Field(
-        min_length=1,
-        max_length=200,
-        description="Regular expression, looked for in User-Agent without regard to case.",
-    )
-    manner: Manner = Field(
-        description="`hold` keeps the request open; `come-back` answers 503 with Retry-After.",
-    )
-    silent_s: float = Field(
-        20.0, ge=0.0, le=3600.0, description="How long nothing is sent at first (held tools)."
-    )
-    drip_s: float = Field(
-        15.0, ge=0.1, le=3600.0, description="Then one header line is sent each time this passes."
-    )
-    drip_lines: int = Field(
-        85,
-        ge=0,
-        le=10_000,
-        description="After this many lines the connection is closed; a retry finds its place.",
-    )
+    agent: str = Field(min_length=1, max_length=200)
+    """Regular expression, looked for in User-Agent without regard to case."""
+    manner: Manner
+    """`hold` keeps the request open; `come-back` answers 503 with Retry-After."""
+    silent_s: float = Field(20.0, ge=0.0, le=3600.0)
+    """How long nothing is sent at first (held tools)."""
+    drip_s: float = Field(15.0, ge=0.1, le=3600.0)
+    """Then one header line is sent each time this passes."""
+    drip_lines: int = Field(85, ge=0, le=10_000)
+    """After this many lines the connection is closed; a retry finds its place."""
 
-    counts_body: bool = Field(
-        False,
-        description="Whether header lines may not keep it alive, only the file's bytes: under a "
-        "policy that pauses downloads it gets the first of them after a few seconds (held tools).",
-    )
-    redirects: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="How many redirects in a row it follows. Where header lines do not reach it "
-        "(behind a proxy) or do not help it, it is sent to the same address again, with its "
-        "ticket (held tools).",
-    )
-    redirect_s: float = Field(
-        8.0, ge=0.1, le=3600.0, description="How long nothing is sent before each redirect."
-    )
-    obeys_503: bool = Field(
-        False,
-        description="Whether it honours Retry-After: behind a proxy it gets 503 once it follows "
-        "no more redirects (held tools).",
-    )
+    counts_body: bool = False
+    """Whether header lines may not keep it alive, only the file's bytes: under a policy that pauses
+    downloads it gets the first of them after a few seconds (held tools)."""
+    redirects: int = Field(0, ge=0, le=1000)
+    """How many redirects in a row it follows. Where header lines do not reach it (behind a proxy)
+    or do not help it, it is sent to the same address again, with its ticket (held tools)."""
+    redirect_s: float = Field(8.0, ge=0.1, le=3600.0)
+    """How long nothing is sent before each redirect."""
+    obeys_503: bool = False
+    """Whether it honours Retry-After: behind a proxy it gets 503 once it follows no more redirects
+    (held tools)."""
 
     @field_validator("agent")
     @classmethod

@@ -26,35 +26,24 @@ from ..http.bounded_table import BoundedTable
 class Rule(BaseModel):
     """One `[[rules]]` entry; what it leaves empty, it does not touch."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    path: str = Field(
-        min_length=1,
-        max_length=1024,
-        description="Which files: a shell pattern over the path below the served directory, such "
-        "as `/nightly/*` (`*` crosses slashes); a folder ending in `/` means all that is in it.",
-    )
-    require_class: str | None = Field(
-        None,
-        max_length=32,
-        description="Only clients with a pass of this priority class may download.",
-    )
-    hidden_until: datetime.datetime | None = Field(
-        None,
-        description="Not there before this time (with an offset, such as 2030-01-31T14:00:00Z).",
-    )
-    prequeue_from: datetime.datetime | None = Field(
-        None,
-        description="From this time to `hidden_until` clients may register; their order is drawn "
-        "at random when the file appears.",
-    )
-    treat_as: Literal["small", "large"] | None = Field(
-        None, description="Count the file as small or large whatever its size."
-    )
-    multicast: bool | None = Field(
-        None, description="Whether the file may be multicast; empty: as the server decides."
-    )
-    note: str = Field("", max_length=200, description="Why; shown on the admin page.")
+    path: str = Field(min_length=1, max_length=1024)
+    """Which files: a shell pattern over the path below the served directory, such as `/nightly/*`
+    (`*` crosses slashes); a folder ending in `/` means all that is in it."""
+    require_class: str | None = Field(None, max_length=32)
+    """Only clients with a pass of this priority class may download."""
+    hidden_until: datetime.datetime | None = None
+    """Not there before this time (with an offset, such as 2030-01-31T14:00:00Z)."""
+    prequeue_from: datetime.datetime | None = None
+    """From this time to `hidden_until` clients may register; their order is drawn at random when
+    the file appears."""
+    treat_as: Literal["small", "large"] | None = None
+    """Count the file as small or large whatever its size."""
+    multicast: bool | None = None
+    """Whether the file may be multicast; empty: as the server decides."""
+    note: str = Field("", max_length=200)
+    """Why; shown on the admin page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from ...policies.settings import PolicySettings, fault_text, read_text, unit_of
+from ...policies.settings import PolicySettings, fault_text, one_line, read_text, unit_of
 from ...protocol.errors import ProtocolError
 from ...protocol.units import parse_rate
 from .settings import ServerConfig
@@ -261,7 +261,7 @@ def _sentence(fault: Any, origins: Mapping[str, str]) -> str:
             text += f"; did you mean {meant}?"
     else:
         field = field_of(name)
-        text = fault_text(fault, (field.description if field is not None else None) or "")
+        text = fault_text(fault, one_line(field.description if field is not None else None))
         text = text[:1].lower() + text[1:]
         given = fault["input"]
         hidden = name.endswith("secret")

@@ -43,72 +43,43 @@ Seconds = Annotated[float, Field(json_schema_extra={"unit": "s"})]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
 
 
 class HoldingSettings(_Section):
     """How clients are kept waiting inside their request."""
 
-    most: int = Field(
-        5000,
-        ge=0,
-        le=1_000_000,
-        description="How many clients wait inside their request. Beyond it, the network with "
-        "most of them loses its oldest one, which keeps its place.",
-    )
-    unknown: Manner = Field(
-        "hold",
-        description="How a program waits that neither `holding.tools` nor the built-in table "
-        "names: see `manner`.",
-    )
-    tools: tuple[ToolRule, ...] = Field(
-        (),
-        max_length=200,
-        description="How programs wait, tried before the built-in table; the first match counts.",
-    )
+    most: int = Field(5000, ge=0, le=1_000_000)
+    """How many clients wait inside their request. Beyond it, the network with most of them loses
+    its oldest one, which keeps its place."""
+    unknown: Manner = "hold"
+    """How a program waits that neither `holding.tools` nor the built-in table names: see
+    `manner`."""
+    tools: tuple[ToolRule, ...] = Field((), max_length=200)
+    """How programs wait, tried before the built-in table; the first match counts."""
 
 
 class LimitSettings(_Section):
     """What one peer, and all together, may take of the server."""
 
-    header_timeout_s: Seconds = Field(
-        _LIMITS.header_timeout_s,
-        gt=0,
-        le=3600,
-        description="A request's header must be complete this long after its first byte.",
-    )
-    idle_timeout_s: Seconds = Field(
-        _LIMITS.idle_timeout_s,
-        gt=0,
-        le=86400,
-        description="A connection without a request is closed after this time.",
-    )
+    header_timeout_s: Seconds = Field(_LIMITS.header_timeout_s, gt=0, le=3600)
+    """A request's header must be complete this long after its first byte."""
+    idle_timeout_s: Seconds = Field(_LIMITS.idle_timeout_s, gt=0, le=86400)
+    """A connection without a request is closed after this time."""
     min_rate_bytes_s: float = Field(
-        _LIMITS.min_rate_bytes_s,
-        gt=0,
-        le=1e9,
-        description="A client that reads slower than this on average is cut off.",
-        json_schema_extra={"unit": "bytes/s"},
+        _LIMITS.min_rate_bytes_s, gt=0, le=1e9, json_schema_extra={"unit": "bytes/s"}
     )
-    min_rate_window_s: Seconds = Field(
-        _LIMITS.min_rate_window_s,
-        gt=0,
-        le=86400,
-        description="The time over which the average reading rate is taken.",
-    )
-    max_connections: int = Field(
-        _LIMITS.max_connections,
-        ge=0,
-        le=10_000_000,
-        description="The number of connections in all; 0: as many as the limit on open files "
-        "allows.",
-    )
+    """A client that reads slower than this on average is cut off."""
+    min_rate_window_s: Seconds = Field(_LIMITS.min_rate_window_s, gt=0, le=86400)
+    """The time over which the average reading rate is taken."""
+    max_connections: int = Field(_LIMITS.max_connections, ge=0, le=10_000_000)
+    """The number of connections in all; 0: as many as the limit on open files allows."""
     max_connections_per_address: int = Field(
-        _LIMITS.max_connections_per_address,
-        ge=0,
-        le=10_000_000,
-        description="The number of connections of one address; 0: no limit.",
+        _LIMITS.max_connections_per_address, ge=0, le=10_000_000
     )
+    """The number of connections of one address; 0: no limit."""
 
     def http_limits(self) -> HttpLimits:
         return HttpLimits(**self.model_dump())
@@ -117,216 +88,116 @@ class LimitSettings(_Section):
 class ServerConfig(_Section):
     """Everything that `tidegate serve` can be told."""
 
-    directory: Path = Field(Path("release"), description="The directory that is served.")
-    listen: tuple[str, ...] = Field(
-        ("127.0.0.1:8080",),
-        min_length=1,
-        description="HOST:PORT, [IPv6]:PORT (without IPv4), unix:PATH, or systemd: for the "
-        "sockets of its socket unit. Port 0 picks a free one.",
-    )
-    workers: int | Literal["auto"] = Field(
-        1,
-        description="The number of processes that serve and share one queue, or auto: one per "
-        "core.",
-    )
+    directory: Path = Path("release")
+    """The directory that is served."""
+    listen: tuple[str, ...] = Field(("127.0.0.1:8080",), min_length=1)
+    """HOST:PORT, [IPv6]:PORT (without IPv4), unix:PATH, or systemd: for the sockets of its socket
+    unit. Port 0 picks a free one."""
+    workers: int | Literal["auto"] = 1
+    """The number of processes that serve and share one queue, or auto: one per core."""
     small_files_bytes: int | None = Field(
-        None,
-        ge=0,
-        le=1 << 40,
-        description="Memory for small files, over all workers. Empty: a 64th of the machine's "
-        "memory, between 32 and 256 MiB.",
-        json_schema_extra={"unit": "bytes"},
+        None, ge=0, le=1 << 40, json_schema_extra={"unit": "bytes"}
     )
-    admin: str = Field(
-        "127.0.0.1:8081",
-        description="The place of the admin page: HOST:PORT, off, or systemd: for the socket of "
-        "a unit with FileDescriptorName=admin.",
-    )
-    metrics_from: tuple[str, ...] = Field(
-        (),
-        description="Networks that may read /metrics without an API token, besides this machine.",
-    )
-    policy: PolicyName = Field(
-        "fair",
-        description="Admission policy: fcfs, reserve, ticket, fair, adaptive, or an installed one.",
-    )
-    bandwidth: float | None = Field(
-        None,
-        gt=0,
-        le=1e12,
-        description="The upper bound for everything the server sends. Below it the server "
-        "measures what the line carries.",
-        json_schema_extra={"unit": "bytes/s"},
-    )
-    state: Path = Field(Path("state"), description="The folder of keys, database and sessions.")
-    database: str | None = Field(
-        None,
-        pattern=r"^(sqlite:///|postgresql[:+])",
-        description="sqlite:///FILE or postgresql://…. Empty: SQLite in the state folder.",
-    )
-    cluster: str | None = Field(
-        None,
-        description="The database postgresql://… that machines share for one queue, see "
-        "[cluster](cluster.md). It replaces `database`.",
-    )
-    cluster_address: str | None = Field(
-        None,
-        description="The HOST:PORT at which other machines reach this one. Empty: the address "
-        "towards the database, and any port.",
-    )
-    cluster_lease_s: Seconds = Field(
-        1.0,
-        ge=0.5,
-        le=60,
-        description="A leader that does not renew its lease within this time ends and is replaced.",
-    )
-    security_contact: tuple[str, ...] = Field(
-        (),
-        max_length=20,
-        description="Where to report a vulnerability, best first: mailto:, https: or tel: URIs, "
-        "for /.well-known/security.txt (RFC 9116).",
-    )
-    show_hidden: bool = Field(
-        False, description="Whether files are served whose name starts with a dot."
-    )
-    access_log: str | None = Field(
-        None,
-        description="A file, - for standard error, journal, syslog, syslog:PATH or "
-        "syslog:HOST:PORT; off for none. SIGUSR1 and SIGHUP open the file again.",
-    )
-    access_log_format: str = Field(
-        "combined",
-        max_length=2000,
-        description="A line of the access log: combined, json, or a pattern with {fields}, see "
-        "[operations](operations.md#access-log).",
-    )
-    access_log_most: int = Field(
-        6000,
-        ge=0,
-        le=1_000_000_000,
-        description="Lines of one address per minute in the access log; the operator's log counts "
-        "the others. 0: no limit.",
-    )
-    log_format: Literal["text", "json"] = Field(
-        "text", description="The format of the operator's log on standard error."
-    )
-    waiting_pages: Path | None = Field(
-        None,
-        description="The folder of your own templates for the waiting page (Jinja2, sandboxed): "
-        "waiting.html, and if they differ ready.html, busy.html, closed.html, pre-queue.html.",
-    )
-    tls_cert: Path | None = Field(
-        None, description="The certificate chain (PEM). It switches TLS on."
-    )
-    tls_key: Path | None = Field(None, description="The private key of the certificate (PEM).")
-    user: str | None = Field(
-        None,
-        min_length=1,
-        description="The user that serves after root has opened the sockets of `listen`. It must "
-        "be able to read the release and the private key, and to write the logs. `root` stays "
-        "root.",
-    )
-    confine: bool = Field(
-        True,
-        description="Whether a started server gives up what it does not need, by Landlock and "
-        "seccomp, see [security](security.md#what-a-bug-could-reach).",
-    )
-    tls_min_version: TlsVersion = Field("1.2", description="The oldest version of TLS: 1.2 or 1.3.")
-    tls_ciphers: str = Field(
-        INTERMEDIATE,
-        max_length=2000,
-        description="The ciphers of TLS 1.2 by their OpenSSL names.",
-    )
-    tls_hsts_s: Seconds = Field(
-        0.0,
-        ge=0,
-        le=10 * 365 * 86400.0,
-        description="How long browsers must use only https (Strict-Transport-Security). 0: not "
-        "sent.",
-    )
-    trusted_proxies: tuple[str, ...] = Field(
-        (),
-        description="Networks of proxies in front (or `unix`) whose `proxy_header` counts.",
-    )
-    proxy_header: ProxyHeader = Field(
-        "x-forwarded-for",
-        description="The one header that names the client. The trusted proxies must set it "
-        "themselves.",
-    )
-    proxy_protocol: bool = Field(
-        False,
-        description="Whether the trusted proxies use PROXY protocol version 2 instead of a header.",
-    )
-    mirrors: tuple[str, ...] = Field(
-        (), description="URLs of mirrors of the served directory, best first."
-    )
-    mirror_publish: Path | None = Field(
-        None,
-        description="The publish directory of `tidegate mirror`; its followers are offered as "
-        "mirrors.",
-    )
-    mirror_channel: str | None = Field(
-        None, description="The channel whose tree is served here. It needs `mirror_publish`."
-    )
-    mirror_prefix: str = Field(
-        "/",
-        pattern=r"^/(.*/)?$",
-        description="The URL path of that tree, with slashes at both ends.",
-    )
-    clients_per_address: int = Field(
-        1000,
-        ge=1,
-        le=65_536,
-        description="How many clients are told apart behind one address (NAT); further ones "
-        "share a few places.",
-    )
-    ticket_max_age_s: Seconds = Field(
-        7 * 86400.0,
-        ge=60,
-        le=30 * 86400.0,
-        description="How long a ticket is valid.",
-    )
-    keys_rotate_s: Seconds = Field(
-        30 * 86400.0,
-        ge=3600,
-        le=3650 * 86400.0,
-        description="How often a new signing key is made. Old keys stay valid for 30 days.",
-    )
-    drain_s: Seconds = Field(
-        30.0,
-        ge=0,
-        le=86400,
-        description="How long downloads may continue after SIGTERM, also those whose client takes "
-        "nothing. A second SIGTERM ends them.",
-    )
-    admission: PolicySettings = Field(
-        default_factory=PolicySettings, description="Settings of the policies."
-    )
-    holding: HoldingSettings = Field(
-        default_factory=HoldingSettings, description="Clients that wait inside their request."
-    )
-    limits: LimitSettings = Field(
-        default_factory=LimitSettings, description="Bounds on connections and requests."
-    )
-    multicast: MulticastSettings = Field(
-        default_factory=MulticastSettings, description="Hot files once for everyone."
-    )
-    torrent: TorrentSettings = Field(
-        default_factory=TorrentSettings, description="Downloads from each other."
-    )
-    gate: GateSettings = Field(
-        default_factory=GateSettings, description="Another program sends the files."
-    )
-    alerts: AlertSettings = Field(
-        default_factory=AlertSettings, description="Who is told when an alert rule fires."
-    )
-    oidc: OidcSettings = Field(
-        default_factory=OidcSettings,
-        description="Operators log in through an OpenID Connect provider.",
-    )
-    rules: tuple[Rule, ...] = Field(
-        (), max_length=10_000, description="Rules for single files and folders."
-    )
+    """Memory for small files, over all workers. Empty: a 64th of the machine's memory, between 32
+    and 256 MiB."""
+    admin: str = "127.0.0.1:8081"
+    """The place of the admin page: HOST:PORT, off, or systemd: for the socket of a unit with
+    FileDescriptorName=admin."""
+    metrics_from: tuple[str, ...] = ()
+    """Networks that may read /metrics without an API token, besides this machine."""
+    policy: PolicyName = "fair"
+    """Admission policy: fcfs, reserve, ticket, fair, adaptive, or an installed one."""
+    bandwidth: float | None = Field(None, gt=0, le=1e12, json_schema_extra={"unit": "bytes/s"})
+    """The upper bound for everything the server sends. Below it the server measures what the line
+    carries."""
+    state: Path = Path("state")
+    """The folder of keys, database and sessions."""
+    database: str | None = Field(None, pattern=r"^(sqlite:///|postgresql[:+])")
+    """sqlite:///FILE or postgresql://…. Empty: SQLite in the state folder."""
+    cluster: str | None = None
+    """The database postgresql://… that machines share for one queue, see [cluster](cluster.md). It
+    replaces `database`."""
+    cluster_address: str | None = None
+    """The HOST:PORT at which other machines reach this one. Empty: the address towards the
+    database, and any port."""
+    cluster_lease_s: Seconds = Field(1.0, ge=0.5, le=60)
+    """A leader that does not renew its lease within this time ends and is replaced."""
+    security_contact: tuple[str, ...] = Field((), max_length=20)
+    """Where to report a vulnerability, best first: mailto:, https: or tel: URIs, for
+    /.well-known/security.txt (RFC 9116)."""
+    show_hidden: bool = False
+    """Whether files are served whose name starts with a dot."""
+    access_log: str | None = None
+    """A file, - for standard error, journal, syslog, syslog:PATH or syslog:HOST:PORT; off for none.
+    SIGUSR1 and SIGHUP open the file again."""
+    access_log_format: str = Field("combined", max_length=2000)
+    """A line of the access log: combined, json, or a pattern with {fields}, see
+    [operations](operations.md#access-log)."""
+    access_log_most: int = Field(6000, ge=0, le=1_000_000_000)
+    """Lines of one address per minute in the access log; the operator's log counts the others. 0:
+    no limit."""
+    log_format: Literal["text", "json"] = "text"
+    """The format of the operator's log on standard error."""
+    waiting_pages: Path | None = None
+    """The folder of your own templates for the waiting page (Jinja2, sandboxed): waiting.html, and
+    if they differ ready.html, busy.html, closed.html, pre-queue.html."""
+    tls_cert: Path | None = None
+    """The certificate chain (PEM). It switches TLS on."""
+    tls_key: Path | None = None
+    """The private key of the certificate (PEM)."""
+    user: str | None = Field(None, min_length=1)
+    """The user that serves after root has opened the sockets of `listen`. It must be able to read
+    the release and the private key, and to write the logs. `root` stays root."""
+    confine: bool = True
+    """Whether a started server gives up what it does not need, by Landlock and seccomp, see
+    [security](security.md#what-a-bug-could-reach)."""
+    tls_min_version: TlsVersion = "1.2"
+    """The oldest version of TLS: 1.2 or 1.3."""
+    tls_ciphers: str = Field(INTERMEDIATE, max_length=2000)
+    """The ciphers of TLS 1.2 by their OpenSSL names."""
+    tls_hsts_s: Seconds = Field(0.0, ge=0, le=10 * 365 * 86400.0)
+    """How long browsers must use only https (Strict-Transport-Security). 0: not sent."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies in front (or `unix`) whose `proxy_header` counts."""
+    proxy_header: ProxyHeader = "x-forwarded-for"
+    """The one header that names the client. The trusted proxies must set it themselves."""
+    proxy_protocol: bool = False
+    """Whether the trusted proxies use PROXY protocol version 2 instead of a header."""
+    mirrors: tuple[str, ...] = ()
+    """URLs of mirrors of the served directory, best first."""
+    mirror_publish: Path | None = None
+    """The publish directory of `tidegate mirror`; its followers are offered as mirrors."""
+    mirror_channel: str | None = None
+    """The channel whose tree is served here. It needs `mirror_publish`."""
+    mirror_prefix: str = Field("/", pattern=r"^/(.*/)?$")
+    """The URL path of that tree, with slashes at both ends."""
+    clients_per_address: int = Field(1000, ge=1, le=65_536)
+    """How many clients are told apart behind one address (NAT); further ones share a few places."""
+    ticket_max_age_s: Seconds = Field(7 * 86400.0, ge=60, le=30 * 86400.0)
+    """How long a ticket is valid."""
+    keys_rotate_s: Seconds = Field(30 * 86400.0, ge=3600, le=3650 * 86400.0)
+    """How often a new signing key is made. Old keys stay valid for 30 days."""
+    drain_s: Seconds = Field(30.0, ge=0, le=86400)
+    """How long downloads may continue after SIGTERM, also those whose client takes nothing. A
+    second SIGTERM ends them."""
+    admission: PolicySettings = Field(default_factory=PolicySettings)
+    """Settings of the policies."""
+    holding: HoldingSettings = Field(default_factory=HoldingSettings)
+    """Clients that wait inside their request."""
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    """Bounds on connections and requests."""
+    multicast: MulticastSettings = Field(default_factory=MulticastSettings)
+    """Hot files once for everyone."""
+    torrent: TorrentSettings = Field(default_factory=TorrentSettings)
+    """Downloads from each other."""
+    gate: GateSettings = Field(default_factory=GateSettings)
+    """Another program sends the files."""
+    alerts: AlertSettings = Field(default_factory=AlertSettings)
+    """Who is told when an alert rule fires."""
+    oidc: OidcSettings = Field(default_factory=OidcSettings)
+    """Operators log in through an OpenID Connect provider."""
+    rules: tuple[Rule, ...] = Field((), max_length=10_000)
+    """Rules for single files and folders."""
 
     @field_validator("listen")
     @classmethod

@@ -11,22 +11,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 class AlertSettings(BaseModel):
     """Who is told when a rule fires."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
 
-    to: tuple[str, ...] = Field(
-        (),
-        max_length=10,
-        description="Where alerts are sent: https://… gets them as JSON, "
-        "ntfy:https://SERVER/TOPIC as ntfy has them, mailto:ADDRESS as e-mail.",
-    )
-    mail_server: str | None = Field(
-        None,
-        description="The server that takes the e-mail: smtp://USER:PASSWORD@HOST:587 (with "
-        "STARTTLS) or smtps://….",
-    )
-    mail_from: str = Field(
-        "tidegate@localhost", min_length=3, max_length=254, description="The sender of the e-mail."
-    )
+    to: tuple[str, ...] = Field((), max_length=10)
+    """Where alerts are sent: https://… gets them as JSON, ntfy:https://SERVER/TOPIC as ntfy has
+    them, mailto:ADDRESS as e-mail."""
+    mail_server: str | None = None
+    """The server that takes the e-mail: smtp://USER:PASSWORD@HOST:587 (with STARTTLS) or
+    smtps://…."""
+    mail_from: str = Field("tidegate@localhost", min_length=3, max_length=254)
+    """The sender of the e-mail."""
 
     @field_validator("to")
     @classmethod

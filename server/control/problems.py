@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ...policies.settings import fault_text
+from ...policies.settings import fault_text, one_line
 from ..http.answers import phrase
 
 #: The default code of each status.
@@ -70,7 +70,7 @@ def invalid(
     errors = []
     for fault in error.errors(include_url=False, include_input=False):
         words = [str(part) for part in fault["loc"]]
-        form = properties.get(words[0], {}).get("description", "") if words else ""
+        form = one_line(properties.get(words[0], {}).get("description")) if words else ""
         message = fault_text(fault, form)
         if fault["type"] != "value_error":
             # Sentences of our own may begin with the name of a field.

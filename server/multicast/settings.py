@@ -14,62 +14,35 @@ LEAST_MTU = 576
 class MulticastSettings(BaseModel):
     """When and how a file that many clients want is sent once to all of them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
 
-    enabled: bool = Field(False, description="Offer multicast to clients that can receive it.")
-    interface: str = Field(
-        "127.0.0.1",
-        description="Address of the interface that sends multicast; IPv6 also as ADDRESS%NAME.",
-    )
-    rate: float = Field(
-        95e6 / 8,
-        ge=10_000,
-        le=1e11,
-        description="The rate of all sessions together, with Ethernet, IP and UDP headers.",
-        json_schema_extra={"unit": "bytes/s"},
-    )
-    threshold: int = Field(
-        3, ge=2, le=100_000, description="Requests for one file that start a session."
-    )
-    window_s: float = Field(
-        15.0,
-        gt=0,
-        le=300,
-        description="The window for these requests, and the longest hold of a client.",
-        json_schema_extra={"unit": "s"},
-    )
-    hold_share: float = Field(
-        0.02,
-        ge=0,
-        le=10,
-        description="Requests are held for this share of the file's transfer time. Then clients "
-        "fetch by unicast until enough want the file. 0: for the whole window.",
-    )
-    fec: Literal["auto", "raptorq", "xor", "none"] = Field(
-        "auto", description="Erasure code; auto: the best that all receivers have."
-    )
-    least_bytes: int = Field(
-        64 * 1024,
-        ge=0,
-        le=1 << 40,
-        description="Smaller files are never multicast.",
-        json_schema_extra={"unit": "bytes"},
-    )
-    groups: str = Field(
-        "",
-        description="Network of the groups; empty: 232.64.0.0/10 or ff35::8000:0/98.",
-    )
-    wifi: bool = Field(
-        False,
-        description="Send on a Wi-Fi interface, too, which sends groups at its lowest rate.",
-    )
-    ttl: int = Field(1, ge=0, le=255, description="TTL of datagrams: routers on the path, plus 1.")
-    mtu: int = Field(
-        1500,
-        ge=LEAST_MTU,
-        le=65_535,
-        description="Path MTU for datagrams; the interface's counts if it is smaller.",
-    )
+    enabled: bool = False
+    """Offer multicast to clients that can receive it."""
+    interface: str = "127.0.0.1"
+    """Address of the interface that sends multicast; IPv6 also as ADDRESS%NAME."""
+    rate: float = Field(95e6 / 8, ge=10_000, le=1e11, json_schema_extra={"unit": "bytes/s"})
+    """The rate of all sessions together, with Ethernet, IP and UDP headers."""
+    threshold: int = Field(3, ge=2, le=100_000)
+    """Requests for one file that start a session."""
+    window_s: float = Field(15.0, gt=0, le=300, json_schema_extra={"unit": "s"})
+    """The window for these requests, and the longest hold of a client."""
+    hold_share: float = Field(0.02, ge=0, le=10)
+    """Requests are held for this share of the file's transfer time. Then clients fetch by unicast
+    until enough want the file. 0: for the whole window."""
+    fec: Literal["auto", "raptorq", "xor", "none"] = "auto"
+    """Erasure code; auto: the best that all receivers have."""
+    least_bytes: int = Field(64 * 1024, ge=0, le=1 << 40, json_schema_extra={"unit": "bytes"})
+    """Smaller files are never multicast."""
+    groups: str = ""
+    """Network of the groups; empty: 232.64.0.0/10 or ff35::8000:0/98."""
+    wifi: bool = False
+    """Send on a Wi-Fi interface, too, which sends groups at its lowest rate."""
+    ttl: int = Field(1, ge=0, le=255)
+    """TTL of datagrams: routers on the path, plus 1."""
+    mtu: int = Field(1500, ge=LEAST_MTU, le=65_535)
+    """Path MTU for datagrams; the interface's counts if it is smaller."""
 
     @field_validator("groups")
     @classmethod

@@ -8,26 +8,16 @@ from pydantic import BaseModel, ConfigDict, Field
 class TorrentSettings(BaseModel):
     """Whether clients may also fetch from each other."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
 
-    enabled: bool = Field(
-        False,
-        description="Offer FILE.torrent and a magnet link beside each file, and a tracker; needs "
-        "the `peers` extra.",
-    )
-    least: int = Field(
-        1 << 20,
-        ge=1,
-        description="Files below this size have no torrent.",
-        json_schema_extra={"unit": "bytes"},
-    )
-    interval_s: float = Field(
-        60.0,
-        ge=5,
-        le=3600,
-        description="How often a peer announces itself to the tracker.",
-        json_schema_extra={"unit": "s"},
-    )
-    peers: int = Field(
-        2000, ge=2, le=1_000_000, description="The most peers of one file in memory."
-    )
+    enabled: bool = False
+    """Offer FILE.torrent and a magnet link beside each file, and a tracker; needs the `peers`
+    extra."""
+    least: int = Field(1 << 20, ge=1, json_schema_extra={"unit": "bytes"})
+    """Files below this size have no torrent."""
+    interval_s: float = Field(60.0, ge=5, le=3600, json_schema_extra={"unit": "s"})
+    """How often a peer announces itself to the tracker."""
+    peers: int = Field(2000, ge=2, le=1_000_000)
+    """The most peers of one file in memory."""

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from pydantic import BaseModel, SecretStr
 
+from ....policies.settings import one_line
 from ...admission.client_programs import ToolRule
 from ...admission.rules import Rule
 from ..config import (
@@ -153,7 +154,7 @@ def manual() -> str:
         field = field_of(name)
         assert field is not None
         default = json.dumps(plain(value_of(ServerConfig(), name)))
-        text = " ".join((field.description or "").split()).replace("|", "\\|")
+        text = one_line(field.description).replace("|", "\\|")
         shown = "" if default == "null" else f"`{default}`"
         reload = "" if head else "restart | " if key in FIXED else "| "
         lines.append(f"| `{key}` | {shown} | {reload}{text} |")
@@ -162,5 +163,5 @@ def manual() -> str:
         for key, field in model.model_fields.items():
             default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
             shown = "" if default == "`null`" else default
-            lines.append(f"| `{key}` | {shown} | {field.description} |")
+            lines.append(f"| `{key}` | {shown} | {one_line(field.description)} |")
     return "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ....policies.settings import unit_of
+from ....policies.settings import one_line, unit_of
 from ..config import ConfigError, Flag, LoadedConfig, field_of, load_config
 
 #: Each flag with its setting. Everything that a flag can say, the file can say too.
@@ -63,7 +63,7 @@ def option(flag: str, setting: str, text: str = "") -> Callable[[Any], Any]:
     several = typing.get_origin(field.annotation) is tuple
     is_switch = field.annotation is bool
     if not text:
-        text = re.sub(r", see \[.*?\]\(.*?\)", "", field.description or "")
+        text = re.sub(r", see \[.*?\]\(.*?\)", "", one_line(field.description))
         examples = {"bytes": "20KB", "bytes/s": "100Mbit", "s": "15s"}
         example = examples.get(unit_of(field.json_schema_extra) or "")
         text += f" Such as {example}." if example else ""
