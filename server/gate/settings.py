@@ -20,60 +20,34 @@ NO_FILES = "no-files"
 class GateSettings(BaseModel):
     """Whether a program in front sends the files, and how it says that it has."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
 
-    enabled: bool = Field(
-        False,
-        description="A program in front, such as nginx, sends the files, see [gate](gate.md).",
-    )
-    report: str = Field(
-        "",
-        max_length=200,
-        description="Where that program reports the end of a transfer by syslog datagram: "
-        "unix:PATH or HOST:PORT (UDP). Empty: beside the first place of `listen`, at PATH.end or "
-        "at the same port.",
-    )
-    origin: str = Field(
-        "",
-        max_length=2000,
-        description="The http or https URL of a bucket or server with the files that the "
-        "directory has not. Its redirects are not followed.",
-    )
-    sign: str = Field(
-        "",
-        pattern=r"^(|s3:[a-z0-9-]+|cloudfront:[A-Za-z0-9]+|fastly|secure-link)$",
-        description="How URLs of the origin are signed: `s3:REGION`, `cloudfront:KEY-PAIR-ID`, "
-        "`fastly`, or `secure-link` of nginx. Empty: not at all.",
-    )
-    sign_file: Path | None = Field(
-        None,
-        description="What URLs are signed with: the credentials file of the AWS tools (s3), a "
-        "private key in PEM (cloudfront), or a line with the secret (fastly, secure-link).",
-    )
-    redirect: bool = Field(
-        False,
-        description="Clients that are known to follow are sent to the origin at their turn. "
-        "Otherwise the program in front fetches from there.",
-    )
-    log_secret_file: Path | None = Field(
-        None,
-        description="A line with the secret by which the origin's CDN posts its log. Redirects "
-        "then name the lease.",
-    )
-    assumed_bytes_s: float = Field(
-        2_500_000.0,
-        gt=0,
-        description="How fast a client downloads that was sent to the origin.",
-        json_schema_extra={"unit": "bytes/s"},
-    )
-    claim_s: float = Field(
-        15.0,
-        ge=1,
-        le=3600,
-        description="A transfer that the program has not begun after this time gives its slot "
-        "back.",
-        json_schema_extra={"unit": "s"},
-    )
+    enabled: bool = False
+    """A program in front, such as nginx, sends the files, see [gate](gate.md)."""
+    report: str = Field("", max_length=200)
+    """Where that program reports the end of a transfer by syslog datagram: unix:PATH or HOST:PORT
+    (UDP). Empty: beside the first place of `listen`, at PATH.end or at the same port."""
+    origin: str = Field("", max_length=2000)
+    """The http or https URL of a bucket or server with the files that the directory has not. Its
+    redirects are not followed."""
+    sign: str = Field("", pattern=r"^(|s3:[a-z0-9-]+|cloudfront:[A-Za-z0-9]+|fastly|secure-link)$")
+    """How URLs of the origin are signed: `s3:REGION`, `cloudfront:KEY-PAIR-ID`, `fastly`, or
+    `secure-link` of nginx. Empty: not at all."""
+    sign_file: Path | None = None
+    """What URLs are signed with: the credentials file of the AWS tools (s3), a private key in PEM
+    (cloudfront), or a line with the secret (fastly, secure-link)."""
+    redirect: bool = False
+    """Clients that are known to follow are sent to the origin at their turn. Otherwise the program
+    in front fetches from there."""
+    log_secret_file: Path | None = None
+    """A line with the secret by which the origin's CDN posts its log. Redirects then name the
+    lease."""
+    assumed_bytes_s: float = Field(2_500_000.0, gt=0, json_schema_extra={"unit": "bytes/s"})
+    """How fast a client downloads that was sent to the origin."""
+    claim_s: float = Field(15.0, ge=1, le=3600, json_schema_extra={"unit": "s"})
+    """A transfer that the program has not begun after this time gives its slot back."""
 
     def ports(self) -> frozenset[int]:
         """The ports to which a gate connects."""
