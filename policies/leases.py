@@ -10,111 +10,84 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
 
 from .contract import Job, LeaseView
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Lease:
     """One admitted download. Only the pool changes the fields that are counted."""
 
-    __slots__ = (
-        "background",
-        "believed_bytes",
-        "cap_bytes_s",
-        "cap_is_floor",
-        "client",
-        "connections",
-        "counted",
-        "file",
-        "fresh",
-        "id",
-        "idle_at",
-        "idle_from_s",
-        "idled_s",
-        "key",
-        "large",
-        "lent",
-        "line",
-        "mark",
-        "network",
-        "opened",
-        "paused",
-        "rate_bytes_s",
-        "reads",
-        "remaining_bytes",
-        "seen_bytes",
-        "size_bytes",
-        "slotless",
-        "speed_bytes_s",
-        "started_bytes",
-        "started_s",
-        "stood_back_bytes",
-        "stopped_s",
-        "subnet",
-        "ticket",
-        "untouched",
-        "unwarned",
-        "weight",
-        "yields",
-    )
+    id: int
+    job: InitVar[Job]
+    started_s: float
+    ticket: int | None
+    large: bool
+    client: str = field(init=False)
+    file: str = field(init=False)
+    #: It began while the line was unknown, for a client that could have been shown a page.
+    unwarned: bool = field(init=False)
+    size_bytes: int = field(init=False)
+    remaining_bytes: int = field(init=False)
+    started_bytes: int = field(init=False)
+    seen_bytes: int = field(init=False)
+    #: What the order counts of it, see `rank_bytes`.
+    believed_bytes: int = field(init=False)
+    #: The subnet of its client, known or not (`Job.subnet`).
+    subnet: str = field(init=False)
+    #: The line that carries it, see `Job`.
+    line: str = field(init=False)
+    weight: float = field(init=False)
+    cap_bytes_s: float = field(init=False)
+    #: Since when it is paused, in the present stretch.
+    stopped_s: float = field(init=False)
+    #: It began at once, and its policy has not been told of it yet; see `AdmissionPolicy`.
+    fresh: bool = False
+    #: Whether the laws know that it has begun.
+    counted: bool = False
+    #: Whether its client has never had a byte of it.
+    untouched: bool = True
+    #: Where it ends in its client's virtual share, see `policies.virtual_sharing`.
+    mark: float = math.inf
+    slotless: bool = False
+    #: Its slot went to another client although it was used, see `policies.laws.crowds`.
+    lent: bool = False
+    #: The network as a part of whose crowd it counts (`policies.laws.crowds`); empty: none.
+    network: str = ""
+    connections: int = 1
+    #: It only takes what others leave of its line.
+    background: bool = False
+    #: The client takes at least that: the link held it back.
+    cap_is_floor: bool = False
+    #: The cap is what its program was seen to read.
+    reads: bool = False
+    rate_bytes_s: float = 0.0
+    #: When it runs out without a connection, since when it has had none, and for how long it had
+    #: none before.
+    idle_at: float = math.inf
+    idle_from_s: float = math.inf
+    idled_s: float = 0.0
+    #: Rank among the running (Fair): lower goes first; and what its client was taken to take when
+    #: that was found.
+    key: float = 0.0
+    speed_bytes_s: float = 0.0
+    #: Its network had more than its share: others that run go first (`policies.preemption`).
+    yields: bool = False
+    paused: bool = False
+    #: It only got its first bytes: its turn is still to come (`policies.first_bytes`).
+    opened: bool = False
+    #: What it ranked by when others went first; 0 while none does.
+    stood_back_bytes: int = 0
 
-    def __init__(self, number: int, job: Job, now: float, ticket: int | None, large: bool) -> None:
-        self.id = number
-        self.ticket = ticket
-        self.client = job.client
-        self.file = job.file
-        #: It began while the line was unknown, for a client that could have been shown a page.
+    def __post_init__(self, job: Job) -> None:
+        self.client, self.file, self.subnet, self.line = job.client, job.file, job.subnet, job.line
         self.unwarned = not job.present
-        #: It began at once, and its policy has not been told of it yet; see `AdmissionPolicy`.
-        self.fresh = False
-        #: Whether the laws know that it has begun.
-        self.counted = False
         self.size_bytes = job.size_bytes
-        self.remaining_bytes = job.remaining_bytes
+        self.remaining_bytes = self.believed_bytes = job.remaining_bytes
         self.started_bytes = self.seen_bytes = job.remaining_bytes
-        #: Whether its client has never had a byte of it.
-        self.untouched = True
-        #: What the order counts of it, see `rank_bytes`.
-        self.believed_bytes = job.remaining_bytes
-        #: Where it ends in its client's virtual share, see `policies.virtual_sharing`.
-        self.mark = math.inf
-        self.slotless = False
-        #: Its slot went to another client although it was used, see `policies.laws.crowds`.
-        self.lent = False
-        #: The network as a part of whose crowd it counts (`policies.laws.crowds`); empty: none.
-        self.network = ""
-        #: The subnet of its client, known or not (`Job.subnet`).
-        self.subnet = job.subnet
-        self.large = large
-        #: The line that carries it, see `Job`.
-        self.line = job.line
-        self.started_s = now
-        self.connections = 1
-        self.weight = job.weight
-        self.cap_bytes_s = job.rate_bytes_s
-        #: It only takes what others leave of its line.
-        self.background = False
-        #: The client takes at least that: the link held it back.
-        self.cap_is_floor = False
-        #: The cap is what its program was seen to read.
-        self.reads = False
-        self.rate_bytes_s = 0.0
-        #: When it runs out without a connection, since when it has had none, and for how long it
-        #: had none before.
-        self.idle_at = self.idle_from_s = math.inf
-        self.idled_s = 0.0
-        #: Rank among the running (Fair): lower goes first; and what its client was taken to take
-        #: when that was found.
-        self.key = self.speed_bytes_s = 0.0
-        #: Its network had more than its share: others that run go first (`policies.preemption`).
-        self.yields = False
-        self.paused = False
-        #: It only got its first bytes: its turn is still to come (`policies.first_bytes`).
-        self.opened = False
-        #: Since when it is paused, in the present stretch.
-        self.stopped_s = now
-        #: What it ranked by when others went first; 0 while none does.
-        self.stood_back_bytes = 0
+        self.weight, self.cap_bytes_s = job.weight, job.rate_bytes_s
+        self.stopped_s = self.started_s
 
     def took(self, remaining_bytes: int) -> None:
         """So much is left; more than was claimed at first counts as wanted from the start."""
