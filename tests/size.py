@@ -28,12 +28,12 @@ class Size:
 #: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_403, 102),
+    "policies": Size(10_419, 102),
     "protocol": Size(4_651, 68),
-    "server": Size(44_600, 335),
-    "client": Size(14_357, 42),
+    "server": Size(44_581, 335),
+    "client": Size(14_372, 42),
     "loadtest": Size(6_873, 53),
-    "bench": Size(5_111, 50),
+    "bench": Size(5_108, 50),
 }
 
 #: What a file of the product is for: the longest beginning of its path decides.
