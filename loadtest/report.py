@@ -27,6 +27,7 @@ th,td{padding:.25rem .4rem;text-align:right;vertical-align:bottom;border-bottom:
 td{white-space:nowrap}
 th:first-child,td:first-child,.words th:last-child,.words td:last-child{text-align:left}
 figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.wide{overflow-x:auto}
+.pair{display:flex;flex-wrap:wrap;gap:0 1rem}.pair>*{flex:1 1 24rem;margin:1rem 0}
 dt{font-weight:600}dd{margin:0 0 .3rem 1.2rem}.no{opacity:.65}
 """
 
@@ -55,6 +56,11 @@ def table(rows: Sequence[Sequence[str]], label: str = "Figures", *, words: bool 
     )
 
 
+def pair_of(pictures: Sequence[str]) -> str:
+    """Pictures beside each other where the screen is wide."""
+    return f'<div class="pair">{"".join(f"<figure>{one}</figure>" for one in pictures)}</div>'
+
+
 def chronologies(workload: Workload, scenarios: Sequence[tuple[str, Scenario]]) -> list[str]:
     """One picture a scenario, all on one time axis."""
     drawn: list[tuple[str, Scenario, Chronicle]] = []
@@ -79,7 +85,7 @@ def study_report(results: Sequence[StudyResult]) -> str:
         shown.insert(0, (f"{workload.name}, http (control)", control))
     if first.scenario.rude > 0.0:
         workload = with_rude(workload, first.scenario.rude)
-    figures = "".join(f"<figure>{picture}</figure>" for picture in chronologies(workload, shown))
+    figures = pair_of(chronologies(workload, shown))
     meanings = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in MEANING.items()
     )
@@ -110,5 +116,5 @@ def paper_report(cells: Sequence[Cell], statements: Sequence[Finding]) -> str:
         ]
         workload = make_workload(experiment, own[0].result.seeds[0])
         parts.append(f"<h2>Chronology: {experiment}, {load} load, 36 slots</h2>")
-        parts += [f"<figure>{picture}</figure>" for picture in chronologies(workload, chosen)]
+        parts.append(pair_of(chronologies(workload, chosen)))
     return page("The paper's experiments, simulated again", "".join(parts))

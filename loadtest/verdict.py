@@ -10,6 +10,8 @@ from typing import Any
 
 from ..protocol.units import format_rate
 from .report import page, table
+from .sim.chronicle import Chronicle
+from .sim.chronology import draw
 from .sim.metrics import measure
 from .sim.plan import Felt, feel, spell_time, thinnest
 from .sim.scenario import Scenario
@@ -38,15 +40,19 @@ class Simulated:
     felt: Felt
     wish_s: float
     needed: Felt | None
+    picture_svg: str = ""
 
 
 def simulate(workload: Workload, policy: str, bandwidth_bytes_s: float, wish_s: float) -> Simulated:
     """Play the clients of a run in the simulator, and look for the line that they need."""
     scenario = Scenario(policy, slots=30, reserve_small=6, bandwidth_bytes_s=bandwidth_bytes_s)
-    figures = measure(workload, scenario.conditions(workload), scenario.simulate(workload))
+    seen = Chronicle()
+    tally = scenario.simulate(workload, chronicle=seen)
+    figures = measure(workload, scenario.conditions(workload), tally)
+    picture = draw(seen, bandwidth_bytes_s, f"The same clients under {policy}, simulated")
     felt = feel(workload, 1.0, policy, bandwidth_bytes_s)
     needed = thinnest(workload, 1.0, felt, wish_s, 1.3 * bandwidth_bytes_s)
-    return Simulated(figures, felt, wish_s, needed)
+    return Simulated(figures, felt, wish_s, needed, picture)
 
 
 def verdict(run: Mapping[str, Any], simulated: Simulated | None) -> str:
@@ -126,11 +132,12 @@ def verdict_page(run: Mapping[str, Any], simulated: Simulated | None) -> str:
         else "Name what the server's line carries (tidegate loadtest --bandwidth) to have the "
         "simulator beside it."
     )
+    picture = f"<figure>{simulated.picture_svg}</figure>" if simulated is not None else ""
     both = side_by_side(run["figures"], simulated.figures if simulated is not None else None)
     return page(
         f"Load test: {run['profile']}",
         f"<p><strong>{escape(verdict(run, simulated))}</strong></p><p>{described}</p>"
         f"<ul>{''.join(missed + held)}</ul><h2>Live and simulated</h2><p>{beside}</p>"
-        f"{table(both, 'Live and simulated')}"
+        f"{table(both, 'Live and simulated')}{picture}"
         f"<h2>Every figure</h2>{table(figures, words=True)}",
     )

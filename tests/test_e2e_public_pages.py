@@ -13,7 +13,7 @@ from tests.running import make_release, serving
 from tests.test_e2e_waiting_page import need_browser
 from tidegate.loadtest.sim.plan import make_crowd, make_plan, sample_crowd
 from tidegate.loadtest.sim.plan_cli import plan_page
-from tidegate.loadtest.verdict import verdict_page
+from tidegate.loadtest.verdict import simulate, verdict_page
 from tidegate.loadtest.workloads import File
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -81,7 +81,11 @@ def test_no_report_has_a_fault(tmp_path: Path) -> None:
         "missed": ["p95_wait_small<2s: measured 3"],
         "figures": {"p95_wait_small": 3.0, "mean_visit": 20.0, "finished": 5.0},
     }
-    (tmp_path / "load.html").write_text(verdict_page(run, None), "utf-8")
+    beside = simulate(plan.crowd.workload, "fair", 400_000.0, 5.0)
+    page = verdict_page(run, beside)
+    assert "<svg " in page
+    assert "<svg " not in verdict_page(run, None)
+    (tmp_path / "load.html").write_text(page, "utf-8")
     found = []
     with chromium() as driver:
         for dark in (False, True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from statistics import fmean
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from tidegate.loadtest.sim import plan as plan_module
 from tidegate.loadtest.sim.bounds import alone_s
+from tidegate.loadtest.sim.chronicle import Chronicle
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.outcome import RunRecord
 from tidegate.loadtest.sim.plan import (
@@ -22,12 +24,14 @@ from tidegate.loadtest.sim.plan import (
     files_below,
     make_crowd,
     make_plan,
+    play,
     rows,
     sample_crowd,
     thinnest,
     verdict,
 )
 from tidegate.loadtest.sim.plan_cli import plan as plan_command
+from tidegate.loadtest.sim.plan_cli import plan_page
 from tidegate.loadtest.sim.plan_gate import gate_rows, plan_gate
 from tidegate.loadtest.workloads import File, Workload
 
@@ -120,6 +124,27 @@ def test_a_crowd_for_days_costs_no_more_than_one_for_minutes(
     longer = feel(workload, each, "fair", 1_000_000.0)
     assert played[1] > played[0]
     assert slow.mean_s == pytest.approx(longer.mean_s, rel=0.15)
+
+
+def test_the_pictures_of_a_plan_show_the_crowd_at_its_own_pace() -> None:
+    """It is played faster and by fewer; axis and line are those of the real one."""
+    crowd = make_crowd([File("big.iso", 40_000_000)], 1_000, 3_600.0)
+    plan = make_plan(sample_crowd(crowd), 12.5e6, "fair", 60.0)
+    page = plan_page(plan)
+    assert page.count("<svg ") == 2
+    for title in ("A plain server", "Fair"):
+        assert f'font-weight="600">{title}</text>' in page
+    axis = re.findall(r'text-anchor="middle">(\d+)</text>', page)
+    assert 60 <= max(map(int, axis)) <= 90
+    seen = Chronicle()
+    run = play(plan.crowd.workload, plan.crowd.each, "fair", 12.5e6, chronicle=seen)
+    assert run.fast > 2.0
+    real = seen.stretched(run.fast, plan.crowd.each)
+    assert max(rate for _, rate in real.served) == pytest.approx(12.5e6, rel=0.01)
+    first, slowed = seen.bars[0], real.bars[0]
+    assert slowed.arrived_s == pytest.approx(first.arrived_s * run.fast)
+    assert slowed.ended_s == pytest.approx((first.ended_s or 0.0) * run.fast)
+    assert [at for at, _ in slowed.states] == [at * run.fast for at, _ in first.states]
 
 
 def test_nobody_is_told_that_small_files_never_come() -> None:

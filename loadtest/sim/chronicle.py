@@ -47,6 +47,23 @@ class Chronicle:
     demand: list[tuple[float, float]] = field(default_factory=list)
     _wanted: float = 0.0
 
+    def stretched(self, times: float, each: float) -> Chronicle:
+        """The same of a crowd that comes `times` as slowly, each client for `each` people."""
+
+        def steps(rates: list[tuple[float, float]]) -> list[tuple[float, float]]:
+            return [(at * times, rate * each / times) for at, rate in rates]
+
+        bars = {
+            client: Lifeline(
+                bar.arrived_s * times,
+                None if bar.ended_s is None else bar.ended_s * times,
+                [(at * times, doing) for at, doing in bar.states],
+                [at * times for at in bar.turned_away_s],
+            )
+            for client, bar in self.bars.items()
+        }
+        return Chronicle(bars, steps(self.served), steps(self.demand))
+
     def arrive(self, now: float, client: int, rate_bytes_s: float) -> None:
         self.bars[client] = Lifeline(now, states=[(now, Doing.WAITING)])
         self._wanted += rate_bytes_s

@@ -19,6 +19,7 @@ from ...protocol.units import format_duration, format_rate, format_size
 from ..workloads import RELEASE_DAY, File, Visitor, Workload, scaled
 from .arithmetic import mean
 from .bounds import alone_s
+from .chronicle import Chronicle
 from .conditions import Conditions
 from .engine import Engine
 from .metrics import measure
@@ -220,7 +221,12 @@ class PlayedCrowd:
 
 
 def play(
-    workload: Workload, each: float, policy: str, bandwidth_bytes_s: float, slots: int = 30
+    workload: Workload,
+    each: float,
+    policy: str,
+    bandwidth_bytes_s: float,
+    slots: int = 30,
+    chronicle: Chronicle | None = None,
 ) -> PlayedCrowd:
     """Play the crowd on a line. A policy may end in `BEHIND_GATE`: then it pauses nothing."""
     name = policy.removesuffix(BEHIND_GATE)
@@ -242,7 +248,8 @@ def play(
     conditions = replace(
         usual, attempt_s=usual.attempt_s / fast, accept_s=usual.accept_s / fast, tick_s=0.5
     )
-    tally = Engine(played, scenario.make_policy(played, 0), conditions, 0).run()
+    rules = scenario.make_policy(played, 0)
+    tally = Engine(played, rules, conditions, 0, chronicle).run()
     return PlayedCrowd(played, conditions, tally, fast)
 
 

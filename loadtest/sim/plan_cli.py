@@ -12,16 +12,20 @@ import click
 
 from ...policies.registry import POLICIES
 from ..registry import find_workload, on_release
-from ..report import page, table
+from ..report import page, pair_of, table
 from .arguments import DURATION, RATE, read_weights
+from .chronicle import Chronicle
+from .chronology import draw, natural_end
 from .conditions import Starved
 from .plan import (
     BEHIND_GATE,
     MEANINGS,
+    PLAIN,
     Plan,
     files_below,
     make_crowd,
     make_plan,
+    play,
     rows,
     sample_crowd,
     sample_trace,
@@ -137,11 +141,11 @@ def plan(
         click.echo(f"- {text}")
 
 
-def _played(play: Callable[[Callable[[float], None]], Plan]) -> Plan:
+def _played(make: Callable[[Callable[[float], None]], Plan]) -> Plan:
     with click.progressbar(
         length=100, label="Playing the crowd", file=sys.stderr, hidden=not sys.stderr.isatty()
     ) as bar:
-        return play(lambda part: bar.update(round(100 * part) - bar.pos))
+        return make(lambda part: bar.update(round(100 * part) - bar.pos))
 
 
 def plan_page(found: Plan, gate: GatePlan | None = None) -> str:
@@ -152,5 +156,21 @@ def plan_page(found: Plan, gate: GatePlan | None = None) -> str:
     return page(
         "Release day, before it comes",
         f"<p><strong>{escape(verdict(found))}</strong></p>{table(explained, words=True)}{needed}"
+        f"<h2>What each visitor does</h2>{_pictures(found)}"
         f"<h2>Taken for granted</h2><ul>{items}</ul>",
     )
+
+
+def _pictures(found: Plan) -> str:
+    """The crowd under a plain server and under the policy, on one time axis."""
+    crowd, line, drawn = found.crowd, found.ours.bandwidth_bytes_s, []
+    for title, policy in (
+        ("A plain server", PLAIN),
+        (found.ours.policy.capitalize(), found.ours.policy),
+    ):
+        seen = Chronicle()
+        run = play(crowd.workload, crowd.each, policy, line, chronicle=seen)
+        drawn.append((title, seen.stretched(run.fast, crowd.each)))
+    until_s = max(natural_end(seen) for _, seen in drawn)
+    pictures = [draw(seen, line, title, until_s=until_s) for title, seen in drawn]
+    return pair_of(pictures)
