@@ -1250,7 +1250,10 @@ class AdmissionPolicy:
         """
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
         if not self._room.network_shares:
-            rows = [row._replace(stands_back=False) if row.stands_back else row for row in rows]
+            rows = [
+                row._replace(stands_back=False) if row.stands_back and row.state.is_queued else row
+                for row in rows
+            ]
         until_s = now + self.settings.ticket_ttl_s
         apart: list[TicketRow] = []
         of: set[int | tuple[str, str]] = set()

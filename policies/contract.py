@@ -174,7 +174,8 @@ class TicketRow(NamedTuple):
     polls: int = 0
     early_polls: int = 0
     priority_class: str = ""
-    #: The crowd that it counts with, and whether it stands back there (`policies.laws.crowds`).
+    #: The crowd that it counts with, and whether it stands back there (`policies.laws.crowds`); of
+    #: a started one: whether its server ended, when it changed last, and no client has asked since.
     network: str = ""
     stands_back: bool = False
 

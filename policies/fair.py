@@ -330,7 +330,7 @@ class FairPolicy(Policy):
             default=None,
         )
         for row in overrated:
-            self._queue.move_to_present_key(row)
+            self._queue.set_key(row, self._queue.present_key(row))
         return () if first is None else (first[1],)
 
     def _next_on(

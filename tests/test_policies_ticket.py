@@ -326,6 +326,32 @@ def test_no_place_grows_by_lost_downloads_that_nobody_asks_for_however_many_serv
     assert [after.place(number) for number in (1, 4, 5, 6)] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("shares", [0, 16])
+def test_a_lost_download_is_kept_as_long_as_a_ticket_is_good_however_many_servers_end(
+    shares: int,
+) -> None:
+    """Leaders that changed within that time kept each for ever: 700 in an hour of kills."""
+    policy = make(slots=2, ticket_ttl_s=60.0, network_shares=shares)
+    policy.changes()
+    for client in "ab":
+        admit(policy, job(client), 0.0)
+    gone = wait(policy, job("c"), 0.0).ticket
+    journal = {row.number: row for row in policy.changes() if row.number != gone}
+    # They may have run for hours.
+    for second in (7_200.0, 7_220.0, 7_240.0, 7_255.0):
+        policy = make(slots=2, ticket_ttl_s=60.0, network_shares=shares)
+        policy.changes()
+        policy.restore(journal.values(), second, 100)
+        assert policy.advance(second + 4.0).expired == ()
+        journal |= {row.number: row for row in policy.changes()}
+    admit(policy, job("a"), 7_259.5, 1)
+    assert policy.advance(7_260.0).expired == (2,)
+    journal |= {row.number: row for row in policy.changes()}
+    assert [row.number for row in journal.values() if not row.state.is_over] == [1]
+    assert journal[1].state is TicketState.STARTED
+    assert not journal[1].stands_back
+
+
 def test_a_ticket_that_the_journal_lost_comes_back_to_its_place() -> None:
     policy = make(ready_list=1)
     policy.changes()

@@ -42,10 +42,6 @@ _REMEMBERED = 10_000
 Rank = Callable[[Ranked], float]
 
 
-def _none(network: str) -> Handicap:
-    return NO_HANDICAP
-
-
 class TicketQueue:
     """All live tickets. Methods take rows of `table`, which are valid until the ticket ends."""
 
@@ -68,7 +64,7 @@ class TicketQueue:
         self.served = 0.0
         self.rank: Rank = self.by_number
         #: What the order counts of each ticket of this network.
-        self.handicap: Callable[[str], Handicap] = _none
+        self.handicap: Callable[[str], Handicap] = lambda network: NO_HANDICAP
         self.ended: OrderedDict[int, TicketRow] = OrderedDict()
         self._index: dict[str, int | tuple[int, ...]] = {}
         self._deadlines = Deadlines()
@@ -145,10 +141,6 @@ class TicketQueue:
     def present_key(self, row: int) -> float:
         """Its key as its network's downloads stand now: never less than the one it has."""
         return self._key_of(row) if self.is_overrated(row) else self.table.key[row]
-
-    def move_to_present_key(self, row: int) -> None:
-        """Put it where its network's downloads stand now."""
-        self._move(row, self.present_key(row))
 
     def set_key(self, row: int, key: float) -> None:
         """Give a ticket another key; one that stands back stays behind the others."""
@@ -361,8 +353,8 @@ class TicketQueue:
         """Take up tickets from elsewhere; those that are known or over already stay out.
 
         Started ones, and those whose size is not large, are ready before all others; ready ones are
-        so again, all until `ready_until_s`. None of them is a change yet. A started one stays so in
-        the journal until its client asks: else the next server would count it in places.
+        so again, all until `ready_until_s`. Those that wait are no change. A started one stays so
+        in the journal until its client asks: else the next server would count it, and keep it anew.
         """
         table, index, rank = self.table, self._index, self.rank
         known, ended, turns = table.rows, self.ended, self._times_of_issue
@@ -373,8 +365,8 @@ class TicketQueue:
         sizes: list[int] = []
         ready: list[tuple[float, int]] = []
         for ticket in ordered:
-            number, client, file, size, left, weight, issued_s, state, _, polls, early = ticket[:11]
-            word, network, back = ticket[11:]
+            number, client, file, size, left, weight, issued_s, state, lost_s = ticket[:9]
+            polls, early, word, network, back = ticket[9:]
             if number in known or number in ended:
                 continue
             if state.is_over:
@@ -382,18 +374,19 @@ class TicketQueue:
                 continue
             if client in index and self.find(client, file) is not None:
                 continue
-            row = table.add(number, client, file, size, left, weight, word, issued_s, now)
-            if polls:
-                table.polls[row] = min(polls, MOST_POLLS)
-            if early:
-                table.early[row] = min(early, MOST_POLLS)
+            returned = state is TicketState.STARTED
+            lost_s = min(lost_s, now) if returned and back else now
+            row = table.add(number, client, file, size, left, weight, word, issued_s, lost_s)
+            table.polls[row] = min(polls, MOST_POLLS)
+            table.early[row] = min(early, MOST_POLLS)
             if network:
                 table.network[row] = table.subnet[row] = sys.intern(network)
             turn = turns.taken_up(number, issued_s)
             key = rank(Ranked(turn, size, left, weight, issued_s))
-            first = state is TicketState.STARTED or not is_large(size)
-            if state is TicketState.STARTED:
+            first = returned or not is_large(size)
+            if returned:
                 self._returned.add(number)
+                self._note(number)
             if back and network and not first:
                 key += BACK
             if first or state is TicketState.READY:
@@ -416,7 +409,8 @@ class TicketQueue:
         self._ready_left = None
         for entry in ready:
             insort(self.ready, entry)
-            self.keep_until(known[entry[1]], ready_until_s)
+            row = known[entry[1]]
+            self.keep_until(row, ready_until_s - now + table.changed_s[row])
 
     def _line_up(self, row: int) -> None:
         self._put(row, self._key_of(row))
@@ -644,14 +638,16 @@ class TicketQueue:
         """
         if self._changed is None:
             self._changed = {}
-            return [self.table.view(row) for row in self.table.rows.values()]
+            return [self._written(number) for number in self.table.rows]
         if not self._changed:
             return []
         changed, self._changed = self._changed, {}
-        rows = self.table.rows
-        return [
-            self.table.view(rows[number]) if row is None else row for number, row in changed.items()
-        ]
+        return [self._written(number) if row is None else row for number, row in changed.items()]
+
+    def _written(self, number: int) -> TicketRow:
+        """What the journal has of a live ticket: of a lost download since when it is lost."""
+        found, lost = self.table.view(self.table.rows[number]), number in self._returned
+        return found._replace(state=TicketState.STARTED, stands_back=True) if lost else found
 
     def _note(self, number: int, ended: TicketRow | None = None) -> None:
         if self._changed is not None:

@@ -53,8 +53,8 @@ PAST: tuple[PastFault, ...] = (
         "lost-downloads-counted-after-two-losses",
         "tests/test_policies_ticket.py",
         "policies.queue.tickets",
-        "table.state[row] = READY\n                ready",
-        "self._set_state(row, READY, now)\n                ready",
+        "number in self._returned\n        return found",
+        "number < 0\n        return found",
     ),
     PastFault(
         "answer-before-journal",
