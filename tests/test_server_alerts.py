@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import socketserver
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -382,12 +384,28 @@ def test_a_confined_server_reaches_the_places(tmp_path: Path, taker: Any) -> Non
 
 
 def test_the_descriptors_in_use_are_a_part_of_those_allowed() -> None:
-    assert 0.0 < descriptors_part() < 1.0
+    before, most = descriptors_part(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert 0.0 < before < 1.0
+    more = [os.dup(0) for _ in range(20)]
+    try:
+        assert round((descriptors_part() - before) * most) == 20
+    finally:
+        for one in more:
+            os.close(one)
+
+
+def test_they_are_listed_where_linux_tells_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = descriptors_part() * resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    monkeypatch.setattr(os, "stat", lambda path: SimpleNamespace(st_size=0))
+    listed = descriptors_part() * resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # The look itself takes one.
+    assert round(listed) in (round(told), round(told) + 1)
 
 
 def test_without_a_free_descriptor_all_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: object) -> list[str]:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
+    monkeypatch.setattr(os, "stat", lambda path: SimpleNamespace(st_size=0))
     monkeypatch.setattr(os, "listdir", full)
     assert descriptors_part() == 1.0

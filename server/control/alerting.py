@@ -104,10 +104,10 @@ class Alerting:
 
 
 def descriptors_part() -> float:
-    """The part of the file descriptors of this process that is in use."""
+    """The part of this process's file descriptors in use: all if none is left to look with."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
-        return len(os.listdir("/proc/self/fd")) / most
+        # Linux tells the number from 6.2 on. To list 20 000 takes 14 ms.
+        return (os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))) / most
     except OSError:
-        # There is none left to look with.
         return 1.0
