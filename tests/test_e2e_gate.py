@@ -708,6 +708,8 @@ def test_a_client_forges_neither_socket_nor_lease(tmp_path: Path) -> None:
             "X_Forwarded_For": "203.0.113.9",
             "X_Accel_Redirect": "/etc/passwd",
         }
+        # Envoy alone asks there, and lets none of its clients ask.
+        assert answer(nginx, "/-/authorize/big.iso", **forged).status == 404
         with asked(nginx, "/big.iso", "GET", **forged) as found:
             assert found.status == 200
             assert "Tidegate-Lease" not in found.headers

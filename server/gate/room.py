@@ -178,9 +178,9 @@ class GateRoom:
         request.respond(200, JSON_NOW, json.dumps(told).encode())
 
     def authorize(self, request: Request) -> None:
-        """Tell a mover whether it may send what it asks about (`AUTHORIZE_ROUTE`)."""
-        by_mover = request.by_proxy and read_mover(request.header(FIELDS.mover)) is not None
-        if by_mover and asked_about(request):
+        """Tell Envoy whether it may send what it asks about; others pass words of clients on."""
+        where = read_mover(request.header(FIELDS.mover)) if request.by_proxy else None
+        if where is not None and where.mover == "envoy" and asked_about(request):
             one_range_only(request)
             self._movers.again(request)
         else:
