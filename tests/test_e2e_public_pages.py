@@ -60,6 +60,12 @@ def test_no_public_page_has_a_fault(tmp_path: Path) -> None:
                 )
                 if wide:
                     found.append(f"{language} {path}: wider than the screen")
+                torn = driver.execute_script(
+                    "return [...document.querySelectorAll('code[dir]')]"
+                    ".filter(code => code.getClientRects().length > 1).length"
+                )
+                if torn:
+                    found.append(f"{language} {path}: a command is torn at a hyphen")
                 driver.save_screenshot(str(tmp_path / f"{language}-{paths.index(path)}.png"))
         found += [text for text in complaints(driver) if "404" not in text and "503" not in text]
         server.kill()
