@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
+from collections import deque
+from statistics import median
 
 #: Told times of fewer clients are not judged: three that came back late would look like a fault.
 _LEAST_JUDGED = 20
@@ -11,11 +12,11 @@ _LONG_S = 10.0
 
 
 class Judged:
-    """Counts told times that were kept, and their relative errors."""
+    """Counts told times that were kept, and the relative errors of the latest."""
 
     def __init__(self) -> None:
         self._told = self._kept = 0
-        self._errors = _Median()
+        self._errors: deque[float] = deque(maxlen=500)
 
     def bound(self, *, kept: bool) -> None:
         """What was told came within its bound, or it did not."""
@@ -25,7 +26,7 @@ class Judged:
     def error(self, told_s: float, took_s: float) -> None:
         """What was told to take `told_s` took `took_s`."""
         if took_s > _LONG_S:
-            self._errors.add(abs(took_s - told_s) / took_s)
+            self._errors.append(abs(took_s - told_s) / took_s)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -40,27 +41,4 @@ class Judged:
     @property
     def median_error(self) -> float | None:
         """Median of |actual - told| / actual over those above 10 s; None of too few."""
-        return self._errors.value if self._errors.count >= _LEAST_JUDGED else None
-
-
-class _Median:
-    """A running median of relative errors, in a fixed set of bins (1 % wide up to 200 %)."""
-
-    def __init__(self) -> None:
-        self._bins = array("L", [0] * 201)
-        self.count = 0
-
-    def add(self, value: float) -> None:
-        self._bins[min(200, int(value * 100.0))] += 1
-        self.count += 1
-
-    @property
-    def value(self) -> float | None:
-        if not self.count:
-            return None
-        seen = 0
-        for at, count in enumerate(self._bins):
-            seen += count
-            if 2 * seen >= self.count:
-                return (at + 0.5) / 100.0
-        return None
+        return median(self._errors) if len(self._errors) >= _LEAST_JUDGED else None
