@@ -93,7 +93,8 @@ class Estimator:
     def __init__(self) -> None:
         #: Small jobs wait for any slot, and briefly. That is no evidence for large ones.
         self._large, self._small = _Ratios(), _Ratios()
-        self._small_s = SCHEDULE.first_small_s
+        #: How long a small job holds its slot in the mean.
+        self.held_by_small_s = SCHEDULE.first_small_s
         self._s_per_byte = SCHEDULE.first_s_per_byte
         self._overhead_s = SCHEDULE.first_overhead_s
         self._ended = 0
@@ -138,16 +139,11 @@ class Estimator:
 
     def small_ended(self, took_s: float) -> None:
         """A small job held its slot for this time."""
-        self._small_s += SCHEDULE.memory * (took_s - self._small_s)
-
-    @property
-    def held_by_small_s(self) -> float:
-        """How long a small job holds its slot in the mean."""
-        return self._small_s
+        self.held_by_small_s += SCHEDULE.memory * (took_s - self.held_by_small_s)
 
     def small_s(self, before: int, slots: int) -> float:
         """The scheduled wait of a small job: `before` are ahead of it, on this number of slots."""
-        return (before + 0.5) * self._small_s / max(1, slots)
+        return (before + 0.5) * self.held_by_small_s / max(1, slots)
 
     def started(
         self,
