@@ -99,8 +99,8 @@ class LazyCommand(click.Command):
 
 
 @contextlib.contextmanager
-def _ends_silently() -> Iterator[None]:
-    """End with 130 at Ctrl-C, where click would say "Aborted!" and end with 1."""
+def _ends_in_words() -> Iterator[None]:
+    """End with 130 at Ctrl-C, where click would say "Aborted!", and tell an own fault in a line."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort) as fault:
@@ -108,6 +108,14 @@ def _ends_silently() -> Iterator[None]:
         if isinstance(fault.__context__, EOFError):
             raise
         sys.exit(130)
+    except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+        raise
+    except Exception as fault:
+        if os.environ.get("TIDEGATE_TRACEBACK"):
+            raise
+        text = f"Error: a fault in tidegate: {type(fault).__name__}: {fault}"
+        click.echo(f"{text}\nPlease report it with what TIDEGATE_TRACEBACK=1 shows.", err=True)
+        sys.exit(70)
 
 
 class LazyGroup(click.Group):
@@ -122,11 +130,11 @@ class LazyGroup(click.Group):
         return list(dict.fromkeys(words.split(" ")[0] for words in rest))
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _ends_silently():
+        with _ends_in_words():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _ends_silently():
+        with _ends_in_words():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

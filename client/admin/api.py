@@ -63,7 +63,9 @@ class AdminApi:
     ) -> AdminReply:
         """One exchange; `path` is below the API's root. Raises AdminFault."""
         given = {name: value for name, value in (query or {}).items() if value not in (None, "")}
-        target = self._url + "/api/v1" + quote(path) + ("?" + urlencode(given) if given else "")
+        # Words of the command line may be no UTF-8: their bytes are sent.
+        words = urlencode(given, errors="surrogateescape")
+        target = f"{self._url}/api/v1{quote(path, errors='surrogateescape')}?{words}".rstrip("?")
         headers = {"Accept": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"

@@ -102,6 +102,9 @@ class Place:
             self.state = MirrorRecord(**fields)
         except FileNotFoundError:
             self.state = MirrorRecord()
+        except OSError as fault:
+            text = f"{self.home / 'state.json'} cannot be read: {fault.strerror}."
+            raise MirrorProblem("bad-state", text) from fault
         except (ValueError, TypeError, KeyError) as fault:
             raise MirrorProblem(
                 "bad-state",

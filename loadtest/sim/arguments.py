@@ -43,9 +43,8 @@ def _come_back(text: str) -> float | None:
     if text == "eta":
         return None
     with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text)
-    raise ValueError(f"{text!r} is neither 'eta' nor seconds")
+        return PolicySettings(come_back_s=float(text)).come_back_s
+    raise ValueError(f"{text!r} is neither 'eta' nor seconds up to a day")
 
 
 COME_BACK = ReadParam("come-back", _come_back)

@@ -288,7 +288,10 @@ def without_password(text: str) -> str:
     """A value for a screen or a log: an address without its passwords, other text as it is."""
     if "://" not in text:
         return text
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return text.partition("://")[0] + "://***"
     place = parts.netloc
     if parts.password is not None:
         user, _, host = place.rpartition("@")

@@ -43,7 +43,10 @@ class _Site:
     """The public address of a release."""
 
     def __init__(self, url: str, *, insecure: bool) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as fault:
+            raise ProtocolError(f"{url!r} is no URL: {fault}") from fault
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path in ("", "/"):
             raise ProtocolError(f"{url!r} is no http or https URL of a file")
         self.target = parts.path + (f"?{parts.query}" if parts.query else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -41,8 +42,10 @@ def admit(
     Raises RepositoryProblem.
     """
     for one in (url, relay_url or url):
-        if urlsplit(one).scheme not in ("http", "https") or not urlsplit(one).hostname:
-            raise RepositoryProblem(f"{one!r} is not the http(s) URL of a mirror.")
+        with suppress(ValueError):
+            if urlsplit(one).scheme in ("http", "https") and urlsplit(one).hostname:
+                continue
+        raise RepositoryProblem(f"{one!r} is not the http(s) URL of a mirror.")
     known = read_admitted(publish)
     secret = known[name].secret if name in known else secrets.token_urlsafe(32)
     known[name] = Admitted(name, url.rstrip("/") + "/", secret, relay_url)
