@@ -77,6 +77,12 @@ def test_the_worst_that_were_found_cost_no_more_than_a_network_s_shares(attack: 
     assert cost_of(attack)[0] <= _MARGIN * bound("fair", _DAY_SEED, _DAY)
 
 
+def test_the_worst_of_an_hour_of_search_stays_below_the_bound() -> None:
+    """300 slow connections of a /48, opened in 5 of 15 s for short and long files by turns."""
+    cost, _ = cost_of(_ATTACKS[-1])
+    assert cost <= 0.9 * bound("fair", _DAY_SEED, _DAY)
+
+
 @pytest.mark.parametrize(("crowd", "cost"), _CROWDS, ids=range(len(_CROWDS)))
 def test_the_crowds_that_lose_most_by_the_bounds_lose_no_more_than_is_known(
     crowd: HonestCrowd, cost: float
