@@ -18,6 +18,9 @@ class CapacityTuning:
     #: A transfer that was held back is taken to be able to go this much faster than it went, until
     #: it is seen not to.
     may_be_faster: float = 1.25
+    #: A client that falls short of its highest rate is believed to have slowed down by this part of
+    #: the difference at each look: a rate that dips comes back.
+    slower_part: float = 0.1
     #: A client that takes less than this part of an equal share is believed to take no more. Idle
     #: readers would otherwise be paused as if they were fast, in the places of others.
     idle_part: float = 1.0 / 8.0
@@ -233,6 +236,10 @@ class Capacity:
             # Before any is over, the first looks tell more than nothing.
             self._looks += 1
             self._seems(rate_bytes_s, max(CAPACITY.memory, 1.0 / self._looks))
+        if known and not lease.cap_is_floor and rate_bytes_s < lease.cap_bytes_s:
+            rate_bytes_s = lease.cap_bytes_s + CAPACITY.slower_part * (
+                rate_bytes_s - lease.cap_bytes_s
+            )
         lease.cap_bytes_s = rate_bytes_s
         lease.cap_is_floor = False
 

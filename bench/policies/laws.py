@@ -97,6 +97,9 @@ LAWS: Mapping[str, Sequence[Patch]] = {
     "a held-back client may be faster": (
         (capacity, "CAPACITY", replace(capacity.CAPACITY, may_be_faster=1.0)),
     ),
+    "slower is believed slowly": (
+        (capacity, "CAPACITY", replace(capacity.CAPACITY, slower_part=1.0)),
+    ),
     "idle clients are believed idle": (
         (capacity, "CAPACITY", replace(capacity.CAPACITY, idle_part=0.0)),
     ),
