@@ -38,7 +38,7 @@ from bench.shared.namespaces import inside, run, shape
 from bench.shared.subject import require
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import measure
-from tidegate.loadtest.sim.network import NetworkPath
+from tidegate.loadtest.sim.network import CongestionWindow, NetworkPath
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.trace import to_trace
 from tidegate.loadtest.workloads import MB, File, Visitor, Workload
@@ -286,6 +286,56 @@ def simulated(
     return statistics.fmean(means)
 
 
+def ideal(workload: Workload, rtt_s: Sequence[float]) -> float:
+    """Mean session time with the shortest first over TCP, by known speeds of all clients.
+
+    Without a round trip it is the fluid bound.
+    """
+    step_s, now = 0.005, 0.0
+    network = NetworkPath(tuple(rtt_s) or (1e-6,), largest_window_bytes=READER_BYTES // 2)
+    clients = [_IdealClient(network, n, one) for n, one in enumerate(workload.visitors)]
+    here: list[_IdealClient] = []
+    coming, times = sorted(clients, key=lambda one: -one.comes_s), []
+    while coming or here:
+        while coming and coming[-1].comes_s <= now:
+            here.append(coming.pop())
+        room = workload.bandwidth_bytes_s * step_s
+        for client in sorted(here, key=lambda one: one.left):
+            room -= client.take(now, room, step_s)
+        now += step_s
+        times += [now - one.came_s + one.last_byte_s for one in here if one.left < 1.0]
+        here = [one for one in here if one.left >= 1.0]
+    return statistics.fmean(times)
+
+
+class _IdealClient:
+    """A download of `ideal`."""
+
+    def __init__(self, network: NetworkPath, number: int, visitor: Visitor) -> None:
+        self.came_s = visitor.arrival_s
+        self.comes_s = visitor.arrival_s + network.connect_s(number)
+        self.last_byte_s = network.last_byte_s(number)
+        self.left = float(visitor.total_bytes)
+        self._rate = visitor.rate_bytes_s
+        self._window = CongestionWindow(network, network.rtt_of(number))
+        self._since_look = 0.0
+
+    def take(self, now: float, room: float, step_s: float) -> float:
+        """What it has of this in a step."""
+        window = self._window
+        if room <= 0.0:
+            window.rest(now)
+            return 0.0
+        window.resume(now)
+        if now >= window.due_s:
+            window.grow(self._since_look / window.look_s())
+            self._since_look, window.due_s = 0.0, now + window.look_s()
+        sent = min(self.left, room, step_s * min(self._rate, window.rate_bytes_s()))
+        self.left -= sent
+        self._since_look += sent
+        return sent
+
+
 @dataclass(frozen=True, slots=True)
 class TraceRow:
     """One server on one trace."""
@@ -296,6 +346,7 @@ class TraceRow:
     live_s: float
     simulated_s: float
     nginx_s: float
+    ideal_s: float
     #: The part of clients that were done later than by nginx, by more than 5 % and 5 s.
     later: float
     silence_s: float
@@ -337,7 +388,7 @@ def main() -> int:
         with folder_of as name, line(given.rate, given.prefix, given.rtt):
             folder = Path(name)
             lay_out(folder, workload)
-            nginx_s = 0.0
+            nginx_s, ideal_s = 0.0, ideal(workload, given.rtt)
             plain: dict[float, float] = {}
             runs = [("nginx", "none", 1)]
             runs += itertools.product(
@@ -364,6 +415,7 @@ def main() -> int:
                         live,
                         simulated(policy, workload, bound, range(3), given.rtt),
                         nginx_s,
+                        ideal_s,
                         len(_later(found, plain)) / len(found),
                         max(c["silence_s"] for c in found),
                         len(found) - len(times),
@@ -418,12 +470,12 @@ def _show_later(found: Sequence[dict[str, float]], plain: dict[float, float]) ->
 
 def table(rows: Sequence[TraceRow]) -> str:
     """Markdown."""
-    columns = "trace|server|told|live mean s|simulated|live ÷ simulated|÷ nginx"
+    columns = "trace|server|told|live mean s|simulated|live ÷ simulated|÷ nginx|÷ ideal"
     columns += "|later|longest silence s|not done"
     lines = []
     for row in rows:
         live_s = row.live_s
-        ratios = (live_s / other_s for other_s in (row.simulated_s, row.nginx_s))
+        ratios = (live_s / other_s for other_s in (row.simulated_s, row.nginx_s, row.ideal_s))
         figures = [f"{live_s:.2f}", f"{row.simulated_s:.2f}", *(f"{one:.2f}" for one in ratios)]
         figures += [f"{100 * row.later:.1f} %", f"{row.silence_s:.1f}"]
         lines.append([row.trace, row.policy, row.told, *figures, row.faults])
