@@ -34,6 +34,7 @@ NOBODY = "http://127.0.0.1:1"
         ("mirror admit . a http://[", "'http://[' is not the http(s) URL of a mirror."),
         ("mirror status . --state /dev/null", "state.json cannot be read: Not a directory"),
         ("simulate paper --come-back 1e20", "neither 'eta' nor seconds up to a day"),
+        ("config check --config odd.toml", "admission.slots (odd.toml): input should be a finite number"),
         (f"admin --url {NOBODY} tickets --search \udcff", "connection refused"),
     ],
 )
@@ -41,6 +42,7 @@ def test_words_that_once_ended_in_a_traceback(
     words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd.toml").write_text("[admission]\nslots = 1e999\n")
     monkeypatch.setenv("TIDEGATE_TRACEBACK", "1")
     found = CliRunner().invoke(cli, words.split(" "))
     assert found.exit_code != 0

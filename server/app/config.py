@@ -191,7 +191,7 @@ def _reserve_a_sixth(raw: dict[str, Any], origins: dict[str, str]) -> None:
         return
     try:
         slots = int(admission["slots"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return
     most = PolicySettings.model_fields["reserve_small"].default
     admission["reserve_small"] = min(most, max(slots // 6, 1 if slots > 1 else 0))
