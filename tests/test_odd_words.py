@@ -34,7 +34,7 @@ NOBODY = "http://127.0.0.1:1"
         ("mirror admit . a http://[", "'http://[' is not the http(s) URL of a mirror."),
         ("mirror status . --state /dev/null", "state.json cannot be read: Not a directory"),
         ("simulate paper --come-back 1e20", "neither 'eta' nor seconds up to a day"),
-        ("config check --config odd.toml", "admission.slots (odd.toml): input should be a finite number"),
+        ("config check --config odd.toml", "slots (odd.toml): input should be a finite number"),
         (f"admin --url {NOBODY} tickets --search \udcff", "connection refused"),
     ],
 )
