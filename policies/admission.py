@@ -92,8 +92,9 @@ class AdmissionTuning:
     near_s: float = 5.0
     #: And for this long, seconds: all programs bear it, pacman no more than 10 s.
     held_s: float = 8.0
-    #: The queue is laid out anew after this time, seconds.
+    #: The queue is laid out anew after this time, seconds: as time passes, and as a client asks.
     fresh_s: float = 0.5
+    old_s: float = 2.0
     #: Tickets that become ready or expire, and leases that end, as time passes once. It bounds that
     #: to about 1 ms; the rest goes on after `yield_s`, in which requests are answered.
     per_tick: int = 100
@@ -945,7 +946,7 @@ class AdmissionPolicy:
             return self._sane(Forecast(self.estimator.small_s(self.queue.place(row) - 1, slots)))
         told = self.policy.forecast(row, now)
         if told is None:
-            self._lay_out(now)
+            self._lay_out(now, asked=True)
             place = self.laws.turn(row, self.queue.place(row), now)
             wait_s = self.estimator.raw_s(place, now)
             told = Forecast(wait_s / (1.0 - self._overtaking(row, now)))
@@ -1094,9 +1095,10 @@ class AdmissionPolicy:
 
     # -- the queue laid out ------------------------------------------------------------------------
 
-    def _lay_out(self, now: float, *, needed: bool = True) -> None:
+    def _lay_out(self, now: float, *, asked: bool = False, needed: bool = True) -> None:
         """Look who is late; and lay out the turns, where they tell when slots free (`needed`)."""
-        stale = self.estimator.stale(now, ADMISSION.fresh_s, len(self.queue))
+        fresh_s = ADMISSION.old_s if asked else ADMISSION.fresh_s
+        stale = self.estimator.stale(now, fresh_s, len(self.queue))
         if stale or (needed and not self.estimator.laid_out):
             self.estimator.no_shows.check(now - self.advice.unpunctual_s())
             if not needed:
