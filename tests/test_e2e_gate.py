@@ -961,7 +961,9 @@ def test_a_gate_with_fewer_slots_than_bodies_on_their_way_keeps_them_and_starts_
 ) -> None:
     digests = make_release(tmp_path / "release", big_iso=4 * SIZE, last_iso=SIZE)
     words = ("--reserve-small", "0", "--bandwidth", "6MB", "--slots", "3")
-    with gate_and_nginx(tmp_path, *words) as (gate, nginx):
+    # Else those that stand still lose their slots after 10 s.
+    kept = {"TIDEGATE_ADMISSION__SLOT_USE_FRACTION": "0"}
+    with gate_and_nginx(tmp_path, *words, environ=kept) as (gate, nginx):
         running = {}
         for number in range(3):
             out = tmp_path / f"{number}.out"
