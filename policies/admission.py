@@ -1246,7 +1246,7 @@ class AdmissionPolicy:
         """Take up tickets from a journal; numbers below `next_number` are never issued again.
 
         STARTED rows return as the next to start: their lease died with the process. `proven`: they
-        are in no journal, but signed. Then a stranger's stands back as a newcomer's would.
+        are in no journal, but signed. They stand behind those of their crowd that stand back.
         """
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
         if not self._room.network_shares:
@@ -1271,10 +1271,12 @@ class AdmissionPolicy:
         self.state.told_before_until_s = now + longest_return_s(self.settings)
         for one in rows:
             at = queue.table.rows.get(one.number)
-            if at is not None and proven and one.network and self.is_large(one.size_bytes):
-                self.laws.ticket_waits(at, now)
-            elif at is not None:
-                self.laws.ticket_restored(at)
+            if at is None:
+                continue
+            behind = proven and self.state.crowds.stand_back_before(queue.turn(at), one.network)
+            if behind and self.is_large(one.size_bytes):
+                queue.stand_back(at)
+            self.laws.ticket_restored(at)
         queue.next_number = max(queue.next_number, next_number)
 
     def _make_room(self, ticket: TicketRow, now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -255,6 +256,23 @@ def test_a_ticket_that_a_node_gave_is_in_front_and_counts_with_its_crowd() -> No
     order = [row.client for row in policy.tickets()]
     assert order == ["a101", "a102", "a103", "a200", "h300", "h301"]
     assert policy.crowds.of(ELSEWHERE) is None
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_tickets_of_a_node_without_a_leader_keep_their_order_in_whatever_order_they_come(
+    order: tuple[int, ...],
+) -> None:
+    """The first that came was in front, and older ones of its crowd stood back behind it."""
+    policy = server(slots=2)
+    rows = [
+        TicketRow(ELSEWHERE + n, f"a{n}", "/f", SIZE, SIZE, 1.0, 1.0 + n, TicketState.WAITING, 1.0)
+        for n in range(4)
+    ]
+    for n in order:
+        policy.restore([rows[n]._replace(network=CROWD[-1])], 9.0, 1, proven=True)
+    told = [policy.offer(job(n, crowd=True), 9.0 + n, ELSEWHERE + n) for n in (0, 1, 3)]
+    assert [type(one) for one in told] == [Admit, Admit, Wait]
+    assert policy.place(ELSEWHERE + 3) == 2
 
 
 def test_tickets_of_a_node_without_a_leader_put_nobody_of_their_crowd_further_back() -> None:

@@ -101,8 +101,13 @@ class Crowds:
         A place in front that has just become free belongs to the first of those that stand back,
         not to a newcomer that asks before it is given away.
         """
-        back = self._back.get(network)
-        return turn > back[0][0] if back else self.is_full(network, slots, shares, now)
+        if network in self._back:
+            return self.stand_back_before(turn, network)
+        return self.is_full(network, slots, shares, now)
+
+    def stand_back_before(self, turn: float, network: str) -> bool:
+        """Whether any of this network that come before this turn stand back."""
+        return network in self._back and self._back[network][0][0] < turn
 
     # -- tickets ---------------------------------------------------------------------------------
 
