@@ -149,7 +149,7 @@ def test_ends_by_ticket_come_by_their_bound(cell: str) -> None:
     assert told.end_error <= 0.25
 
 
-def test_the_bound_of_an_end_by_ticket_is_that_of_its_start_and_its_own_time() -> None:
+def test_the_bound_of_an_end_by_ticket_follows_that_of_its_start() -> None:
     """It was a guess, 2.3 times the end: minutes beside a download of one."""
     policy = make_policy("ticket", PolicySettings(slots=2, reserve_small=1), random.Random(1))
     begun = policy.offer(Job("first", "/f", 60 * MB, 60 * MB), 0.0)
@@ -163,7 +163,7 @@ def test_the_bound_of_an_end_by_ticket_is_that_of_its_start_and_its_own_time() -
     assert start.done is not None
     own_s = start.done.expected_s - start.expected_s
     assert own_s == pytest.approx(60.0, rel=0.1)
-    assert start.p90_s + own_s <= start.done.p90_s <= start.p90_s + 1.5 * own_s
+    assert start.p90_s + own_s <= start.done.p90_s <= 1.3 * (start.p90_s + own_s)
 
 
 def test_a_waiting_download_starts_once_its_slack_is_used_up() -> None:

@@ -31,10 +31,13 @@ class EndForecast(NamedTuple):
     own_s: float = 0.0
 
     def after(self, start: Estimate) -> EndForecast:
-        """The same of a download that is told this start. Its bound follows that of the start."""
+        """The same of a download that is told this start.
+
+        Its bound is beyond that of the start: all that come before it may be slower than usual.
+        """
         end_s = start.expected_s + self.end_s
-        late_s = (start.p90_s - start.expected_s) / DEVIATIONS + self.unsure * self.end_s
-        return EndForecast(end_s, late_s / end_s, self.end_s)
+        late = (start.p90_s - start.expected_s) / DEVIATIONS / end_s
+        return EndForecast(end_s, late + self.unsure, self.end_s)
 
 
 class Unsure(NamedTuple):
