@@ -185,7 +185,7 @@ def main() -> int:
                 faults += 1
                 sys.stdout.write(fault + "\n")
     sys.stdout.write(f"Seed {given.seed}: {count} cases, {faults} faults\n")
-    return int(faults > 0)
+    return int(faults > 0 or not count)
 
 
 if __name__ == "__main__":
