@@ -35,6 +35,7 @@ NOBODY = "http://127.0.0.1:1"
         ("mirror status . --state /dev/null", "state.json cannot be read: Not a directory"),
         ("simulate paper --come-back 1e20", "neither 'eta' nor seconds up to a day"),
         ("config check --config odd.toml", "slots (odd.toml): input should be a finite number"),
+        ("config check --config odd2.toml", "workers (odd2.toml)"),
         (f"admin --url {NOBODY} tickets --search \udcff", "connection refused"),
     ],
 )
@@ -43,6 +44,7 @@ def test_words_that_once_ended_in_a_traceback(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "odd.toml").write_text("[admission]\nslots = 1e999\n")
+    (tmp_path / "odd2.toml").write_text("workers = 1e999\n")
     monkeypatch.setenv("TIDEGATE_TRACEBACK", "1")
     found = CliRunner().invoke(cli, words.split(" "))
     assert found.exit_code != 0

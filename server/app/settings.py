@@ -324,7 +324,7 @@ class ServerConfig(_Section):
         # Before the schema, which would name both of its kinds in a fault.
         if workers == "auto":
             return workers
-        with contextlib.suppress(TypeError, ValueError):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             if str(int(workers)) == str(workers).strip() and 1 <= int(workers) <= 256:
                 return int(workers)
         raise ValueError("must be 1 to 256, or auto")
