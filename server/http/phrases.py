@@ -1,9 +1,9 @@
 """The words of the pages that visitors read, by language.
 
-English stands here. Other languages are gettext catalogues, `templates/locales/LANGUAGE.po`. From
-these and from Unicode's CLDR `make catalogues` writes `LANGUAGE.json` beside them, so that a server
-needs no locale library. A phrase that a catalogue lacks falls back to English. `Accept-Language`
-picks (RFC 9110, 12.5.4; RFC 4647, 3.4).
+In `templates/locales`, `phrases.pot` has them in English, and gettext catalogues, `LANGUAGE.po`, in
+other languages. From these and from Unicode's CLDR `make catalogues` writes `LANGUAGE.json` beside
+them, so that a server needs no locale library. A phrase that a catalogue lacks is English.
+`Accept-Language` picks (RFC 9110, 12.5.4; RFC 4647, 3.4).
 """
 
 from __future__ import annotations
@@ -21,99 +21,6 @@ from ...protocol.units import format_size, split_duration
 from .parsing import weights_of
 
 FOLDER = Path(templates.__file__).parent / "locales"
-ENGLISH: Mapping[str, str] = {
-    "title_place": "You are number {place} in the queue",
-    "title_next": "You are next",
-    "title_busy": "Every place is taken right now",
-    "title_closed": "Downloads are paused",
-    "title_prequeue": "This opens in {time}",
-    "lead": "{file} ({size}) starts downloading by itself, on this page, when it is your turn.",
-    "lead_busy": "{file} ({size}): this page asks again by itself.",
-    "lead_closed": "Your place is kept. This page asks again by itself.",
-    "resumes": "Downloads are expected to start again at {time}.",
-    "lead_prequeue": "You are registered for {file} ({size}). When it opens, the order is drawn at "
-    "random; coming earlier gives no advantage.",
-    "lead_undrawn": "The draw for {file} ({size}) has as many entries of your network as it takes. "
-    "Keep this page open: when it opens, you get a place behind those who are drawn.",
-    "expected": "Expected wait",
-    "expected_value": "about {time}",
-    "latest": "very likely within {time}",
-    "has": "You have the file in",
-    "waited": "Waited so far",
-    "progress": "Progress since you got your number",
-    # Without a full stop: units end with one in some languages.
-    "next_visit": "This page asks again in {time}",
-    "keep": "Keep this page open. Reloading it sooner does not help.",
-    "background": "This tab may stay in the background.",
-    "notify": "Tell me when it starts",
-    "notify_on": "You will be told when it starts.",
-    "sound": "Sound when it starts",
-    "sound_none": "No sound",
-    "sound_bell": "Bell",
-    "sound_chime": "Chime",
-    "elsewhere": "These mirrors start at once:",
-    "title_started": "Your download has started",
-    "lead_started": "{file} is being downloaded. You may close this page.",
-    "title_done": "Your download is complete",
-    "lead_done": "All of {file} ({size}) has been delivered. You may close this page.",
-    "check_done": "Check it in its folder:",
-    "check": "When it is complete, check it in its folder:",
-    "return": "Closed it by mistake? Open the same link again in this browser: your place is kept.",
-    "files_all": "Release files",
-    "files_sum": "Files: {n}, {size} in all. Choose a name to download it.",
-    "name": "Name",
-    "size": "Size",
-    "date": "Date",
-    "search": "Search",
-    "nothing": "Nothing has been put here yet.",
-    "no_match": "No name contains {text}.",
-    "previous": "Previous",
-    "next": "Next",
-    "page_of": "Page {n} of {pages}",
-    "command_line": "From the command line",
-    "check_have": "Check what you have:",
-    "signature": "Signature",
-    "draw_how": "Choose a name now to take part in the draw; coming earlier gives no advantage.",
-    "feed": "New files as a feed",
-    "footer": "When many download at once, you get a place in line and an honest time.",
-    "error": "That did not work",
-    "error_404": "There is nothing here under this name.",
-    "error_403": "You may not have this.",
-    "error_503": "Not just now; please come back soon.",
-    "error_500": "The server failed.",
-    "try_again": "Try again",
-    "check_signature": "Then check who signed it:",
-    # What stopped a browser (PROBLEMS_FOR_PEOPLE): no more than a person can act on.
-    "problem_404": "Check the address, or choose from the list of files.",
-    "problem_request": "The browser sent something that this server cannot read.",
-    "problem_target": "No file can have this address.",
-    "problem_cookies": "The browser sends more than this server takes. Delete the cookies of "
-    "this site and try again.",
-    "problem_slow": "The request did not arrive in time. Try again.",
-    "problem_changed": "The file has been replaced meanwhile. Download it again from the "
-    "beginning.",
-    "problem_changing": "The file is being replaced at this moment. Try again soon.",
-    "problem_disk": "The disk that holds this file is failing. Use another mirror, or try again "
-    "later.",
-    "problem_digest": "The checksums are being computed. Try again in a few seconds.",
-    "problem_overloaded": "The server has too much to do. Try again in a moment.",
-    "problem_internal": "The operator can read in the log why. Try again later.",
-    "problem_closed": "No new download starts just now: the server is being stopped or restarted. "
-    "Try again in a few minutes.",
-    "problem_leader": "The queue is being restarted, and every place is kept. Try again in a few "
-    "seconds.",
-    "problem_blocked": "The operator has blocked your network.",
-    "problem_pass": "This file needs a priority pass. Ask the operator of this server for one.",
-    "problem_early": "Your priority pass is not valid yet.",
-    "problem_bad_pass": "Your priority pass is not valid here, or not any more. Ask the person "
-    "who gave it to you.",
-    "problem_withdrawn": "The operator has ended this download.",
-    "problem_ticket": "Your place in the queue is not valid any more. Try again to get a new one.",
-    "problem_connections": "You have as many connections to this server as one visitor may. Try "
-    "again when one has ended.",
-    "problem_tickets": "You are waiting for as many files as one visitor may. Try again when one "
-    "of them is done.",
-}
 #: Code of `protocol.problems` -> what a person at a browser is told. Those that are missing are met
 #: by programs, or in the administration.
 PROBLEMS_FOR_PEOPLE: Mapping[str, str] = {
@@ -193,7 +100,8 @@ class Phrases:
 
     def plain(self, key: str) -> str:
         """A phrase with its blanks open, for a script to fill."""
-        return self._data["phrases"].get(key) or ENGLISH[key]
+        phrase: str = self._data["phrases"][key]
+        return phrase
 
     def number(self, value: int) -> str:
         """A whole number as this language groups it: 1,234 or 1.234."""
