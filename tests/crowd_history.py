@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import bisect
+import enum
 import hashlib
 import random
 import re
@@ -19,6 +20,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+from tidegate.policies.contract import ELSEWHERE
 
 MIB = 1024 * 1024
 _FAULTS = (OSError, EOFError, TimeoutError, asyncio.IncompleteReadError)
@@ -36,6 +39,8 @@ class ClientAnswer:
     began_s: float = 0.0
     ended_s: float = 0.0
     body: bytearray = field(default_factory=bytearray)
+    #: When bytes of it came, seconds.
+    came_s: list[float] = field(default_factory=list)
 
 
 async def fetch(
@@ -67,6 +72,7 @@ async def fetch(
                     raise EOFError
                 left -= len(data)
                 answer.body += data
+                answer.came_s.append(time.monotonic())
             answer.ended_s = time.monotonic()
             return answer
         finally:
@@ -75,11 +81,23 @@ async def fetch(
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBody:
-    """A body that a client received, until it was whole or broke off; `server` is an index."""
+    """A body that a client received, until it was whole or broke off; `server` is an index.
+
+    `note` says whose it was and which leader started it.
+    """
 
     began_s: float
     ended_s: float
     server: int
+    note: str = ""
+
+
+class Cause(enum.StrEnum):
+    """Why a ticket counts before a place that was told without it."""
+
+    LOST = "the client of a download that broke off is back"
+    UNLED = "a node without a leader had issued it"
+    UNKNOWN = "nobody knows why"
 
 
 @dataclass(slots=True)
@@ -107,6 +125,12 @@ class CrowdHistory:
     exchanged: int = 0
     #: By how much a place grew, and between which times.
     grew: list[tuple[int, float, float]] = field(default_factory=list)
+    #: By how many tickets of each cause places grew.
+    causes: Counter[Cause] = field(default_factory=Counter)
+    #: Places that grew by a ticket of no known cause.
+    unexplained: int = 0
+    #: Tickets whose downloads have begun: clients had a header, or a server says so.
+    begun: set[int] = field(default_factory=set)
     longest_s: float = 0.0
     #: Resumes that came after their lease had idled out.
     late: int = 0
@@ -126,9 +150,36 @@ class CrowdHistory:
         """Note what happened now."""
         self.notes.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {note}")
 
+    def place_grew(
+        self, client: str, number: int, told: tuple[int, str], now: tuple[int, str]
+    ) -> None:
+        """A ticket was told a place and which tickets that counts; then a later one."""
+        (place, before), (later, before_now) = told, now
+        self.begun |= {int(one[:-1]) for one in before_now.split() if one[-1] in "+-"}
+        causes: dict[int, Cause] = {}
+        for other in sorted(counted_in(before_now) - counted_in(before)):
+            if other in self.begun:
+                causes[other] = Cause.LOST
+            elif other >= ELSEWHERE:
+                causes[other] = Cause.UNLED
+            else:
+                causes[other] = Cause.UNKNOWN
+        self.causes.update(causes.values())
+        without = later - place - sum(one is not Cause.UNKNOWN for one in causes.values())
+        self.unexplained += without > 0
+        why = ", ".join(f"{other}: {cause.value}" for other, cause in causes.items())
+        self.say(f"{client}: ticket {number}, {place} became {later} ({why})")
+        if without > 0:
+            self.say(f"{client}: ticket {number} counted {before!r}, now {before_now!r}")
+
     def refuse(self, code: str) -> None:
         """A client was sent away for good."""
         self.refused[code] = self.refused.get(code, 0) + 1
+
+
+def counted_in(before: str) -> set[int]:
+    """The tickets that a told place counted, from the field of `tests.machine_server`."""
+    return {int(one.rstrip("+")) for one in before.split() if not one.endswith("-")}
 
 
 def number_of(token: str) -> int:
@@ -180,7 +231,7 @@ class TicketClient:
 
     async def _download(self, client: str, end_s: float) -> None:
         history, rng = self._history, self._rng
-        token, place, tag = "", 0, ""
+        token, place, before, tag = "", 0, "", ""
         # Its turn has come once: what follows is a resume, for which no place is promised.
         begun = unheard = False
         recent: deque[str] = deque(maxlen=20)
@@ -214,8 +265,13 @@ class TicketClient:
             history.answers[(time.strftime("%H:%M", time.gmtime()), server, what)] += 1
             if seen and seen[0].status in (200, 206):
                 answer = seen[0]
-                history.bodies.append(ReceivedBody(answer.began_s, ended_s, server))
+                note = f"{client}, epoch {answer.fields.get('tidegate-epoch')}"
+                if answer.came_s:
+                    note += f", bytes from {answer.came_s[0]:.2f} to {answer.came_s[-1]:.2f}"
+                history.bodies.append(ReceivedBody(answer.began_s, ended_s, server, note))
                 begun = True
+                if "tidegate-ticket" in answer.fields:
+                    history.begun.add(number_of(answer.fields["tidegate-ticket"]))
                 if answer.status == 200:
                     history.begun_anew += bool(have)
                     have.clear()
@@ -267,8 +323,14 @@ class TicketClient:
                         history.placed.setdefault(number_of(token), time.monotonic())
                     if place and now > place and not begun:
                         history.grew.append((now - place, told_s, time.monotonic()))
-                        history.say(f"{client}: ticket {number_of(fresh)}, {place} became {now}")
+                        history.place_grew(
+                            client,
+                            number_of(fresh),
+                            (place, before),
+                            (now, answer.fields.get("tidegate-before", "")),
+                        )
                     place, told_s = now, time.monotonic()
+                    before = answer.fields.get("tidegate-before", "")
                 await asyncio.sleep(rng.uniform(*self._poll_s))
                 continue
             await asyncio.sleep(rng.uniform(0.05, 0.2))
@@ -289,6 +351,17 @@ def longest_above(bodies: Iterable[ReceivedBody], most: int) -> float:
         elif count <= most and since_s is not None:
             longest, since_s = max(longest, at_s - since_s), None
     return longest
+
+
+def too_many(bodies: Iterable[ReceivedBody], most: int) -> list[ReceivedBody]:
+    """Those that were there while there were more than `most` for the longest time."""
+    bodies, worst, since_s = list(bodies), (0.0, 0.0, 0.0), None
+    for at_s, count in _counts(bodies):
+        if count > most and since_s is None:
+            since_s = at_s
+        elif count <= most and since_s is not None:
+            worst, since_s = max(worst, (at_s - since_s, since_s, at_s)), None
+    return [one for one in bodies if one.began_s < worst[2] and one.ended_s > worst[1]]
 
 
 def _counts(bodies: Iterable[ReceivedBody]) -> list[tuple[float, int]]:

@@ -40,6 +40,7 @@ from tests.crowd_history import (
     longest_above,
     most_at_once,
     outside,
+    too_many,
 )
 from tests.postgres import Postgres
 from tidegate.policies.contract import ELSEWHERE
@@ -95,7 +96,14 @@ class BenchMachine:
         release = self.folder.parent / f"{self.folder.name}-release"
         if not release.exists():
             shutil.copytree(self.folder.parent / "release", release)
-        command = [*self.within, sys.executable, "-m", "tidegate", "serve", str(release)]
+        command = [
+            *self.within,
+            sys.executable,
+            "-m",
+            "tests.machine_server",
+            "serve",
+            str(release),
+        ]
         command += ["--listen", listen, "--admin", "off", "--state", str(self.folder), *self.args]
         with self.log_file.open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
@@ -525,6 +533,7 @@ def judge(
             + _taken_up(history, told_s, now)
             for grown, told_s, now in history.grew
         ),
+        "{} places grew for no stated cause": history.unexplained,
         "{} clients were sent away for good": sum(history.refused.values()),
         "{} clients did not finish": history.unfinished,
         "{} epochs had two writers": written.two_writers,
@@ -598,6 +607,8 @@ def main(
         for number in _lost(history, written):
             who, told = history.owners[number], history.told[number]
             history.say(f"{who}: ticket {number} is not in the journal; {told}")
+        for one in too_many(outside(history.bodies, harm.apart), slots):
+            history.say(f"too many: {one}")
         notes = "\n".join(sorted([*harm.notes, *history.notes, *history.by_server()]))
         keep_log.write_text(f"{log}\n{notes}\n", "utf-8")
     together = outside(history.bodies, harm.apart)
@@ -614,7 +625,8 @@ def main(
         f"{sum(n >= ELSEWHERE for n in history.owners)}, with two owners {history.two_owners}, "
         f"changed {history.changed}, exchanged for an older one {history.exchanged}; places that "
         f"grew {len(history.grew)}, at most by "
-        f"{max((one for one, _, _ in history.grew), default=0)}"
+        f"{max((one for one, _, _ in history.grew), default=0)}, for no stated cause "
+        f"{history.unexplained}: {dict(history.causes)}"
     )
     click.echo(
         f"bodies at once {most_at_once(together)} of {slots} at machines that were not cut off, "
