@@ -157,9 +157,9 @@ class PolicyDriver:
         self._policy.restore(rows, now, next_number, proven=proven)
         self._changed = True
 
-    def changes(self) -> list[TicketRow]:
-        """Tickets that changed since the last call, for the journal."""
-        return self._policy.changes()
+    def changes(self, *, everything: bool = False) -> list[TicketRow]:
+        """Tickets that changed since the last call, for the journal; see `AdmissionPolicy`."""
+        return self._policy.changes(everything=everything)
 
     def settle(self, now: float) -> float | None:
         """Let time pass and act on all of it; returns when to settle again at the latest."""

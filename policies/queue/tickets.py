@@ -631,13 +631,13 @@ class TicketQueue:
         for number in self.in_order(start):
             yield table.view(table.rows[number])
 
-    def changes(self) -> list[TicketRow]:
+    def changes(self, everything: bool) -> list[TicketRow]:
         """Tickets that changed since the last call; the first call tells all live ones.
 
         Nothing is collected before the first call, so that a book without a journal costs nothing.
         """
-        if self._changed is None:
-            self._changed = {}
+        if everything or self._changed is None:
+            self._changed = self._changed or {}
             return [self._written(number) for number in self.table.rows]
         if not self._changed:
             return []

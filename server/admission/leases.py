@@ -334,12 +334,9 @@ class LeaseManager:
         self._parts.journal.keep_tickets(rows)
 
     def live_tickets(self) -> list[TicketRow]:
-        """All tickets that a journal must have (waiting, ready, started), with wall times."""
-        numbers = map(self.driver.ticket_of, self.downloads)
-        started = (self.policy.ticket(number) for number in numbers if number is not None)
+        """All that a journal must have (waiting, ready, started), with wall times."""
         ahead_s = self._parts.wall_ahead_s()
-        rows = [*self.policy.tickets(), *(row for row in started if row is not None)]
-        return [moved(row, ahead_s) for row in rows]
+        return [moved(row, ahead_s) for row in self.driver.changes(everything=True)]
 
     def _restore(self, rows: Iterable[TicketRow], *, proven: bool = False) -> None:
         """Restore rows with wall times. The policy has the process clock."""

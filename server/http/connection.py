@@ -61,7 +61,6 @@ class HttpConnection:
 
     line: ClassVar[str] = ""
     elsewhere: ClassVar[bool] = False
-    running: ClassVar[bool] = False
 
     factory: HttpFactory
     loop: Loop
