@@ -8,8 +8,7 @@ from collections import Counter
 import pytest
 
 from tidegate.server.accounts.accounts import Scope
-from tidegate.server.admin.openapi import openapi
-from tidegate.server.admin.router import Router
+from tidegate.server.admin.router import Router, openapi
 from tidegate.server.admin.shapes import NumberPath
 from tidegate.server.admin.site import MODULES
 from tidegate.server.control.problems import Problem

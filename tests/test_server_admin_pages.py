@@ -30,9 +30,9 @@ from tidegate.server.admin.charts import (
     recorded_since,
     show,
 )
+from tidegate.server.admin.forms import ADVANCED, MAIN, WORDS, in_words
+from tidegate.server.admin.now import state_of
 from tidegate.server.admin.policy import PAGE
-from tidegate.server.admin.setting_words import ADVANCED, MAIN, WORDS, in_words
-from tidegate.server.admin.status_text import state_of
 from tidegate.server.admission.leases import TICK_S
 from tidegate.server.admission.responses import Notice
 from tidegate.server.app.run import introduction

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate import templates
-from tidegate.server.control.palette import (
+from tidegate.server.control.branding import (
     JUDGED_BY,
     colour_of,
     contrast,

@@ -12,7 +12,7 @@ from ..admission.rules import Rule, seconds_of
 from ..control.events import ask as query_store
 from ..control.file_index import FileView
 from ..control.problems import Problem, wrong
-from ..control.rule_keeper import Sourced
+from ..control.set_up import Sourced
 from ..store.history import HOUR
 from ..store.usage import read_hours
 from .app import HandlerCall

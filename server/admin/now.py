@@ -1,29 +1,220 @@
-"""The server at a glance: the overview, what feeds its charts, the figures as CSV, the probes."""
+"""The server at a glance: its state in one sentence, the overview, its charts, CSV, the probes."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from pydantic import Field
 
 from ...policies.contract import Snapshot
+from ...policies.registry import POLICIES
+from ...protocol.units import format_duration, format_rate
 from ..control.history import SERIES, Series
 from ..control.metrics import metrics_text
 from ..control.problems import Problem, wrong
-from ..control.report import POINTS
+from ..control.report import POINTS, counted
 from ..control.vitals import Health, Totals
+from ..store.usage import begun_ever
 from .app import HandlerCall
 from .charts import CHARTS, LEADING, from_first_value, is_empty, lines_of, picture, recorded_since
-from .first_day import first_steps
-from .openapi import openapi
+from .files import rule_out
+from .policy import PAGE
 from .render import clock, moment, stamp
-from .router import Routes
+from .router import Routes, openapi
 from .shapes import Shape, of_fields
-from .status_text import Status, keeps_queue, state_of
 from .web import Answer, csv_answer, json_answer
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """One step; `state` is a word or two, `done` says whether it needs anything."""
+
+    title: str
+    done: bool
+    state: str
+    words: str
+    link: str = ""
+    link_text: str = ""
+    command: str = ""
+
+
+async def first_steps(ask: HandlerCall) -> list[FirstStep]:
+    """The steps; none once a crowd came, in this run or in an earlier one."""
+    # A crowd can be compared. A trial by hand takes fewer downloads.
+    crowd = PAGE.compared_least
+    figures = ask.server.vitals.figures()
+    if figures["people_waiting"] or figures["offers_total"] >= crowd:
+        return []
+    try:
+        begun = await ask.server.store.read(lambda connection: begun_ever(connection, crowd))
+    except Exception:  # noqa: BLE001 - a database that does not answer is told in the headline
+        return []
+    begun = max(begun, figures["begun_downloads_total"])
+    if begun >= crowd:
+        return []
+    own = next(iter(ask.server.vitals.read().totals.listeners), "").rstrip("/")
+    return [
+        await _files_step(ask, own),
+        _line_step(ask),
+        _release_step(ask),
+        _trial_step(own, begun),
+    ]
+
+
+async def _files_step(ask: HandlerCall, own: str) -> FirstStep:
+    _, total = await ask.server.files.read("", "path", 0, 1)
+    told = "1 file is served" if total == 1 else f"{total:,} files are served"
+    return FirstStep(
+        "Share the link",
+        total > 0,
+        told if total else "no file yet",
+        "Visitors find all files here. Behind a proxy, share its address instead.",
+        f"{own}/" if own else "",
+        f"{own}/",
+    )
+
+
+def _line_step(ask: HandlerCall) -> FirstStep:
+    cap = ask.server.revisions.current.settings.get("bandwidth_bytes_s")
+    found = ask.server.vitals.read().totals.capacity_bytes_s
+    if cap is not None:
+        state = f"at most {format_rate(cap)}"
+    else:
+        state = "not found yet" if found is None else f"{format_rate(found)} found"
+    return FirstStep(
+        "Say what the line carries",
+        cap is not None or found is not None,
+        state,
+        "Without a limit the server finds what the line carries once downloads fill it.",
+        "/policy#f-bandwidth_bytes_s",
+        "Change the limit" if cap is not None else "Set a limit",
+    )
+
+
+def _release_step(ask: HandlerCall) -> FirstStep:
+    coming = sorted(
+        (rule.hidden_until_s, rule.path)
+        for rule in map(rule_out, ask.server.rules.all())
+        if rule.hidden_until_s is not None and rule.hidden_until_s > ask.now
+    )
+    state = f"{coming[0][1]} opens {moment(coming[0][0], ask.zone)}" if coming else "nothing hidden"
+    return FirstStep(
+        "Hide a release until its hour",
+        bool(coming),
+        state,
+        "Copy the files before; nobody sees them until then, and their digests are ready.",
+        "/files/rule",
+        "Add a rule",
+    )
+
+
+def _trial_step(own: str, begun: int) -> FirstStep:
+    return FirstStep(
+        "Try it with a crowd",
+        False,
+        f"{begun} download{'s' if begun != 1 else ''} so far" if begun else "not tried yet",
+        "From another machine. The report then shows who waited, and how long.",
+        command=f"tidegate loadtest --host {own} \\\n  --release FOLDER --visitors 200 --within 5m",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`tone` colours the page: calm, busy, queueing or alarm. `more` explains."""
+
+    tone: str
+    headline: str
+    more: str = ""
+
+
+def state_of(snapshot: Snapshot, health: Health) -> Status:
+    """What is going on, worst news first."""
+    active = snapshot.small_active + snapshot.large_active
+    if health.draining:
+        return Status("alarm", "Draining", f"{counted(active, 'download')} to go, then it stops.")
+    if snapshot.closed:
+        running = f"{counted(active, 'download')} still running." if active else "Nothing runs."
+        waits = _waiting(snapshot) if snapshot.people_waiting else "nobody waits"
+        return Status("alarm", f"Doors closed: {waits}", f"{running} Nobody starts until you open.")
+    room = _room(snapshot)
+    if snapshot.people_waiting:
+        found = Status("queueing", _line(snapshot), f"{_parts(snapshot)}{room}")
+    elif active == 0:
+        found = Status(
+            "calm", "Sending by multicast" if health.multicast_receivers else "Quiet", room
+        )
+    elif not snapshot.link_bound and _free(snapshot) <= _kept_for_small(snapshot):
+        if keeps_queue(snapshot):
+            headline, more = "Full, and nobody waits", "The next large download waits."
+        else:
+            headline, more = "Full: clients are told to come back", "This policy has no queue."
+        found = Status("busy", headline, f"{room} {more}")
+    else:
+        found = Status("calm", "Open: everybody starts at once", room)
+    if health.multicast_receivers:
+        receivers = counted(health.multicast_receivers, "receiver")
+        found = Status(found.tone, found.headline, f"{found.more} Multicast reaches {receivers}.")
+    if health.totals.fleet_fault:
+        found = Status("alarm", found.headline, f"{found.more} {health.totals.fleet_fault}")
+    if health.store_degraded:
+        more = f"{found.more} The database does not answer ({health.store_fault or 'no reason'}); "
+        more += "downloads and the queue go on, history and the journal wait in memory."
+        return Status("alarm", found.headline, more)
+    return found
+
+
+def keeps_queue(snapshot: Snapshot) -> bool:
+    """Whether the policy counts clients that wait; the others ask again and again."""
+    return POLICIES[snapshot.mode].gives_tickets
+
+
+def _waiting(snapshot: Snapshot) -> str:
+    """How many people wait: those who have not started, and those whose download is paused."""
+    people = snapshot.people_waiting
+    return "1 person is waiting" if people == 1 else f"{people:,} people are waiting"
+
+
+def _line(snapshot: Snapshot) -> str:
+    told = _waiting(snapshot)
+    if not snapshot.waiting and not snapshot.ready:
+        return f"{told}: all downloads have begun."
+    if snapshot.last_wait is None or not snapshot.waiting:
+        return f"{told}."
+    return f"{told}. The last starts in about {format_duration(snapshot.last_wait.expected_s)}."
+
+
+def _parts(snapshot: Snapshot) -> str:
+    """Which of those who wait have begun, and which may start."""
+    parts = ((snapshot.paused, "paused after the start"), (snapshot.ready, "ready to start"))
+    return "".join(f"{n:,} of them {'is' if n == 1 else 'are'} {what}. " for n, what in parts if n)
+
+
+def _free(snapshot: Snapshot) -> int:
+    return max(0, snapshot.slots - snapshot.small_active - snapshot.large_used)
+
+
+def _kept_for_small(snapshot: Snapshot) -> int:
+    """Free slots that no large download may take."""
+    return max(0, _free(snapshot) - max(0, snapshot.large_slots - snapshot.large_used))
+
+
+def _room(snapshot: Snapshot) -> str:
+    if snapshot.link_bound:
+        running = snapshot.small_active + snapshot.large_active - snapshot.paused
+        told = counted(running, "download") if running else "No download"
+        return f"{told} {'is' if running <= 1 else 'are'} running."
+    free, kept = _free(snapshot), _kept_for_small(snapshot)
+    promised = min(free - kept, snapshot.ready)
+    parts = [f"{free - kept - promised:,} of {snapshot.slots:,} slots free"]
+    if promised:
+        parts.append(f"{promised:,} kept for those who are ready")
+    if kept:
+        parts.append(f"{kept:,} kept for small files")
+    return ", ".join(parts) + "."
+
 
 api = Routes(tag="server")
 pages = Routes()

@@ -18,9 +18,9 @@ from ..store.records import RevisionRecord
 from . import forms
 from .app import HandlerCall
 from .charts import CHARTS
+from .forms import ADVANCED, MAIN, WORDS
 from .previews import RECORDED, WORKLOADS, Measures, Preview, Side, new_key
 from .router import Routes
-from .setting_words import ADVANCED, MAIN, WORDS
 from .shapes import BeforeQuery, Key, KeyPath, NumberPath, Shape, Text
 from .web import Answer, json_answer, redirect
 

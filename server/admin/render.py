@@ -11,7 +11,7 @@ from jinja2.runtime import Context
 
 from ...protocol.units import format_duration, format_rate, format_size
 from ..files.pages import Pages
-from .setting_words import in_words, policy_title, setting_title
+from .forms import in_words, policy_title, setting_title
 
 
 def zone_of(name: str) -> tzinfo:

@@ -22,7 +22,7 @@ from ..control.report import (
     arrivals_to_play,
     sentences,
 )
-from ..control.rule_keeper import Sourced
+from ..control.set_up import Sourced
 from ..store.reports import LISTED
 from .app import HandlerCall
 from .charts import CHARTS, from_first_value, is_empty, picture

@@ -11,14 +11,14 @@ from ..accounts.stored import OpenedAccounts
 from ..control.report import Reports
 from ..control.server import Server
 from ..http.clock import Clock, LoopTurns
-from . import account, alerts, files, log, now, oidc_login, passes, policy, queue, report, waiting
+from . import account, files, log, now, passes, policy, queue, report, waiting
 from .app import Admin
 from .previews import Previews, Simulator
 from .render import make_pages
 from .router import Router
 
 #: Of two patterns that fit a path, the first one counts.
-MODULES = (now, account, queue, policy, files, passes, waiting, log, alerts, report)
+MODULES = (now, account, queue, policy, files, passes, waiting, log, report)
 
 
 def make_admin(
@@ -30,7 +30,6 @@ def make_admin(
     for module in MODULES:
         router.add(module.pages.routes)
         router.add(module.api.routes)
-    router.add(oidc_login.pages.routes)
     admin = Admin(
         server=server,
         accounts=opened.accounts,

@@ -11,8 +11,16 @@ from pydantic import AfterValidator, Field
 
 from ..accounts.accounts import Scope
 from ..admission.responses import Words
-from ..control.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
-from ..control.palette import JUDGED_BY, colour_of, legible, style_of
+from ..control.branding import (
+    JUDGED_BY,
+    LOGO_MAX_BYTES,
+    STATES,
+    Look,
+    colour_of,
+    legible,
+    picture_type,
+    style_of,
+)
 from ..control.problems import Problem, wrong
 from ..http.phrases import LANGUAGES, Phrases
 from .app import HandlerCall

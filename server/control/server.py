@@ -23,15 +23,13 @@ from ..store.records import RevisionRecord
 from ..store.store import Store
 from .alert_settings import AlertSettings
 from .alerting import Alerting, descriptors_part
-from .blocks import BlockedNetworks
 from .branding import LOGO_ROUTE, STYLE_ROUTE, Branding
-from .doors import Doors
 from .events import EventLog
 from .file_index import FileIndex
 from .history import Arrivals, History
 from .key_values import KeyValues
 from .revisions import Revisions
-from .rule_keeper import RuleKeeper
+from .set_up import BlockedNetworks, Doors, RuleKeeper
 from .vitals import Totals, Vitals
 
 if TYPE_CHECKING:
