@@ -28,6 +28,7 @@ from tidegate.server.files.transfer import (
     BodyPlan,
     FileKey,
     Representation,
+    TcpState,
     Transfer,
     TransferListener,
 )
@@ -129,23 +130,14 @@ class FakeTransfer:
     def delivered_bytes(self) -> int:
         return self.sent_bytes if self.over else self.sent_bytes - self.flying
 
-    def arrived_bytes(self) -> int:
-        return self.delivered_bytes()
-
     def flying_bytes(self) -> int:
         return self.flying
 
     def missing_bytes(self) -> int:
         return self.flying
 
-    def shut_s(self) -> float:
-        return self.shut
-
-    def has_lost(self) -> bool:
-        return self.lost
-
-    def in_slow_start(self) -> bool:
-        return self.slow_start
+    def tcp_state(self) -> TcpState:
+        return TcpState(self.shut, 0, self.lost, self.slow_start)
 
     def limit_unsent(self, most_bytes: int) -> None:
         pass

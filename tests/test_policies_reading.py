@@ -6,6 +6,8 @@ import socket
 import struct
 import time
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,14 +23,8 @@ from tidegate.policies.contract import Admit, Job
 from tidegate.policies.leases import Lease
 from tidegate.policies.reading import ReadingPace
 from tidegate.server.admission.downloads import Delivery, LeasedDownload
-from tidegate.server.files import sender
-from tidegate.server.files.sender import (
-    beyond_gaps_bytes,
-    has_lost,
-    in_slow_start,
-    window_shut_s,
-)
-from tidegate.server.files.transfer import BodyPlan
+from tidegate.server.files.sender import tcp_state
+from tidegate.server.files.transfer import BodyPlan, TcpState
 
 
 @given(
@@ -89,53 +85,59 @@ def test_the_kernel_tells_for_how_long_a_window_was_shut() -> None:
         sock, _ = door.accept()
         with sock:
             sock.setblocking(False)
-            assert window_shut_s(sock) == 0.0
+            assert tcp_state(sock).shut_s == 0.0
             try:
                 while True:
                     sock.send(bytes(65_536))
             except BlockingIOError:
                 pass
-            before = window_shut_s(sock)
+            before = tcp_state(sock).shut_s
             time.sleep(0.2)
-            assert window_shut_s(sock) - before >= 0.15
-            assert not has_lost(sock)
+            state = tcp_state(sock)
+            assert state.shut_s - before >= 0.15
+            assert not state.has_lost
     one, other = socket.socketpair()
     with one, other:
-        assert window_shut_s(one) == 0.0
-        assert not has_lost(one)
+        assert tcp_state(one) == TcpState()
 
 
-def test_what_arrived_behind_a_gap_counts_as_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+def kernel_says(*words: tuple[int, int], known_bytes: int = 184) -> Any:
+    """A socket of which the kernel says these 32-bit words, each at its offset."""
+    told = bytearray(184)
+    for offset, word in words:
+        struct.pack_into("I", told, offset, word)
+    return SimpleNamespace(getsockopt=lambda *asked: bytes(told[:known_bytes]))
+
+
+def test_what_arrived_behind_a_gap_counts_as_arrived() -> None:
     """One lost packet held back what was known of hundreds: the line looked a tenth too narrow."""
-    one, other = socket.socketpair()
-    with one, other:
-        assert beyond_gaps_bytes(one) == 0
-        told = bytearray(232)
-        struct.pack_into("I", told, 16, 1448)
-        struct.pack_into("I", told, 28, 10)
-        monkeypatch.setattr(sender, "_tcp_info", lambda sock: bytes(told))
-        assert beyond_gaps_bytes(one) == 14_480
+    for known_bytes in (184, 104):
+        state = tcp_state(kernel_says((16, 1448), (28, 10), (32, 1), known_bytes=known_bytes))
+        assert state.beyond_gaps_bytes == 14_480
+        assert state.has_lost
+    job = Job("192.0.2.1#x", "/f", 50_000, 50_000)
+    download = LeasedDownload(Admit(1), job, None, 0.0)
+    plan = BodyPlan(200, (), ((0, 50_000),), 50_000)
+    body = Delivery(download, plan, lambda one, go_on: go_on(), lambda one: None)
+    sent: Any = FakeTransfer(body, 50_000)
+    sent.sent_bytes, sent.flying = 20_000, 15_000
+    for beyond, arrived in ((0, 5_000), (14_480, 19_480), (20_000, 19_999)):
+        sent.tcp_state = lambda beyond=beyond: TcpState(beyond_gaps_bytes=beyond)
+        body.look(sent)
+        assert body.seen_bytes == arrived
 
 
-def test_a_window_that_grows_and_is_used_up_is_in_slow_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_window_that_grows_and_is_used_up_is_in_slow_start() -> None:
     """At a round trip of 100 ms newcomers looked idle, and too many ran at once."""
-    one, other = socket.socketpair()
-    with one, other:
-        assert not in_slow_start(one)
-        for flying, until, window, slow in (
-            (10, 0x7FFFFFFF, 10, True),
-            (6, 40, 10, True),
-            # Its client takes no more, or the window has found its size.
-            (5, 40, 10, False),
-            (40, 40, 40, False),
-        ):
-            told = bytearray(184)
-            struct.pack_into("I", told, 24, flying)
-            struct.pack_into("II", told, 76, until, window)
-            monkeypatch.setattr(sender, "_tcp_info", lambda sock, told=told: bytes(told))
-            assert in_slow_start(one) is slow
+    for flying, until, window, slow in (
+        (10, 0x7FFFFFFF, 10, True),
+        (6, 40, 10, True),
+        # Its client takes no more, or the window has found its size.
+        (5, 40, 10, False),
+        (40, 40, 40, False),
+    ):
+        state = tcp_state(kernel_says((24, flying), (76, until), (80, window)))
+        assert state.in_slow_start is slow
 
 
 def test_a_download_tells_what_is_read_of_it_while_all_its_windows_are_shut() -> None:

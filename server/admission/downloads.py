@@ -14,7 +14,7 @@ from ...policies.contract import Admit, Job
 from ...policies.reading import ReadingPace, RunningRate
 from ...protocol.intervals import IntervalSet, Span
 from ..files.pacer import Share
-from ..files.transfer import BodyPlan, Representation, Transfer
+from ..files.transfer import BodyPlan, Representation, TcpState, Transfer
 from .client_keys import address_of
 
 
@@ -83,10 +83,11 @@ class Delivery:
     #: Whether its last bytes may leave, and what then sends them.
     _may_end: bool = False
     _go_on: Callable[[], None] | None = None
-    #: What had arrived at the last look.
+    #: What had arrived at the last look, those beyond a gap too, and what the kernel said then.
     seen_bytes: int = 0
-    #: For how long its peer's window had been shut by then, seconds.
-    shut_s: float = 0.0
+    tcp: TcpState = field(default_factory=TcpState)
+    #: For how long its peer's window had been shut by the last call of `shut`, seconds.
+    _shut_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.share = self.download.share
@@ -148,10 +149,22 @@ class Delivery:
         """Bytes of this body that have arrived and are not in the coverage yet."""
         return self.transfer.delivered_bytes() if self.transfer is not None else 0
 
+    def look(self, transfer: Transfer) -> int:
+        """Ask the kernel, which is most of the cost of a look; how much more has arrived."""
+        here, sent = transfer.delivered_bytes(), transfer.sent_bytes
+        if here < sent or transfer.blocked:
+            self.tcp = transfer.tcp_state()
+            # What was lost is missing still, a byte of it at least.
+            here = max(here, min(here + self.tcp.beyond_gaps_bytes, sent - 1))
+        else:
+            self.tcp = TcpState(self.tcp.shut_s)
+        fresh, self.seen_bytes = here - self.seen_bytes, here
+        return max(0, fresh)
+
     def shut(self) -> float:
-        """For how long its peer's window was shut since the last call, seconds."""
-        shut_s = self.transfer.shut_s() if self.transfer is not None else 0.0
-        passed_s, self.shut_s = shut_s - self.shut_s, shut_s
+        """For how long its peer's window was shut between the last look and that before the last
+        call, seconds."""
+        passed_s, self._shut_s = self.tcp.shut_s - self._shut_s, self.tcp.shut_s
         return passed_s
 
 
@@ -289,19 +302,15 @@ class LeasedDownload:
         return self.wanted_bytes - self.remaining_bytes()
 
     def look(self) -> None:
-        """Ask each body once for its progress: asking the kernel is most of the cost."""
+        """Ask each body once for its progress."""
         arrived, flying = self.ended_bytes, 0
         for delivery in self.deliveries:
             if delivery.transfer is not None:
-                here = delivery.transfer.arrived_bytes()
-                self.flowed_bytes += max(0, here - delivery.seen_bytes)
-                delivery.seen_bytes = here
-                arrived += here
-                flying += delivery.transfer.sent_bytes - here
+                self.flowed_bytes += delivery.look(delivery.transfer)
+                arrived += delivery.seen_bytes
+                flying += delivery.transfer.sent_bytes - delivery.seen_bytes
         self.arrived_bytes, self.flying_bytes = arrived, flying
-        self.in_slow_start = self.stuck and any(
-            d.transfer is not None and d.transfer.in_slow_start() for d in self.deliveries
-        )
+        self.in_slow_start = self.stuck and any(one.tcp.in_slow_start for one in self.deliveries)
         self.left_bytes = self.left_when_seen()
 
     def came_to_stand(self, now: float) -> int:
@@ -339,9 +348,10 @@ class LeasedDownload:
         """Whether the sockets of all its connections are full."""
         return all(d.transfer is not None and d.transfer.blocked for d in self.deliveries)
 
+    @property
     def has_lost(self) -> bool:
-        """Whether bytes of any connection were lost, and have not arrived again."""
-        return any(d.transfer is not None and d.transfer.has_lost() for d in self.deliveries)
+        """Whether bytes of any connection were lost, and had not arrived again at the last look."""
+        return any(one.tcp.has_lost for one in self.deliveries)
 
     def missing_bytes(self) -> int:
         """What was handed over whole, never arrived, and was not sent again."""

@@ -166,7 +166,7 @@ class LineKeeper:
         unknown, samples = self.line_bytes_s == math.inf, self._samples
         for one in downloads:
             if one.deliveries and (one.held or not one.paused):
-                left, lossy = one.left_bytes, unknown and one.has_lost()
+                left, lossy = one.left_bytes, unknown and one.has_lost
                 shut, stuck = one.pace.shut, one.stuck
                 here = one.arrived_bytes, left, stuck, shut, lossy, one.in_slow_start
                 samples[one.lease] = Sample(one.lease, *here)

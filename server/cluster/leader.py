@@ -23,7 +23,14 @@ from ...protocol.manifest import FileDigests
 from ..admission.gate import Gate
 from ..admission.leases import TICK_S
 from ..admission.rules import RuleBook
-from ..files.transfer import BodyPlan, Representation, StartBody, Transfer, TransferListener
+from ..files.transfer import (
+    BodyPlan,
+    Representation,
+    StartBody,
+    TcpState,
+    Transfer,
+    TransferListener,
+)
 from ..http.answers import Header
 from ..http.clock import Clock, Repeat, cancel, pause
 from ..http.proxies import TrustedProxies
@@ -219,12 +226,12 @@ class RemoteTransfer(Transfer):
     def flying_bytes(self) -> int:
         return max(0, self.sent_bytes - self._delivered_bytes)
 
-    def shut_s(self) -> float:
+    def tcp_state(self) -> TcpState:
         """See `Transfer`: a window that was told to be shut is so until something else is told.
 
         By the leader's clock, for what nodes measure reaches it early or late.
         """
-        return self._shut_s + max(0.0, self._seconds() - self._shut_since_s)
+        return TcpState(self._shut_s + max(0.0, self._seconds() - self._shut_since_s))
 
     def share_changed(self) -> None:
         """See `Transfer`; a paused one hears it when it goes on."""
@@ -246,7 +253,7 @@ class RemoteTransfer(Transfer):
         self._delivered_bytes = delivered_bytes
         self.blocked = blocked
         if shut != (self._shut_since_s < math.inf):
-            self._shut_s = self.shut_s()
+            self._shut_s = self.tcp_state().shut_s
             self._shut_since_s = self._seconds() if shut else math.inf
 
     def ending(self) -> None:

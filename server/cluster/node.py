@@ -107,7 +107,7 @@ class _Asked:
     def window_shut(self, transfer: Transfer, now: float) -> bool:
         """Whether its client's window was shut nearly all the time since the last call."""
         before = self.shut_seen
-        self.shut_seen = here = (transfer.shut_s(), now) if transfer.blocked else None
+        self.shut_seen = here = (transfer.tcp_state().shut_s, now) if transfer.blocked else None
         if before is None or here is None:
             return False
         return was_shut(here[0] - before[0], here[1] - before[1])

@@ -21,7 +21,7 @@ from ..http.clock import Clock
 from ..http.phrases import Phrases, phrases_for, told_size
 from ..http.request import Request
 from .digests import DigestService
-from .directory_cache import REUSE_FACTOR, Coming, DirectoryCache
+from .directory_cache import REUSE_FACTOR, SOME_ORIGIN, Coming, DirectoryCache
 from .openfile import OpenFile, Unreadable
 from .pages import SECURITY_HEADERS, Pages
 from .paths import COMPANIONS, SIGNATURES, url_of
@@ -36,8 +36,6 @@ ATOM = b"application/atom+xml"
 _BURST_S = 2.0
 #: Rows of one page; a directory with more has several.
 _ROWS = 1000
-#: Stands in kept pages for how the server was called; `.invalid` is no host's name (RFC 2606).
-_SOME_ORIGIN = b"http://this-server.invalid"
 
 
 def _query_of(request: Request) -> dict[str, list[str]]:
@@ -177,7 +175,7 @@ class Listings:
             # A shell reads the commands of the page.
             is_plain = re.fullmatch(rb"https?://[A-Za-z0-9.:\[\]_-]+", origin)
             safe = origin if is_plain else b"http://SERVER"
-            body = body.replace(_SOME_ORIGIN, safe)
+            body = body.replace(SOME_ORIGIN, safe)
         if form == "html":
             # It may carry a visitor cookie, so no shared cache may keep it.
             fields[1] = (b"Cache-Control", b"private, no-cache")
@@ -250,7 +248,7 @@ class Listings:
         path = url_of(b"/".join(parts)) + ("/" if parts else "")
         return self._pages.render(
             "feed.xml",
-            origin=_SOME_ORIGIN.decode(),
+            origin=SOME_ORIGIN.decode(),
             title=xml_legal(parts[-1].decode("utf-8", "replace"))
             if parts
             else Phrases()("files_all"),
@@ -305,7 +303,7 @@ class Listings:
             number=number,
             pages=pages,
             readme="" if look.text or number > 1 else self._readme(parts, entries),
-            example_url=_SOME_ORIGIN.decode() + example["typed_url"] if example else None,
+            example_url=SOME_ORIGIN.decode() + example["typed_url"] if example else None,
             directory_url=url_of(b"/".join(parts)) + ("/" if parts else ""),
         )
 

@@ -33,7 +33,7 @@ from ..http.ready import Ready, Subject, ready_of
 from ..http.request import Request
 from .conditions import verdict
 from .digests import DigestService, FileChanged
-from .directory_cache import REUSE_FACTOR, DirectoryCache
+from .directory_cache import REUSE_FACTOR, SOME_ORIGIN, DirectoryCache
 from .headers import RepresentationHeaders
 from .paths import MANIFEST, METALINK, SUMS, url_of
 from .transfer import Visibility, kept_from_all, kept_there
@@ -41,8 +41,6 @@ from .tree import IsDirectory, NotHere, Tree
 
 _INDEX = b"index.meta4"
 _MOST_KEPT = 16
-#: Stands in kept bodies for how the server was called; `.invalid` is no host's name (RFC 2606).
-_SOME_ORIGIN = "http://this-server.invalid"
 
 _log = Logger()
 _Digested = list[tuple[bytes, FileDigests]]
@@ -73,7 +71,7 @@ class _KeptBody(Subject):
 
 def _at_origin(body: bytes, request: Request) -> bytes:
     """The body with the addresses of this server as the client calls it."""
-    return body.replace(_SOME_ORIGIN.encode("ascii"), html.escape(request.origin.decode()).encode())
+    return body.replace(SOME_ORIGIN, html.escape(request.origin.decode()).encode())
 
 
 def _manifest(described: FileManifest) -> tuple[bytes, bytes]:
@@ -186,8 +184,8 @@ class GeneratedFiles:
         return b"text/plain; charset=utf-8", body
 
     def _metalink_of(self, folder: list[bytes], digested: _Digested) -> tuple[bytes, bytes]:
-        files = [self._described(_SOME_ORIGIN, folder, name, d) for name, d in digested]
-        origin = _SOME_ORIGIN + url_of(b"/".join([*folder, _INDEX]))
+        files = [self._described(SOME_ORIGIN.decode(), folder, name, d) for name, d in digested]
+        origin = SOME_ORIGIN.decode() + url_of(b"/".join([*folder, _INDEX]))
         return METALINK_TYPE.encode("ascii"), encode_metalink(files, origin=origin)
 
     def _metalink(self, request: Request, parts: list[bytes]) -> None:

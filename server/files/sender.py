@@ -27,7 +27,7 @@ from ..http.request import Request
 from .disk import AHEAD_BYTES, Disk
 from .openfile import OpenFile, Unreadable
 from .pacer import Pacer, Share, TransferState
-from .transfer import TransferListener
+from .transfer import TcpState, TransferListener
 
 #: One piece of a body: bytes as they are, or a half-open range of the file.
 Piece = bytes | tuple[int, int]
@@ -40,41 +40,22 @@ _UNSENT_BYTES = 4 << 20
 _log = Logger()
 
 
-def _tcp_info(sock: socket.socket) -> bytes:
-    """What the kernel knows of a connection; zeros where it knows less."""
-    size, known = 184, b""
-    with contextlib.suppress(OSError, ValueError):  # a unix socket has no such option
-        known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
-    return known.ljust(size, b"\0")
+#: `struct tcp_info` of Linux up to `tcpi_rwnd_limited` (microseconds). Before that `tcpi_snd_mss`,
+#: `tcpi_unacked`, `tcpi_sacked`, `tcpi_lost`, `tcpi_snd_ssthresh` and `tcpi_snd_cwnd` (packets).
+_TCP_INFO = struct.Struct("=16xI4xIII40xII92xQ")
 
 
-def window_shut_s(sock: socket.socket) -> float:
-    """For how long bytes have waited for the peer's window, seconds in all; 0: unknown."""
-    # The offset of `tcpi_rwnd_limited` in `struct tcp_info` of Linux, microseconds.
-    return float(struct.unpack_from("Q", _tcp_info(sock), 176)[0]) * 1e-6
-
-
-def beyond_gaps_bytes(sock: socket.socket) -> int:
-    """What has arrived behind something that was lost, by selective acknowledgements; 0: unknown.
-
-    It is whole packets that are told, so this may be too much by a part of one.
-    """
-    # `tcpi_snd_mss`, and `tcpi_sacked` behind two others.
-    packet_bytes, packets = struct.unpack_from("I8xI", _tcp_info(sock), 16)
-    return int(packets * packet_bytes)
-
-
-def has_lost(sock: socket.socket) -> bool:
-    """Whether packets were lost that the peer has not acknowledged yet; False: unknown."""
-    # The offset of `tcpi_lost`.
-    return bool(struct.unpack_from("I", _tcp_info(sock), 32)[0])
-
-
-def in_slow_start(sock: socket.socket) -> bool:
-    """Whether the congestion window limits it and still doubles each round trip; False: unknown."""
-    # `tcpi_unacked`, and `tcpi_snd_ssthresh` and `tcpi_snd_cwnd` behind twelve others: packets.
-    flying, until, window = struct.unpack_from("I48xII", _tcp_info(sock), 24)
-    return bool(window < until and 2 * flying > window)
+def tcp_state(sock: socket.socket) -> TcpState:
+    """What the kernel says of a connection; an older one says less."""
+    try:
+        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    except (OSError, ValueError):  # a unix socket has no such option
+        return TcpState()
+    packet_bytes, flying, sacked, lost, until, window, shut_us = _TCP_INFO.unpack(
+        told.ljust(_TCP_INFO.size, b"\0")
+    )
+    grows = window < until and 2 * flying > window
+    return TcpState(shut_us * 1e-6, sacked * packet_bytes, lost > 0, grows)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -168,14 +149,6 @@ class BodySender:
             return self.sent_bytes
         return self.sent_bytes - min(self.sent_bytes, self._queued_bytes())
 
-    def arrived_bytes(self) -> int:
-        """See `Transfer`."""
-        here, sock = self.delivered_bytes(), self._request.connection.socket
-        if sock is None or self._over or here >= self.sent_bytes:
-            return here
-        # What was lost is missing still, a byte of it at least.
-        return max(here, min(here + beyond_gaps_bytes(sock), self.sent_bytes - 1))
-
     def flying_bytes(self) -> int:
         """Bytes sent that the peer has not acknowledged; once over, no more than at the end."""
         if self._telling:
@@ -197,20 +170,10 @@ class BodySender:
         later = self._request.connection.bodies_bytes - self._end_bytes
         return max(0, min(self._left_bytes, queued - later))
 
-    def shut_s(self) -> float:
+    def tcp_state(self) -> TcpState:
         """See `Transfer`."""
         sock = self._request.connection.socket
-        return 0.0 if sock is None or self._over else window_shut_s(sock)
-
-    def has_lost(self) -> bool:
-        """See `Transfer`."""
-        sock = self._request.connection.socket
-        return sock is not None and not self._over and has_lost(sock)
-
-    def in_slow_start(self) -> bool:
-        """See `Transfer`."""
-        sock = self._request.connection.socket
-        return sock is not None and not self._over and in_slow_start(sock)
+        return TcpState() if sock is None or self._over else tcp_state(sock)
 
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie in the kernel beyond what is on the wire, so that a pause is felt soon.

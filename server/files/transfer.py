@@ -73,6 +73,21 @@ class BodyPlan:
     held_status: int = 0
 
 
+class TcpState(NamedTuple):
+    """What the kernel says of a connection; as here where it says nothing."""
+
+    #: For how long bytes have waited because the peer's window was shut, seconds in all.
+    shut_s: float = 0.0
+    #: What has arrived behind something that was lost, by selective acknowledgements. Whole packets
+    #: are told, so this may be too much by a part of one.
+    beyond_gaps_bytes: int = 0
+    #: Whether packets were lost that have not arrived again.
+    has_lost: bool = False
+    #: Whether neither the peer nor the line limits it, but TCP: its window is used up, and doubles
+    #: each round trip.
+    in_slow_start: bool = False
+
+
 class Transfer(Protocol):
     """One response body on its way to a client. A body of which little is known inherits this."""
 
@@ -97,10 +112,6 @@ class Transfer(Protocol):
         """How many bytes the peer has acknowledged (never more than `sent_bytes`)."""
         return self.sent_bytes
 
-    def arrived_bytes(self) -> int:
-        """How many have reached the peer's machine, those beyond a gap too, as far as is known."""
-        return self.delivered_bytes()
-
     def flying_bytes(self) -> int:
         """How many bytes were sent and not acknowledged, as far as that can be known.
 
@@ -115,23 +126,9 @@ class Transfer(Protocol):
         """
         return 0
 
-    def shut_s(self) -> float:
-        """For how long bytes have waited because the peer's window was shut, seconds in all.
-
-        0 where that cannot be known.
-        """
-        return 0.0
-
-    def has_lost(self) -> bool:
-        """Whether bytes of it were lost on the way and have not arrived again.
-
-        False where that cannot be known.
-        """
-        return False
-
-    def in_slow_start(self) -> bool:
-        """Whether neither its peer nor the line limits it, but TCP, which has just begun."""
-        return False
+    def tcp_state(self) -> TcpState:
+        """What the kernel says of its connection while it runs."""
+        return TcpState()
 
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie unsent in the kernel. Harmless when over."""

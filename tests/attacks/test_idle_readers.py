@@ -22,6 +22,7 @@ from tidegate.protocol.intervals import Span
 from tidegate.server.admission.downloads import LeasedDownload
 from tidegate.server.admission.line import LineKeeper
 from tidegate.server.files.pacer import Pacer, Share, TransferState
+from tidegate.server.files.transfer import TcpState
 
 
 @pytest.mark.timeout(600)
@@ -39,7 +40,7 @@ class Reader:
         self.sent_at_s = 0.0
         self.sent_bytes = self.seen_bytes = 0
         self.blocked = False
-        self.transfer = self
+        self.transfer, self.tcp = self, TcpState()
         self._holds, self._takes = holds, takes
         self._pacer = pacer
         self.state, self.state_since_s = TransferState.HELD_UP, 0.0
@@ -47,12 +48,6 @@ class Reader:
         self.pause_number, self.burst_at_s = 0, 0.0
         pacer.add(self)
         pacer.move(self, TransferState.RING)
-
-    def has_lost(self) -> bool:
-        return False
-
-    def in_slow_start(self) -> bool:
-        return False
 
     def push(self, most_bytes: int) -> int:
         room = most_bytes if self._takes else max(0, self._holds - self.sent_bytes)
@@ -78,8 +73,9 @@ class Reader:
     def delivered_bytes(self) -> int:
         return self.sent_bytes - min(self._holds, self.sent_bytes)
 
-    def arrived_bytes(self) -> int:
-        return self.delivered_bytes()
+    def look(self, transfer: object) -> int:
+        fresh, self.seen_bytes = self.delivered_bytes() - self.seen_bytes, self.delivered_bytes()
+        return fresh
 
 
 def test_what_lies_in_the_sockets_of_idle_readers_is_no_part_of_the_line() -> None:
