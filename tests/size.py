@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_409, 102),
     "protocol": Size(4_651, 68),
-    "server": Size(44_386, 334),
+    "server": Size(44_366, 334),
     "client": Size(14_377, 42),
     "loadtest": Size(6_929, 53),
     "bench": Size(5_163, 50),

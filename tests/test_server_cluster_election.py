@@ -19,8 +19,7 @@ from sqlalchemy import Connection, insert
 from twisted.internet.task import Clock
 
 from tests.databases import SQLITE, database, postgres
-from tidegate.server.cluster.candidate import Candidate
-from tidegate.server.cluster.election import Candidacy, Standing, answered, passed
+from tidegate.server.cluster.election import Candidacy, Candidate, Standing, answered, passed
 from tidegate.server.store.cluster import (
     LEASE,
     Fenced,

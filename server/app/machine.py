@@ -21,8 +21,7 @@ from twisted.application.internet import ClientService
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from ..cluster.candidate import Candidate
-from ..cluster.election import Candidacy, Standing
+from ..cluster.election import Candidacy, Candidate, Standing
 from ..cluster.identity import MutualTls
 from ..cluster.link import NOBODY, LinkFactory, keep_connected
 from ..cluster.messages import FromNode, Hello, decode_from_leader, decode_from_node

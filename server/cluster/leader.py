@@ -56,7 +56,6 @@ class LeaderBounds(NamedTuple):
     most_blocked: int = 1_000
     #: Bounds the list of logins and API tokens for machines, which hear it four times a second.
     most_proofs: int = 1_000
-    most_sent_away: int = 1_000
     #: A machine that was lost has its share of the slots for so long: its downloads are resumed, or
     #: it is only started anew.
     missed_s: float = 30.0
@@ -521,6 +520,7 @@ class Leader:
         hello = message if isinstance(message, messages.Hello) else messages.Hello("", version=0)
         if hello.name in self._sent_away:
             return
+        self._sent_away.add(hello.name)
         _log.error(
             "Node {name} was sent away: it speaks version {version} of the cluster's messages, "
             "and this program {oldest} to {newest}. Upgrade its machine.",
@@ -529,8 +529,6 @@ class Leader:
             oldest=messages.OLDEST,
             newest=messages.VERSION,
         )
-        if len(self._sent_away) < TUNING.most_sent_away:
-            self._sent_away.add(hello.name)
 
     def _serve_with_machines(self) -> None:
         now = self._reactor.seconds()

@@ -80,19 +80,20 @@ class FleetLine:
         found = [keeper.line_bytes_s for _, keeper in self._lines.values()]
         if all(line == math.inf for line in found):
             return math.inf
-        most = math.inf if self._ceiling_bytes_s is None else self._ceiling_bytes_s
-        return sum(min(line, most) for line in found)
+        return sum(min(line, self._most_bytes_s) for line in found)
 
     @property
     def lines(self) -> Mapping[str, LineSeen]:
         """See `Line`: one of each machine."""
-        most = math.inf if self._ceiling_bytes_s is None else self._ceiling_bytes_s
+        most = self._most_bytes_s
         return {
-            name: LineSeen(
-                min(keeper.line_bytes_s, most), machine.goodput_bytes_s(), machine.link_busy
-            )
-            for name, (machine, keeper) in self._lines.items()
+            name: LineSeen(min(keeper.line_bytes_s, most), one.goodput_bytes_s(), one.link_busy)
+            for name, (one, keeper) in self._lines.items()
         }
+
+    @property
+    def _most_bytes_s(self) -> float:
+        return math.inf if self._ceiling_bytes_s is None else self._ceiling_bytes_s
 
     @property
     def busy(self) -> bool:

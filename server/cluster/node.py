@@ -31,7 +31,7 @@ from ..admission.small_files import admit_small
 from ..admission.wait_status import CalledTickets
 from ..files.pacer import Share
 from ..files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
-from ..http.clock import Clock, Repeat, cancel
+from ..http.clock import Clock, Repeat
 from ..http.denylist import BlockList
 from ..http.request import Request
 from ..http.unarrived import UnarrivedAnswers
@@ -157,8 +157,9 @@ class RemoteAdmission:
         self._home = home
         #: The epoch of the leader that is there.
         self._epoch = 0
-        #: For how long the leader has said nothing, by this process's own ticks.
-        self._silent_s = 0.0
+        #: For how long there has been no leader, and for how long the one that is there has said
+        #: nothing, by this process's own ticks.
+        self._unled_s = self._silent_s = 0.0
         self._parting = False
         self._lingering = LingeringBodies()
         self.rules = home.rules
@@ -187,7 +188,6 @@ class RemoteAdmission:
         self._small: dict[str, list[int]] = {}
         self._link: Link[messages.FromLeader] | None = None
         self._welcomed = False
-        self._patience: Any = None
         self._timer = Repeat(reactor, TICK_S, self._tick)
         self.peer: Peer[messages.FromLeader] = Peer(self._opened, self._received, self._closed)
 
@@ -196,14 +196,12 @@ class RemoteAdmission:
     def begin(self) -> None:
         """Start the clock."""
         self._timer.start()
-        self._wait_for_leader()
 
     def stop(self) -> None:
         """Stop the clocks, and cut the connection to the leader."""
         self._timer.stop()
         if self._link is not None:
             self._link.drop()
-        cancel(self._patience)
         self._close_degraded()
 
     def part(self) -> None:
@@ -345,7 +343,7 @@ class RemoteAdmission:
             self._send_away(asked)
         elif self._welcomed:
             self._tell(asked)
-        elif self._patience is None:
+        elif self._unled_s >= PATIENCE.leaderless_s:
             self._send_away(asked)
 
     def _add(
@@ -447,6 +445,7 @@ class RemoteAdmission:
                     bodies.append(messages.BodyState(asked.number, *now))
         if not self._welcomed:
             # The next leader is told what was served until it came.
+            self._wait_for_leader()
             return
         small, self._small = self._small, {}
         here, total = self._home.connections()
@@ -463,6 +462,16 @@ class RemoteAdmission:
                 now_s,
             )
         )
+
+    def _wait_for_leader(self) -> None:
+        before, self._unled_s = self._unled_s, self._unled_s + TICK_S
+        if not before < PATIENCE.leaderless_s <= self._unled_s:
+            return
+        self._degrade()
+        if self._degraded is None:
+            for asked in tuple(self._asked.values()):
+                if not asked.told and asked.transfer is None:
+                    self._send_away(asked)
 
     def _answer_unled(self) -> None:
         """Answer requests to the admin page of this machine that no leader answers."""
@@ -492,32 +501,17 @@ class RemoteAdmission:
     def _closed(self, link: Link[messages.FromLeader]) -> None:
         if link is not self._link:
             return
-        led, self._welcomed = self._welcomed, False
+        self._welcomed = False
         self._link, self._epoch = None, 0
-        if led:
-            self._wait_for_leader()
         for waiting in tuple(self._digests.values()):
             waiting.callback(None)
         self._digests.clear()
-
-    def _wait_for_leader(self) -> None:
-        if self._patience is None:
-            self._patience = self._reactor.callLater(PATIENCE.leaderless_s, self._lose_patience)
-
-    def _lose_patience(self) -> None:
-        self._patience = None
-        if not self._parting:
-            self._degrade()
-        if self._degraded is None:
-            for asked in tuple(self._asked.values()):
-                if not asked.told and asked.transfer is None:
-                    self._send_away(asked)
 
     # -- without a leader ------------------------------------------------------------------------
 
     def _degrade(self) -> None:
         """No leader came: what has begun continues, new large downloads get tickets."""
-        if not self.met_leader or self._home.make_gate is None:
+        if self._parting or not self.met_leader or self._home.make_gate is None:
             return
         try:
             self._degraded = queue = DegradedQueue(self._terms, self._home.make_gate)
@@ -572,9 +566,7 @@ class RemoteAdmission:
             no_leader(asked.request)
 
     def _welcome(self) -> None:
-        self._welcomed = True
-        cancel(self._patience)
-        self._patience = None
+        self._welcomed, self._unled_s = True, 0.0
         if self._parting:
             self._send(messages.Parting())
         self._hand_back()

@@ -40,7 +40,7 @@ from tidegate.server.app import (
     state_room,
     workers,
 )
-from tidegate.server.cluster import candidate
+from tidegate.server.cluster import election
 from tidegate.server.control import metrics, server
 from tidegate.server.files import digests, disk, folder_watch, sender
 from tidegate.server.http import factory, front, outbox
@@ -225,7 +225,7 @@ def _put_fleet(
         Event=Event,
         Thread=lambda **named: fleet().make_thread(**named),
     )
-    put(candidate, "threading", make_thread)
+    put(election, "threading", make_thread)
     put(tls, "_get_default_clock", lambda: fleet().running.reactor)
     # The clock of the database.
     put(cluster, "_clock", lambda now_s: literal(wall() if now_s is None else now_s, Float))
