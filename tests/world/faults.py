@@ -365,6 +365,28 @@ def _cut_off(world: World, fault: FaultPlan) -> None:
     world.schedule.after(fault.for_s, back)
 
 
+def _kill_mover(world: World, fault: FaultPlan) -> None:
+    """The program that sends the files is killed, and starts again."""
+    if world.mover.alive:
+        world.cause("the mover is killed")
+        world.mover.kill()
+        world.schedule.after(0.2 + fault.for_s / 4, _start_mover, world)
+
+
+def _start_mover(world: World) -> None:
+    world.mover.start()
+    world.cause("the mover starts")
+
+
+def _lose_reports(world: World, fault: FaultPlan) -> None:
+    """What the mover reports gets lost for a while, and at times what the kernel tells, too."""
+    until_s = world.schedule.now + fault.for_s
+    world.cause(f"reports get lost for {fault.for_s} s")
+    world.mover.loses_until_s = until_s
+    if fault.pick < 0.3:
+        world.mover.kernel.deaf_until_s = until_s
+
+
 FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "kill": _kill,
     "restart": _restart,
@@ -399,4 +421,6 @@ FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "lose machine": _lose_machine,
     "stop machine": _stop_machine,
     "cut off": _cut_off,
+    "kill mover": _kill_mover,
+    "lose reports": _lose_reports,
 }

@@ -18,10 +18,19 @@ from tidegate.server.accounts.accounts import Scope
 from tidegate.server.app.config import Flag, load_config
 from tidegate.server.app.listeners import OpenListener
 from tidegate.server.app.service import Service
+from tidegate.server.http.clock import DatagramReader
 
 from .schedule import Schedule, VirtualReactor
 from .seams import KeptOrder
-from .wire import ADMIN_PORT, FILES_PORT, Listener, MemoryNetwork, MemoryPort
+from .wire import (
+    ADMIN_PORT,
+    FILES_PORT,
+    GATE_PORT,
+    Listener,
+    MemoryNetwork,
+    MemoryPort,
+    ServerEnd,
+)
 
 #: The loop of a server comes to what has happened within this time.
 _TURN_S = 0.0005
@@ -96,7 +105,7 @@ class ServerLife:
     ) -> None:
         self.schedule, self.rng, self.network = schedule, rng, network
         self.reactor = VirtualReactor(schedule, rng)
-        self.reactor.on_reader = partial(FrontTurns, schedule, rng, network, self.reactor)
+        self.reactor.on_reader = self._watch
         self.alive = True
         self.stopping = False
         self.ended_s = math.inf
@@ -109,13 +118,22 @@ class ServerLife:
             **settings,
         }
         self._values = values
-        self._ports = [MemoryPort(network, Listener(one)) for one in (FILES_PORT, ADMIN_PORT)]
+        files = GATE_PORT if settings.get("gate.enabled") else FILES_PORT
+        self._ports = [MemoryPort(network, Listener(one)) for one in (files, ADMIN_PORT)]
         self.service: Service = None  # type: ignore[assignment]
 
     @property
     def leads(self) -> bool:
         """Whether it runs, and is not stopping."""
         return self.alive and not self.stopping
+
+    def _watch(self, reader: Any) -> None:
+        """A front of connections, or a socket that has datagrams."""
+        if isinstance(reader, DatagramReader):
+            source: Any = reader._source
+            source.watch = partial(self.schedule.after, _TURN_S, self.reactor.turn, reader.doRead)
+        else:
+            FrontTurns(self.schedule, self.rng, self.network, self.reactor, reader)
 
     def reactors(self) -> tuple[VirtualReactor]:
         """That of its process."""
@@ -173,7 +191,8 @@ class ServerLife:
     def kill(self) -> None:
         """As SIGKILL does: the kernel closes what was open."""
         forget_service(self.service)
-        close_files(self._state / "lock")
+        for name in ("lock", "moves"):
+            close_files(self._state / name)
         self._bury()
 
     def _bury(self) -> None:
@@ -181,4 +200,7 @@ class ServerLife:
         self.ended_s = self.schedule.now
         self.reactor.kill()
         for one in tuple(self.network.sockets.values()):
-            one.close()
+            if not (isinstance(one, ServerEnd) and one.is_movers):
+                one.close()
+        if self.network.kernel is not None:
+            self.network.kernel.process_ended()

@@ -627,7 +627,8 @@ class ReadersKeepTheirSlots(Oracle):
         slotless = gate.policy.pool.slotless  # type: ignore[attr-defined]
         if not slotless:
             return
-        if any(map(world.has_fault, ("policy", "settings", "lose answer", "cut", "line"))):
+        ends = ("policy", "settings", "lose answer", "cut", "line", "kill mover")
+        if any(map(world.has_fault, ends)):
             return
         for client in world.clients:
             slow = client.rate_bytes_s < world.network.wire.rate_bytes_s
@@ -657,7 +658,7 @@ class HeldClientsHear(Oracle):
         since_s = world.schedule.now - self._SILENT_S - world.is_crowded * self._SHARE_S
         if world.gate is None or world.caused_since(since_s) or world.still_until_s > since_s:
             return
-        if world.answers_wait or world.plan.proxied:
+        if world.answers_wait or world.plan.proxied or world.plan.mover:
             # A proxy passes no part of a header on.
             return
         for client in world.clients:
@@ -1189,6 +1190,8 @@ class UsedTicketsStayUsed(Oracle):
         number, life, began_s = self._starts.get(client, (0, 0, now))
         known = life == world.lives and not client.has_vanished and not world.receives(client)
         known = known and not self._unknown(began_s, now)
+        # What a mover sends while its gate is away is not known to the next one.
+        known = known and not (world.plan.mover and world.gate is None)
         if client.state == "done" and known and now > ill_s + 1.0:
             self._used[number] = client.name, now
 

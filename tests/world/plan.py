@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .mover import MOVERS
 from .programs import MANNERS, ClientPlan
-from .wire import PROXY
+from .wire import PROXY, REPORT_PORT
 
 POLICY_NAMES = ("fair", "fair", "ticket", "ticket", "reserve", "fcfs", "adaptive")
 MISDEEDS = (
@@ -60,6 +61,16 @@ FLEET_FAULTS: Mapping[str, tuple[str, ...]] = {
 }
 #: The part of the worlds in which several processes serve.
 _SEVERAL = 0.15
+#: The same where another program sends the files, before a gate.
+GATE_FAULTS: Mapping[str, tuple[str, ...]] = {
+    "kill": ("kill", "kill", "kill mover"),
+    "stall": ("stall", "kill mover", "lose reports"),
+    "cut": ("cut", "cut", "lose reports"),
+    # A file that is written over is sent as it is then.
+    "overwrite": ("replace",),
+}
+#: The part of the worlds that have a gate, if they have one process, no proxy and no multicast.
+_GATED, _MOVERS = 0.15, ("nginx", "nginx", *MOVERS)
 #: The part of the worlds in which clients come through a proxy, and how it says whose requests
 #: it forwards: in a header field, or in a preface of each connection.
 _BEHIND, PROXIED = 0.1, ("field", "preface")
@@ -161,6 +172,8 @@ class WorldPlan:
     nodes: int = 0
     #: One of `PROXIED` where a proxy stands before the server.
     proxied: str = ""
+    #: One of `mover.MOVERS` where that program sends the files.
+    mover: str = ""
 
     @property
     def last_fault_s(self) -> float:
@@ -323,12 +336,29 @@ def draw_plan(seed: int) -> WorldPlan:
         machines, nodes = fleet.choice([1, 2, 2, 3]), fleet.randint(1, 2)
         if machines == 1:
             nodes = 2
-        faults = [dataclasses.replace(one, kind=_of_fleet(fleet, one.kind)) for one in faults]
+        faults = [
+            dataclasses.replace(one, kind=_of(FLEET_FAULTS, fleet, one.kind)) for one in faults
+        ]
+    policy, knows_line = rng.choice(POLICY_NAMES), rng.random() < 0.6
+    gate, mover = random.Random(f"gate {seed}"), ""
+    if gate.random() < _GATED and not (machines or proxied or "multicast.enabled" in settings):
+        mover = gate.choice(_MOVERS)
+        settings |= {
+            "gate.enabled": True,
+            "gate.report": f"127.0.0.1:{REPORT_PORT}",
+            "gate.claim_s": gate.choice([2.0, 15.0]),
+            "trusted_proxies": ["127.0.0.1"],
+            # What the mover sends, the next gate finds.
+            "drain_s": gate.choice([0.0, 0.0, 5.0]),
+        }
+        if not knows_line and policy in ("fair", "adaptive"):
+            policy = "ticket"
+        faults = [dataclasses.replace(one, kind=_of(GATE_FAULTS, gate, one.kind)) for one in faults]
     return WorldPlan(
         seed=seed,
-        policy=rng.choice(POLICY_NAMES),
+        policy=policy,
         settings=settings,
-        knows_line=rng.random() < 0.6,
+        knows_line=knows_line,
         line_bytes_s=line_bytes_s,
         latency_s=rng.choice([0.0005, 0.02, 0.15]),
         buffer_bytes=rng.choice([32_000, 200_000, 2_000_000]),
@@ -340,6 +370,7 @@ def draw_plan(seed: int) -> WorldPlan:
         machines=machines,
         nodes=nodes,
         proxied=proxied,
+        mover=mover,
     )
 
 
@@ -349,6 +380,6 @@ def _ipv6(address: str) -> str:
     return f"2001:db8:{256 * one + other:x}:{host:x}::1"
 
 
-def _of_fleet(rng: random.Random, kind: str) -> str:
-    """What happens to several processes where this happens to one."""
-    return rng.choice(FLEET_FAULTS.get(kind, (kind,)))
+def _of(table: Mapping[str, tuple[str, ...]], rng: random.Random, kind: str) -> str:
+    """What happens to such a server where this happens to one alone."""
+    return rng.choice(table.get(kind, (kind,)))

@@ -48,10 +48,12 @@ from tidegate.server.store import cluster
 
 from .groups import put_groups
 from .links import Event, LinkEndpoint
+from .mover import put_mover
 from .wire import MemoryEpoll, MemoryNetwork, ServerEnd
 
 if TYPE_CHECKING:
     from .fleet import FleetLife
+    from .mover import Kernel
 
 # Loaded before the first world, or that one alone would draw what they draw as they are loaded.
 importlib.import_module("tidegate.server.admin.site")
@@ -119,6 +121,7 @@ def in_world(
     network: Callable[[], MemoryNetwork],
     pool: Callable[[int, str], Any],
     fleet: Callable[[], FleetLife],
+    kernel: Callable[[], Kernel],
 ) -> Iterator[None]:
     """Have the server's modules ask the world instead of the system."""
 
@@ -178,6 +181,7 @@ def in_world(
         put(factory.HttpFactory.__init__, "__kwdefaults__", defaults)
         _put_fleet(put, wall, fleet)
         put_groups(put, lambda: network().groups)
+        put_mover(put, kernel)
         yield
 
 

@@ -14,10 +14,13 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .groups import MemoryGroups
 from .schedule import Schedule, VirtualReactor
+
+if TYPE_CHECKING:
+    from .mover import Kernel
 
 _FIRST_WINDOW_BYTES = 14_600
 _MOST_WINDOW_BYTES = 512 * 1024
@@ -28,6 +31,10 @@ _SEGMENT_BYTES = 1460
 _FIRST_FD = 10_000_000
 #: Where files are served, and where the operator asks.
 FILES_PORT, ADMIN_PORT = 8080, 9000
+#: Where a gate answers its mover, which has clients at `FILES_PORT`, and hears of ends by datagram.
+GATE_PORT, REPORT_PORT = 8081, 8125
+#: How long bytes take between two programs of one machine, and what they carry.
+_LOCAL_S, _LOCAL_BYTES_S = 0.0001, 1e9
 #: The address of the proxy, in worlds that have one, and what it adds to a request.
 PROXY, _FORWARDED = "203.0.113.9", b"\r\nX-Forwarded-For: "
 _TCP_INFO_SHUT_AT, _TCP_INFO_BYTES = 176, 184
@@ -44,6 +51,16 @@ class Peer(Protocol):
 
     def broken(self) -> None:
         """The connection was reset, or refused."""
+
+
+class Watcher(Protocol):
+    """Hears that something may have happened on a socket."""
+
+    def look(self, fd: int) -> None:
+        """It may."""
+
+    def unregister(self, fd: int) -> None:
+        """It is closed."""
 
 
 class MemoryEpoll:
@@ -208,7 +225,7 @@ class ServerEnd:
         self.line = line
         self._network = line.network
         self._fd = self._network.add(self)
-        self.epoll: MemoryEpoll | None = None
+        self.epoll: Watcher | None = None
         self._unread: deque[bytes] = deque()
         self._peer_ended = False
         self._reset = False
@@ -216,8 +233,9 @@ class ServerEnd:
         self._ended = False
         self.closed = False
         self._least_unsent = 1 << 30
-        #: The process that accepted it.
+        #: The process that accepted it, and whether that is a mover.
         self.process: VirtualReactor | None = None
+        self.is_movers = False
 
     # -- what the server calls --------------------------------------------------------------
 
@@ -306,11 +324,23 @@ class ServerEnd:
         if self.epoll is not None:
             self.epoll.unregister(self._fd)
         if self._reset:
+            self.line.look_gone()
             return
         if self._unread or not self._lingers:
             self.break_off()
         else:
             self._end()
+        self.line.look_gone()
+
+    @property
+    def was_broken(self) -> bool:
+        """Whether it was reset, by either end."""
+        return self._reset
+
+    @property
+    def is_half_closed(self) -> bool:
+        """Whether the client has said its last."""
+        return self._peer_ended
 
     def _end(self) -> None:
         if not self._ended:
@@ -342,6 +372,7 @@ class ServerEnd:
         """The client has broken it off."""
         self._reset = True
         self.line.drop()
+        self.line.look_gone()
         self.look()
 
     def look(self) -> None:
@@ -383,9 +414,12 @@ class Channel:
         "_unread_bytes",
         "_up_s",
         "address",
+        "arrived_bytes",
         "buffer_bytes",
         "client_closed",
+        "client_port",
         "deaf",
+        "delay_s",
         "flying_bytes",
         "lost",
         "network",
@@ -399,12 +433,19 @@ class Channel:
         "unsent_bytes",
         "waits_for_gate",
         "window_bytes",
+        "wire",
     )
 
     def __init__(
         self, network: MemoryNetwork, address: str, peer: Peer, rate_bytes_s: float, port: int
     ) -> None:
         self._port = port
+        is_local = port == GATE_PORT
+        self.wire = network.local if is_local else network.wire
+        self.delay_s = network.local_delay_s if is_local else network.delay_s
+        self.client_port = 0
+        #: What the client has acknowledged.
+        self.arrived_bytes = 0
         self.network, self.address, self.peer = network, address, peer
         self.rate_bytes_s = rate_bytes_s
         self.buffer_bytes = network.buffer_bytes
@@ -429,7 +470,7 @@ class Channel:
     def _upwards(self, call: Callable[..., Any], *words: Any) -> None:
         """Something travels to the server, after all that went before."""
         schedule = self.network.schedule
-        self._up_s = max(self._up_s + 1e-6, schedule.now + self.network.delay_s())
+        self._up_s = max(self._up_s + 1e-6, schedule.now + self.delay_s())
         schedule.after(self._up_s - schedule.now, call, *words)
 
     def open(self, data: bytes) -> None:
@@ -508,7 +549,7 @@ class Channel:
                 self.peer.arrived(self._unread.popleft())
             self._open_window()
             self._say_end()
-            self.network.wire.wake(self)
+            self.wire.wake(self)
 
     # -- the server's side ------------------------------------------------------------------
 
@@ -516,7 +557,7 @@ class Channel:
         """The server sends."""
         self.unsent.append(data)
         self.unsent_bytes += len(data)
-        self.network.wire.wake(self)
+        self.wire.wake(self)
 
     def finish(self) -> None:
         """The server closes after what it has sent."""
@@ -528,7 +569,7 @@ class Channel:
             return
         if not (self.unsent_bytes or self.flying_bytes or self._unread_bytes):
             self._said_end = True
-            self.network.schedule.after(self.network.delay_s(), self._tell_end)
+            self.network.schedule.after(self.delay_s(), self._tell_end)
 
     def _tell_end(self) -> None:
         if not self.client_closed:
@@ -537,7 +578,7 @@ class Channel:
     def tell_broken(self) -> None:
         """A reset travels to the client."""
         if not self.lost:
-            self.network.schedule.after(self.network.delay_s(), self._tell_broken)
+            self.network.schedule.after(self.delay_s(), self._tell_broken)
 
     def _tell_broken(self) -> None:
         if not self.client_closed:
@@ -549,6 +590,23 @@ class Channel:
         self.unsent.clear()
         self._dropped_bytes += self.unsent_bytes + self.flying_bytes
         self.unsent_bytes = self.flying_bytes = 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the server's kernel has no such connection any more."""
+        end = self.server
+        return end is None or end.was_broken or (end.closed and not self.queued_bytes)
+
+    def look_gone(self) -> None:
+        """The server's kernel may have destroyed the socket."""
+        kernel, end = self.network.kernel, self.server
+        if kernel is not None and end is not None and end.closed and self.is_gone:
+            kernel.gone(self)
+
+    @property
+    def queued_bytes(self) -> int:
+        """What was written and is still to arrive."""
+        return self.unsent_bytes + self.flying_bytes
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -605,6 +663,7 @@ class Channel:
                 self._upwards(self._reset)
             return
         count = len(data)
+        self.arrived_bytes += count
         self.flying_bytes = max(0, self.flying_bytes - count)
         self.window_bytes = min(_MOST_WINDOW_BYTES, self.window_bytes + count)
         if self.reads:
@@ -615,7 +674,8 @@ class Channel:
         self._say_end()
         if self.server is not None:
             self.server.look()
-        self.network.wire.wake(self)
+            self.look_gone()
+        self.wire.wake(self)
 
 
 class Wire:
@@ -694,6 +754,11 @@ class MemoryNetwork:
         self.proxied = proxied
         self.latency_s, self.buffer_bytes = latency_s, buffer_bytes
         self.wire = Wire(schedule, rate_bytes_s, lambda: latency_s)
+        #: What is between a gate and its mover is on no line.
+        self.local = Wire(schedule, _LOCAL_BYTES_S, lambda: _LOCAL_S)
+        #: What knows the sockets of a mover, where one is before a gate.
+        self.kernel: Kernel | None = None
+        self._next_port = 20_000
         self.groups = MemoryGroups(self, rng)
         #: Who listens, by the number of the port.
         self.ports: dict[int, list[Listener]] = {}
@@ -713,6 +778,10 @@ class MemoryNetwork:
         """How long something takes to the other side."""
         return self.latency_s * (1.0 + 0.2 * self.rng.random())
 
+    def local_delay_s(self) -> float:
+        """The same within the machine."""
+        return _LOCAL_S * (1.0 + 0.2 * self.rng.random())
+
     def add(self, one: Any) -> int:
         """Give a socket its descriptor."""
         self._next_fd += 1
@@ -729,6 +798,8 @@ class MemoryNetwork:
             # A client that is not forwarded comes by itself.
             address = PROXY if self.proxied == "preface" or _FORWARDED in data else address
         channel = Channel(self, address, peer, rate_bytes_s, port)
+        self._next_port = 20_000 + (self._next_port - 19_999) % 40_000
+        channel.client_port = self._next_port
         channel.open(data)
         return channel
 

@@ -30,6 +30,7 @@ from .faults import FAULT_OF
 from .fleet import FleetLife
 from .life import ServerLife
 from .mirror import FollowedChannel
+from .mover import Mover
 from .operator import Operator
 from .oracles import Oracle, TheLoopRests, ToldStartsAreKept, all_oracles
 from .plan import FaultPlan, WorldPlan
@@ -105,6 +106,7 @@ class World:
         self.policy = plan.policy
         #: What a mirror follows, in worlds that publish.
         self.channel: FollowedChannel | None = None
+        self._mover: Mover | None = None
         self.root = Path()
         self.files: dict[str, list[FileVersion]] = {}
         self.files_of_earlier_lives: set[tuple[str, int]] = set()
@@ -372,6 +374,12 @@ class World:
         ill_s = max(self.database_full_until_s, self.database_slow_until_s, self.cut_until_s)
         return self.plan.machines > 1 and self.schedule.now < ill_s + _COMMITS_S
 
+    @property
+    def mover(self) -> Mover:
+        """What sends the files, before a gate."""
+        assert self._mover is not None
+        return self._mover
+
     def _life_begins(self) -> None:
         """A server starts, or a process begins to lead the others."""
         self.lives += 1
@@ -581,6 +589,7 @@ class World:
                 lambda: self.network,
                 self._pool,
                 lambda: self.fleet,
+                lambda: self.mover.kernel,
             ):
                 self._run()
         except StandingStill as error:
@@ -612,6 +621,11 @@ class World:
         self.set_time(later.parent)
         if self.has_fault("publish"):
             self.channel = FollowedChannel(self)
+        if plan.mover:
+            release = self.root / "release"
+            of = self.schedule, self.rng, self.network, release
+            self._mover = Mover(*of, plan.mover)
+            self._mover.start()
         self.start_server()
         for client in self.clients:
             self.schedule.after(client.plan.comes_s, client.come)
