@@ -5,13 +5,11 @@ noise of the machine affects both. The table shows medians; ratios have their ra
 rounds. CPU is user plus system time of a server's processes from /proc, without the load generator
 (wrk). Tidegate is the `tidegate serve` command with admission on. "Varied" rows repeat no request:
 each has another User-Agent, cookie, query, name or condition, as in a crowd. The first row plays
-`bench.mix`. Rows "over veth" have their receiver in a network namespace with real segments; without
-root they are left out.
+`bench.mix`.
 
-Needs the Debian packages nginx, wrk, openssl and iproute2. Options: --rounds N, --seconds S,
---stalled N, --only ROW (a part of its name, repeatable),
---warm-up S (each server, before the first row), --docs FILE (put the table between the
-marks of a document).
+Needs the Debian packages nginx, wrk and openssl. Options: --rounds N, --seconds S, --only ROW (a
+part of its name, repeatable), --warm-up S (each server, before the first row), --docs FILE (put the
+table between the marks of a document).
 """
 
 from __future__ import annotations
@@ -21,15 +19,12 @@ import contextlib
 import math
 import os
 import re
-import resource
 import shutil
-import socket
 import ssl
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,11 +34,10 @@ from pathlib import Path
 import click
 
 from bench import mix
-from bench.shared import markdown, namespaces
+from bench.shared import markdown
 from bench.shared.ending import end_cleanly
-from bench.shared.namespaces import inside
 from bench.shared.ports import free_port
-from bench.shared.processes import process
+from bench.shared.processes import process, wait_for
 from bench.shared.subject import Suppressed, require
 
 _ENDED = Suppressed("threads that ended while their time was read", OSError)
@@ -54,7 +48,6 @@ class BenchedServer:
     """One running server and its results; `tls` is its TLS port."""
 
     name: str
-    host: str
     port: int
     process: subprocess.Popen[bytes]
     tls: BenchedServer | None = None
@@ -88,28 +81,19 @@ class BenchedServer:
                     total_ns += int((task / "schedstat").read_text().split()[0])
         return total_ns / 1e9
 
-    def resident_bytes(self) -> int:
-        total = 0
-        for pid in self.pids():
-            status = Path(f"/proc/{pid}/status").read_text()
-            total += int(status.partition("VmRSS:")[2].split()[0]) * 1024
-        return total
-
     def median(self, row: str, column: int) -> float:
         """The median over the rounds of a column of `results`; NaN where there is none."""
         values = [of_round[column] for of_round in self.results.get(row, [])]
         return statistics.median(values) if values else float("nan")
 
 
-def _write_settings(
-    scratch: Path, root: Path, host: str, ports: Mapping[str, int], most: int
-) -> tuple[Path, Path]:
-    """The settings of nginx and of Tidegate, for `most` connections."""
+def _write_settings(scratch: Path, root: Path, ports: Mapping[str, int]) -> tuple[Path, Path]:
+    """The settings of nginx and of Tidegate."""
     nginx, tidegate = scratch / "nginx.conf", scratch / "tidegate.toml"
     nginx.write_text(f"""
 worker_processes 1; worker_rlimit_nofile 20000; daemon off; pid {scratch}/nginx.pid;
-error_log {scratch}/nginx.log warn;
-events {{ worker_connections {most}; }}
+error_log stderr notice;
+events {{ worker_connections 2000; }}
 http {{
   access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000;
   default_type application/octet-stream; send_timeout 600s;
@@ -119,34 +103,35 @@ http {{
   ssl_certificate {scratch}/cert.pem; ssl_certificate_key {scratch}/key.pem;
   ssl_protocols TLSv1.2 TLSv1.3;
   server {{
-    listen {host}:{ports["nginx"]} backlog=4096;
-    listen {host}:{ports["nginx-tls"]} ssl backlog=4096;
+    listen 127.0.0.1:{ports["nginx"]} backlog=4096;
+    listen 127.0.0.1:{ports["nginx-tls"]} ssl backlog=4096;
     root {root};
   }}
 }}
 """)
     # All clients have one address here.
-    tidegate.write_text(f"""
+    tidegate.write_text("""
 clients_per_address = 65536
 [limits]
-max_connections = {most}
-max_connections_per_address = {most}
+max_connections = 2000
+max_connections_per_address = 2000
 [admission]
-slots = {max(4096, most)}
-slots_max = {max(4096, most)}
+slots = 4096
+slots_max = 4096
 connections_per_lease = 1024
 """)
     return nginx, tidegate
 
 
-@contextlib.contextmanager
-def all_running(
-    root: Path, scratch: Path, host: str, stalled: int, tls: bool
-) -> Iterator[list[BenchedServer]]:
-    """All servers, once each accepts connections; they end with the block.
+#: Tidegate logs this when all files are hashed.
+WALKED = "The walk over the served directory is over."
 
-    `tls`: a second Tidegate with TLS. The servers have room for
-    `stalled` downloads.
+
+@contextlib.contextmanager
+def all_running(root: Path, scratch: Path, tls: bool) -> Iterator[list[BenchedServer]]:
+    """All servers, once each accepts connections and has hashed its files.
+
+    `tls`: a second Tidegate with TLS.
     """
     key, certificate = scratch / "key.pem", scratch / "cert.pem"
     # P-256, as the documentation advises; handshakes with an RSA key cost more.
@@ -160,17 +145,17 @@ def all_running(
         capture_output=True,
     )
     ports = {name: free_port() for name in ("nginx", "nginx-tls", "tidegate", "tidegate-tls")}
-    nginx, config = _write_settings(scratch, root, host, ports, stalled + 2000)
+    nginx, config = _write_settings(scratch, root, ports)
 
     def tidegate(name: str, *more: str) -> list[str]:
         return [
             *(sys.executable, "-m", "tidegate", "serve", str(root), "--admin", "off"),
-            *("--listen", f"{host}:{ports[name]}", "--state", str(scratch / name)),
+            *("--listen", f"127.0.0.1:{ports[name]}", "--state", str(scratch / name)),
             *("--config", str(config), *more),
         ]
 
     commands: dict[str, list[str]] = {
-        "nginx": ["nginx", "-c", str(nginx), "-e", str(scratch / "nginx.log")],
+        "nginx": ["nginx", "-c", str(nginx)],
         "tidegate": tidegate("tidegate"),
         "tidegate-tls": tidegate(
             "tidegate-tls", "--tls-cert", str(certificate), "--tls-key", str(key)
@@ -178,48 +163,20 @@ def all_running(
     }
     if not tls:
         del commands["tidegate-tls"]
-    log = scratch / "peers.log"
     with contextlib.ExitStack() as stack:
         peers: dict[str, BenchedServer] = {}
         for name, command in commands.items():
-            started = stack.enter_context(process(command, log, cwd=scratch))
-            peers[name] = BenchedServer(name, host, ports[name], started)
-        for peer in peers.values():
-            await_answer(peer, log)
+            started = stack.enter_context(process(command, scratch / f"{name}.log", cwd=scratch))
+            peers[name] = BenchedServer(name, ports[name], started)
+        for name, peer in peers.items():
+            # Tidegate hashes each file once; the rows measure serving alone.
+            for text in ("start worker process ",) if name == "nginx" else ("ready ", WALKED):
+                wait_for(name, scratch / f"{name}.log", text, peer.process, most_s=300.0)
         master = peers["nginx"]
-        master.tls = BenchedServer("nginx-tls", host, ports["nginx-tls"], master.process)
+        master.tls = BenchedServer("nginx-tls", ports["nginx-tls"], master.process)
         if tls:
             peers["tidegate"].tls = peers.pop("tidegate-tls")
         yield list(peers.values())
-
-
-def await_answer(peer: BenchedServer, log: Path) -> None:
-    """Wait until it accepts connections. Raises SystemExit with the end of `log` if it does not."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            socket.create_connection((peer.host, peer.port), 1).close()
-            return
-        except OSError as error:
-            if peer.process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(
-                    f"{peer.name} did not start; see {log}:\n{log.read_text()[-2000:]}"
-                ) from error
-            time.sleep(0.1)
-
-
-#: Tidegate logs this when all files are hashed.
-WALKED = "The walk over the served directory is over."
-
-
-def await_walks(log: Path, servers: int, most_s: float = 300.0) -> None:
-    """Wait until `servers` with this log have hashed their files. Raises SystemExit after
-    `most_s`."""
-    deadline_s = time.monotonic() + most_s
-    while log.read_text(errors="replace").count(WALKED) < servers:
-        if time.monotonic() > deadline_s:
-            raise SystemExit(f"A server still walks its tree after {most_s:.0f} s; see {log}.")
-        time.sleep(0.2)
 
 
 def _varied_script(first: int, request: str) -> str:
@@ -253,7 +210,6 @@ class Row:
     fields: tuple[str, ...] = ()
     tls: bool = False
     by_bytes: bool = False
-    veth: bool = False
     rare: bool = False
     nginx_path: str = ""
     conditional: bool = False
@@ -271,9 +227,7 @@ ROWS = (
     Row("100 kB", "/100k.bin"),
     Row("64 KiB ranges", "/256m.bin", 16, ("Range: bytes=52428800-52494335",)),
     Row("1 MiB ranges", "/256m.bin", 16, _MIB, by_bytes=True),
-    Row("1 MiB ranges over veth", "/256m.bin", 16, _MIB, by_bytes=True, veth=True),
     Row("256 MiB", "/256m.bin", 4, by_bytes=True),
-    Row("256 MiB over veth", "/256m.bin", 4, by_bytes=True, veth=True),
     Row("304", "/1k.bin", conditional=True),
     Row("404", "/nothing.bin", rare=True),
     Row("SHA256SUMS of 30 files", "/thirty/SHA256SUMS", nginx_path="/2k.bin"),
@@ -342,31 +296,7 @@ ROWS = (
 )
 
 
-class VethLine:
-    """A veth pair into a network namespace, where the load generator runs for some rows."""
-
-    def __init__(self) -> None:
-        self.name = f"tidegate-bench-{os.getpid()}"
-        net = f"10.{os.getpid() // 250 % 250}.{os.getpid() % 250}"
-        self.host, far = f"{net}.1", f"{net}.2"
-        here = f"tgb{os.getpid()}"
-        namespaces.make([self.name])
-        for command in (
-            f"ip link add {here} type veth peer name eth0 netns {self.name}",
-            f"ip addr add {self.host}/24 dev {here}",
-            f"ip link set {here} up",
-        ):
-            namespaces.run(*command.split())
-        namespaces.address(self.name, f"{far}/24")
-
-    def remove(self) -> None:
-        """The pair goes with its namespace."""
-        namespaces.remove([self.name])
-
-
-def load(
-    peer: BenchedServer, row: Row, seconds: int, scratch: Path, line: VethLine | None
-) -> tuple[float, float, float]:
+def load(peer: BenchedServer, row: Row, seconds: int, scratch: Path) -> tuple[float, float, float]:
     """Run wrk. Returns CPU µs a request and requests a second, or s/GB and GB/s (`by_bytes`).
 
     The third is the 99th percentile of a request's time in ms.
@@ -374,7 +304,7 @@ def load(
     at = (peer.tls or peer) if row.tls else peer
     scheme = "https" if row.tls else "http"
     path = row.nginx_path if row.nginx_path and peer.name == "nginx" else row.path
-    url = f"{scheme}://{at.host}:{at.port}{path}"
+    url = f"{scheme}://127.0.0.1:{at.port}{path}"
     fields = row.fields
     command = ["wrk", "-t1", f"-c{row.connections}", f"-d{seconds}s", "--latency"]
     command += ["--timeout", "30s"]
@@ -395,8 +325,6 @@ def load(
         script = scratch / "mix.lua"
         script.write_text(mix.script(peer.numbered))
         command += ["-s", str(script)]
-    if row.veth and line is not None:
-        command = inside(line.name, *command)
     before = at.cpu_s()
     done = subprocess.run([*command, url], check=True, capture_output=True, text=True)
     cpu_s = at.cpu_s() - before
@@ -452,47 +380,6 @@ def served(name: str, row: Row, report: str) -> tuple[int, float]:
     return requests, count_bytes
 
 
-def stalled_downloads(peer: BenchedServer, count: int) -> tuple[float, float]:
-    """Start `count` downloads that are not read: resident KiB each, per cent of a core for all."""
-
-    def begin(number: int) -> socket.socket:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(30)
-        sock.connect((peer.host, peer.port))
-        client = f"Tidegate-Client: {number:032x}\r\n"
-        sock.sendall(f"GET /256m.bin HTTP/1.1\r\nHost: bench\r\n{client}\r\n".encode())
-        answer = sock.recv(15)
-        require(answer.startswith(b"HTTP/1.1 200"), f"{peer.name} refused a download: {answer!r}.")
-        return sock
-
-    warm = [begin(number) for number in range(100)]
-    time.sleep(1.0)
-    before = peer.resident_bytes()
-    held = [begin(number) for number in range(100, 100 + count)]
-    time.sleep(1.0)
-    each = (peer.resident_bytes() - before) / count
-    # The starts are over: from here on they stand still.
-    time.sleep(2.0)
-    began, cpu_s = time.monotonic(), peer.cpu_s()
-    time.sleep(5.0)
-    core = (peer.cpu_s() - cpu_s) / (time.monotonic() - began)
-    require_held(peer.name, [*warm, *held])
-    for sock in (*warm, *held):
-        sock.close()
-    return each / 1024, 100.0 * core
-
-
-def require_held(name: str, sockets: Sequence[socket.socket]) -> None:
-    """Raise NothingMeasured if a server closed stalled downloads."""
-    states = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] for one in sockets]
-    held = states.count(1)  # TCP_ESTABLISHED: neither side has closed it
-    require(
-        sockets and held == len(states),
-        f"{name} holds {held} of {len(states)} stalled downloads at the end.",
-    )
-
-
 def ratios_of(row: Row, peers: Sequence[BenchedServer]) -> list[float]:
     """Tidegate's CPU over nginx's in each round of a row: noise affects both in a round."""
     named = {peer.name: peer.results.get(row.name, []) for peer in peers}
@@ -532,10 +419,10 @@ def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
     return markdown.table(titles, lines)
 
 
-def fill(root: Path, rows: Sequence[Row], stalled: bool) -> None:
-    """Make the files that `rows` and `stalled` downloads need."""
+def fill(root: Path, rows: Sequence[Row]) -> None:
+    """Make the files that `rows` need."""
     asked = {path.split("/")[1] for row in rows for path in (row.path, row.nginx_path) if path}
-    asked |= {"1k.bin", *(["256m.bin"] if stalled else [])}
+    asked.add("1k.bin")
     sizes = {"empty.bin": 0, "1k.bin": 1 << 10, "2k.bin": 2 << 10, "10k.bin": 10 << 10}
     sizes |= {"30k.bin": 30_000, "100k.bin": 100_000, "256m.bin": 256 << 20}
     for name in asked & sizes.keys():
@@ -557,20 +444,10 @@ def fill(root: Path, rows: Sequence[Row], stalled: bool) -> None:
             (root / folder / f"{number}.bin").write_bytes(os.urandom(size))
 
 
-def chosen(only: Sequence[str], line: VethLine | None) -> list[Row]:
-    return [
-        row
-        for row in ROWS
-        if (not only or any(part in row.name for part in only))
-        and (line is not None or not row.veth)
-    ]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=2)
-    parser.add_argument("--stalled", type=int, default=2000)
     parser.add_argument("--only", action="append", default=[], metavar="ROW")
     parser.add_argument("--warm-up", type=int, default=1, metavar="S")
     parser.add_argument("--docs", type=Path)
@@ -579,66 +456,38 @@ def main() -> None:
     for tool, package in (("nginx", "nginx"), ("wrk", "wrk"), ("openssl", "openssl")):
         if shutil.which(tool) is None:
             raise SystemExit(f"{tool} is missing; install the Debian package {package}.")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Some peers hold the file open for each, too.
-    wanted = 2 * options.stalled + 2000
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise SystemExit(f"The limit on open files is {hard}; raise it to {wanted} (ulimit -n).")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    line = VethLine() if os.geteuid() == 0 and shutil.which("ip") else None
-    try:
-        rows = chosen(options.only, line)
-        require(rows or options.stalled, f"No row here has {options.only} in its name.")
-        with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
-            peers = measure(Path(folder), rows, options, line)
-    finally:
-        if line is not None:
-            line.remove()
-    text = f"{table(rows, peers)}\n\n{worst(rows, peers)}" if rows else ""
+    wanted = options.only or [""]
+    rows = [row for row in ROWS if any(part in row.name for part in wanted)]
+    require(rows, f"No row here has {options.only} in its name.")
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        peers = measure(Path(folder), rows, options)
+    text = f"{table(rows, peers)}\n\n{worst(rows, peers)}"
     click.echo(text)
     if options.docs is not None:
         markdown.put_between_marks(options.docs, "bench.http_peers", text)
-    stalled = [peer for peer in peers if peer.results.get("stalled")]
-    if stalled:
-        for name, what in (
-            ("stalled", "KiB per stalled download"),
-            ("stalled core", f"Per cent of a core for {options.stalled} of them"),
-        ):
-            each = ", ".join(f"{peer.name} {peer.median(name, 0):.1f}" for peer in stalled)
-            click.echo(f"\n{what}: {each}.")
 
 
-def measure(
-    scratch: Path, rows: Sequence[Row], options: argparse.Namespace, line: VethLine | None
-) -> list[BenchedServer]:
+def measure(scratch: Path, rows: Sequence[Row], options: argparse.Namespace) -> list[BenchedServer]:
     """Start all servers, measure row by row and round by round, stop all servers."""
     root = scratch / "root"
     root.mkdir()
     for path in (scratch, root):
         path.chmod(0o755)
-    fill(root, rows, options.stalled > 0)
-    host = line.host if line is not None else "127.0.0.1"
+    fill(root, rows)
     tls = any(row.tls for row in rows)
-    with all_running(root, scratch, host, options.stalled, tls) as peers:
+    with all_running(root, scratch, tls) as peers:
         # Warm caches and known digests: the state of a release server.
         for peer in peers if options.warm_up else ():
             for row in ROWS:
                 if row.name in ("1 KiB", "256 MiB") and (root / row.path[1:]).exists():
-                    load(peer, row, options.warm_up, scratch, line)
-        # Tidegate hashes each file once; the rows measure serving alone.
-        await_walks(scratch / "peers.log", 1 + tls)
+                    load(peer, row, options.warm_up, scratch)
         for row in rows:
             for number in range(options.rounds):
                 turn = number % len(peers)
                 for peer in peers[turn:] + peers[:turn]:
-                    found = load(peer, row, options.seconds, scratch, line)
+                    found = load(peer, row, options.seconds, scratch)
                     peer.results.setdefault(row.name, []).append(found)
             click.echo(f"{row.name}: done", err=True)
-        if options.stalled:
-            for peer in peers:
-                each, core = stalled_downloads(peer, options.stalled)
-                peer.results["stalled"] = [(each, 0.0)]
-                peer.results["stalled core"] = [(core, 0.0)]
     return peers
 
 

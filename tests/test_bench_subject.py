@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import http_peers, mirror, peers, staging
+from bench import http_peers, mirror, staging
 from bench.attacks import live, simulated, table
 from bench.parallel import lab as parallel
 from bench.policies import lab as policies
@@ -36,22 +36,10 @@ CROWD = policies.begun(policies.mixed(1), 0.02)
 SERVED = [{"came_s": 0.0, "done_s": 9.0, "size_bytes": 9.0} for _ in CROWD.visitors]
 LATE = [one | {"done_s": None} for one in SERVED]
 AT_ONCE = [one | {"size_bytes": 1e9} for one in SERVED]
-ROUND = peers.PeerRound((1.0, 1.0), (), 2.1)
-SHARED = peers.PeerRound((), (1.0, 1.0), 1.2)
 WRK = "0 requests in 1.00s, 0.00B read"
 STRUCK = live.Strikes(tried=90, connected=90, answered=90, admitted=9, read_bytes=9_000_000)
 MIRRORED = {"rsync": "identical"}
 GIVEN = {"ticket numbers": 3, "whole files": 2}
-
-
-def closed_download() -> None:
-    """A server closes a download that was to stand still."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as sock,
-    ):
-        server.accept()[0].close()
-        http_peers.require_held("nginx", [sock])
 
 
 def engine(requests: int, starts: int, taken_bytes: float) -> simulated.Attacked:
@@ -119,7 +107,6 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
         "served nothing",
     ),
     "http_peers: no report": (lambda: http_peers.served("nginx", HTTP["404"], ""), "refused"),
-    "http_peers: downloads closed": (closed_download, "0 of 1 stalled"),
     "mirror: wrong tree": (
         lambda: mirror.require_mirrored(MIRRORED | {"tidegate mirror": "WRONG"}),
         "tidegate mirror did not make",
@@ -146,15 +133,6 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "misbehaves",
     ),
-    "peers: nothing exchanged": (
-        lambda: peers.require_exchange(ROUND, replace(SHARED, origin_files=2.2)),
-        "exchanged nothing",
-    ),
-    "peers: no server": (
-        lambda: peers.require_exchange(replace(ROUND, origin_files=0.5), SHARED),
-        "Without peers",
-    ),
-    "peers: nobody to exchange with": (lambda: peers.require_exchange(ROUND, ROUND), "two"),
     "policies lab: clients missing": (
         lambda: policies.require_crowd("fair", SERVED[1:], CROWD),
         "clients came",
@@ -274,7 +252,6 @@ def test_a_measurement_with_its_subject_goes_on() -> None:
     parallel.require_run(SITUATIONS["503 for ever"], "tidegate", RUN, 1)
     # A peer that fails is a result of the table.
     parallel.require_run(SITUATIONS["stall"], "curl", replace(RUN, right=False, status=124), 1)
-    peers.require_exchange(ROUND, SHARED)
     policies.require_crowd("nginx", SERVED, CROWD)
     chaos.require_subject(["killed"], Counter(), GIVEN)
 

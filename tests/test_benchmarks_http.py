@@ -11,6 +11,7 @@ import pytest
 
 from bench import http_peers, mix
 from bench.shared import markdown
+from bench.shared.processes import NotStarted, wait_for
 from tests.installed import PYTHON
 from tidegate.server.http.request_shape import recognise
 
@@ -25,15 +26,15 @@ def test_servers_end_when_one_of_them_does_not_start(
         started.append(popen(["sleep", "60"], **options))
         return started[-1]
 
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise SystemExit("it did not start")
 
     monkeypatch.setattr(subprocess, "Popen", sleeper)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
-    monkeypatch.setattr(http_peers, "await_answer", refused)
+    monkeypatch.setattr(http_peers, "wait_for", refused)
     with (
         pytest.raises(SystemExit, match="it did not start"),
-        http_peers.all_running(tmp_path, tmp_path, "127.0.0.1", 0, False),
+        http_peers.all_running(tmp_path, tmp_path, False),
     ):
         pass
     assert started
@@ -60,9 +61,11 @@ finally:
 def test_a_walk_that_does_not_end_is_told(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(f"{http_peers.WALKED}\nsomething else\n")
-    http_peers.await_walks(log, 1)
-    with pytest.raises(SystemExit, match="still walks"):
-        http_peers.await_walks(log, 2, 0.0)
+    with subprocess.Popen(["sleep", "60"]) as running:
+        assert wait_for("it", log, http_peers.WALKED, running) == http_peers.WALKED
+        with pytest.raises(NotStarted, match="something else"):
+            wait_for("it", log, "is over twice", running, 0.1)
+        running.terminate()
 
 
 def test_the_mix_is_the_same_each_time_and_well_formed() -> None:
@@ -90,7 +93,7 @@ def test_a_table_stands_between_the_marks_of_a_document(tmp_path: Path) -> None:
 def test_the_worst_row_is_named() -> None:
     rows = [http_peers.ROWS[0], http_peers.ROWS[1]]
     peers = [
-        http_peers.BenchedServer(name, "", 0, subprocess.Popen(["true"]), results=results)
+        http_peers.BenchedServer(name, 0, subprocess.Popen(["true"]), results=results)
         for name, results in (
             ("nginx", {rows[0].name: [(2.0, 1.0)], rows[1].name: [(2.0, 1.0)]}),
             ("tidegate", {rows[0].name: [(3.0, 1.0)], rows[1].name: [(5.0, 1.0)]}),

@@ -31,6 +31,7 @@ from bench.attacks.simulated import SHARE, Attacker
 from bench.shared import namespaces
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
+from bench.shared.processes import process, wait_for
 from bench.shared.subject import NothingMeasured, Suppressed, require
 from tidegate.loadtest.workloads import File, Visitor, Workload
 from tidegate.server.http.proxies import prefixes_of
@@ -45,7 +46,7 @@ class LiveNetwork:
     server: str = "tga-s"
     clients: str = "tga-c"
     port: int = 8080
-    host: str = "192.0.2.1"
+    host: str = namespaces.SERVER
     host6: str = "fd5a::1"
     line_mbit: float = 24.0
 
@@ -275,13 +276,9 @@ def line() -> Iterator[None]:
     try:
         namespaces.make((NETWORK.server, NETWORK.clients))
         namespaces.connect(NETWORK.server, NETWORK.clients)
-        namespaces.address(NETWORK.server, f"{NETWORK.host}/24")
-        namespaces.address(NETWORK.clients, "192.0.2.2/24")
+        namespaces.crowd(NETWORK.server, NETWORK.clients, "10.0.0.0/8", "203.0.113.0/24")
         for name, address in ((NETWORK.server, NETWORK.host6), (NETWORK.clients, "fd5a::2")):
             run("ip", "-n", name, *f"addr add {address}/64 dev eth0 nodad".split())
-        for network in ("10.0.0.0/8", "203.0.113.0/24"):
-            run("ip", "-n", NETWORK.clients, *f"route add local {network} dev lo".split())
-            run("ip", "-n", NETWORK.server, *f"route add {network} via 192.0.2.2".split())
         # IPv4 addresses of a local route can be bound; IPv6 ones only with this setting.
         run(*inside(NETWORK.clients, "sysctl", "-qw", "net.ipv6.ip_nonlocal_bind=1"))
         block = "2001:db8:bad::/48"
@@ -310,24 +307,11 @@ def _serving(policy: str) -> Iterator[None]:
         for host in (NETWORK.host, f"[{NETWORK.host6}]"):
             command += ["--listen", f"{host}:{NETWORK.port}"]
         command += ["--bandwidth", f"{NETWORK.line_bytes_s * 8e-6:.2f}Mbit"]
-        with Path(folder, "log").open("wb") as log:
-            process = subprocess.Popen(
-                inside(NETWORK.server, *command),
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, "TIDEGATE_DRAIN_S": "0"},
-            )
-        try:
-            assert process.stdout is not None
-            if not any(row.startswith(b"ready ") for row in process.stdout):
-                raise namespaces.LabFailed(Path(folder, "log").read_text("utf-8"))
+        log, environ = Path(folder, "log"), {**os.environ, "TIDEGATE_DRAIN_S": "0"}
+        with process(inside(NETWORK.server, *command), log, env=environ) as server:
+            wait_for("The server", log, "ready ", server)
             yield
-            require(process.poll() is None, "The server ended while it was attacked.")
-        finally:
-            process.terminate()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+            require(server.poll() is None, "The server ended while it was attacked.")
 
 
 def _client(*words: str) -> list[str]:

@@ -9,17 +9,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.multicast.network import SENDER_ADDRESS, SENDER_SITE, MulticastLab
 from bench.multicast.peers import PEERS
-from bench.shared.processes import cpu_s
-
-
-class NotReady(Exception):
-    """A program did not get ready; the message says which."""
+from bench.shared.processes import cpu_s, wait_for
 
 
 @dataclass(frozen=True)
@@ -126,16 +121,19 @@ class MulticastBench:
         words = self.serve_words(network.receivers, scratch / "state")
         server = network.start(network.sender(), words, log, scratch, env)
         url = f"http://{SENDER_SITE}/obj.bin"
-        go = scratch / "go"
+        go, receivers = scratch / "go", []
         for number, out in enumerate(outs):
             own_go = out.parent / "go" if number in late_s else go
             words = [self.python, "-m", "bench.multicast.receive", str(out)]
-            words += [network.address(number), str(out.parent / "ready"), str(own_go), url]
-            network.start(network.receiver(number), words, scratch / f"r{number}.log", scratch, env)
-        _until(lambda: b"ready http" in log.read_bytes(), "the server")
+            words += [network.address(number), str(own_go), url]
+            own_log = scratch / f"r{number}.log"
+            receivers.append(
+                (own_log, network.start(network.receiver(number), words, own_log, scratch, env))
+            )
+        wait_for("The server", log, "ready http", server)
         # A minute for each: 64 receivers on a busy machine need more than one together.
-        for number, out in enumerate(outs):
-            _until((out.parent / "ready").exists, f"receiver {number}")
+        for own_log, receiver in receivers:
+            wait_for(own_log.stem, own_log, "ready", receiver)
         time.sleep(0.3)
         before, begun, used_s = network.wire(), time.monotonic(), cpu_s(server.pid)
         go.touch()
@@ -185,11 +183,3 @@ def _note(results: list[dict[str, object]], server_cpu_s: float) -> str:
     if tcp:
         text += f", {tcp / 1e6:.1f} MB by TCP"
     return text + "".join(f", {one}" for one in sorted(messages))
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > deadline:
-            raise NotReady(f"{what} did not get ready")
-        time.sleep(0.02)

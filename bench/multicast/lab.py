@@ -14,7 +14,7 @@ import sys
 
 import click
 
-from bench.multicast.bench import MulticastBench, NotReady, TrialRow
+from bench.multicast.bench import MulticastBench, TrialRow
 from bench.multicast.network import MulticastLab
 from bench.multicast.peers import PEERS, available
 from bench.shared import markdown
@@ -98,7 +98,7 @@ def lab(
                         f"{row.ratio:.3f}\t{row.seconds:.2f} s\t{row.note}"
                     )
         click.echo("\n" + table(rows, losses, names))
-    except (LabFailed, NotReady) as fault:
+    except LabFailed as fault:
         click.echo(f"tidegate: the lab could not be built: {fault}", err=True)
         sys.exit(1)
     finally:

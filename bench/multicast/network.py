@@ -60,8 +60,6 @@ class MulticastLab:
     mean_burst: float | None = None
     #: Whether one of 50 datagrams has changed bits.
     mangled: bool = False
-    #: The upload rate of each receiver's line.
-    upload_mbit: float | None = None
 
     def __post_init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -96,8 +94,6 @@ class MulticastLab:
         for number in range(self.receivers):
             name = self.receiver(number)
             self._port(name, self.address(number))
-            if self.upload_mbit is not None:
-                shape(name, "eth0", self.upload_mbit, "burst 16kb latency 50ms")
             loss = self.losses[number] if self.losses else self.loss_percent
             if loss and self.mean_burst is not None:
                 found = bursts_of_loss(loss / 100, self.mean_burst, random.Random(number))

@@ -1,8 +1,8 @@
 """One receiver of the lab: the real downloader. It imports all modules, and waits for GO_FILE.
 
-usage: receive.py OUT INTERFACE_ADDRESS READY_FILE GO_FILE URL...
+usage: receive.py OUT INTERFACE_ADDRESS GO_FILE URL...
 
-Prints one JSON object with the result, the bytes from each kind of source, and the CPU time.
+Prints `ready`, then one JSON object: result, bytes from each kind of source, CPU time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidegate.client.net.errors import DownloadFailed
 
 def main() -> None:
     """Wait for GO_FILE, download, and print the result."""
-    out, interface, ready, go = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
+    out, interface, go = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     # A download would import these late. A daemon has them already.
     for name in (
         "httptools",
@@ -29,7 +29,7 @@ def main() -> None:
         "tidegate.protocol.fec_raptorq",
     ):
         importlib.import_module(name)
-    ready.touch()
+    print("ready", flush=True)
     while not go.exists():
         time.sleep(0.002)
     before_s = time.process_time()
@@ -49,7 +49,7 @@ def main() -> None:
     )
     result: dict[str, object] = {}
     try:
-        done = fetch_blocking(sys.argv[5:], out, options, emit)
+        done = fetch_blocking(sys.argv[4:], out, options, emit)
         result = {
             "bytes": {source.url.partition(":")[0]: source.bytes for source in done.sources},
             "verified": done.verified,

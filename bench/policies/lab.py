@@ -25,7 +25,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -34,7 +33,8 @@ from pathlib import Path
 from bench.policies.crowd import READER_BYTES
 from bench.shared import markdown, namespaces
 from bench.shared.ending import end_cleanly
-from bench.shared.namespaces import inside, run, shape
+from bench.shared.namespaces import SERVER, inside, shape
+from bench.shared.processes import process, wait_for
 from bench.shared.subject import require
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import measure
@@ -49,7 +49,6 @@ Steps = tuple[tuple[float, float], ...]
 #: What the line lets through.
 RATE_MBIT = 33.5
 LINE_BYTES_S = namespaces.payload_bytes_s(RATE_MBIT)
-SERVER = "10.91.0.1"
 #: What the line holds before it, in seconds of the line.
 QUEUE_S = 0.06
 
@@ -133,14 +132,7 @@ def line(rate_mbit: float, prefix: str, rtt_s: Sequence[float]) -> Iterator[None
             ending.enter_context(path(server, clients, rate_mbit, rtt_s))
         else:
             namespaces.connect(server, clients)
-        namespaces.address(server, f"{SERVER}/8")
-        namespaces.address(clients, "10.91.0.2/8")
-        # Every host of the network is a client.
-        run("ip", "-n", clients, *["route", "add", "local", "10.0.0.0/8", "dev", "eth0"])
-        run("ip", "-n", clients, *f"route add {SERVER}/32 dev eth0 table 99".split())
-        run("ip", "-n", clients, *f"rule add to {SERVER} lookup 99 priority 0".split())
-        for rule in ("del priority 0", "add priority 10"):
-            run("ip", "-n", clients, "rule", *rule.split(), "from", "all", "lookup", "local")
+        namespaces.crowd(server, clients, "10.0.0.0/8")
         if not rtt_s:
             shape(server, "eth0", rate_mbit, f"burst 32k latency {QUEUE_S * 1e3:.0f}ms")
         yield
@@ -177,11 +169,11 @@ def serving(
         config = folder / "nginx.conf"
         config.write_text(
             f"worker_processes 1; daemon off; pid {folder}/nginx.pid; user root;\n"
-            f"error_log {folder}/nginx.log; events {{ worker_connections 4096; }}\n"
+            f"error_log stderr notice; events {{ worker_connections 4096; }}\n"
             f"http {{ access_log off; sendfile on; server {{ listen {SERVER}:8080;"
             f" root {files}; }} }}\n"
         )
-        command = ["nginx", "-c", str(config), "-e", str(folder / "nginx.log")]
+        command = ["nginx", "-c", str(config)]
     else:
         state = Path(tempfile.mkdtemp(dir=folder))
         command = [sys.executable, "-m", "tidegate", "serve", str(files)]
@@ -189,27 +181,11 @@ def serving(
         command += ["--policy", policy, "--workers", str(workers)]
         if told_bytes_s is not None:
             command += ["--bandwidth", f"{int(told_bytes_s * 8)}bit"]
-    with (folder / "server.log").open("ab") as log:
-        space = f"{prefix}-s"
-        server = subprocess.Popen(inside(space, *command), stdout=log, stderr=log)
-        try:
-            _await(server, space)
-            yield
-        finally:
-            server.terminate()
-            server.wait()
-
-
-def _await(server: subprocess.Popen[bytes], space: str) -> None:
-    probe = f"import socket; socket.create_connection(('{SERVER}', 8080), 1)"
-    for _ in range(200):
-        command = inside(space, sys.executable, "-c", probe)
-        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-            return
-        if server.poll() is not None:
-            break
-        time.sleep(0.1)
-    raise RuntimeError("the server did not start; see server.log")
+    log = folder / "server.log"
+    log.unlink(missing_ok=True)
+    with process(inside(f"{prefix}-s", *command), log) as server:
+        wait_for(policy, log, "start worker process " if policy == "nginx" else "ready ", server)
+        yield
 
 
 def replay(folder: Path, workload: Workload, *, poll: bool, prefix: str) -> list[dict[str, float]]:
@@ -373,7 +349,6 @@ def main() -> int:
     parser.add_argument("--rtt", type=_milliseconds, default=(), help="ms: 20, or 10,100 by turns")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", type=float, default=1.0, help="of the crowd: its first clients")
-    parser.add_argument("--clients", action="store_true", help="name who was later than by nginx")
     parser.add_argument("--prefix", default="tgl", help="of the namespaces")
     given = parser.parse_args()
     if os.getuid():
@@ -405,8 +380,6 @@ def main() -> int:
                 live = statistics.fmean(times)
                 if policy == "nginx":
                     nginx_s, plain = live, _sessions(found)
-                if given.clients:
-                    _show_later(found, plain)
                 rows.append(
                     TraceRow(
                         trace,
@@ -459,13 +432,6 @@ def _later(found: Sequence[dict[str, float]], plain: dict[float, float]) -> list
         for came_s, took_s in _sessions(found).items()
         if took_s > max(1.05 * plain[came_s], plain[came_s] + 5.0)
     ]
-
-
-def _show_later(found: Sequence[dict[str, float]], plain: dict[float, float]) -> None:
-    took = _sessions(found)
-    for came_s in _later(found, plain):
-        one = next(one for one in found if one["came_s"] == came_s)
-        sys.stderr.write(f"{plain[came_s]:.1f} s by nginx, {took[came_s]:.1f} s: {one}\n")
 
 
 def table(rows: Sequence[TraceRow]) -> str:

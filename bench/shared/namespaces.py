@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterable
 
+#: Where the server of a crowd listens.
+SERVER = "192.0.2.1"
+
 
 class LabFailed(Exception):
     """A command of the lab did not work; the message is its own."""
@@ -68,6 +71,15 @@ def address(name: str, network: str) -> None:
     """Give `eth0` its address, as `10.0.0.1/24`, and start it."""
     run("ip", "-n", name, "addr", "add", network, "brd", "+", "dev", "eth0")
     run("ip", "-n", name, "link", "set", "eth0", "up")
+
+
+def crowd(server: str, clients: str, *networks: str) -> None:
+    """Give `SERVER` to the one end of a line, and all addresses of these networks to the other."""
+    address(server, f"{SERVER}/24")
+    address(clients, "192.0.2.2/24")
+    for network in networks:
+        run("ip", "-n", clients, *f"route add local {network} dev lo".split())
+        run("ip", "-n", server, *f"route add {network} via 192.0.2.2".split())
 
 
 def shape(name: str, device: str, rate_mbit: float, queue: str, verb: str = "replace") -> None:

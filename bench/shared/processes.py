@@ -38,9 +38,11 @@ def process(
                 started.wait()
 
 
-def wait_for(name: str, log: Path, text: str, running: subprocess.Popen[bytes]) -> str:
+def wait_for(
+    name: str, log: Path, text: str, running: subprocess.Popen[bytes], most_s: float = 60.0
+) -> str:
     """Wait for a line of `log` with `text`. Raises NotStarted with the log's end."""
-    until = time.monotonic() + 60.0
+    until = time.monotonic() + most_s
     while time.monotonic() < until and running.poll() is None:
         for line in log.read_text("utf-8", "replace").splitlines():
             if text in line:
