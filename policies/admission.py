@@ -243,6 +243,8 @@ class AdmissionPolicy:
             return self._start_at_once(job, now)
         self._report_immediate_starts(now)
         row = self.queue.find(job.client, job.file) if len(self.queue) else None
+        if job.running:
+            return self._start(job, now, None) if row is None else self._start_ticket(row, job, now)
         if row is not None:
             return self._returning(row, job, now)
         if not self.is_large(job.size_bytes):
@@ -1231,10 +1233,7 @@ class AdmissionPolicy:
         return queue.line.count > 0 or bool(queue.ready)
 
     def changes(self, *, everything: bool = False) -> list[TicketRow]:
-        """Tickets that changed since the last call, for the journal; or `everything` it must have.
-
-        At most one row each.
-        """
+        """Tickets that changed since the last call, for the journal; `everything`: all it has."""
         return self.queue.changes(everything)
 
     def holds(self, client: str, file: str) -> bool:

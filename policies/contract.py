@@ -42,7 +42,8 @@ class Job:
     of its own: an old signed cookie or ticket, places claimed in time, finished downloads.
     `counts_body` says that only bytes of the body keep its program from giving up. `line` is the
     line that would carry it, where a fleet has several: its machine. `elsewhere` says that another
-    process sends it, which shows its ticket to who leads next.
+    process sends it, which shows its ticket to who leads next. `running` says that its body is on
+    its way, whatever the slots are now.
     """
 
     client: str
@@ -59,6 +60,7 @@ class Job:
     priority_class: str = ""
     line: str = ""
     elsewhere: bool = False
+    running: bool = False
 
     @property
     def subnet(self) -> str:

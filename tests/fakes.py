@@ -53,6 +53,7 @@ class FakeConnection:
     forwarded = None
     line = ""
     elsewhere = False
+    running = False
 
     def __init__(self, peer_address: str = "192.0.2.1") -> None:
         self.peer_address = peer_address

@@ -28,9 +28,9 @@ class Size:
 #: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_409, 102),
+    "policies": Size(10_410, 102),
     "protocol": Size(4_651, 68),
-    "server": Size(44_366, 334),
+    "server": Size(44_373, 334),
     "client": Size(14_377, 42),
     "loadtest": Size(6_929, 53),
     "bench": Size(4_796, 50),

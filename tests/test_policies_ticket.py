@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,27 @@ def test_a_retry_without_its_ticket_finds_its_old_place_and_never_gets_a_second(
     again = wait(policy, job("b"), 400.0)
     assert (again.ticket, again.place) == (first.ticket, 1)
     assert policy.snapshot(400.0).tickets_issued_total == 3
+
+
+@pytest.mark.parametrize("name", ["ticket", "reserve", "fcfs"])
+def test_a_body_on_its_way_has_a_slot_whatever_the_slots_are(name: str) -> None:
+    settings = {"slots": 1, "reserve_small": 0}
+    policy = make_policy(name, PolicySettings.model_validate(settings), random.Random(1))
+
+    def running(client: str) -> Job:
+        return replace(job(client, present=True), running=True)
+
+    admit(policy, job("a"), 0.0)
+    others = {client: policy.offer(job(client), 0.0) for client in "bcd"}
+    answers = [admit(policy, running(client), 1.0) for client in "bce"]
+    if name == "ticket":
+        # Those with a ticket use it.
+        tickets = [one.ticket for one in others.values() if isinstance(one, Wait)]
+        assert [one.ticket for one in answers] == [*tickets[:2], None]
+    assert policy.snapshot(1.0).large_active == 4
+    for answer in answers:
+        assert not isinstance(policy.offer(job("d"), 2.0), Admit)
+        policy.release(answer.lease, 2.0, True)
 
 
 def test_clients_at_the_door_are_called_in_turn_the_instant_a_slot_is_free() -> None:

@@ -83,6 +83,7 @@ class Identifier:
             counts_body=rule.counts_body,
             line=request.connection.line,
             elsewhere=request.connection.elsewhere,
+            running=request.connection.running,
         )
         return AdmissionRequest(
             request, rep, plan, start, job, rule, proof, has_room, browser, client.cookie

@@ -84,6 +84,7 @@ class RemoteConnection:
     """A connection that a node has: what a `Request` needs of an `HttpConnection`."""
 
     elsewhere = True
+    running = False
 
     def __init__(
         self, node: Node, number: int, asked: messages.WireRequest, proxies: TrustedProxies

@@ -61,6 +61,7 @@ class HttpConnection:
 
     line: ClassVar[str] = ""
     elsewhere: ClassVar[bool] = False
+    running: ClassVar[bool] = False
 
     factory: HttpFactory
     loop: Loop

@@ -60,6 +60,10 @@ class RequestConnection(Protocol):
         """Whether another process has it, which asks us."""
 
     @property
+    def running(self) -> bool:
+        """Whether the body of its request is on its way already."""
+
+    @property
     def factory(self) -> ListenerBounds:
         """What holds for all connections."""
 
