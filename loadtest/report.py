@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from html import escape
 
 from .registry import find_workload
-from .sim.chronicle import Chronicle
-from .sim.chronology import draw, natural_end
+from .sim.chronology import Chronicle, draw, natural_end
 from .sim.metrics import MEANING
 from .sim.paper import Cell, Finding
 from .sim.scenario import Scenario

@@ -31,9 +31,9 @@ from ..client.net.retry import (
 )
 from .body import NarrowPool, receive
 from .catalogue import CATALOGUE
-from .download_tally import DownloadTally
 from .recorder import tally
 from .replay import ARRIVALS
+from .tally import DownloadTally
 from .workloads import File, Visitor, address_of
 
 

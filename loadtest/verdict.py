@@ -10,8 +10,7 @@ from typing import Any
 
 from ..protocol.units import format_rate
 from .report import page, table
-from .sim.chronicle import Chronicle
-from .sim.chronology import draw
+from .sim.chronology import Chronicle, draw
 from .sim.metrics import measure
 from .sim.plan import Felt, feel, spell_time, thinnest
 from .sim.scenario import Scenario

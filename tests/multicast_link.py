@@ -10,18 +10,24 @@ from dataclasses import astuple, dataclass, field
 
 from tidegate.client.multicast.receiver import MulticastReceiver
 from tidegate.protocol.fec import FecParameters, scheme_for
-from tidegate.protocol.marks import MarkSigner
 from tidegate.protocol.packet import (
     HEADER,
     MAGIC,
     PAYLOAD_OFFSET,
     VERSION,
     WIRE_OVERHEAD_BYTES,
+    MarkSigner,
     PacketSealer,
     PacketType,
 )
-from tidegate.protocol.session import Offer, decode_offer, encode_offer
-from tidegate.protocol.session_report import ReportAnswer, decode_report, encode_report
+from tidegate.protocol.session import (
+    Offer,
+    ReportAnswer,
+    decode_offer,
+    decode_report,
+    encode_offer,
+    encode_report,
+)
 from tidegate.server.multicast.carousel import Carousel
 from tidegate.server.multicast.schedule_steps import CarouselSettings, Mark
 from tidegate.server.multicast.symbols import SymbolSource

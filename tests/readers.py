@@ -15,7 +15,6 @@ import tidegate.protocol.mirror_report
 import tidegate.protocol.packet
 import tidegate.protocol.ranges
 import tidegate.protocol.session
-import tidegate.protocol.session_report
 import tidegate.protocol.tree
 import tidegate.protocol.tree_scan
 import tidegate.protocol.units
@@ -54,7 +53,6 @@ _MODULES: list[ModuleType] = [
     tidegate.protocol.packet,
     tidegate.protocol.ranges,
     tidegate.protocol.session,
-    tidegate.protocol.session_report,
     tidegate.protocol.tree,
     tidegate.protocol.tree_scan,
     tidegate.protocol.units,

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from mirror_site import Site, described, edit, fill, transport_of
 
-from tidegate.client.mirror import building
 from tidegate.client.mirror import drift as drift_module
+from tidegate.client.mirror import follow as following
 from tidegate.client.mirror.cli import status
 from tidegate.client.mirror.follow import Follower
 from tidegate.client.mirror.problem import MirrorProblem
@@ -375,7 +375,7 @@ def test_names_that_differ_in_case_only_need_a_file_system_that_tells(
     follower, old = two_versions(site)
     (site.tree / "PKG").mkdir()
     site.publish()
-    monkeypatch.setattr(building, "ignores_case", lambda folder: True)
+    monkeypatch.setattr(following, "ignores_case", lambda folder: True)
     with pytest.raises(MirrorProblem, match="'PKG' and 'pkg'") as caught:
         follower.once()
     assert caught.value.code == "case-clash"

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.client.net.network import Endpoint, Transport
-from tidegate.client.net.read_threshold import ReadThreshold
-from tidegate.client.net.sockets import TUNING, AsyncioNetwork, run_blocking
+from tidegate.client.net.sockets import TUNING, AsyncioNetwork, ReadThreshold, run_blocking
 
 MBIT_BYTES_S = 125_000
 SURE = 1 << 30

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.client.net.retry import FailureReason, Refused, RetryAfter, RetryPolicy, RetryState
-from tidegate.loadtest.download_tally import DownloadTally
-from tidegate.loadtest.tally import Tally
+from tidegate.loadtest.tally import DownloadTally, Tally
 from tidegate.loadtest.verdict import side_by_side, verdict, verdict_page
 
 

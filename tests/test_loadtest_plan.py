@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tidegate.loadtest.sim import plan as plan_module
 from tidegate.loadtest.sim.bounds import alone_s
-from tidegate.loadtest.sim.chronicle import Chronicle
+from tidegate.loadtest.sim.chronology import Chronicle
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.outcome import RunRecord
 from tidegate.loadtest.sim.plan import (
@@ -22,8 +22,10 @@ from tidegate.loadtest.sim.plan import (
     Felt,
     feel,
     files_below,
+    gate_rows,
     make_crowd,
     make_plan,
+    plan_gate,
     play,
     rows,
     sample_crowd,
@@ -32,7 +34,6 @@ from tidegate.loadtest.sim.plan import (
 )
 from tidegate.loadtest.sim.plan_cli import plan as plan_command
 from tidegate.loadtest.sim.plan_cli import plan_page
-from tidegate.loadtest.sim.plan_gate import gate_rows, plan_gate
 from tidegate.loadtest.workloads import File, Workload
 
 ISO, IMG, SUMS = File("a.iso", 5_000_000), File("sub/b.img", 2_000_000), File("SHA256SUMS", 300)

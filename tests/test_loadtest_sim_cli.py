@@ -16,8 +16,7 @@ from click.testing import CliRunner, Result
 from tests.apart import run_apart
 from tests.installed import PYTHON
 from tidegate.loadtest.report import study_report
-from tidegate.loadtest.sim.chronicle import Chronicle
-from tidegate.loadtest.sim.chronology import draw
+from tidegate.loadtest.sim.chronology import Chronicle, draw
 from tidegate.loadtest.sim.cli import simulate
 from tidegate.loadtest.sim.metrics import mean_and_error, net_faster
 from tidegate.loadtest.sim.paper import (

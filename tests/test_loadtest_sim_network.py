@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from tests.test_loadtest_sim_cli import few_clients
 from tidegate.loadtest.sim.cli import simulate
-from tidegate.loadtest.sim.conditions import Conditions
+from tidegate.loadtest.sim.conditions import Conditions, CongestionWindow, NetworkPath
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import columns
-from tidegate.loadtest.sim.network import CongestionWindow, NetworkPath
 from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload

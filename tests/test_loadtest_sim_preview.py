@@ -16,7 +16,7 @@ import pytest
 from tests.installed import PYTHON
 from tests.running import wait_for
 from tidegate.loadtest.sim import preview
-from tidegate.loadtest.sim.chronicle import Doing, Lifeline
+from tidegate.loadtest.sim.chronology import Doing, Lifeline
 from tidegate.policies.settings import PolicySettings
 
 

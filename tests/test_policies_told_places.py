@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.loadtest.sim.chronicle import Chronicle
+from tidegate.loadtest.sim.chronology import Chronicle
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mirror_trees import Inode, MemoryStage, Tree, apply_update, make_update, open_update
 
-from tidegate.protocol.batch_align import Alignment, Piece
 from tidegate.protocol.batch_apply import Application
+from tidegate.protocol.batch_generate import Alignment, Piece
 from tidegate.protocol.batch_group import FilePart, decode_group, encode_group, encode_same
 from tidegate.protocol.compress import pack
 from tidegate.protocol.errors import BadManifest

@@ -16,18 +16,16 @@ from tidegate.protocol.errors import BadHeader, ProtocolError
 from tidegate.protocol.fec import FecParameters
 from tidegate.protocol.session import (
     Capability,
-    decode_offer,
-    encode_offer,
-    format_capability,
-    parse_capability,
-)
-from tidegate.protocol.session_report import (
     ReceiverReport,
     ReportAnswer,
     decode_answer,
+    decode_offer,
     decode_report,
     encode_answer,
+    encode_offer,
     encode_report,
+    format_capability,
+    parse_capability,
 )
 
 FEC = FecParameters("raptorq", 1424, 736)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tidegate.protocol.errors import BadManifest, BadToken
 from tidegate.protocol.mirror_report import MirrorReport, decode_report, encode_report
-from tidegate.server.mirror.admitted import admit, read_admitted
 from tidegate.server.mirror.registry import FORGET_S, FRESH_S, Admitted, MirrorDirectory, Registry
 from tidegate.server.mirror.repository import RepositoryProblem
+from tidegate.server.mirror.routes import admit, read_admitted
 
 SECRETS = {"one": "s1", "two": "s2"}
 

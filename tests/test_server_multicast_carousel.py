@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.multicast_link import KEY, Link, simulate
 from tidegate.protocol.fec import BlockLayout, FecParameters, scheme_for
 from tidegate.protocol.packet import PacketFlag, PacketSealer
-from tidegate.protocol.session_report import ReceiverReport
+from tidegate.protocol.session import ReceiverReport
 from tidegate.server.multicast.carousel import Carousel
 from tidegate.server.multicast.repair import surely_enough
 from tidegate.server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run

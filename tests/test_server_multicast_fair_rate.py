@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from tidegate.client.multicast.receiver import DelayWatch
-from tidegate.protocol.session_report import ReceiverReport
-from tidegate.server.multicast.fair_rate import FairRate, loss_rate_at, tcp_datagrams_s
+from tidegate.protocol.session import ReceiverReport
 from tidegate.server.multicast.rate import RateControl
+from tidegate.server.multicast.rate_wish import FairRate, loss_rate_at, tcp_datagrams_s
 
 PACKET = 1500
 

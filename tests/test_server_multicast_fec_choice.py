@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tidegate.protocol.fec import BlockLayout, FecParameters
-from tidegate.server.multicast.fec_choice import choose, fixed_parity
+from tidegate.server.multicast.sessions import choose, fixed_parity
 
 LAYOUT = BlockLayout(10_000_000, 1424, 736)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.protocol.session_report import ReceiverReport
+from tidegate.protocol.session import ReceiverReport
 from tidegate.server.multicast.rate import RateControl, shares
 
 RATE = 12_500_000.0

@@ -11,11 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tidegate.protocol.session_report import ReceiverReport
+from tidegate.protocol.session import ReceiverReport
 from tidegate.server.http.proxies import prefixes_of
-from tidegate.server.multicast import rate_votes
-from tidegate.server.multicast.rate import RateControl
-from tidegate.server.multicast.rate_votes import RateVotes, elect
+from tidegate.server.multicast import rate
+from tidegate.server.multicast.rate import RateControl, RateVotes, elect
 
 RATE = 12_500_000.0
 WISHES = st.floats(0.25, 1.0)
@@ -84,7 +83,7 @@ class Voting(RuleBasedStateMachine):
         self.votes = RateVotes()
         self.model: dict[str, tuple[tuple[str, ...], float]] = {}
         self.limit = pytest.MonkeyPatch()
-        self.limit.setattr(rate_votes, "MOST_VOTES", 8)
+        self.limit.setattr(rate, "MOST_VOTES", 8)
 
     def teardown(self) -> None:
         self.limit.undo()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.protocol.session_report import ReceiverReport
+from tidegate.protocol.session import ReceiverReport
 from tidegate.server.multicast.receivers import Receivers
 from tidegate.server.multicast.schedule_steps import CarouselSettings
 

@@ -26,11 +26,13 @@ from tidegate.protocol.session import (
     OFFER_TYPE,
     Capability,
     Offer,
+    ReceiverReport,
+    decode_answer,
     decode_offer,
     encode_offer,
+    encode_report,
     format_capability,
 )
-from tidegate.protocol.session_report import ReceiverReport, decode_answer, encode_report
 from tidegate.protocol.units import format_rate, format_size
 from tidegate.server.files.openfile import OpenFile
 from tidegate.server.files.transfer import BodyPlan
@@ -40,8 +42,8 @@ from tidegate.server.multicast import sessions as sessions_module
 from tidegate.server.multicast.blocks import hash_blocks
 from tidegate.server.multicast.demand import DemandDetector
 from tidegate.server.multicast.live import SentContent
-from tidegate.server.multicast.routes import MulticastRoutes
 from tidegate.server.multicast.schedule import FOLDER, ScheduledSend, ScheduleWatch, write_entry
+from tidegate.server.multicast.service import MulticastRoutes
 from tidegate.server.multicast.sessions import Sessions
 from tidegate.server.multicast.settings import MulticastSettings
 from tidegate.server.multicast.switch import MulticastSwitch, hurry

@@ -31,8 +31,7 @@ from tidegate.server.torrent.announce import (
     scrape_answer,
 )
 from tidegate.server.torrent.metainfo import CannotMake, MetainfoStore
-from tidegate.server.torrent.ring import Ring
-from tidegate.server.torrent.swarm import Announce, Brake, Census, PeerEvent, Swarm
+from tidegate.server.torrent.swarm import Announce, Brake, Census, PeerEvent, Ring, Swarm
 
 HASH = bytes(range(20))
 

@@ -36,9 +36,9 @@ from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import SERVER, inside, shape
 from bench.shared.processes import process, wait_for
 from bench.shared.subject import require
+from tidegate.loadtest.sim.conditions import CongestionWindow, NetworkPath
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import measure
-from tidegate.loadtest.sim.network import CongestionWindow, NetworkPath
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.trace import to_trace
 from tidegate.loadtest.workloads import MB, File, Visitor, Workload

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from ...protocol.disk.scan import read_cache, stamp_of
+from ...protocol.disk.pieces import read_cache, stamp_of
 from ...protocol.errors import BadManifest
 from ...protocol.tree import KEPT_MODE, Entry, decode_entry
 from ...protocol.tree_diff import pair_up

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from ...protocol.batch_group import FilePart
 from ...protocol.disk.durable import WriteBehind
-from ...protocol.disk.pieces import clone, read_piece
-from ...protocol.disk.scan import found_name, found_root, stamp_of
+from ...protocol.disk.pieces import clone, found_name, found_root, read_piece, stamp_of
 from ...protocol.errors import BadManifest
 from ...protocol.tree import ATTRIBUTE_PREFIX, KEPT_MODE, Attributes, Entry, leads_out
 from ...protocol.tree_scan import Found, Stamp

@@ -22,20 +22,19 @@ from itertools import islice
 from typing import NamedTuple
 
 from ...protocol.fec import BlockDecoder, scheme_for
-from ...protocol.marks import MarkChecker
 from ...protocol.packet import (
     HEADER,
     MAGIC,
     PAYLOAD_OFFSET,
     SEALED_HEADER,
     VERSION,
+    MarkChecker,
     PacketFlag,
     PacketSealer,
     PacketType,
     newer,
 )
-from ...protocol.session import Offer
-from ...protocol.session_report import ReceiverReport, ReportAnswer
+from ...protocol.session import Offer, ReceiverReport, ReportAnswer
 from .blocks import BlockCollector, Space, Write
 
 

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from ...protocol.errors import ProtocolError
 from ...protocol.packet import PAYLOAD_OFFSET
-from ...protocol.session import HASH_BYTES, Offer
-from ...protocol.session_report import ReceiverReport, decode_answer, encode_report
+from ...protocol.session import HASH_BYTES, Offer, ReceiverReport, decode_answer, encode_report
 from ..net.answers import Reply
 from ..net.keep_alive import KeepAliveClient
 from ..net.network import Cancellable, Network

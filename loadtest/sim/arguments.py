@@ -14,7 +14,7 @@ from ...policies.settings import PolicySettings, read_text
 from ...protocol.errors import ProtocolError
 from ...protocol.units import parse_duration, parse_rate, parse_size
 from ..registry import find_workload
-from .network import NetworkPath
+from .conditions import NetworkPath
 
 
 class ReadParam(click.ParamType[Any]):

@@ -31,9 +31,8 @@ from ...policies.keep_alive import BACKGROUND_WEIGHT, kept_alive_bytes_s
 from ...policies.max_min import Flow, SharedLink
 from ...policies.network_shares import BURST_BYTES, NetworkShares, enclosing
 from ..workloads import File, Workload
-from .chronicle import Chronicle
-from .conditions import Conditions, Starved
-from .network import CongestionWindow
+from .chronology import Chronicle
+from .conditions import Conditions, CongestionWindow, Starved
 from .outcome import RunRecord, SimClient, promised
 from .sight import Sight
 

@@ -10,7 +10,7 @@ from ...client.net.retry import RetryState
 from ...policies.contract import Estimate
 from ...policies.max_min import Flow
 from ..workloads import Visitor
-from .network import CongestionWindow
+from .conditions import CongestionWindow
 
 #: One row a download, in the order of their ends; `nan` where there is no such time.
 DOWNLOAD_FIELDS = (

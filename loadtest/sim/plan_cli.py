@@ -14,24 +14,25 @@ from ...policies.registry import POLICIES
 from ..registry import find_workload, on_release
 from ..report import page, pair_of, table
 from .arguments import DURATION, RATE, read_weights
-from .chronicle import Chronicle
-from .chronology import draw, natural_end
+from .chronology import Chronicle, draw, natural_end
 from .conditions import Starved
 from .plan import (
     BEHIND_GATE,
     MEANINGS,
     PLAIN,
+    GatePlan,
     Plan,
     files_below,
+    gate_rows,
     make_crowd,
     make_plan,
+    plan_gate,
     play,
     rows,
     sample_crowd,
     sample_trace,
     verdict,
 )
-from .plan_gate import GatePlan, gate_rows, plan_gate
 
 
 @click.command()

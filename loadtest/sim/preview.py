@@ -19,8 +19,7 @@ from typing import Any
 from ...policies.settings import SMALL_BELOW_BYTES
 from ..trace import asked_bandwidth, line_rate
 from ..workloads import File, Visitor, Workload, make_workload
-from .chronicle import Chronicle
-from .chronology import draw, natural_end
+from .chronology import Chronicle, draw, natural_end
 from .metrics import columns, measure
 from .outcome import DOWNLOAD_FIELDS
 from .scenario import Scenario

@@ -13,10 +13,9 @@ from ...policies.admission import AdmissionPolicy
 from ...policies.registry import make_policy
 from ...policies.settings import PolicySettings
 from ..workloads import Workload, with_rude
-from .chronicle import Chronicle
-from .conditions import PUNCTUAL, Conditions
+from .chronology import Chronicle
+from .conditions import PUNCTUAL, Conditions, NetworkPath
 from .engine import Engine
-from .network import NetworkPath
 from .outcome import RunRecord
 
 #: Scenario policy -> the server's policy. Processor sharing (what nginx does) is `fcfs` without a

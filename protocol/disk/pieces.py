@@ -1,9 +1,15 @@
-"""Reads and writes all bytes at an offset of an open file; clones a whole file."""
+"""All bytes at an offset of an open file, clones of files, and a real tree to scan."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import BadManifest
+from ..tree_scan import Cached, Found, Stamp, decode_cached
 
 
 def read_piece(handle: int, offset: int, into: memoryview) -> bool:
@@ -32,3 +38,40 @@ def clone(source: int, target: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def stamp_of(seen: os.stat_result) -> Stamp:
+    return Stamp(seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, seen.st_dev)
+
+
+def found_root(root: str | Path) -> Found:
+    """The tree's own directory; a symbolic link to it is followed."""
+    seen = os.stat(root)
+    return Found("", "d", stat.S_IMODE(seen.st_mode), stamp_of(seen))
+
+
+def found_name(name: os.DirEntry[str]) -> Found:
+    """One name in a directory; links are not followed. Raises OSError if it is gone."""
+    seen = name.stat(follow_symlinks=False)
+    mode, stamp = stat.S_IMODE(seen.st_mode), stamp_of(seen)
+    if stat.S_ISREG(seen.st_mode):
+        return Found(name.name, "f", mode, stamp, seen.st_nlink)
+    if stat.S_ISDIR(seen.st_mode):
+        return Found(name.name, "d", mode, stamp)
+    if stat.S_ISLNK(seen.st_mode):
+        return Found(name.name, "l", mode, stamp, target=os.readlink(name.path))
+    return Found(name.name, "other", mode, stamp)
+
+
+def read_cache(path: Path) -> Iterator[Cached]:
+    """The cache's lines, up to a damaged one: the files of the others are read again."""
+    try:
+        lines = path.open("rb")
+    except FileNotFoundError:
+        return
+    with lines:
+        for line in lines:
+            try:
+                yield decode_cached(line)
+            except BadManifest:
+                return

@@ -31,7 +31,10 @@ class DoorState:
 
 
 class Doors:
-    """Keeps the state of the doors and applies it."""
+    """Keeps the state of the doors and applies it: while they are closed, no download starts.
+
+    Running downloads finish, new requests are queued, and the waiting page says why and until when.
+    """
 
     def __init__(self, gate: Gate, branding: Branding, documents: KeyValues) -> None:
         self._gate = gate

@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ...protocol.disk.durable import WriteBehind
-from ...protocol.disk.pieces import clone, read_piece, write_piece
-from ...protocol.disk.scan import found_name, found_root, stamp_of
+from ...protocol.disk.pieces import clone, found_name, found_root, read_piece, stamp_of, write_piece
 from ...protocol.tree import Entry
 from ...protocol.tree_scan import Found, Stamp
 

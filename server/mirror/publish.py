@@ -20,7 +20,7 @@ from ...protocol.batch import Header
 from ...protocol.batch_generate import GeneratedUpdate, generate
 from ...protocol.channel import Edge, Index, Version, check_channel, prune
 from ...protocol.disk.durable import replacing
-from ...protocol.disk.scan import read_cache
+from ...protocol.disk.pieces import read_cache
 from ...protocol.errors import BadManifest
 from ...protocol.tree import (
     ATTRIBUTE_PREFIX,

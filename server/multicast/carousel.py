@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 from ...protocol.fec import BlockLayout, Scheme
 from ...protocol.packet import PacketFlag
-from ...protocol.session_report import Action, ReceiverReport
+from ...protocol.session import Action, ReceiverReport
 from .receivers import Receivers
 from .repair import (
     TUNING,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ...protocol.session_report import Action, ReceiverReport
+from ...protocol.session import Action, ReceiverReport
 from .schedule_steps import CarouselSettings
 
 

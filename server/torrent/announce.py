@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from ...protocol.errors import ProtocolError
-from .ring import Place
-from .swarm import Announce, Census, PeerEvent
+from .swarm import Announce, Census, PeerEvent, Place
 
 
 class BadAnnounce(ProtocolError):

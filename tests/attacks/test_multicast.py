@@ -9,8 +9,7 @@ import pytest
 
 from tests.test_server_multicast_switch import FakeSender, House
 from tidegate.protocol.errors import ProtocolError
-from tidegate.protocol.session import decode_offer
-from tidegate.protocol.session_report import ReceiverReport, decode_report, encode_report
+from tidegate.protocol.session import ReceiverReport, decode_offer, decode_report, encode_report
 from tidegate.server.multicast import sessions as sessions_module
 
 

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from tidegate.server.torrent import ring
 from tidegate.server.torrent import swarm as swarm_module
 from tidegate.server.torrent.swarm import Announce, Brake, Swarm
 
@@ -67,7 +66,6 @@ def test_an_announce_looks_at_few_of_the_peers(monkeypatch: pytest.MonkeyPatch) 
         looked += 1
         return (address, address)
 
-    for module in (ring, swarm_module):
-        monkeypatch.setattr(module, "prefixes_of", prefixes_of)
+    monkeypatch.setattr(swarm_module, "prefixes_of", prefixes_of)
     assert len(swarm.announce(Announce("10.0.0.1", 6881, 1), 1.0, RNG)) == 30
     assert looked <= 100

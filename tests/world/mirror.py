@@ -14,9 +14,9 @@ from tidegate.client.mirror.follow import Follower, FollowSettings
 from tidegate.client.mirror.place import Place
 from tidegate.client.mirror.service import MirrorService, Reporting
 from tidegate.client.net.answers import Reply
-from tidegate.server.mirror.admitted import admit
 from tidegate.server.mirror.publish import Publisher
 from tidegate.server.mirror.repository import initialise, utc
+from tidegate.server.mirror.routes import admit
 
 from .links import Strand, sleep
 from .operator import WholeRequest

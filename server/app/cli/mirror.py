@@ -207,15 +207,16 @@ def admit(
 
     Prints the secret for `mirror follow --report-key`.
     """
-    from ...mirror import admitted
+    from ...mirror.routes import admit as offer_to_clients
+    from ...mirror.routes import expel
 
     if remove:
-        _sentence_of(lambda: admitted.expel(publish_dir, name))
+        _sentence_of(lambda: expel(publish_dir, name))
     elif url is None:
         raise click.UsageError("Give the URL under which the mirror serves the tree.")
     else:
         address = url
-        click.echo(_sentence_of(lambda: admitted.admit(publish_dir, name, address, relay_url)))
+        click.echo(_sentence_of(lambda: offer_to_clients(publish_dir, name, address, relay_url)))
 
 
 @contextlib.contextmanager
