@@ -245,9 +245,25 @@ def test_a_flood_of_ends_is_believed_beyond_a_bound() -> None:
 )
 def test_what_was_not_sent_whole_is_not_complete(status: int, sent: int, whole: bool) -> None:
     scene = Scene()
-    body, listener = scene.begin(1000)
+    body, listener = scene.begin(1000, multiplexed=True)
     scene.moves.receive(EndReport(body.lease, status, sent, whole))
     assert listener.ends == [(0 if status == 404 else sent, False)]
+
+
+def test_of_a_body_that_was_cut_short_counts_what_its_client_has() -> None:
+    """A client that lost its answer lost its ticket: the kernel had taken a part of the file."""
+    for told in (True, False):
+        scene = Scene()
+        body, listener = scene.begin(1000)
+        scene.kernel.send(ONE, 100)
+        scene.moves.receive(EndReport(body.lease, 200, 400, whole=False))
+        if told:
+            scene.moves.destroyed(ONE, SocketState(250, 0, True))
+        else:
+            scene.kernel.send(ONE, 200)
+            scene.wait(0.25)
+        assert listener.ends == [(250 if told else 300, False)]
+        assert len(scene.moves) == 0
 
 
 def test_progress_is_read_from_the_socket_and_the_last_byte_waits_for_the_end() -> None:

@@ -99,6 +99,8 @@ class MovedBody(Transfer):
         #: No mover says whether its client is the limit.
         self.blocked = False
         self.over = False
+        #: Whether its report says that not all was sent.
+        self.cut_short = False
         self.began_s = 0.0
         self.connection: MoverConnection | None = None
         #: Since when the mover sends another answer on the same connection.
@@ -109,11 +111,8 @@ class MovedBody(Transfer):
     def abort(self, reason: str) -> None:
         """Count it no more. No mover can be told to stop: it goes on sending."""
         if not self.over:
-            _log.info(
-                "{target} is counted no more: {reason}. Its mover goes on sending.",
-                target=self.target,
-                reason=reason,
-            )
+            text = "{target} is counted no more: {reason}. Its mover goes on sending."
+            _log.info(text, target=self.target, reason=reason)
             self._moves.end(self, self.sent_bytes, complete=False)
 
     def delivered_bytes(self) -> int:
@@ -181,7 +180,7 @@ class Moves:
         self._find = find
         self.counts = MoveCounts()
         self._bodies: dict[str, MovedBody] = {}
-        #: Bodies that were reported whole, with the time of the report.
+        #: Bodies that were reported, with the time of the report.
         self._held: dict[MovedBody, float] = {}
         #: The connections with bodies on them; by name those whose socket is known.
         self._connections: dict[MoverConnection, None] = {}
@@ -259,8 +258,10 @@ class Moves:
             )
         sent = min(report.sent_bytes, body.total_bytes) if well else 0
         complete = well and report.whole and sent == body.total_bytes
-        connection = body.connection
-        if not complete or connection is None or not connection.seen or body.followed_s is not None:
+        connection, body.cut_short = body.connection, well and not complete
+        # Most of a body that was cut short is in the kernel's buffers, until the mover closes them.
+        awaited = well and connection is not None and connection.seen and body.followed_s is None
+        if not awaited or (body.cut_short and connection and connection.where.multiplexed):
             self.end(body, sent, complete=complete)
             return
         self._held[body] = self._clock.seconds()
@@ -299,7 +300,9 @@ class Moves:
                 self._whole(body)
 
     def _whole(self, body: MovedBody) -> None:
-        self.end(body, body.total_bytes, complete=True)
+        """End a reported body: with all its bytes, or with those that its client has."""
+        whole = not body.cut_short
+        self.end(body, body.total_bytes if whole else body.sent_bytes, complete=whole)
 
     def end(self, body: MovedBody, delivered_bytes: int, *, complete: bool) -> None:
         """A body is over, whatever tells so. Harmless for one that is over already."""
@@ -356,12 +359,9 @@ class Moves:
             # A look may have found it gone before.
             self._count(connection, state, now)
             connection.gone_s = now if connection.gone_s is None else connection.gone_s
-            for body in tuple(connection.bodies):
-                if body in self._held:
-                    if _has_arrived(body, connection):
-                        self._whole(body)
-                    else:
-                        self.end(body, body.sent_bytes, complete=False)
+            for body in [one for one in connection.bodies if one in self._held]:
+                body.cut_short |= not _has_arrived(body, connection)
+                self._whole(body)
 
     def _take_turn(self) -> None:
         """Look at some of the connections; at each of them once a second."""
@@ -382,7 +382,7 @@ class Moves:
         for body, since_s in tuple(self._held.items()):
             connection = body.connection
             state = self._refresh(connection, now) if connection is not None else None
-            if connection is not None and state is not None:
+            if connection is not None and state is not None and not body.cut_short:
                 # Envoy reports an end with 64 KiB in its own buffers.
                 if body.due_bytes is None or not connection.where.multiplexed:
                     body.due_bytes = state.acked_bytes + state.queued_bytes
