@@ -1148,6 +1148,8 @@ class UsedTicketsStayUsed(Oracle):
 
     #: A node waits so long at most before its last bytes leave, for its leader to have the end.
     _ENDS_S = 0.5
+    #: A gate hears of an end within 5 s, and has it on record after a slow write (docs/gate.md).
+    _HEARD_S = 10.0
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -1195,7 +1197,17 @@ class UsedTicketsStayUsed(Oracle):
         if client.state == "done" and known and now > ill_s + 1.0:
             self._used[number] = client.name, now
 
+    def stopped(self) -> None:
+        self._forget_unheard()
+
+    def _forget_unheard(self) -> None:
+        """What a mover has sent just now is on no record yet."""
+        since_s = self.world.schedule.now - self._HEARD_S
+        if self.world.plan.mover:
+            self._used = {n: one for n, one in self._used.items() if one[1] < since_s}
+
     def dies(self) -> None:
+        self._forget_unheard()
         used = {n for n, (_, at_s) in self._used.items() if at_s > self.world.journal_lost_s}
         life = self.world.life
         again = used & _in_journal(life.service.store) if life is not None else set()
