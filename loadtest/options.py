@@ -20,8 +20,7 @@ from locust.runners import WorkerRunner
 from .catalogue import CATALOGUE
 from .probe import ServerProbe
 from .registry import find_workload
-from .slo import Objective
-from .tally import is_figure
+from .tally import Objective, is_figure
 
 
 def _objective(text: str) -> str:

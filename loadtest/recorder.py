@@ -16,8 +16,7 @@ from locust import events
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from .slo import Objective, misses
-from .tally import Tally, rows
+from .tally import Objective, Tally, misses, rows
 
 _KEY = "tidegate"
 _seen = Tally()

@@ -14,8 +14,7 @@ from .sim.chronology import Chronicle, draw
 from .sim.metrics import measure
 from .sim.plan import Felt, feel, spell_time, thinnest
 from .sim.scenario import Scenario
-from .slo import Objective
-from .tally import rows
+from .tally import Objective, rows
 from .workloads import Workload
 
 #: Figure of a run, the simulator's name for it, and what people call it.

@@ -39,7 +39,7 @@ from tidegate.client.net.errors import (
 )
 from tidegate.client.net.near import is_near, may_lead
 from tidegate.client.net.urls import parse
-from tidegate.client.storage.piece_writer import Pieces
+from tidegate.client.storage.piece_writer import FileStorage, Pieces
 from tidegate.protocol.fec import FecParameters
 from tidegate.protocol.session import (
     HASH_BYTES,
@@ -316,7 +316,7 @@ def test_what_arrived_is_kept_where_there_is_no_room_for_the_rest(
         with pytest.raises(NetworkProblem):
             virtual.get(mirror.url, max_failures=1)
         with monkeypatch.context() as full:
-            full.setattr("tidegate.client.storage.storage.FileStorage.room_bytes", lambda _: 4096)
+            full.setattr(FileStorage, "room_bytes", lambda _: 4096)
             with pytest.raises(NoRoom, match=r"are needed and 4\.1 kB are free"):
                 virtual.get(mirror.url)
         assert virtual.get(mirror.url).resumed_bytes >= 300_000

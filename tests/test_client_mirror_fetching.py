@@ -21,6 +21,7 @@ from tidegate.client.mirror.cli import follow, status
 from tidegate.client.mirror.fetching import HttpTransport
 from tidegate.client.mirror.problem import MirrorProblem, named
 from tidegate.client.mirror.transport import TooSlow
+from tidegate.client.storage.piece_writer import FileStorage
 
 Script = Callable[[BaseHTTPRequestHandler], None]
 
@@ -285,7 +286,7 @@ def test_a_huge_announcement_takes_no_room(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.client.storage.storage.FileStorage.room_bytes", lambda _: 4096)
+    monkeypatch.setattr(FileStorage, "room_bytes", lambda _: 4096)
     with pytest.raises(OSError, match="No space left"):
         brought(tmp_path, lambda h: answer(h, body=b"a" * 5000), 5000, b"a" * 5000)
 

@@ -42,8 +42,7 @@ from tidegate.client.net.retry import FailureReason, Granted, Refused
 from tidegate.client.net.urls import parse
 from tidegate.client.schedule.model import Path
 from tidegate.client.schedule.segments import SegmentMap
-from tidegate.client.storage.piece_writer import Pieces, PieceWriter
-from tidegate.client.storage.storage import RingStorage
+from tidegate.client.storage.piece_writer import Pieces, PieceWriter, RingStorage
 
 
 def state_of(mirrors: int, now: float = 0.0) -> State:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tidegate.client.net.errors import LocalProblem, NoRoom
 from tidegate.client.storage.journal import Identity, Journal, boot_id, part_and_journal
 from tidegate.client.storage.output import FileOutput
-from tidegate.client.storage.piece_writer import Pieces, PieceWriter
-from tidegate.client.storage.storage import FileStorage, RingStorage
+from tidegate.client.storage.piece_writer import FileStorage, Pieces, PieceWriter, RingStorage
 from tidegate.protocol.intervals import IntervalSet
 
 DATA = Random(5).randbytes(1000)

@@ -8,8 +8,7 @@ import subprocess
 import pytest
 
 from tests.installed import PACKAGE, PYTHON
-from tidegate.loadtest.slo import Objective
-from tidegate.loadtest.tally import is_figure
+from tidegate.loadtest.tally import Objective, is_figure
 
 LOADTEST = PACKAGE / "loadtest"
 PROFILES = sorted(path.stem for path in LOADTEST.glob("*.conf"))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.loadtest.sim.arithmetic import mean
 from tidegate.loadtest.sim.bounds import alone_s, lower_bounds
 from tidegate.loadtest.sim.metrics import session_times
+from tidegate.loadtest.sim.outcome import mean
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload, exp1, exp2
 

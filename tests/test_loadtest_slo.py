@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.loadtest.slo import Objective, misses
+from tidegate.loadtest.tally import Objective, misses
 
 
 @pytest.mark.parametrize(

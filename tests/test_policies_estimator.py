@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.loadtest.sim.arithmetic import mean
 from tidegate.loadtest.sim.metrics import measure, session_times
+from tidegate.loadtest.sim.outcome import mean
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import MB, File, Visitor, Workload
 from tidegate.policies.contract import Estimate

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from tidegate.loadtest.sim.arithmetic import mean
 from tidegate.loadtest.sim.metrics import session_times
+from tidegate.loadtest.sim.outcome import mean
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import MB, File, Visitor, Workload
 

@@ -20,7 +20,7 @@ from tidegate.policies.contract import ELSEWHERE, TicketState
 from tidegate.protocol.manifest import FileDigests
 from tidegate.protocol.ticket import Pass
 from tidegate.server.accounts.accounts import digest
-from tidegate.server.accounts.proofs import shows_one_of
+from tidegate.server.accounts.sessions import shows_one_of
 from tidegate.server.admission.actions import QueueActions
 from tidegate.server.admission.leases import TICK_S
 from tidegate.server.admission.rules import Rule

@@ -26,10 +26,9 @@ from bench.attacks.simulated import (
     play,
     sessions_s,
 )
-from tidegate.loadtest.sim.arithmetic import mean
 from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.sim.metrics import columns, later, measure, session_times
-from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS
+from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS, mean
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import (
     MB,

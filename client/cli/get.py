@@ -76,11 +76,14 @@ Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt
 @click.option("--explain", is_flag=True, help="Say what was predicted, decided and measured.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line on standard error.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing unless it fails.")
-@click.option("--limit-rate", type=_Unit("rate"), help="Limit the rate: 2MB/s, 10Mbit.")
+@click.option(
+    "--limit-rate", "limit_bytes_s", type=_Unit("rate"), help="Limit the rate: 2MB/s, 10Mbit."
+)
 @click.option("-H", "--header", "headers", multiple=True, callback=_headers, help="NAME: VALUE.")
 @click.option("--pass", "pass_token", help="A priority pass given by the operator.")
 @click.option(
     "--ca",
+    "ca_file",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
     help="Certificates (PEM) to trust besides the system's.",
@@ -97,6 +100,7 @@ Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt
 @click.option("--peers", is_flag=True, help="Exchange pieces with others who fetch the file.")
 @click.option(
     "--upload-rate",
+    "upload_bytes_s",
     type=_Unit("rate"),
     default="10Mbit",
     show_default=True,
@@ -112,6 +116,7 @@ Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt
 )
 @click.option(
     "--timeout",
+    "timeout_s",
     type=_Unit("duration"),
     default=30.0,
     help="Give up on a connection after this long without data.",

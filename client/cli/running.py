@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +28,9 @@ def options_from(given: Mapping[str, Any]) -> Options:
     """The command line's wishes as library options."""
     limit = given["max_wait"]
     max_wait_s = 0.0 if not given["wait"] else math.inf if limit is None else float(limit)
-    return Options(
-        checksum=given["checksum"],
-        connections=given["connections"],
-        limit_bytes_s=given["limit_rate"],
-        headers=given["headers"],
-        pass_token=given["pass_token"],
-        mirrors=not given["no_mirrors"],
-        multicast=given["multicast"],
-        peers=given["peers"],
-        upload_bytes_s=given["upload_rate"],
-        multicast_interface=given["multicast_interface"],
-        timeout_s=float(given["timeout"]),
-        ca_file=given["ca"],
-        insecure=given["insecure"],
-        max_wait_s=max_wait_s,
-    )
+    # An option that has the name of a field is that field.
+    wishes = {one.name: given[one.name] for one in fields(Options) if one.name in given}
+    return Options(**wishes, mirrors=not given["no_mirrors"], max_wait_s=max_wait_s)
 
 
 def run_get(given: Mapping[str, Any]) -> int:

@@ -22,7 +22,7 @@ from ...protocol.errors import ProtocolError
 from ...protocol.packet import PAYLOAD_OFFSET
 from ...protocol.session import HASH_BYTES, Offer, ReceiverReport, decode_answer, encode_report
 from ..net.answers import Reply
-from ..net.keep_alive import KeepAliveClient
+from ..net.client import KeepAliveClient
 from ..net.network import Cancellable, Network
 from ..net.request_builder import RequestBuilder
 from ..net.urls import Url

@@ -16,8 +16,7 @@ from ..net.errors import LocalProblem, NoRoom
 from ..net.network import Network
 from ..schedule.segments import UNKNOWN_SIZE
 from .journal import Identity, Journal, boot_id, part_and_journal
-from .piece_writer import PieceWriter
-from .storage import FileStorage, RingStorage
+from .piece_writer import FileStorage, PieceWriter, RingStorage
 
 
 class Output(Protocol):

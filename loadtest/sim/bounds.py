@@ -24,7 +24,7 @@ from itertools import pairwise
 
 from ...policies.max_min import Flow, SharedLink
 from ..workloads import Workload
-from .arithmetic import mean, quantile
+from .outcome import mean, quantile
 
 
 @dataclass(slots=True)

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from itertools import compress
 
 from ..workloads import Workload
-from .arithmetic import mean, quantile
 from .bounds import alone_s
 from .conditions import Conditions
-from .outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
+from .outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord, mean, quantile
 
 #: Figure -> what it is, with its unit. Everything printed, written or drawn is one of these.
 MEANING: Mapping[str, str] = {

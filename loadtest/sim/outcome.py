@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...client.net.retry import RetryState
@@ -11,6 +12,21 @@ from ...policies.contract import Estimate
 from ...policies.max_min import Flow
 from ..workloads import Visitor
 from .conditions import CongestionWindow
+
+
+def mean(values: Sequence[float]) -> float:
+    """nan of nothing."""
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """Interpolated linearly between ascending values; nan of nothing."""
+    if not ordered:
+        return math.nan
+    below, part = divmod((len(ordered) - 1) * q, 1.0)
+    low = ordered[int(below)]
+    return low + part * (ordered[int(below) + 1] - low) if part else low
+
 
 #: One row a download, in the order of their ends; `nan` where there is no such time.
 DOWNLOAD_FIELDS = (

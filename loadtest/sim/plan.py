@@ -17,13 +17,12 @@ from typing import NamedTuple
 
 from ...protocol.units import format_duration, format_rate, format_size
 from ..workloads import RELEASE_DAY, File, Visitor, Workload, scaled
-from .arithmetic import mean
 from .bounds import alone_s
 from .chronology import Chronicle
 from .conditions import Conditions
 from .engine import Engine
 from .metrics import columns, measure
-from .outcome import DOWNLOAD_FIELDS, RunRecord
+from .outcome import DOWNLOAD_FIELDS, RunRecord, mean
 from .scenario import Scenario
 
 

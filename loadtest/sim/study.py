@@ -9,9 +9,9 @@ from functools import lru_cache
 
 from ..registry import find_workload
 from ..workloads import Workload, with_rude
-from .arithmetic import mean
 from .bounds import lower_bounds
 from .metrics import mean_and_error, measure, net_faster, rude_gain, session_times
+from .outcome import mean
 from .scenario import Scenario
 from .workers import worker_processes
 

@@ -124,7 +124,7 @@ class OpenedAccounts:
     first_password: str | None = field(repr=False)
 
     def proofs(self, now: float) -> frozenset[str]:
-        """The digests of all valid API tokens and sessions, see `server.accounts.proofs`."""
+        """The digests of all valid API tokens and sessions, see `server.accounts.sessions`."""
         tokens, scopes_of = self.accounts.tokens, self.accounts.scopes_of
         held = {key for key, one in tokens.items() if scopes_of(one, now) is not None}
         return frozenset(held.union(self.logins.live(now)))

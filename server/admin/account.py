@@ -23,8 +23,7 @@ from ..accounts.accounts import (
 )
 from ..accounts.hashing import Asker
 from ..accounts.oidc import TUNING, Attempts, Provider
-from ..accounts.proofs import COOKIE
-from ..accounts.sessions import LIFETIME_S
+from ..accounts.sessions import COOKIE, LIFETIME_S
 from ..control.problems import Problem
 from ..http.proxies import prefixes_of
 from .app import VISITOR, ZONE, HandlerCall, cookie

@@ -26,8 +26,7 @@ from ..accounts.accounts import Accounts, Scope
 from ..accounts.login_brake import LoginBrake
 from ..accounts.oidc import Provider
 from ..accounts.password_reset import Reset, forget_reset, read_reset
-from ..accounts.proofs import COOKIE, api_token
-from ..accounts.sessions import Logins
+from ..accounts.sessions import COOKIE, Logins, api_token
 from ..control.events import NotStored
 from ..control.problems import Problem
 from ..control.report import Reports

@@ -23,7 +23,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ...policies.settings import one_line
 from ..accounts.accounts import Scope
-from ..accounts.proofs import COOKIE
+from ..accounts.sessions import COOKIE
 from ..control.problems import Problem, invalid
 from ..http.cookies import host_name
 from .web import Answer, Call, json_answer, redirect

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from ..accounts.proofs import shows_one_of
+from ..accounts.sessions import shows_one_of
 from ..accounts.stored import OpenedAccounts, StoredAccounts, open_accounts
 from ..admin.adapter import BODIES, LIMITS, AdminHandler
 from ..control.server import ControlTerms, Rooms, Server
@@ -132,7 +132,7 @@ class AdminService:
         self.server.reconfigure(control_terms(config))
 
     def proofs(self) -> frozenset[str] | None:
-        """The proofs that a request comes from an operator, see `server.accounts.proofs`.
+        """The proofs that a request comes from an operator, see `server.accounts.sessions`.
 
         None where no accounts are open.
         """
