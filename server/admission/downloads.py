@@ -215,7 +215,8 @@ class LeasedDownload:
     #: What had arrived of all its bodies at the last `look`, and what had been sent and had not.
     arrived_bytes: int = 0
     flying_bytes: int = 0
-    #: Whether TCP's slow start held it back then on a connection.
+    #: Whether all its sockets were full then, and whether TCP's slow start held one of them back.
+    stuck: bool = False
     in_slow_start: bool = False
     #: What the client still wanted then.
     left_bytes: int = field(init=False)
@@ -303,13 +304,17 @@ class LeasedDownload:
 
     def look(self) -> None:
         """Ask each body once for its progress."""
-        arrived, flying = self.ended_bytes, 0
+        arrived, flying, stuck = self.ended_bytes, 0, True
         for delivery in self.deliveries:
-            if delivery.transfer is not None:
-                self.flowed_bytes += delivery.look(delivery.transfer)
-                arrived += delivery.seen_bytes
-                flying += delivery.transfer.sent_bytes - delivery.seen_bytes
-        self.arrived_bytes, self.flying_bytes = arrived, flying
+            transfer = delivery.transfer
+            if transfer is None:
+                stuck = False
+                continue
+            self.flowed_bytes += delivery.look(transfer)
+            arrived += delivery.seen_bytes
+            flying += transfer.sent_bytes - delivery.seen_bytes
+            stuck = stuck and transfer.blocked
+        self.arrived_bytes, self.flying_bytes, self.stuck = arrived, flying, stuck
         self.in_slow_start = self.stuck and any(one.tcp.in_slow_start for one in self.deliveries)
         self.left_bytes = self.left_when_seen()
 
@@ -342,11 +347,6 @@ class LeasedDownload:
     def still(self) -> bool:
         """Whether its transfers send nothing now, whatever the reason."""
         return self.paused or self.held
-
-    @property
-    def stuck(self) -> bool:
-        """Whether the sockets of all its connections are full."""
-        return all(d.transfer is not None and d.transfer.blocked for d in self.deliveries)
 
     @property
     def has_lost(self) -> bool:
