@@ -49,24 +49,17 @@ class RepresentationHeaders:
         want: bytes | None = None,
     ) -> list[Header]:
         """The fields that describe a file, the same for GET, HEAD and 304."""
-        fields: list[Header] = [
-            (b"Content-Type", content_type_of(rep.path)),
-            (b"Accept-Ranges", b"bytes"),
-            (b"ETag", rep.etag.encode("ascii")),
-            (b"Last-Modified", format_http_date(mtime_s).encode("ascii")),
-            (b"X-Content-Type-Options", b"nosniff"),
-        ]
-        if digests is not None and (
-            want is None or parse_want_digest(want.decode("latin-1")).get("sha-256", 1) > 0
-        ):
-            fields.append((b"Repr-Digest", format_repr_digest(digests.sha256).encode("ascii")))
-        fields.append((b"Link", self._links(rep).encode("ascii")))
-        return fields
+        if want is not None and parse_want_digest(want.decode("latin-1")).get("sha-256", 1) <= 0:
+            digests = None
+        lines = b"".join(self.block(rep, mtime_s, digests)).splitlines()
+        pairs = (line.partition(b": ") for line in lines)
+        return [(name, value) for name, _, value in pairs]
 
-    def block(self, rep: Representation, digests: FileDigests | None) -> tuple[bytes, bytes]:
-        """`fields` of a settled file as lines: the type, and those that a 304 has, too."""
-        date = format_http_date(int(rep.mtime_s // 1))
-        digest = ""
+    def block(
+        self, rep: Representation, mtime_s: int, digests: FileDigests | None
+    ) -> tuple[bytes, bytes]:
+        """The same as lines: the type, and those that a 304 has, too."""
+        date, digest = format_http_date(mtime_s), ""
         if digests is not None:
             digest = f"Repr-Digest: {format_repr_digest(digests.sha256)}\r\n"
         text = (

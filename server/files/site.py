@@ -414,7 +414,7 @@ class Site:
         body_bytes: int | None,
     ) -> bytes:
         """The fields of an answer about a file; `body_bytes` of None: it is unchanged."""
-        kind, fields = self.fields.block(rep, digests)
+        kind, fields = self.fields.block(rep, int(rep.mtime_s // 1), digests)
         if body_bytes is None:
             return SERVER_LINE + fields
         return b"%b%b%bContent-Length: %d\r\n" % (SERVER_LINE, kind, fields, body_bytes)
@@ -573,7 +573,7 @@ class SiteFile(Subject):
     def part_fields(self) -> bytes:
         """What all parts of the file have in their headers."""
         if self._part_fields is None:
-            fields = self.site.fields.block(self.rep, self.digests)
+            fields = self.site.fields.block(self.rep, int(self.rep.mtime_s // 1), self.digests)
             self._part_fields = SERVER_LINE + b"".join(fields)
         return self._part_fields
 
