@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from twisted.internet import defer
 from twisted.logger import Logger
@@ -260,46 +260,31 @@ class DigestService:
                 return
             key = max(line, key=lambda k: self._line[k].hits)
             self._active[key] = self._line.pop(key)
-            if key.size_bytes <= NOT_KEPT_BYTES:
-                found: defer.Deferred[FileDigests | None] = defer.succeed(None)
-            else:
-                found = self._cache.find(self._active[key].file.rep)
-            found.addCallback(self._found, key)
-            found.addErrback(self._failed, key)
+            work = defer.Deferred.fromCoroutine(self._digest(self._active[key].file))
+            work.addBoth(self._ended, key)
 
-    def _found(self, digests: FileDigests | None, key: FileKey) -> Any:
-        if self._stopped:
-            return None
-        if digests is not None and digests.size_bytes == key.size_bytes:
-            self._done(key, digests)
-            return None
-        file = self._active[key].file
-        work = self.behind_others(partial(digest_file, file))
-        return work.addCallback(self._computed, key)
+    async def _digest(self, file: OpenFile) -> FileDigests:
+        """As it is kept, or computed; an error when the file changes meanwhile."""
+        key = file.rep.key
+        is_kept = key.size_bytes > NOT_KEPT_BYTES
+        found = await self._cache.find(file.rep) if is_kept else None
+        if found is None or found.size_bytes != key.size_bytes:
+            found = await self.behind_others(partial(digest_file, file))
+            if is_kept and not self._stopped:
+                self._cache.keep(key, found)
+        return found
 
-    def _computed(self, digests: FileDigests, key: FileKey) -> None:
-        if not self._stopped:
-            if key.size_bytes > NOT_KEPT_BYTES:
-                self._cache.keep(key, digests)
-            self._done(key, digests)
+    def _ended(self, result: FileDigests | Failure, key: FileKey) -> None:
+        wish = self._active.pop(key)
+        if isinstance(result, FileDigests):
+            self._learn(key, result)
+        elif not isinstance(result.value, FileChanged | OSError):
+            _log.failure("computing a digest failed", result)
+        wish.waiters.tell(result)
+        self._next()
 
     def _learn(self, key: FileKey, digests: FileDigests) -> None:
         self.version += 1
         self._known[key] = digests
         if self._learned is not None:
             self._learned(key, digests)
-
-    def _done(self, key: FileKey, digests: FileDigests) -> None:
-        wish = self._active.pop(key)
-        self._learn(key, digests)
-        wish.waiters.tell(digests)
-        self._next()
-
-    def _failed(self, failure: Failure, key: FileKey) -> None:
-        wish = self._active.pop(key, None)
-        if wish is None:
-            return
-        if not isinstance(failure.value, FileChanged | OSError):
-            _log.failure("computing a digest failed", failure)
-        wish.waiters.tell(failure)
-        self._next()
