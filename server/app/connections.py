@@ -11,7 +11,7 @@ from ..files.site import Site
 from ..http.accesslog import AccessLog
 from ..http.clock import Reactor
 from ..http.denylist import BlockList
-from ..http.factory import AddressCounts, HttpFactory, OwnCounts
+from ..http.factory import AddressCounts, HttpFactory
 from ..http.front import Front, Port
 from ..http.limits import HttpLimits
 from ..http.log_format import parse_format
@@ -61,7 +61,7 @@ class Connections:
             requests=pacer.requests,
             goes_first=goes_first,
             denylist=blocked,
-            per_address=OwnCounts() if per_address is None else per_address,
+            per_address=per_address or AddressCounts(),
             answers=answers,
             shortcut=site,
         )

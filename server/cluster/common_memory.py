@@ -11,6 +11,9 @@ from __future__ import annotations
 import enum
 import mmap
 
+from ..files.pacer import Others
+from ..http.factory import AddressCounts
+
 
 class _Field(enum.IntEnum):
     """The fields of a process."""
@@ -44,8 +47,8 @@ class CommonMemory:
         self.counts = view[sums:].cast("I")
 
 
-class CommonLine:
-    """The line that the processes of one machine share; implements `pacer.Others`."""
+class CommonLine(Others):
+    """The line that the processes of one machine share."""
 
     def __init__(self, memory: CommonMemory, row: int) -> None:
         self._sums = memory.sums
@@ -75,8 +78,8 @@ class CommonLine:
         return paused, sum(self._sums[one + _Field.KEPT] for one in self._others)
 
 
-class CommonCounts:
-    """Connections by address over all processes; implements `factory.AddressCounts`."""
+class CommonCounts(AddressCounts):
+    """Connections by address over all processes."""
 
     def __init__(self, memory: CommonMemory, row: int) -> None:
         self._counts = memory.counts

@@ -153,44 +153,25 @@ class Paced(Protocol):
         """The cap was lifted while this sender stood in the ring: go on without turns."""
 
 
-class Others(Protocol):
-    """Other processes that send on the same line."""
+class Others:
+    """Other processes that send on the same line; here there are none."""
 
     def tell(self, sent_bytes_total: int, waiting: int) -> None:
         """What this process has sent, and how many of its downloads the cap holds back."""
 
     def sent_bytes(self) -> int:
         """What all others have sent."""
+        return 0
 
     def waiting(self) -> int:
         """How many downloads the cap holds back at others."""
+        return 0
 
     def tell_kept(self, paused: int, spent_bytes_total: int) -> None:
         """How many are paused in this process, and what it has spent to keep them alive."""
 
     def kept(self) -> tuple[int, int]:
         """The same of all others."""
-
-
-class Alone:
-    """There are none: `Others` of one process."""
-
-    def tell(self, sent_bytes_total: int, waiting: int) -> None:
-        """Does nothing."""
-
-    def sent_bytes(self) -> int:
-        """Nothing."""
-        return 0
-
-    def waiting(self) -> int:
-        """No transfer."""
-        return 0
-
-    def tell_kept(self, paused: int, spent_bytes_total: int) -> None:
-        """Does nothing."""
-
-    def kept(self) -> tuple[int, int]:
-        """No transfer, no bytes."""
         return 0, 0
 
 
@@ -246,7 +227,7 @@ class Pacer:
         others: Others | None = None,
     ) -> None:
         self._reactor = reactor
-        self._others: Others = others if others is not None else Alone()
+        self._others = others if others is not None else Others()
         self._others_sent = self._others.sent_bytes()
         self._bandwidth_bytes_s = bandwidth_bytes_s
         self._ring: deque[Share] = deque()

@@ -81,32 +81,25 @@ class CountedConnection(Protocol):
         """Look at its deadlines."""
 
 
-class AddressCounts(Protocol):
-    """How many connections are open from which address, at this server as a whole."""
+class AddressCounts:
+    """How many connections are open from which address; here at a process that serves alone."""
+
+    def __init__(self) -> None:
+        self.open: Counter[str] = Counter()
 
     def add(self, address: str) -> None:
         """One more."""
+        self.open[address] += 1
 
     def remove(self, address: str) -> None:
         """One less."""
+        self.open[address] -= 1
+        if not self.open[address]:
+            del self.open[address]
 
     def of(self, address: str) -> int:
         """How many there are."""
-
-
-class OwnCounts(dict[str, int]):
-    """Implements `AddressCounts` for a process that serves alone."""
-
-    def add(self, address: str) -> None:
-        self[address] = self.get(address, 0) + 1
-
-    def remove(self, address: str) -> None:
-        left = self.pop(address) - 1
-        if left:
-            self[address] = left
-
-    def of(self, address: str) -> int:
-        return self.get(address, 0)
+        return self.open[address]
 
 
 class Requests:
@@ -165,7 +158,7 @@ class HttpFactory:
     denylist: BlockList | None = None
     hsts_s: float = 0.0
     wall: Callable[[], float] = time.time
-    per_address: AddressCounts = field(default_factory=OwnCounts)
+    per_address: AddressCounts = field(default_factory=AddressCounts)
     large_bodies: LargeBodies | None = None
     answers: UnarrivedAnswers = field(default_factory=UnarrivedAnswers)
     shortcut: Shortcut | None = None

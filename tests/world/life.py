@@ -148,7 +148,7 @@ class ServerLife:
         service = self.service
         addresses: Any = service.connections.factory.per_address
         return {
-            "addresses": len(addresses),
+            "addresses": len(addresses.open),
             "requests in line": len(service._line.pacer.requests),
         }
 
