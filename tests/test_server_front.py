@@ -21,7 +21,6 @@ from twisted.logger import capturedLogs
 from tests.http_bench import OLD_S, Answer, Bench, Dialled, bound
 from tests.open_files import AdmitAll
 from tests.test_server_http import ACCEPTED, REFUSED
-from tidegate.server.files.cache import FileCache
 from tidegate.server.files.disk import Disk
 from tidegate.server.files.openfile import OpenFile
 from tidegate.server.files.transfer import Representation
@@ -422,8 +421,8 @@ def test_a_part_is_judged_by_the_parser_where_its_client_downloads_the_file(
 def test_parts_and_files_beyond_the_cache_are_repeated_from_the_disk(
     bench: Bench, counting: Counting
 ) -> None:
-    bench.site._files = FileCache(12_500)
-    bench.site.known = bench.site._files.get
+    bench.site._files.forget_all()
+    bench.site._files.most_bytes = 12_500
     client = Dialled(bench)
     fields = {"Range": "bytes=100-4195"}
     assert Answer(client.get("/big.bin", **fields)).body == (BODY * 40)[100:4196]

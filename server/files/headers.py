@@ -12,7 +12,7 @@ from ...protocol.headers import (
     parse_want_digest,
 )
 from ...protocol.manifest import FileDigests, Source
-from ..http.answers import Header
+from ..http.answers import SERVER_LINE, Header
 from ..http.request import Request
 from .digests import DigestService
 from .mediatypes import content_type_of
@@ -67,6 +67,15 @@ class RepresentationHeaders:
             f"X-Content-Type-Options: nosniff\r\n{digest}Link: {self._links(rep)}\r\n"
         )
         return b"Content-Type: %b\r\n" % content_type_of(rep.path), text.encode("ascii")
+
+    def head(
+        self, rep: Representation, digests: FileDigests | None, body_bytes: int | None
+    ) -> bytes:
+        """The header of an answer about a settled file; `body_bytes` of None: it is unchanged."""
+        kind, fields = self.block(rep, int(rep.mtime_s // 1), digests)
+        if body_bytes is None:
+            return SERVER_LINE + fields
+        return b"%b%b%bContent-Length: %d\r\n" % (SERVER_LINE, kind, fields, body_bytes)
 
     def sources_of(self, url_path: str) -> list[Source]:
         """Where else the file under this URL path can be had: configured mirrors first."""

@@ -1,8 +1,8 @@
 """From a request to what answers it: files, listings, generated files, and routes under `/-/`.
 
-A file that was asked for before is a `SiteFile`, from which requests of a known shape are answered
-without the parser (`http.ready`). Everything else is planned as a `BodyPlan` and handed to the
-admission.
+A file that was asked for before is in the `FileCache`, from which requests of a known shape are
+answered without the parser (`http.ready`). Everything else is planned as a `BodyPlan` and handed to
+the admission.
 """
 
 from __future__ import annotations
@@ -11,17 +11,13 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from ...policies.contract import BRIEF_BYTES
 from ...protocol import problems
-from ...protocol.errors import BadRange
-from ...protocol.headers import parse_http_date
 from ...protocol.manifest import FileDigests, Source
-from ...protocol.ranges import parse_range
-from ..http.answers import NOT_FOUND, SERVER_LINE, Header, prefers_html, problem_answer
+from ..http.answers import NOT_FOUND, Header, prefers_html, problem_answer
 from ..http.clock import Reactor
-from ..http.ready import AT_ONCE, Ready, Subject, ready_of
+from ..http.ready import AT_ONCE, Ready, ready_of
 from ..http.request import Request
 from .body_start import FileStart, OnNoLease
 from .cache import FileCache
@@ -105,17 +101,18 @@ class Site:
         self._unrouted = unrouted
         self._wall = wall
         self._routes: dict[bytes, tuple[Handler, frozenset[bytes]]] = {}
-        self._files: FileCache[SiteFile] = FileCache(small_files_bytes)
+        self.precompressed = Precompressed(tree, visibility, codings)
+        self._files = FileCache(
+            small_files_bytes, tree, catalog, self.fields, admission, self.precompressed
+        )
         #: See `http.ready.Shortcut`.
         self.known = self._files.get
         self.changes = tree.watch
-        self._parts: dict[tuple[bytes, bytes], Ready] = {}
         self._not_found: dict[tuple[bool, bytes | None], Ready] = {}
         self._seen = array("I", bytes(4 * _SEEN_PLACES))
         self._touched = Touched(catalog)
         #: The request that is planned once more in this turn.
         self._planned_anew: Request | None = None
-        self.precompressed = Precompressed(tree, visibility, codings)
         self._disk = disk if disk is not None else Disk(reactor)
         catalog.on_learned(lambda key, digests: self._files.describe(key))
         self.add_route(STATIC_ROUTE, pages.answer_static)
@@ -342,7 +339,7 @@ class Site:
             and self._is_settled(rep)
             and self.admission.is_plain(rep)
         ):
-            self._files.keep(path, SiteFile(self, rep, digests, body))
+            self._files.keep(path, rep, digests, body)
 
     # -- requests of a known shape (`http.ready.Shortcut`) ------------------------------------
 
@@ -387,13 +384,11 @@ class Site:
             return None
         if keeps:
             self._touched.serves(rep)
-            file = SiteFile(self, rep, digests, body)
-            self._files.keep(path, file)
-            return file.whole
+            return self._files.keep(path, rep, digests, body).whole
         if not admission.admit_again(rep, rep.size_bytes):
             return None
         admission.count_again(rep, rep.size_bytes, 1)
-        return Ready(200, self.head_of(rep, digests, rep.size_bytes), body, AT_ONCE)
+        return Ready(200, self.fields.head(rep, digests, rep.size_bytes), body, AT_ONCE)
 
     def _nothing(self, accept: bytes | None, language: bytes | None) -> Ready:
         """The answer for a path that is not there."""
@@ -406,43 +401,6 @@ class Site:
             fields, body = problem_answer(*NOT_FOUND, accept, language)
             ready = self._not_found[kind] = ready_of(404, fields, body)
         return ready
-
-    def head_of(
-        self,
-        rep: Representation,
-        digests: FileDigests | None,
-        body_bytes: int | None,
-    ) -> bytes:
-        """The fields of an answer about a file; `body_bytes` of None: it is unchanged."""
-        kind, fields = self.fields.block(rep, int(rep.mtime_s // 1), digests)
-        if body_bytes is None:
-            return SERVER_LINE + fields
-        return b"%b%b%bContent-Length: %d\r\n" % (SERVER_LINE, kind, fields, body_bytes)
-
-    def part_of(self, file: SiteFile, wanted: bytes) -> Ready | None:
-        """The answer with one range of a known file; None: the parser's way."""
-        rep = file.rep
-        ready = self._parts.get((rep.path, wanted))
-        if ready is not None and isinstance(ready.subject, SitePart) and ready.subject.file is file:
-            return ready
-        try:
-            ranges = parse_range(wanted.decode("ascii"), rep.size_bytes)
-        except BadRange:
-            return None
-        if ranges is None:
-            return file.whole
-        start, stop = ranges[0]
-        if stop - start > BRIEF_BYTES:
-            return None
-        # Answers with a part of a file that are kept: each takes 1 kB at most.
-        if len(self._parts) >= 2048:
-            self._parts.clear()
-        length = stop - start
-        span = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, rep.size_bytes)
-        head = b"%b%bContent-Length: %d\r\n" % (file.part_fields(), span, length)
-        part = Ready(206, head, None, SitePart(file, start, stop), length)
-        self._parts[rep.path, wanted] = part
-        return part
 
     def _is_settled(self, rep: Representation) -> bool:
         """Whether a write now would show: one within the same timestamp would not."""
@@ -485,162 +443,3 @@ class Site:
         self.fields.forget()
         self.folders.forget()
         self._files.forget_all()
-        self._parts.clear()
-
-
-class SiteFile(Subject):
-    """What is known of a file, and the answers about it; the subject of those without a body."""
-
-    __slots__ = (
-        "_fields_version",
-        "_known",
-        "_part_fields",
-        "_unchanged",
-        "_without_body",
-        "digests",
-        "rep",
-        "site",
-        "whole",
-    )
-
-    def __init__(
-        self,
-        site: Site,
-        rep: Representation,
-        digests: FileDigests | None,
-        body: bytes | None = None,
-    ) -> None:
-        """`body` is that of a short file; it is read again when it made room."""
-        self.site = site
-        self.rep = rep
-        self.digests = digests
-        self.whole: Ready | None = None
-        if body is not None:
-            self.whole = Ready(200, b"", body, AT_ONCE)
-        self.describe(in_memory=body is not None)
-
-    def describe(self, *, in_memory: bool) -> None:
-        """See `CachedFile`."""
-        site, rep = self.site, self.rep
-        self._fields_version = site.fields.version
-        self._known = site.catalog.version
-        self._unchanged: Ready | None = None
-        self._without_body: Ready | None = None
-        self._part_fields: bytes | None = None
-        known = site.catalog.known(rep.key)
-        if known is not None:
-            self.digests = known
-        whole = self.whole
-        if whole is not None:
-            head = site.head_of(rep, self.digests, rep.size_bytes)
-            body = whole.body if in_memory else None
-            subject = SitePart(self, 0, rep.size_bytes)
-            self.whole = Ready(200, head, body, subject, rep.size_bytes)
-
-    def answer_to(
-        self,
-        head: bytes | None,
-        none_match: bytes | None,
-        since: bytes | None,
-        part: bytes | None,
-        address: str,
-        agent: bytes | None,
-    ) -> Ready | None:
-        """See `http.ready.KnownFile`: conditions in the order of RFC 9110, 13.2.2."""
-        rep, site = self.rep, self.site
-        unchanged = False
-        if none_match is not None:
-            unchanged = none_match == b"*" or none_match.removeprefix(b"W/") == rep.etag.encode()
-        elif since is not None:
-            date = _date(since)
-            unchanged = date is not None and int(rep.mtime_s // 1) <= date
-        if unchanged:
-            if self._unchanged is None:
-                fields = site.head_of(rep, self.digests, None)
-                self._unchanged = Ready(304, fields, b"", self)
-            return self._unchanged
-        if head is not None:
-            if self._without_body is None:
-                fields = site.head_of(rep, self.digests, rep.size_bytes)
-                self._without_body = Ready(200, fields, b"", self)
-            return self._without_body
-        if part is None:
-            return self.whole
-        if site.admission.has_lease(rep, address, (agent or b"").rstrip()):
-            return None
-        return site.part_of(self, part)
-
-    def part_fields(self) -> bytes:
-        """What all parts of the file have in their headers."""
-        if self._part_fields is None:
-            fields = self.site.fields.block(self.rep, int(self.rep.mtime_s // 1), self.digests)
-            self._part_fields = SERVER_LINE + b"".join(fields)
-        return self._part_fields
-
-    def current(self) -> bool:
-        """See `Subject`."""
-        rep = self.rep
-        return self.site.tree.has(rep.path, rep.key) and self.has_current_fields()
-
-    def is_watched(self) -> bool:
-        """See `Subject`."""
-        return self.site.tree.watch.watches(self.rep.path.rpartition(b"/")[0])
-
-    def has_current_fields(self) -> bool:
-        """Whether the fields beside the body of the file still hold."""
-        site, rep = self.site, self.rep
-        if self._known != site.catalog.version:
-            if site.catalog.known(rep.key) is not self.digests:
-                return False
-            self._known = site.catalog.version
-        return site.fields.version == self._fields_version
-
-    def admit(self) -> bool:
-        """See `Subject`: no rule restricts the file now."""
-        return self.site.admission.is_plain(self.rep)
-
-
-class SitePart(Subject):
-    """A part of a file, or all of it; a `ready.Subject`."""
-
-    __slots__ = ("_start", "_stop", "file")
-
-    def __init__(self, file: SiteFile, start: int, stop: int) -> None:
-        self.file = file
-        self._start = start
-        self._stop = stop
-
-    def current(self) -> bool:
-        """See `Subject`."""
-        return self.file.current()
-
-    def is_watched(self) -> bool:
-        """See `Subject`."""
-        return self.file.is_watched()
-
-    def admit(self) -> bool:
-        """See `Subject`."""
-        admission, rep = self.file.site.admission, self.file.rep
-        return admission.is_plain(rep) and admission.admit_again(rep, self._stop - self._start)
-
-    def used(self, times: int) -> None:
-        """See `Subject`."""
-        site, rep = self.file.site, self.file.rep
-        count = self._stop - self._start
-        site.admission.count_again(rep, count, times)
-        if count == rep.size_bytes and site.precompressed.has_any(rep.path):
-            # One has come: what is sent depends on the request from now on.
-            site.forget_content(rep.key)
-
-    def read(self) -> bytes | None:
-        """See `Subject`."""
-        file, rep = self.file, self.file.rep
-        if not file.has_current_fields():
-            return None
-        return file.site.tree.read_again(rep.path, rep.key, self._start, self._stop)
-
-
-@lru_cache(maxsize=1024)
-def _date(text: bytes) -> int | None:
-    """The date in a condition; clients send the one that they were told."""
-    return parse_http_date(text.decode("ascii"))
