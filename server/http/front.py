@@ -282,6 +282,7 @@ class Front:
         shortcut = self._shortcuts and factory.may_shortcut(peer_address)
         data: bytes | None = None
         answer: _Answer | None = None
+        sent = 0
         if at_once and shortcut and tls is None and factory.has_room(peer_address):
             try:
                 data = sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
@@ -290,8 +291,13 @@ class Front:
                     answer = self._answer(peer_address, factory.date_line, False, found)
                 # What a socket still holds is not to be known once it is closed.
                 if answer is not None and answer[2] and not (answer[1] and factory.answers.wanted):
-                    self._whole_life(sock, peer_address, *answer)
-                    return
+                    head, body, _ = answer
+                    sent = _send_now(sock, head, body)
+                    if sent == len(head) + len(body):
+                        # It is none of those that are watched and swept.
+                        factory.accepted_total += 1
+                        sock.close()
+                        return
             except OSError:
                 # What it is, the connection finds out when it reads.
                 pass
@@ -303,40 +309,16 @@ class Front:
         connection = HttpConnection(factory, self, sock, peer_address, shortcut=shortcut, tls=tls)
         connection.begin_life()
         try:
-            if at_once:
+            if answer is not None and sent:
+                connection.keep(answer[0], answer[1], sent)
+                connection.close()
+            elif at_once:
                 self._first_look(connection, data, answer)
             elif connection.alive:
                 self.watch(connection, _IN)
         except Exception:  # noqa: BLE001 - one connection's fault is not the others'
             _log.failure("a connection failed")
             connection.abort()
-
-    def _whole_life(
-        self, sock: socket.socket, peer_address: str, head: bytes, body: bytes, closes: bool
-    ) -> None:
-        """Answer a connection whose only request has come with it, and close it.
-
-        It is none of those that are watched and swept, unless its socket has no room for all.
-        """
-        factory = self._factory
-        try:
-            if body:
-                sent = sock.sendmsg((head, body), (), socket.MSG_DONTWAIT)
-            else:
-                sent = sock.send(head, socket.MSG_DONTWAIT)
-        except BLOCKED:
-            sent = 0
-        except OSError:
-            sent = len(head) + len(body)
-        if sent == len(head) + len(body):
-            factory.accepted_total += 1
-            sock.close()
-            return
-        sock.setblocking(False)
-        connection = HttpConnection(factory, self, sock, peer_address, shortcut=True)
-        connection.begin_life()
-        connection.keep(head, body, sent)
-        connection.close()
 
     def _first_look(
         self, connection: HttpConnection, data: bytes | None, answer: _Answer | None
@@ -511,6 +493,18 @@ class Front:
         if not closes and connection.events >= 0:
             # The end of its peer would be told again and again.
             self._epoll.unregister(fd)
+
+
+def _send_now(sock: socket.socket, head: bytes, body: bytes) -> int:
+    """Send what a socket takes now; all that is sent to a peer that has left counts."""
+    try:
+        if body:
+            return sock.sendmsg((head, body), (), socket.MSG_DONTWAIT)
+        return sock.send(head, socket.MSG_DONTWAIT)
+    except BLOCKED:
+        return 0
+    except OSError:
+        return len(head) + len(body)
 
 
 def _is_broken(fd: int) -> bool:
