@@ -374,38 +374,37 @@ class BodySender:
 
         return self._has_come(compare) and not self._over
 
-    def _has_at_hand(self, offset: int, count: int, limit: int) -> bool:
-        """Whether bytes of the file can be sent without waiting for the disk; fetches them if not.
+    def _at_hand_bytes(self, offset: int, wanted: int, limit: int) -> int:
+        """How many bytes of the file, `wanted` at most, need no wait for the disk; fetches if none.
 
         `limit` is where what is to be sent ends.
         """
         start, stop = self._at_hand
-        if start <= offset and offset + count <= stop:
-            return True
-        stop = min(limit, offset + max(count, AHEAD_BYTES))
-        if self._file.at_hand(offset, stop):
-            self._at_hand = (offset, stop)
-            return True
-        if self._file.at_hand(offset, offset + count):
-            self._at_hand = (offset, offset + count)
-            return True
+        known = stop - offset if start <= offset else 0
+        if known >= wanted:
+            return wanted
+        # So much of what was found in the page cache is sent before more of it is looked for: a
+        # socket that takes little at a time would have us ask for each little again.
+        goes_on = known >= 128 * 1024
+        begin = stop if goes_on else offset
+        far = min(limit, max(offset + wanted, begin + AHEAD_BYTES))
+        if self._file.at_hand(begin, far):
+            self._at_hand = (start if goes_on else offset, far)
+            return wanted
+        if goes_on:
+            return known
+        if self._file.at_hand(offset, offset + wanted):
+            self._at_hand = (offset, offset + wanted)
+            return wanted
 
         def fetch(go_on: Callable[[], None]) -> None:
             def fetched(_: None) -> None:
-                self._at_hand = (offset, stop)
+                self._at_hand = (offset, far)
                 go_on()
 
-            self._disk.fetch(self._file, offset, stop).addCallback(fetched)
+            self._disk.fetch(self._file, offset, far).addCallback(fetched)
 
-        return self._has_come(fetch)
-
-    def _more_at_hand(self, stop: int, wanted: int, limit: int) -> int:
-        """Where what is at hand ends: beyond `wanted` if it can, so that one call sends it all."""
-        further = min(limit, max(wanted, stop + AHEAD_BYTES))
-        if stop < further and self._file.at_hand(stop, further):
-            self._at_hand = (self._at_hand[0], further)
-            return further
-        return stop
+        return wanted if self._has_come(fetch) else 0
 
     def _may_end(self) -> bool:
         """Whether the last bytes may leave; waits until they may if not."""
@@ -495,24 +494,17 @@ class BodySender:
 
     def _send_piece(self, piece: Piece, most_bytes: int) -> tuple[int, int]:
         """Send from one piece; returns how many bytes were asked for and how many went."""
-        connection = self._request.connection
         size = len(piece) if isinstance(piece, bytes) else piece[1] - piece[0]
         left = size - self._position
         if not isinstance(piece, bytes) and left > _TAIL_BYTES and not self._by_copy:
             if not self._check_file():
                 return 0, 0
-            asked = min(left - _TAIL_BYTES, most_bytes)
             offset = piece[0] + self._position
-            start, stop = self._at_hand
-            # So much of what was found in the page cache is sent before more of it is looked for.
-            if start <= offset and stop - offset >= 128 * 1024:
-                # A socket that takes little at a time would have us ask for each little again.
-                if stop - offset < asked:
-                    stop = self._more_at_hand(stop, offset + asked, piece[1])
-                asked = min(asked, stop - offset)
-            elif not self._has_at_hand(offset, asked, piece[1]):
+            asked = self._at_hand_bytes(offset, min(left - _TAIL_BYTES, most_bytes), piece[1])
+            if not asked:
                 return 0, 0
-            sent = os.sendfile(connection.socket.fileno(), self._file.fd, offset, asked)
+            sock = self._request.connection.socket
+            sent = os.sendfile(sock.fileno(), self._file.fd, offset, asked)
             if sent == 0:
                 self.abort("the file became shorter while it was sent")
             return asked, sent
@@ -522,15 +514,14 @@ class BodySender:
         if self.sent_bytes + asked == self.total_bytes:
             # What waits for the listener, and is read once more where it waits for room, is short.
             asked = self._stuck_bytes or (asked - 1) % _COPY_BYTES + 1
-        if self.sent_bytes + asked == self.total_bytes and not self._may_end():
+        if not isinstance(piece, bytes):
+            asked = self._at_hand_bytes(piece[0] + self._position, asked, piece[1])
+        if not asked or (self.sent_bytes + asked == self.total_bytes and not self._may_end()):
             return 0, 0
         if isinstance(piece, bytes):
             chunk = piece[self._position : self._position + asked]
         else:
-            offset = piece[0] + self._position
-            if not self._has_at_hand(offset, asked, piece[1]):
-                return 0, 0
-            chunk = self._file.read_at(offset, asked)
+            chunk = self._file.read_at(piece[0] + self._position, asked)
             if not self._check_file():
                 return 0, 0
             if len(chunk) < asked:
