@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ...policies.contract import Wait
+from ...policies.contract import Estimate, Wait
 from ...protocol import problems
 from ...protocol.headers import format_link
 from ...protocol.manifest import Source
@@ -189,18 +189,9 @@ class RetryResponder:
                 return own
         estimate = notice.wait.estimate
         token = notice.token if origin else None
-        values = {
-            "title": _escaped(_title(notice, phrases)),
-            "waited": _escaped(phrases.time(notice.waited_s)),
-            "next_visit": _escaped(phrases.time(notice.retry_after_s)),
-            "visit": b"%d" % notice.retry_after_s,
-        }
-        if estimate is not None:
-            values["expected"] = _escaped(phrases.time(estimate.expected_s))
-            values["latest"] = _escaped(phrases.time(bound_of(estimate.p90_s)))
-            done = estimate.done or estimate
-            values["has"] = _escaped(phrases.time(done.expected_s))
-            values["has_latest"] = _escaped(phrases.time(bound_of(done.p90_s)))
+        told = _told(notice, phrases)
+        values = {name: _escaped(text) for name, text in told.items() if text is not None}
+        values["visit"] = b"%d" % notice.retry_after_s
         if token is not None:
             values["token"] = escaped(token)
             values["place"] = b"%d" % (notice.wait.place or 0)
@@ -261,13 +252,11 @@ class RetryResponder:
         of_file: Mapping[str, object],
         free: Sequence[Source],
     ) -> dict[str, Any]:
-        estimate = notice.wait.estimate is not None
-        done = notice.wait.estimate is not None and notice.wait.estimate.done is not None
+        told = _told(notice, phrases)
+        estimate, done = told["expected"] is not None, told["has"] is not None
         query = f"{blank('path')}?{TICKET_FIELD.decode('ascii')}={blank('token')}"
         return {
-            **{key: blank(key) for key in ("title", "waited", "next_visit")},
-            **{key: blank(key) if estimate else None for key in ("expected", "latest")},
-            **{key: blank(key) if done else None for key in ("has", "has_latest")},
+            **{key: None if text is None else blank(key) for key, text in told.items()},
             **{key: None if value is None else blank(key) for key, value in of_file.items()},
             **self._looks(notice, phrases),
             "t": phrases,
@@ -295,21 +284,13 @@ class RetryResponder:
 
     def _own_page(self, notice: Notice, phrases: Phrases, free: Sequence[Source]) -> bytes | None:
         """The operator's own page, if there is one for this state."""
-        estimate = notice.wait.estimate
-        done = estimate.done if estimate else None
         name, size = unquote(notice.file.rpartition("/")[2]), told_size(notice.size_bytes)
         magnet_url, metalink_url = self._ways(notice)
         return self.own.render(
             {
                 **self._looks(notice, phrases),
-                "title": _title(notice, phrases),
+                **_told(notice, phrases),
                 "lead": phrases(_lead_key(notice), file=name, size=size),
-                "expected": phrases.time(estimate.expected_s) if estimate else None,
-                "latest": phrases.time(bound_of(estimate.p90_s)) if estimate else None,
-                "has": phrases.time(done.expected_s) if done else None,
-                "has_latest": phrases.time(bound_of(done.p90_s)) if done else None,
-                "waited": phrases.time(notice.waited_s),
-                "next_visit": phrases.time(notice.retry_after_s),
                 "state": _state(notice),
                 "language": phrases.tag,
                 "direction": phrases.direction,
@@ -492,22 +473,22 @@ def sentence(notice: Notice) -> str:
     )
 
 
-def tenths_up(bound_s: float) -> float:
-    """A bound rounded up to tenths, as documents have it."""
-    return math.ceil(bound_s * 10) / 10
+def times_of(estimate: Estimate | None, done: Estimate | None) -> dict[str, float]:
+    """The times of a start and of an end as documents tell them: bounds are rounded up."""
+    found = {}
+    for name, told in (("wait", estimate), ("done", done)):
+        if told is not None:
+            found[f"expected_{name}_s"] = round(told.expected_s, 1)
+            found[f"p90_{name}_s"] = math.ceil(told.p90_s * 10) / 10
+    return found
 
 
 def document_of(notice: Notice) -> bytes:
     """The problem document of a waiting answer (PROTOCOL.md, "Waiting")."""
     wait = notice.wait
-    estimate = wait.estimate
-    done = estimate.done if estimate else None
     members = {
         "place": wait.place,
-        "expected_wait_s": round(estimate.expected_s, 1) if estimate else None,
-        "p90_wait_s": tenths_up(estimate.p90_s) if estimate else None,
-        "expected_done_s": round(done.expected_s, 1) if done else None,
-        "p90_done_s": tenths_up(done.p90_s) if done else None,
+        **times_of(wait.estimate, wait.estimate.done if wait.estimate else None),
         "retry_after_s": notice.retry_after_s,
         "ticket": notice.token,
         "queue_status": notice.status,
@@ -543,6 +524,21 @@ def _title(notice: Notice, phrases: Phrases) -> str:
     if soon and wait.place == 1:
         return phrases("title_next")
     return phrases("title_place", place=phrases.number(wait.place))
+
+
+def _told(notice: Notice, phrases: Phrases) -> dict[str, str | None]:
+    """The texts of a page that differ from visit to visit."""
+    estimate = notice.wait.estimate
+    done = estimate.done if estimate else None
+    return {
+        "title": _title(notice, phrases),
+        "waited": phrases.time(notice.waited_s),
+        "next_visit": phrases.time(notice.retry_after_s),
+        "expected": phrases.time(estimate.expected_s) if estimate else None,
+        "latest": phrases.time(bound_of(estimate.p90_s)) if estimate else None,
+        "has": phrases.time(done.expected_s) if done else None,
+        "has_latest": phrases.time(bound_of(done.p90_s)) if done else None,
+    }
 
 
 def _lead_key(notice: Notice) -> str:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable
 
-from ...policies.contract import Estimate, TicketState
+from ...policies.contract import TicketState
 from ...protocol.errors import BadToken
 from ...protocol.ticket import KeyRing
 from ..http.answers import JSON_NOW, Header
@@ -19,7 +19,7 @@ from ..http.proxies import block_of
 from ..http.request import Request
 from .client_keys import find_ticket
 from .gate import Gate
-from .responses import STATUS_PREFIX, tenths_up
+from .responses import STATUS_PREFIX, times_of
 
 
 class CalledTickets:
@@ -105,7 +105,7 @@ class WaitStatus:
         found: dict[str, object] = {"state": "over"}
         if row is not None and row.state not in (TicketState.EXPIRED, TicketState.WITHDRAWN):
             found["state"] = row.state.value
-        done: Estimate | None = None
+        estimate = done = None
         if row is not None and found["state"] == "started":
             download = self._gate.leases.find(row.client, row.file)
             if download is not None and download.unclaimed:
@@ -124,14 +124,8 @@ class WaitStatus:
                 room = not seen.closed and not seen.link_bound
                 found["free"] = room and seen.large_used < seen.large_slots
             estimate = self._gate.estimate(number)
-            if estimate is not None:
-                found["expected_wait_s"] = round(estimate.expected_s, 1)
-                found["p90_wait_s"] = tenths_up(estimate.p90_s)
-                done = estimate.done
-        if done is not None:
-            found["expected_done_s"] = round(done.expected_s, 1)
-            found["p90_done_s"] = tenths_up(done.p90_s)
-        return found
+            done = estimate.done if estimate is not None else done
+        return {**found, **times_of(estimate, done)}
 
 
 def _preferred_wait_s(request: Request) -> int:
