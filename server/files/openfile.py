@@ -17,8 +17,8 @@ from .transfer import FileKey, Representation
 _log = Logger()
 _PAGE_BYTES = 4096
 _PROBE = bytearray(1)
-#: Short parts are read here in one call, which also says whether they would have to be waited for.
-_ROOM = memoryview(bytearray(16 * 1024))
+#: What leaves in one write is read here, in one call that says whether it had to be waited for.
+_ROOM = memoryview(bytearray(256 * 1024))
 #: The entity tag of an open file with this key.
 TagOf = Callable[[int, FileKey], str]
 #: Places at which a content is sampled, a page each.
@@ -96,19 +96,21 @@ def at_hand(fd: int, start: int, stop: int) -> bool:
     return True
 
 
-def read_at_hand(fd: int, start: int, into: memoryview) -> int:
-    """Fill this with bytes from there, without waiting for a disk; how many there were.
+def read_at_hand(fd: int, start: int, stop: int) -> bytes | None:
+    """This part, up to 256 KiB, if all of it can be read without waiting for a disk.
 
     Where the kernel cannot say whether it would wait, it may. Raises OSError.
     """
+    room = _ROOM[: stop - start]
     try:
-        return os.preadv(fd, (into,), start, os.RWF_NOWAIT)
+        there = os.preadv(fd, (room,), start, os.RWF_NOWAIT)
     except BlockingIOError:
-        return 0
+        return None
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise
-        return os.preadv(fd, (into,), start)
+        there = os.preadv(fd, (room,), start)
+    return bytes(room) if there == stop - start else None
 
 
 class OpenFile:
@@ -194,12 +196,11 @@ class OpenFile:
         if len(pieces) == 1 and not isinstance(pieces[0], bytes):
             start, stop = pieces[0]
             if stop - start <= len(_ROOM):
-                room = _ROOM[: stop - start]
                 try:
-                    there = read_at_hand(self.fd, start, room)
+                    part = read_at_hand(self.fd, start, stop)
                 except OSError as error:
                     raise self.unreadable(error) from error
-                return bytes(room) if there == len(room) and self.unchanged() else None
+                return part if self.unchanged() else None
         if all(isinstance(piece, bytes) or self.at_hand(*piece) for piece in pieces):
             return self.read_pieces(pieces)
         return None

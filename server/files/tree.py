@@ -94,6 +94,21 @@ def _open_regular(name: bytes, folder_fd: int) -> tuple[int, os.stat_result]:
     return fd, status
 
 
+def _read_unchanged(fd: int, key: FileKey, start: int, stop: int) -> bytes | None:
+    """Bytes of the file with this key; None if it is another one, or a disk has to be waited for.
+
+    The descriptor is closed.
+    """
+    try:
+        part = read_at_hand(fd, start, stop)
+        # Compared after it was read: then it was this file, unchanged.
+        return part if has_key(os.fstat(fd), key) else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
 def _holds_something(folder_fd: int) -> bool:
     with os.scandir(folder_fd) as names:
         return next(names, None) is not None
@@ -159,8 +174,6 @@ class Tree:
         #: Device and inode of a folder, and a name in it that is not shown.
         self._private: set[tuple[int, int, bytes]] = set()
         self._private_names: set[bytes] = set()
-        #: Where `read_again` reads to.
-        self._room = memoryview(bytearray(16 * 1024))
 
     def keep_private(self, paths: Iterable[str | bytes]) -> None:
         """Never show these, should they lie in the tree: keys, the queue, the configuration.
@@ -233,11 +246,8 @@ class Tree:
 
     def has(self, path: bytes, key: FileKey) -> bool:
         """Whether the content with this key stands under the path now; looks as `status_of`."""
-        try:
-            status = os.stat(self._prefix + path)
-        except (OSError, ValueError):
-            return False
-        return has_key(status, key)
+        status = self.status_of(path)
+        return status is not None and has_key(status, key)
 
     def has_beside(self, path: bytes, endings: Iterable[bytes]) -> bool:
         """Whether a name made of this path and one of these endings is taken; opens nothing."""
@@ -254,16 +264,7 @@ class Tree:
             fd = os.open(self._prefix + path, _AGAIN)
         except (OSError, ValueError):
             return None
-        room = self._room_for(stop - start)
-        try:
-            # Compared after it was read: then it was this file, unchanged.
-            if read_at_hand(fd, start, room) < len(room) or not has_key(os.fstat(fd), key):
-                return None
-            return bytes(room)
-        except OSError:
-            return None
-        finally:
-            os.close(fd)
+        return _read_unchanged(fd, key, start, stop)
 
     def real_url(self, url_path: str) -> str:
         """The URL path under which this lies once links are followed; as asked when nowhere."""
@@ -375,22 +376,10 @@ class Tree:
         fd = open_beneath(self._root_fd, path)
         if fd is None:
             return None
-        try:
-            key, room = key_of(status), self._room_for(status.st_size)
-            # Compared after it was read: then it was this file, unchanged.
-            there = read_at_hand(fd, 0, room) if room else 0
-            if there < len(room) or not has_key(os.fstat(fd), key):
-                return None
-            return self._described(path, url_path, fd, key), bytes(room)
-        except OSError:
-            return None
-        finally:
-            os.close(fd)
-
-    def _room_for(self, count: int) -> memoryview:
-        if count > len(self._room):
-            self._room = memoryview(bytearray(count))
-        return self._room[:count]
+        key = key_of(status)
+        rep = self._described(path, url_path, fd, key)
+        body = _read_unchanged(fd, key, 0, key.size_bytes)
+        return None if body is None else (rep, body)
 
     def _is_plain_name(self, path: bytes) -> bool:
         """Whether every part of a path is a name that may be served; else the walk judges."""
