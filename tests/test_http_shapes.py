@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -96,7 +96,7 @@ class House:
             shortcuts=shortcuts,
             admission=self.admission,
             charge=self.sent.append,
-            access_log=AccessLog(self.lines),
+            access_log=AccessLog(cast(Any, self.lines)),
             proxies=proxies,
         )
         self.requests = Charging()

@@ -21,7 +21,7 @@ from tests.running import wait_for
 from tidegate.server.http import log_outlets
 from tidegate.server.http.accesslog import AccessLog
 from tidegate.server.http.log_format import AccessEntry, parse_format
-from tidegate.server.http.log_outlets import BackgroundWriter, LineWriter, open_outlet
+from tidegate.server.http.log_outlets import LineWriter, open_outlet
 
 WHEN_S = 1_795_336_607.25
 LINE = re.compile(
@@ -170,12 +170,13 @@ def test_lines_of_one_address_and_of_its_network_are_bounded() -> None:
 def test_a_disk_that_takes_nothing_stops_nobody() -> None:
     outlet = Lines()
     outlet.free.clear()
-    writer = BackgroundWriter(LineWriter(outlet, parse_format("{client}")))
+    log = AccessLog(LineWriter(outlet, parse_format("{client}")), in_thread=True)
     for _ in range(2000):
-        writer.write([entry()])
+        log.add(entry())
+        log.flush()
     outlet.free.set()
     wait_for(lambda: len(outlet.lines) >= 200, 30)
-    writer.close()
+    log.close()
     assert 200 <= len(outlet.lines) < 2000
 
 
@@ -219,14 +220,16 @@ def test_a_line_that_a_full_disk_cut_spoils_no_other(
 
 def test_a_file_that_was_renamed_is_begun_anew(tmp_path: Path) -> None:
     file, old = tmp_path / "access.log", tmp_path / "access.log.1"
-    writer = BackgroundWriter(LineWriter(open_outlet(str(file)), parse_format("{agent}")))
-    writer.write([entry(agent=b"one")])
+    outlet = open_outlet(str(file))
+    log = AccessLog(LineWriter(outlet, parse_format("{agent}")), in_thread=True)
+    log.add(entry(agent=b"one"))
+    log.flush()
     wait_for(lambda: file.read_text() == "one\n", 30)
     file.rename(old)
-    writer.write([entry(agent=b"two")])
-    writer.reopen()
-    writer.write([entry(agent=b"three")])
-    writer.close()
+    log.add(entry(agent=b"two"))
+    log.reopen()
+    log.add(entry(agent=b"three"))
+    log.close()
     assert (old.read_text(), file.read_text()) == ("one\ntwo\n", "three\n")
 
 

@@ -15,7 +15,7 @@ from ..http.factory import AddressCounts, HttpFactory
 from ..http.front import Front, Port
 from ..http.limits import HttpLimits
 from ..http.log_format import parse_format
-from ..http.log_outlets import BackgroundWriter, LineWriter, open_outlet
+from ..http.log_outlets import LineWriter, open_outlet
 from ..http.request import Request
 from ..http.tls import CertificateWatch, TlsServer
 from ..http.unarrived import UnarrivedAnswers
@@ -133,4 +133,4 @@ def open_access_log(config: ServerConfig) -> AccessLog | None:
         reason = fault.strerror if isinstance(fault, OSError) else fault
         raise CannotStart(f"The access log {place} cannot be opened: {reason}.") from fault
     form = parse_format(config.access_log_format)
-    return AccessLog(BackgroundWriter(LineWriter(outlet, form, config.access_log_most)))
+    return AccessLog(LineWriter(outlet, form, config.access_log_most), in_thread=True)

@@ -1,7 +1,7 @@
 """Where lines of the access log go: a file, standard error, syslog or the journal.
 
-A thread writes them. What it cannot take, and what one address has beyond its lines of a minute,
-is counted and said in the operator's log instead.
+What they cannot take, and what one address has beyond its lines of a minute, is counted and said in
+the operator's log instead.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import queue
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,7 +160,6 @@ class LineWriter:
         self._left_out = 0
 
     def write(self, entries: list[AccessEntry]) -> None:
-        """See `accesslog.EntryWriter`."""
         kept = [entry for entry in entries if self._may_stay(entry)] if self._most else entries
         if not kept:
             return
@@ -204,7 +201,7 @@ class LineWriter:
             )
 
     def reopen(self) -> None:
-        """See `accesslog.EntryWriter`."""
+        """Begin a new file; a fault is logged, and the old one goes on."""
         try:
             self._outlet.reopen()
         except OSError as fault:
@@ -215,50 +212,5 @@ class LineWriter:
             )
 
     def close(self) -> None:
-        """See `accesslog.EntryWriter`."""
         self._say_what_was_left_out()
         self._outlet.close()
-
-
-class BackgroundWriter:
-    """Has another writer do it in a thread, which begins with the first entries."""
-
-    def __init__(self, writer: LineWriter) -> None:
-        self._writer = writer
-        # Batches that may wait for a disk or a syslog that does not take them.
-        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(256)
-        self._thread: threading.Thread | None = None
-        self._lost = 0
-
-    def write(self, entries: list[AccessEntry]) -> None:
-        """See `accesslog.EntryWriter`."""
-        if not self._put(lambda: self._writer.write(entries)):
-            self._lost += len(entries)
-        elif self._lost:
-            lost, self._lost = self._lost, 0
-            _log.error("{count} lines of the access log are lost: it was too slow.", count=lost)
-
-    def reopen(self) -> None:
-        """See `accesslog.EntryWriter`."""
-        self._put(self._writer.reopen)
-
-    def close(self) -> None:
-        """See `accesslog.EntryWriter`. One that does not take its lines is not waited for."""
-        if self._thread is None:
-            self._writer.close()
-        elif self._put(self._writer.close) and self._put(None):
-            self._thread.join(5.0)
-
-    def _put(self, work: Callable[[], None] | None) -> bool:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
-            self._thread.start()
-        try:
-            self._work.put_nowait(work)
-        except queue.Full:
-            return False
-        return True
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
