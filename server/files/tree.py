@@ -331,9 +331,13 @@ class Tree:
         if path not in self._open and self._is_plain_name(path):
             with contextlib.suppress(OSError):
                 # Before it is opened: a pipe's writer or a device would notice that.
-                known_status = os.lstat(self._prefix + path)
-                if stat.S_ISREG(known_status.st_mode):
-                    found = self._open_straight(path, known_status)
+                by_name = os.lstat(self._prefix + path)
+                fd = open_beneath(self._root_fd, path) if stat.S_ISREG(by_name.st_mode) else None
+                # Where another root stands under its name now, that is another file.
+                if fd is not None and has_key(os.fstat(fd), key_of(by_name)):
+                    found = fd, by_name
+                elif fd is not None:
+                    os.close(fd)
         by_link = False
         if found is None:
             self._follow_root()
@@ -394,23 +398,6 @@ class Tree:
         except OSError:
             return False
         return (root.st_dev, root.st_ino) == self._root_identity
-
-    def _open_straight(
-        self, path: bytes, by_name: os.stat_result
-    ) -> tuple[int, os.stat_result] | None:
-        """Open what the walk would find, where no link is on the way; None: walk.
-
-        The kernel sees to it that there is none. `by_name` is the status by the root's name: where
-        another root stands there now, it is that of another file. Raises OSError.
-        """
-        fd = open_beneath(self._root_fd, path)
-        if fd is None:
-            return None
-        status = os.fstat(fd)
-        if key_of(status) == key_of(by_name):
-            return fd, status
-        os.close(fd)
-        return None
 
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """What a directory shows: directories and regular files of the tree, by name.
