@@ -26,18 +26,17 @@ def _row(number: int, issued_s: float, state: TicketState = TicketState.WAITING)
 def test_every_ticket_stands_by_its_time_whenever_it_is_shown(
     own: list[int], others: list[int], seen_first: int, between: int, jump: int
 ) -> None:
-    """To a second: numbers of one moment are told apart no finer than a quarter of one."""
     queue = TicketQueue()
-    elsewhere = [_row(ELSEWHERE + n, float(at)) for n, at in enumerate(others)]
+    elsewhere = [_row(ELSEWHERE + n, at / 8.0) for n, at in enumerate(others)]
     queue.restore(elsewhere[:seen_first], 0.0, 1.0, lambda size: True)
     for n, at in enumerate(own):
         # A new leader leaves a gap in the numbers.
         queue.next_number += jump * (n == len(own) // 2)
-        queue.issue(Job(f"own{n}", "/f", 10**6, 10**6), 10**6, float(at))
+        queue.issue(Job(f"own{n}", "/f", 10**6, 10**6), 10**6, at / 8.0)
         if n == between:
             # Shown before the next number is given: those of that moment at the latest.
-            early = [row for row in elsewhere[seen_first:] if row.issued_s < at]
-            queue.restore(early, float(at), 501.0, lambda size: True)
+            early = [row for row in elsewhere[seen_first:] if row.issued_s < at / 8.0]
+            queue.restore(early, at / 8.0, 501.0, lambda size: True)
     for row in elsewhere[seen_first:]:
         queue.restore([row], 500.0, 501.0, lambda size: True)
     times = [row.issued_s for row in queue.queue()]
@@ -47,6 +46,19 @@ def test_every_ticket_stands_by_its_time_whenever_it_is_shown(
     assert len(times) == len(own) + len(others)
     # Numbers of others are never taken for one's own.
     assert queue.next_number == len(own) + jump + 1
+
+
+def test_the_next_queue_has_the_same_order_also_without_what_is_over() -> None:
+    """Times were remembered to a quarter of a second from the first number: a place grew by two."""
+    queue = TicketQueue()
+    rows = [_row(n, 10.0 + n / 16.0) for n in range(1, 8)]
+    rows.append(_row(ELSEWHERE + 1, 10.0 + 4.5 / 16.0))
+    queue.restore(rows, 20.0, 30.0, lambda size: True)
+    following = TicketQueue()
+    following.restore(rows[2:], 20.0, 30.0, lambda size: True)
+    order = [row.number for row in queue.queue()]
+    assert order == [1, 2, 3, 4, ELSEWHERE + 1, 5, 6, 7]
+    assert [row.number for row in following.queue()] == order[2:]
 
 
 def test_times_of_a_long_day_are_thinned_and_still_tell_the_order() -> None:
