@@ -158,6 +158,23 @@ def test_what_ran_under_an_earlier_leader_runs_on_under_the_next() -> None:
     assert waiting.started
 
 
+def test_a_new_leader_starts_nothing_before_the_last_node_has_told_what_it_runs() -> None:
+    # It started the parked one as that node said hello: two bodies had one slot.
+    house = FleetHouse("ticket", slots=1)
+    running, waiting = house.ask_at(0, "192.0.2.1"), house.ask_at(1, "192.0.2.2", agent=CURL)
+    house.wait(1)
+    _new_leader(house, join_all=False)
+    house.links = [join(house.clock, house.leader, house.fleet[1])]
+    house.wait(1.5)
+    house.links.append(join(house.clock, house.leader, house.fleet[0]))
+    house.wait(0.5)
+    assert not running.transfer.paused
+    assert not waiting.started
+    running.transfer.finish()
+    house.wait(0.5)
+    assert waiting.started
+
+
 def test_a_new_visitors_download_keeps_its_slot_under_the_next_leader() -> None:
     # Its cookie came with the answer that runs: the request that the next leader hears had none.
     house = FleetHouse("ticket", slots=1)
@@ -225,18 +242,22 @@ def test_a_used_ticket_of_an_end_that_is_told_again_is_not_honoured_by_the_next_
     assert house.ask("192.0.2.2", token=ended.token).connection.status == 403
 
 
-def test_a_body_that_the_next_leader_has_no_slot_for_waits_and_goes_on_with_its_place() -> None:
-    house = FleetHouse(slots=2)
+def test_bodies_go_on_under_a_leader_with_fewer_slots_and_their_tickets_end_with_them() -> None:
+    # One whose start was not on record was asked to wait, and its ticket waited on for ever.
+    house = FleetHouse("ticket", slots=2)
     running = [house.ask(f"192.0.2.{n}") for n in (1, 2)]
-    _new_leader(house, slots=1)
+    house.ask("192.0.2.3")
+    _new_leader(house, slots=1, unstored=2)
     house.wait(0.5)
-    paused = [one.transfer for one in running if one.transfer.paused]
-    going = [one.transfer for one in running if not one.transfer.paused]
-    assert (len(paused), len(going)) == (1, 1)
-    going[0].finish()
-    house.wait(120)
-    assert not paused[0].paused
-    assert not paused[0].over
+    assert not any(one.transfer.paused for one in running)
+    assert len(house.gate.policy.leases()) == 2
+    running[1].transfer.finish()
+    house.wait(0.5)
+    assert house.journal.rows[2].state is TicketState.DONE
+    assert not house.ask("192.0.2.4").started
+    running[0].transfer.finish()
+    house.wait(0.5)
+    assert not house.gate.policy.leases()
 
 
 def test_new_downloads_wait_for_a_leader_and_are_told_when_it_takes_long() -> None:
@@ -441,15 +462,15 @@ def test_small_files_go_on_without_a_leader(policy: str) -> None:
 def test_bodies_that_a_leader_had_paused_go_on_without_one() -> None:
     house = FleetHouse(slots=4)
     running = [house.ask_at(n % 2, f"192.0.2.{n}") for n in range(4)]
-    _new_leader(house, slots=2)
+    for lease in list(house.gate.downloads)[:2]:
+        house.gate.leases.pause(lease, house.clock.seconds())
     house.wait(1)
     assert sum(one.transfer.paused for one in running) == 2
     _led_by_nobody(house)
     assert not any(one.transfer.paused for one in running)
     _new_leader(house, slots=2)
     house.wait(3)
-    assert sum(one.transfer.paused for one in running) == 2
-    assert not any(one.transfer.over for one in running)
+    assert not any(one.transfer.paused or one.transfer.over for one in running)
 
 
 def test_a_node_that_stops_without_a_leader_sends_those_who_wait_away_with_their_tickets() -> None:
@@ -788,6 +809,8 @@ def test_the_machine_of_a_lost_leader_keeps_its_share_for_a_while_under_the_next
     house.wait(0.5)
     assert not forgotten, "the next leader must know of it"
     house.leader.stop()
+    house.links[1].drop()
+    house.clock.advance(0)
     house.lead(join_all=False, lost=["m0/node-0"])
     house.nodes.watch(lambda node: None, forgotten.append)
     house.links[1] = join(house.clock, house.leader, house.fleet[1])
@@ -943,15 +966,23 @@ class PiecesConnection(FakeConnection):
 
 
 def _new_leader(
-    house: FleetHouse, *, join_all: bool = True, without: int | None = None, **settings: int
+    house: FleetHouse,
+    *,
+    join_all: bool = True,
+    without: int | None = None,
+    unstored: int | None = None,
+    **settings: int,
 ) -> None:
-    """The leader dies and another one takes up its journal, `without` one ticket; nodes find it."""
+    """The leader dies and another one takes up its journal; nodes find it.
+
+    It is `without` one ticket, or does not have the start of one (`unstored`).
+    """
     for link in house.links:
         link.drop()
     house.clock.advance(0)
     house.leader.stop()
     rows = [
-        row
+        row if row.number != unstored else row._replace(state=TicketState.WAITING)
         for row in house.journal.rows.values()
         if row.state in (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
         and row.number != without

@@ -84,11 +84,9 @@ class RemoteConnection:
     """A connection that a node has: what a `Request` needs of an `HttpConnection`."""
 
     elsewhere = True
-    running = False
 
-    def __init__(
-        self, node: Node, number: int, asked: messages.WireRequest, proxies: TrustedProxies
-    ):
+    def __init__(self, node: Node, told: messages.Ask, proxies: TrustedProxies):
+        asked, self.running = told.request, told.running
         self.peer_address = asked.peer_address
         self.is_tls = asked.is_tls
         #: What a proxy's preface said, see `http.connection`.
@@ -96,7 +94,7 @@ class RemoteConnection:
         self.client_address = asked.peer_address
         self.factory = SimpleNamespace(proxies=proxies)
         self.node = node
-        self.number = number
+        self.number = told.number
         self.line = node.machine
         request = Request(
             cast(Any, self),
@@ -295,7 +293,7 @@ class Node:
     remote: dict[int, RemoteConnection] = field(default_factory=dict)
     told: messages.ProgressReport = field(default_factory=messages.ProgressReport)
     #: When it told its progress last.
-    told_s: float = 0.0
+    told_s: float = -math.inf
     terms: messages.Terms | None = None
 
     @property
@@ -510,9 +508,6 @@ class Leader:
             self.nodes.add(node)
             self._serve_with_machines()
         self._tell_node(node, self._terms())
-        if self._awaited <= self.nodes.by_name.keys():
-            # What it runs follows in the same frame or is there already.
-            self._reactor.callLater(0, self._open)
         return node
 
     def _send_away(self, link: Link[messages.FromNode], message: messages.FromNode) -> None:
@@ -578,7 +573,7 @@ class Leader:
     def _enter(self, node: Node, message: messages.Ask) -> None:
         if message.number in node.remote:
             return
-        remote = RemoteConnection(node, message.number, message.request, self._proxies)
+        remote = RemoteConnection(node, message, self._proxies)
         node.remote[message.number] = remote
         request = remote.request
         assert request is not None
@@ -633,8 +628,6 @@ class Leader:
             return remote.transfer
 
         self._home.enter(request, rep, plan, start)
-        if asked.running and remote.transfer is None and remote.alive:
-            node.link.send(messages.Pause(number))
 
     def _progress(self, node: Node, message: messages.ProgressReport) -> None:
         node.told, node.told_s = message, self._reactor.seconds()
@@ -646,6 +639,11 @@ class Leader:
                 )
         for url_path, times, whole, size_bytes in message.small:
             self._gate.served_elsewhere(url_path, times, whole, size_bytes)
+        if self._early is not None:
+            # Before its first report a node has told what it runs.
+            told = {one.name for one in self.nodes if one.told_s > -math.inf}
+            if self._awaited <= told:
+                self._open()
 
     # -- terms -------------------------------------------------------------------------------
 

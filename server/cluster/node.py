@@ -7,7 +7,6 @@ the node tells it of everything again, running bodies first.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -36,7 +35,7 @@ from ..http.denylist import BlockList
 from ..http.request import Request
 from ..http.unarrived import UnarrivedAnswers
 from . import messages
-from .degraded import RETRY_S, DegradedQueue, MakeGate, no_leader
+from .degraded import DegradedQueue, MakeGate, no_leader
 from .link import Link, Peer
 
 _log = Logger()
@@ -88,8 +87,6 @@ class _Asked:
     #: When its client took nothing more at the last look: for how long its window had been shut by
     #: then, and when that was, seconds.
     shut_seen: tuple[float, float] | None = None
-    #: Whether its body stands still because it has no slot.
-    paused: bool = False
     #: What its client takes, lately.
     rate_bytes_s: float = 0.0
     #: Whether its last bytes may leave, and who waits for that.
@@ -420,14 +417,20 @@ class RemoteAdmission:
     def _tick(self) -> None:
         for request in [one for one in self._allowed if one.finished]:
             del self._allowed[request]
-        # Measured without a leader, too: the average is always of the last second.
-        goodput = self._home.outlet.goodput_bytes_s()
         if self._link is not None:
             self._silent_s += TICK_S
             if self._home.epoch() > self._epoch > 0 or self._silent_s >= PATIENCE.silent_s:
                 # It leads no more, or is not to be reached: what it would say comes too late.
                 self._link.drop()
         self._answer_unled()
+        if not self._welcomed:
+            self._wait_for_leader()
+        self._tell_progress()
+
+    def _tell_progress(self, *, first: bool = False) -> None:
+        """Tell what has moved; `first` follows what this node has told a new leader it runs."""
+        # Measured without a leader, too: the average is always of the last second.
+        goodput = self._home.outlet.goodput_bytes_s()
         bodies = []
         now_s = self._reactor.seconds()
         flying = self._lingering.flying_bytes(now_s) + self._home.answers.flying_bytes(
@@ -436,16 +439,16 @@ class RemoteAdmission:
         for asked in self._asked.values():
             transfer = asked.transfer
             if transfer is not None:
-                shut = asked.window_shut(transfer, now_s)
+                shut = asked.seen[3] if first else asked.window_shut(transfer, now_s)
                 now = (transfer.sent_bytes, transfer.delivered_bytes(), transfer.blocked, shut)
                 flying += now[0] - now[1]
-                self._bound(asked, transfer, now[1])
-                if now != asked.seen:
+                if not first:
+                    self._bound(asked, transfer, now[1])
+                if first or now != asked.seen:
                     asked.seen = now
                     bodies.append(messages.BodyState(asked.number, *now))
         if not self._welcomed:
             # The next leader is told what was served until it came.
-            self._wait_for_leader()
             return
         small, self._small = self._small, {}
         here, total = self._home.connections()
@@ -521,9 +524,7 @@ class RemoteAdmission:
         self._terms = replace(self._terms, small_free=True, brief_free=False)
         for asked in tuple(self._asked.values()):
             if asked.transfer is not None:
-                if asked.paused:
-                    asked.paused = False
-                    asked.transfer.resume()
+                asked.transfer.resume()
             elif asked.begun:
                 # The rest of the lost leader's own answer went with it.
                 asked.request.abort()
@@ -581,8 +582,8 @@ class RemoteAdmission:
                 # The rest of a leader's own answer went with it.
                 asked.request.abort()
             else:
-                asked.seen = (0, 0, False, False)
                 self._tell(asked)
+        self._tell_progress(first=True)
 
     def _received(
         self, link: Link[messages.FromLeader], received: list[messages.FromLeader]
@@ -677,8 +678,7 @@ class RemoteAdmission:
 
     def _do_running(self, asked: _Asked, transfer: Transfer, message: messages.OfRequest) -> None:
         if isinstance(message, messages.Start | messages.Resume):
-            # Start: it ran under an earlier leader, and this one has given it a slot again.
-            asked.paused = False
+            # Start: it ran under an earlier leader, and this one knows of it.
             if isinstance(message, messages.Resume) and asked.share is not None:
                 asked.share.background = message.background
             transfer.resume()
@@ -687,23 +687,7 @@ class RemoteAdmission:
         elif isinstance(message, messages.Cut):
             transfer.abort(message.reason or "the queue ended it")
         elif isinstance(message, messages.Respond):
-            self._wait_for(asked, transfer, message)
+            transfer.abort("the queue refused it")
         else:
             # Held until its turn: its header went out long ago, so nothing can be said.
-            asked.paused = True
             transfer.pause()
-
-    def _wait_for(self, asked: _Asked, transfer: Transfer, message: messages.Respond) -> None:
-        """A body that ran under an earlier leader has no slot now: it waits, as a client would."""
-        headers = {name.lower(): value for name, value in message.headers}
-        if message.status != 503:
-            transfer.abort("the queue refused it")
-            return
-        asked.paused = True
-        transfer.pause()
-        if TICKET_FIELD in headers:
-            asked.wired.headers[TICKET_FIELD] = headers[TICKET_FIELD]
-        retry_s = float(RETRY_S)
-        with contextlib.suppress(ValueError):
-            retry_s = float(headers.get(b"retry-after", b""))
-        self._reactor.callLater(retry_s, self._tell, asked)
