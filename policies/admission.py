@@ -1282,12 +1282,12 @@ class AdmissionPolicy:
     def _make_room(self, ticket: TicketRow, now: float) -> None:
         """Another leader or node gave its client this place before a younger one was given here.
 
-        So it goes where a request was heard here whose answer its client never had.
+        So the younger one goes, unless its client shows that one.
         """
         if ticket.number in self.queue.table.rows:
             return
         row, table = self.queue.find(ticket.client, ticket.file), self.queue.table
-        if row is None or table.polls[row]:
+        if row is None or (table.polls[row] and not ticket.polls):
             return
         if table.issued_s[row] >= ticket.issued_s:
             self._end_ticket(row, TicketState.WITHDRAWN, now)

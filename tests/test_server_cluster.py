@@ -14,6 +14,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 import tests.test_server_gate as gate_tests
 from tests.cluster_house import FleetHouse, MemoryTransport, Outlet, join
+from tests.crowd_history import number_of
 from tests.databases import journal_makers, journals, postgres
 from tests.fakes import BIG, FakeConnection, House, admits, representation
 from tidegate.policies.contract import ELSEWHERE, TicketState
@@ -563,6 +564,21 @@ def test_tickets_of_a_node_without_a_leader_count_with_their_crowds_at_the_next(
     house.ask_at(1, "203.0.113.1")
     order = [row.client.partition("#")[0] for row in house.gate.policy.tickets()]
     assert order.index("203.0.113.1") < order.index("198.51.100.9")
+
+
+def test_a_node_without_a_leader_repeats_the_older_place_that_its_client_shows() -> None:
+    """It showed the place of a leader, and was told the younger one that this node had given."""
+    house = FleetHouse(slots=1)
+    house.ask_at(0, "192.0.2.1")
+    older = house.ask_at(0, "192.0.2.2")
+    _led_by_nobody(house)
+    younger = house.ask_at(1, "192.0.2.2")
+    assert number_of(younger.token) >= ELSEWHERE
+    again = house.ask_at(1, "192.0.2.2", token=younger.token)
+    assert number_of(again.token) == number_of(younger.token)
+    shown = house.ask_at(1, "192.0.2.2", token=older.token)
+    assert number_of(shown.token) == number_of(older.token)
+    assert [one.number for one in house.fleet[1]._degraded.tickets()] == [number_of(older.token)]
 
 
 def test_who_has_an_older_place_from_a_node_is_not_sent_away_with_the_leaders() -> None:

@@ -393,6 +393,8 @@ class Gate:
                     issued_s=ticket.issued_s,
                     state=TicketState.WAITING,
                     changed_s=self.parts.wall(),
+                    # It is the one that its client shows.
+                    polls=1,
                     priority_class=ticket.priority_class,
                     network=visit.job.stranger_network,
                 )
