@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_408, 101),
     "protocol": Size(4_621, 68),
-    "server": Size(44_173, 333),
+    "server": Size(44_163, 333),
     "client": Size(14_305, 42),
     "loadtest": Size(6_879, 53),
     "bench": Size(4_795, 50),

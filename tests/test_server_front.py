@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import resource
 import select
@@ -11,6 +12,7 @@ import socket
 import struct
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -892,6 +894,38 @@ def test_what_was_just_written_is_at_hand(tmp_path: Path) -> None:
     file = bench.tree.open([b"a.bin"])
     assert file.at_hand(0, len(BODY) * 100)
     assert file.at_hand(len(BODY) * 200, len(BODY) * 300), "beyond its end there is no wait"
+
+
+def test_a_burst_keeps_the_reactor_for_a_moment_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two thousand large downloads that began together were begun in turns of 0.2 s."""
+    bench = Bench(tmp_path)
+    bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
+    at = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    at.bind(str(tmp_path / "at"))
+    port = bench.front.listen_on(at)
+    # Whatever is done takes a second.
+    slow = SimpleNamespace(monotonic=itertools.count().__next__)
+    monkeypatch.setattr("tidegate.server.http.front.time", slow)
+    clients = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(100)]
+    answered = select.poll()
+    for client in clients:
+        client.connect(str(tmp_path / "at"))
+        client.sendall(request("/none"))
+        answered.register(client, select.POLLIN)
+    many = []
+    for _ in range(15):
+        bench.front.doRead()
+        many.append(len(answered.poll(0)))
+    assert many == [*range(0, 100, 8), 100, 100]
+    for client in clients:
+        client.close()
+    for _ in range(15):
+        bench.front.doRead()
+    assert not bench.factory.connections
+    bench.front.close_port(port)
+    at.close()
 
 
 def test_a_port_is_emptied_before_all_that_came_to_it_is_answered(tmp_path: Path) -> None:
