@@ -1,4 +1,4 @@
-"""What a load test counts: waits, attempts, promises kept, bytes verified; mergeable.
+"""What a load test counts (waits, attempts, promises, bytes; mergeable), and its objectives.
 
 One `Tally` a process. Workers send theirs to the master as plain JSON (`drain`), which adds them
 up (`merge`): histograms and counters add exactly, so a figure over four workers is the figure one

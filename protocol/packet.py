@@ -24,9 +24,6 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
 MAGIC = 0x5447
 VERSION = 1
 HEADER = struct.Struct(">HBBQBBHIIII")
@@ -75,41 +72,3 @@ def newer(left: int, right: int, bits: int) -> bool:
     """Whether `left` comes after `right` in arithmetic modulo 2**bits (RFC 1982)."""
     half = 1 << (bits - 1)
     return left != right and (left - right) % (1 << bits) < half
-
-
-_CONTEXT = b"tidegate multicast mark 1\0"
-
-
-class MarkSigner:
-    """Signs the marks of one session. `seed` has 32 secret random bytes.
-
-    A tag only shows that a datagram is a member's. The end of a pass or of the session and the
-    number of datagrams sent are read from marks: Ed25519 over `_CONTEXT` and the header.
-    """
-
-    def __init__(self, seed: bytes) -> None:
-        self._key = Ed25519PrivateKey.from_private_bytes(seed)
-        #: The public key, 32 bytes.
-        self.public = self._key.public_key().public_bytes_raw()
-
-    def signature(self, header: bytes) -> bytes:
-        """The payload of a mark, 64 bytes."""
-        return self._key.sign(_CONTEXT + header)
-
-
-class MarkChecker:
-    """Checks the signatures of marks. `public` comes with the offer.
-
-    Raises `ValueError` for a key of another length.
-    """
-
-    def __init__(self, public: bytes) -> None:
-        self._key = Ed25519PublicKey.from_public_bytes(public)
-
-    def is_signed(self, header: bytes, signature: bytes) -> bool:
-        """Whether the origin signed this mark. Takes 0.1 ms."""
-        try:
-            self._key.verify(signature, _CONTEXT + header)
-        except InvalidSignature:
-            return False
-        return True

@@ -10,13 +10,13 @@ from dataclasses import astuple, dataclass, field
 
 from tidegate.client.multicast.receiver import MulticastReceiver
 from tidegate.protocol.fec import FecParameters, scheme_for
+from tidegate.protocol.marks import MarkSigner
 from tidegate.protocol.packet import (
     HEADER,
     MAGIC,
     PAYLOAD_OFFSET,
     VERSION,
     WIRE_OVERHEAD_BYTES,
-    MarkSigner,
     PacketSealer,
     PacketType,
 )

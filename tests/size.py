@@ -29,7 +29,7 @@ class Size:
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_408, 101),
-    "protocol": Size(4_621, 68),
+    "protocol": Size(4_625, 68),
     "server": Size(44_163, 333),
     "client": Size(14_305, 42),
     "loadtest": Size(6_879, 53),

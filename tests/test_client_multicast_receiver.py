@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.multicast_link import KEY, MARKS, HeapSpace, PacketHeader, make_offer, pack_header, seal
 from tidegate.client.multicast.receiver import MulticastReceiver
 from tidegate.protocol.fec import FecParameters, scheme_for
-from tidegate.protocol.packet import MarkSigner, PacketFlag, PacketType
+from tidegate.protocol.marks import MarkSigner
+from tidegate.protocol.packet import PacketFlag, PacketType
 from tidegate.protocol.session import ReportAnswer
 
 DATA = random.Random(3).randbytes(25_000)

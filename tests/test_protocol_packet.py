@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.multicast_link import PacketHeader, open_packet, pack_header, seal
+from tidegate.protocol.marks import MarkChecker, MarkSigner
 from tidegate.protocol.packet import (
     HEADER,
     PAYLOAD_OFFSET,
-    MarkChecker,
-    MarkSigner,
     PacketSealer,
     PacketType,
     newer,

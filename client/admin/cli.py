@@ -1,4 +1,4 @@
-"""`tidegate admin`: look at a running server and steer it, over the API its pages use."""
+"""`tidegate admin`: the group, and its commands that ask more than once or show more."""
 
 from __future__ import annotations
 

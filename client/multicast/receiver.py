@@ -22,13 +22,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from ...protocol.fec import BlockDecoder, scheme_for
+from ...protocol.marks import MarkChecker
 from ...protocol.packet import (
     HEADER,
     MAGIC,
     PAYLOAD_OFFSET,
     SEALED_HEADER,
     VERSION,
-    MarkChecker,
     PacketFlag,
     PacketSealer,
     PacketType,

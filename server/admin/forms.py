@@ -1,4 +1,4 @@
-"""The settings form: built from the schema of `PolicySettings`, read back into it.
+"""The settings form and its words: built from the schema of `PolicySettings`, read back into it.
 
 Every setting the schema has is in the form. A new one without `WORDS` has its name and its
 description there.

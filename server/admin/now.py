@@ -30,7 +30,7 @@ from .web import Answer, csv_answer, json_answer
 
 @dataclass(frozen=True, slots=True)
 class FirstStep:
-    """One step; `state` is a word or two, `done` says whether it needs anything."""
+    """What an operator does first, until a crowd came; `done`: it needs nothing more."""
 
     title: str
     done: bool

@@ -1,4 +1,4 @@
-"""The operator's words, logo and colour on the waiting page, and previews of that page."""
+"""The operator's words, logo and legible colour on the waiting page, and previews of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers the requests of mirrors under `/-/mirrors`.
+"""The operator's list of mirrors, and what mirrors are answered under `/-/mirrors`.
 
 `POST /-/mirrors/report` receives a signed report. `GET /-/mirrors` lists the mirrors as JSON.
 `GET /-/mirrors/CHANNEL/next?after=N` is a long poll: it answers when the channel has a version

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...protocol.fec import BlockLayout, FecParameters, scheme_for
-from ...protocol.packet import PAYLOAD_OFFSET, MarkSigner
+from ...protocol.marks import MarkSigner
+from ...protocol.packet import PAYLOAD_OFFSET
 from ...protocol.session import INLINE_HASHES, Offer, ReceiverReport, ReportAnswer
 from ...protocol.units import format_duration
 from ..files.openfile import OpenFile

@@ -221,7 +221,7 @@ class RateControl:
         if wish is None:
             return False
         # A member stays that can receive this share of the rate: repair of the rest costs the
-        # others 10 %, no more than a vote may (`rate_votes`).
+        # others 10 %, no more than a vote may (`elect`).
         bearable = 0.9 * self.rate_bytes_s
         if wish.declared_bytes_s < bearable:
             return True

@@ -45,8 +45,7 @@ def choose(
     """The first code of `allowed`, which begins with the best one.
 
     RaptorQ costs least at any loss: with 8 receivers that lose 5 % it sends 1.07 passes of the
-    source, XOR 1.20, no code 1.36.
-    Without a return channel RaptorQ gets fixed parity.
+    source, XOR 1.20, no code 1.36. Without a return channel it gets fixed parity.
     """
     scheme, k, group, parity = allowed[0] if allowed else "none", layout.block_symbols, 0, 0
     if scheme == "xor":

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol
 
 from twisted.logger import Logger
 
+from ...protocol.marks import MarkSigner
 from ...protocol.packet import (
     HEADER,
     MAGIC,
     VERSION,
     WIRE_OVERHEAD_BYTES,
-    MarkSigner,
     PacketSealer,
     PacketType,
 )
