@@ -168,7 +168,7 @@ class AdmissionPolicy:
 
     def handicap(self, network: str) -> Handicap:
         """See `AdmissionView`."""
-        if not self.settings.network_shares:
+        if not (network and self.settings.network_shares):
             return NO_HANDICAP
         return self.network_order.handicap(network)
 

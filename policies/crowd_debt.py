@@ -84,9 +84,8 @@ class CrowdDebt:
         record = self._decayed(network) or _Record(0.0, 0.0, 0.0, self._now)
         left = 0.5 ** ((self._now - self._sums_at_s) / CROWD_DEBT.half_life_s)
         self._charged = left * self._charged + charged
-        self._squares = left * left * self._squares + charged * (
-            2.0 * record.charged_bytes + charged
-        )
+        grown = charged * (2.0 * record.charged_bytes + charged)
+        self._squares = left * left * self._squares + grown
         self._sums_at_s = self._now
         record.charged_bytes += charged
 

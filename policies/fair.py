@@ -11,8 +11,8 @@ So no client is done later than without admission, as far as speeds are known. A
 without slack the shortest goes first: the earliest end would leave the slowest, which cannot catch
 up, to the last.
 
-Downloads of networks beyond their shares (`policies.network_order`) count as longer ones, and the
-short ones have no guard meanwhile.
+Downloads of networks beyond their shares (`policies.network_order`) count as longer ones. Meanwhile
+those that wait and the short ones have no guard.
 
 A newcomer runs for a moment first (a probe), which shows its speed and gives it its first bytes.
 Other clients wait until the link has use for them, with the same guard (`policies.overdue`), and
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .contract import Estimate, Forecast, Ranked
@@ -37,7 +37,7 @@ from .first_bytes import FirstBytes, place_of
 from .hooks import AdmissionView, Policy
 from .keep_alive import most_paused
 from .leases import Lease
-from .network_order import NO_HANDICAP, Handicap
+from .network_order import NO_HANDICAP
 from .overdue import Overdue
 from .preemption import Preemption
 from .queue.tickets import WAITING
@@ -185,20 +185,18 @@ class FairPolicy(Policy):
         self._virtual_now(now)
         table.mark[row] = self._enter(table.client[row], table.remaining[row], speed)
 
-    def _set_keys(self, leases: Iterable[Lease]) -> None:
+    def _set_keys(self, leases: Sequence[Lease]) -> None:
         """Let these stand in the order by what is left of them, and before it without slack."""
         virtual, sure_part = self._virtual, FAIR.sure_part
-        handicaps: dict[str, Handicap] = {"": NO_HANDICAP}
+        handicaps = {one: self.admission.handicap(one) for one in {one.network for one in leases}}
         for lease in leases:
-            handicap = handicaps.get(lease.network)
-            if handicap is None:
-                handicap = handicaps[lease.network] = self.admission.handicap(lease.network)
+            handicap = handicaps[lease.network]
             left, speed = lease.rank_bytes, lease.speed_bytes_s
             key = handicap.counted(left) / lease.weight
             if lease.mark == math.inf:
                 lease.mark = self._enter(lease.client, left, speed)
             lease.yields = handicap.behind_bytes > 0.0
-            if handicap.has_guard(lease.started_bytes) and lease.mark < math.inf:
+            if handicap.keeps_guard(lease.started_bytes) and lease.mark < math.inf:
                 client, together = lease.client, max(speed, self._running.speed_of(lease.client))
                 if together <= FAIR.nearly * virtual.level_bytes_s:
                     key += FAIR.unshared
@@ -216,7 +214,7 @@ class FairPolicy(Policy):
         """How long a waiting download can wait still; infinite where the guard is not for it."""
         table, virtual = self._queue.table, self._virtual
         client, left = table.client[row], table.remaining[row]
-        if not self._known or not self.admission.handicap(table.network[row]).has_guard(left):
+        if not self._known or self.admission.handicap(table.network[row]) != NO_HANDICAP:
             return math.inf
         if table.mark[row] == math.inf:
             self._enter_ticket(row, now)

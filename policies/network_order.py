@@ -5,9 +5,9 @@ always be first. A network of strangers may take `burst_medians` median download
 then on a part of its `network_shares` of what the line carries. Networks that are ahead of that
 have one burst together: ten addresses have no ten bursts. A network that takes more has no
 advantage from short downloads any more: each of its downloads counts as `least_means` mean ones at
-least, or as the network's excess where that is less, to its last byte. Its long downloads keep
-their guard, so a crowd behind one address loses little. All networks have a debt together
-(`policies.crowd_debt`), which is added to any download.
+least, or as the network's excess where that is less, to its last byte. Among these the shortest
+goes first, and long downloads that have begun keep their guard, so a crowd behind one address loses
+little. All networks have a debt together (`policies.crowd_debt`), which is added to any download.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ class NetworkOrderTuning:
     burst_medians: float = 8.0
     #: Downloads of a network beyond its share count as this many mean ones at least.
     least_means: float = 1.25
+    #: A network counts as this many median downloads at most in the mean. One visitor who wanted a
+    #: file of 940 MB doubled the mean: a crowd lost three times as much.
+    most_medians: float = 16.0
     #: No excess is larger than this many mean downloads: a network that had the line for itself all
     #: night is within its share again soon after others have come.
     most_excess_means: float = 16.0
@@ -61,7 +64,9 @@ class DownloadSizes:
         """Take the mean and the median of all: 0.2 ms for 1 000 networks."""
         if self._of:
             sizes = [mean for mean, _ in self._of.values()]
-            self.mean_bytes, self.median_bytes = fmean(sizes), median_low(sizes)
+            self.median_bytes = median_low(sizes)
+            most = ORDER.most_medians * self.median_bytes
+            self.mean_bytes = fmean([min(size, most) for size in sizes])
 
 
 class Handicap(NamedTuple):
@@ -73,11 +78,11 @@ class Handicap(NamedTuple):
     behind_bytes: float = 0.0
 
     def counted(self, left_bytes: int) -> int:
-        """What the order counts for a download that lacks `left_bytes`."""
-        return int(max(left_bytes, self.least_bytes) + self.behind_bytes)
+        """What the order counts for a download that lacks `left_bytes`: less for a shorter one."""
+        return int(max(left_bytes, self.least_bytes + left_bytes / 1024) + self.behind_bytes)
 
-    def has_guard(self, started_bytes: float) -> bool:
-        """Whether a download of `started_bytes` goes first once its slack is used up."""
+    def keeps_guard(self, started_bytes: float) -> bool:
+        """Whether one that began with `started_bytes` goes first once its slack is used up."""
         return self.behind_bytes <= 0.0 and started_bytes >= self.least_bytes
 
 
@@ -121,8 +126,6 @@ class NetworkOrder:
 
     def handicap(self, network: str) -> Handicap:
         """What the order counts of the downloads of this network's strangers."""
-        if not network:
-            return NO_HANDICAP
         return Handicap(self._least_bytes(network), self._debt.behind_bytes(network))
 
     def _least_bytes(self, network: str) -> float:

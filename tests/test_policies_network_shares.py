@@ -78,8 +78,9 @@ def test_in_the_mean_download_each_network_counts_once(asked: list[tuple[str, in
         of.setdefault(network, []).append(size)
     each = [sum(sizes) / len(sizes) for sizes in of.values()]
     found.look()
-    assert found.mean_bytes == pytest.approx(sum(each) / len(each), rel=1e-6)
     assert found.median_bytes in [pytest.approx(one) for one in each]
+    counted = [min(one, ORDER.most_medians * found.median_bytes) for one in each]
+    assert found.mean_bytes == pytest.approx(sum(counted) / len(counted), rel=1e-6)
 
 
 def crowd() -> NetworkOrder:
@@ -103,6 +104,26 @@ def test_short_downloads_of_a_network_beyond_its_share_count_as_long_ones() -> N
         order.took("10.1.0.0/24", 100_000)
     assert order.handicap("10.1.0.0/24").least_bytes == ORDER.least_means * 1_000_000
     assert order.handicap("10.2.0.0/24").least_bytes == 0.0
+
+
+def test_among_short_downloads_of_such_a_network_the_shortest_goes_first() -> None:
+    """Else 500 people behind one address were 4 % later (mean of twelve days)."""
+    order = crowd()
+    order.took("10.1.0.0/24", 100_000_000)
+    handicap = order.handicap("10.1.0.0/24")
+    counted = [handicap.counted(left) for left in range(100_000, 1_300_000, 100_000)]
+    assert counted == sorted(set(counted))
+    assert counted[0] > ORDER.least_means * 1_000_000
+
+
+def test_one_huge_file_does_not_move_what_downloads_of_others_count_as() -> None:
+    """The image of a release, which one visitor wanted, doubled it."""
+    order = crowd()
+    order.took("10.1.0.0/24", 100_000_000)
+    before = order.handicap("10.1.0.0/24").least_bytes
+    order.note("10.99.0.0/24", "", 1_000_000_000)
+    order.earn(0.0, 10, 16, 0.0)
+    assert order.handicap("10.1.0.0/24").least_bytes < 3.0 * before
 
 
 def test_ten_networks_have_one_burst_together() -> None:
@@ -147,8 +168,8 @@ def test_requests_for_a_huge_file_do_not_move_what_a_network_may_take_at_once() 
     for _ in range(100):
         order.note("10.200.0.0/24", "", 2_000_000_000)
     order.earn(0.0, 10, 16, 1.0)
-    order.took("10.1.0.0/24", 12_000_000)
-    assert order.handicap("10.1.0.0/24").least_bytes >= 4_000_000
+    order.took("10.1.0.0/24", 10_000_000)
+    assert order.handicap("10.1.0.0/24").least_bytes >= 2_000_000
 
 
 def test_what_was_taken_while_nobody_else_came_is_forgotten_some_day() -> None:

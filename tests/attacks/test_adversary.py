@@ -57,8 +57,8 @@ _CROWDS = [_LOSERS[number] for number in (2, 3, 6, 7, 8, 9, 10, 13)]
 #: Seconds of search for attackers that nobody knows yet.
 _SECONDS = float(os.environ.get("ADVERSARY_SECONDS", "2"))
 #: A stored attacker costs at most this part of what the shares of one network cost (2.2 of a mean
-#: session). The worst one costs 0.55 of it, and with each of those faults 0.63 or more.
-_MARGIN = 0.62
+#: session). The worst one costs 0.64 of it, and with each of those faults 0.70 or more.
+_MARGIN = 0.67
 #: A new one may be so far beyond: a day of 30 people is rough.
 _ROUGH = 1.15
 #: A stored crowd loses at most this part of a mean session more than when it was stored.
@@ -78,9 +78,12 @@ def test_the_worst_that_were_found_cost_no_more_than_a_network_s_shares(attack: 
 
 
 def test_the_worst_of_an_hour_of_search_stays_below_the_bound() -> None:
-    """300 slow connections of a /48, opened in 5 of 15 s for short and long files by turns."""
+    """300 slow connections of a /48, opened in 5 of 15 s for short and long files by turns.
+
+    While waiting downloads of a network beyond its share had the guard, it cost 0.83 of the bound.
+    """
     cost, _ = cost_of(_ATTACKS[-1])
-    assert cost <= 0.9 * bound("fair", _DAY_SEED, _DAY)
+    assert cost <= 0.75 * bound("fair", _DAY_SEED, _DAY)
 
 
 @pytest.mark.parametrize(("crowd", "cost"), _CROWDS, ids=range(len(_CROWDS)))
