@@ -116,8 +116,8 @@ PAST: tuple[PastFault, ...] = (
         "fetched-not-gone-on",
         "tests/test_e2e_disk.py",
         "server.files.sender",
-        "                self._at_hand = (offset, stop)\n                go_on()\n",
-        "                self._at_hand = (offset, stop)\n",
+        "                self._at_hand = (offset, far)\n                go_on()\n",
+        "                self._at_hand = (offset, far)\n",
     ),
     PastFault(
         "left-before-start-keeps-slot",
