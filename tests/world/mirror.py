@@ -32,6 +32,8 @@ _CHANNEL, _ORIGIN = "main", "http://files.example"
 _OWN_URL, _ADDRESS = "http://mirror.example/", "192.0.2.9"
 #: A host that nobody answers for is given up after this time.
 _AWAY_S = 5.0
+#: A whole file comes within this time: a mover is told an even share of the line.
+_FILE_S = 120.0
 
 
 def _tree(root: Path) -> dict[str, bytes]:
@@ -143,7 +145,8 @@ class FollowedChannel:
         """See `ChannelTransport`: it waits for its turn with its ticket."""
         headers: dict[str, str] = {}
         while True:
-            answer = self.request("GET", url, headers=headers, limit_bytes=length_bytes)
+            limits = {"limit_bytes": length_bytes, "timeout_s": _FILE_S}
+            answer = self.request("GET", url, headers=headers, **limits)
             if answer.status != 503:
                 break
             ticket = answer.headers.get("tidegate-ticket")

@@ -282,7 +282,7 @@ class ClientConnection(GateListener):
         self._exchange: GateExchange | None = None
         self._file: SentFile | None = None
         self._fields: dict[str, str] = {}
-        self._closes = self._ends = False
+        self._closes = self._ends = self._is_head = False
         self._woken: ScheduledEvent | None = None
         self._moved_s = mover.schedule.now
         mover.schedule.after(_SEND_TIMEOUT_S / 2, self._watch)
@@ -395,6 +395,7 @@ class ClientConnection(GateListener):
         self._closes = fields.get("connection", "") == "close"
         self._fields = fields
         method, target, _ = lines[0].split(" ")
+        self._is_head = method == "HEAD"
         if self._mover.manner.asks_first and not target.startswith("/-/"):
             target = f"/-/authorize{target}"
         kept = [line for line in lines[1:] if line.partition(":")[0].strip().lower() not in _ALONE]
@@ -460,7 +461,8 @@ class ClientConnection(GateListener):
             self._soon(0.0)
         else:
             self._ends = self._closes
-            self._say(_ABSENT)
+            head, _, page = _ABSENT.partition(_HEAD_END)
+            self._say(head + _HEAD_END + (b"" if self._is_head else page))
 
     # -- files ------------------------------------------------------------------------------
 

@@ -1241,6 +1241,8 @@ class CalledIsKept(Oracle):
         disturbed = disturbed or world.gate is None or world.hides(client)
         # A slot that is not used is kept for a quarter of that time. The call waits for a write.
         way_s = world.plan.write_s + 5 * world.plan.latency_s
+        # A mover fills its kernel's buffers: the call waits in a queue on the line.
+        way_s += 1.0 if world.plan.mover else 0.0
         disturbed = disturbed or way_s > 0.25 * world.plan.settings["admission.lease_idle_s"]
         if status == 503 and not disturbed and world.cut_until_s < called_s:
             self.broken(f"{client} was called at {called_s:.3f} s, came, and is to wait")
