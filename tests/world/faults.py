@@ -10,6 +10,7 @@ from .fleet import DATABASE
 from .life import ServerLife
 from .operator import Person, share, visit
 from .plan import POLICY_NAMES, FaultPlan
+from .secure import write_certificate
 
 if TYPE_CHECKING:
     from .fleet import Process
@@ -389,6 +390,37 @@ def _lose_reports(world: World, fault: FaultPlan) -> None:
         world.mover.kernel.deaf_until_s = until_s
 
 
+def _certificate(world: World, fault: FaultPlan) -> None:
+    """It is renewed, at times in two steps: the key is missing for a while."""
+    number = int(fault.pick * 1000)
+    whole = fault.pick < 0.5
+    write_certificate(world.root, number, key_too=whole)
+    world.note("the certificate is renewed" + ("" if whole else ", its key is to come"))
+    if not whole:
+        world.schedule.after(fault.for_s, write_certificate, world.root, number)
+
+
+def _half_hello(world: World, fault: FaultPlan) -> None:
+    """A part of a handshake, and silence or the end."""
+    data = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[: int(fault.pick * 12)]
+    peer = SilentPeer()
+    channel = world.network.connect("192.0.2.7", peer, 1e6, data, raw=True)
+    world.schedule.after(fault.for_s * fault.pick, channel.close)
+
+
+class SilentPeer:
+    """A client that says nothing more; a `wire.Peer`."""
+
+    def arrived(self, data: bytes) -> None:
+        """See `wire.Peer`."""
+
+    def ended(self) -> None:
+        """See `wire.Peer`."""
+
+    def broken(self) -> None:
+        """See `wire.Peer`."""
+
+
 FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "kill": _kill,
     "restart": _restart,
@@ -424,5 +456,7 @@ FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "stop machine": _stop_machine,
     "cut off": _cut_off,
     "kill mover": _kill_mover,
+    "certificate": _certificate,
+    "half hello": _half_hello,
     "lose reports": _lose_reports,
 }

@@ -132,6 +132,7 @@ class NoFaultIsLogged(Oracle):
         "answers without a commit",
         "says nothing; its connection is cut",
         "This machine leads no more: ",
+        "The old certificate goes on",
     )
     #: A stop waits for the last writes for this time, or until two have failed.
     _CLOSE_S = 15.0
@@ -158,6 +159,7 @@ class SlotsAreKept(Oracle):
 
     #: What a paused download takes in 20 s at most.
     _KEPT_ALIVE_BYTES = 25_000
+    _RECORD_BYTES = 16_384
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -189,6 +191,8 @@ class SlotsAreKept(Oracle):
                     end = exchange.channel.server
                     # What the kernel has takes no slot any more.
                     left = (exchange.left or 0) - (end.queued_bytes() if end is not None else 0)
+                    # A client cannot read a record of TLS in part.
+                    left -= self._RECORD_BYTES if self.world.plan.is_secure else 0
                     big = (client.size or 0) >= 256_000 and left > 0
                     # Its last part left in one write, so its slot is another's already; or it
                     # stands still without a slot since a leader was lost, and is kept alive.
@@ -627,7 +631,7 @@ class ReadersKeepTheirSlots(Oracle):
         slotless = gate.policy.pool.slotless  # type: ignore[attr-defined]
         if not slotless:
             return
-        ends = ("policy", "settings", "lose answer", "cut", "line", "kill mover")
+        ends = ("policy", "settings", "lose answer", "cut", "line", "kill mover", "lose reports")
         if any(map(world.has_fault, ends)):
             return
         for client in world.clients:

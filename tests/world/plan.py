@@ -71,6 +71,8 @@ GATE_FAULTS: Mapping[str, tuple[str, ...]] = {
 }
 #: The part of the worlds that have a gate, if they have one process, no proxy and no multicast.
 _GATED, _MOVERS = 0.15, ("nginx", "nginx", *MOVERS)
+#: The part of the worlds whose clients speak TLS, and what may happen there.
+_SECURE, _OF_TLS = 0.05, ("certificate", "half hello")
 #: The part of the worlds in which clients come through a proxy, and how it says whose requests
 #: it forwards: in a header field, or in a preface of each connection.
 _BEHIND, PROXIED = 0.1, ("field", "preface")
@@ -174,6 +176,8 @@ class WorldPlan:
     proxied: str = ""
     #: One of `mover.MOVERS` where that program sends the files.
     mover: str = ""
+    #: Whether clients speak TLS.
+    is_secure: bool = False
 
     @property
     def last_fault_s(self) -> float:
@@ -354,6 +358,15 @@ def draw_plan(seed: int) -> WorldPlan:
         if not knows_line and policy in ("fair", "adaptive"):
             policy = "ticket"
         faults = [dataclasses.replace(one, kind=_of(GATE_FAULTS, gate, one.kind)) for one in faults]
+    secure, is_secure = random.Random(f"secure {seed}"), False
+    if secure.random() < _SECURE and not (machines or proxied or mover):
+        is_secure = True
+        faults += [
+            FaultPlan(
+                secure.choice(_OF_TLS), secure.uniform(1.0, span_s + 20.0), secure.random(), 20.0
+            )
+            for _ in range(secure.randint(0, 3))
+        ]
     return WorldPlan(
         seed=seed,
         policy=policy,
@@ -371,6 +384,7 @@ def draw_plan(seed: int) -> WorldPlan:
         nodes=nodes,
         proxied=proxied,
         mover=mover,
+        is_secure=is_secure,
     )
 
 

@@ -49,6 +49,7 @@ from tidegate.server.store import cluster
 from .groups import put_groups
 from .links import Event, LinkEndpoint
 from .mover import put_mover
+from .secure import MemoryTls, put_tls
 from .wire import MemoryEpoll, MemoryNetwork, ServerEnd
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def in_world(
         return end.send(os.pread(file, min(count, end.room_for_file()), offset))
 
     def ioctl(one: Any, request: int, argument: Any) -> Any:
-        if isinstance(one, ServerEnd):
+        if isinstance(one, ServerEnd | MemoryTls):
             argument[0] = one.queued_bytes()
             return 0
         return fcntl.ioctl(one, request, argument)
@@ -182,6 +183,7 @@ def in_world(
         _put_fleet(put, wall, fleet)
         put_groups(put, lambda: network().groups)
         put_mover(put, kernel)
+        put_tls(put)
         yield
 
 

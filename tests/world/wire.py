@@ -14,10 +14,12 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .groups import MemoryGroups
 from .schedule import Schedule, VirtualReactor
+from .secure import ClientTls
 
 if TYPE_CHECKING:
     from .mover import Kernel
@@ -232,7 +234,7 @@ class ServerEnd:
         self._lingers = True
         self._ended = False
         self.closed = False
-        self._least_unsent = 1 << 30
+        self._least_unsent, self._least_unread = 1 << 30, 1
         #: The process that accepted it, and whether that is a mover.
         self.process: VirtualReactor | None = None
         self.is_movers = False
@@ -250,6 +252,8 @@ class ServerEnd:
         """See `socket.socket`."""
         if level == socket.SOL_SOCKET and name == socket.SO_LINGER:
             self._lingers = struct.unpack("ii", value)[0] == 0
+        elif level == socket.SOL_SOCKET and name == socket.SO_RCVLOWAT:
+            self._least_unread = max(1, int(value))
         elif level == socket.IPPROTO_TCP and name == socket.TCP_NOTSENT_LOWAT:
             self._least_unsent = max(1, int(value))
             self.look()
@@ -264,6 +268,8 @@ class ServerEnd:
         if self._reset:
             raise ConnectionResetError(errno.ECONNRESET, "reset")
         self._network.moves += 1
+        if flags & socket.MSG_PEEK and self._unread:
+            return b"".join(self._unread)[:most]
         if self._unread:
             data = self._unread.popleft()
             if len(data) > most:
@@ -385,7 +391,8 @@ class ServerEnd:
         if self._reset:
             return select.EPOLLIN | select.EPOLLOUT | select.EPOLLERR | select.EPOLLHUP
         found = 0
-        if self._unread or self._peer_ended:
+        few = self._least_unread > 1 and sum(map(len, self._unread)) < self._least_unread
+        if (self._unread and not few) or self._peer_ended:
             found = select.EPOLLIN
         line = self.line
         queued = line.unsent_bytes + line.flying_bytes
@@ -410,6 +417,7 @@ class Channel:
         "_said_end",
         "_shut_from_s",
         "_shut_s",
+        "_tls",
         "_unread",
         "_unread_bytes",
         "_up_s",
@@ -462,6 +470,8 @@ class Channel:
         self._dropped_bytes = 0
         self._shut_from_s: float | None = None
         self._shut_s = 0.0
+        is_secure = network.is_secure and not is_local
+        self._tls = ClientTls(partial(self._upwards, self._write)) if is_secure else None
         self.server: ServerEnd | None = None
         self.silence_s = math.inf
 
@@ -475,6 +485,9 @@ class Channel:
 
     def open(self, data: bytes) -> None:
         """Connect, with the first bytes."""
+        if self._tls is not None:
+            self._tls.write(data)
+            data = self._tls.hello()
         self._upwards(self._reach, data)
 
     def _reach(self, data: bytes) -> None:
@@ -491,12 +504,27 @@ class Channel:
                 self.server.take(data)
             listener.arrived(self.server)
 
+    def speak_plainly(self) -> None:
+        """Without TLS, whatever the server expects."""
+        self._tls = None
+
     def write(self, data: bytes) -> None:
         """More bytes to the server."""
-        self._upwards(self._write, data)
+        if self._tls is not None:
+            self._tls.write(data)
+        else:
+            self._upwards(self._write, data)
+
+    def _deliver(self, data: bytes) -> None:
+        """Bytes are here."""
+        if self._tls is not None:
+            data = self._tls.read(data)
+        if data:
+            self.peer.arrived(data)
 
     def _write(self, data: bytes) -> None:
-        if self.server is not None and not self.lost:
+        # A handshake cannot go on after the client has said its last.
+        if self.server is not None and not self.lost and not self.server.is_half_closed:
             self.server.take(data)
 
     def end(self) -> None:
@@ -546,7 +574,7 @@ class Channel:
         if reads:
             while self._unread and not self.client_closed:
                 self._unread_bytes -= len(self._unread[0])
-                self.peer.arrived(self._unread.popleft())
+                self._deliver(self._unread.popleft())
             self._open_window()
             self._say_end()
             self.wire.wake(self)
@@ -667,7 +695,7 @@ class Channel:
         self.flying_bytes = max(0, self.flying_bytes - count)
         self.window_bytes = min(_MOST_WINDOW_BYTES, self.window_bytes + count)
         if self.reads:
-            self.peer.arrived(data)
+            self._deliver(data)
         else:
             self._unread.append(data)
             self._unread_bytes += count
@@ -748,8 +776,11 @@ class MemoryNetwork:
         latency_s: float,
         buffer_bytes: int,
         proxied: str = "",
+        is_secure: bool = False,
     ) -> None:
         self.schedule, self.rng = schedule, rng
+        #: Whether clients speak TLS.
+        self.is_secure = is_secure
         #: How a proxy says whose requests it forwards, see `plan.PROXIED`.
         self.proxied = proxied
         self.latency_s, self.buffer_bytes = latency_s, buffer_bytes
@@ -789,9 +820,16 @@ class MemoryNetwork:
         return self._next_fd
 
     def connect(
-        self, address: str, peer: Peer, rate_bytes_s: float, data: bytes, port: int = FILES_PORT
+        self,
+        address: str,
+        peer: Peer,
+        rate_bytes_s: float,
+        data: bytes,
+        port: int = FILES_PORT,
+        *,
+        raw: bool = False,
     ) -> Channel:
-        """A client connects and says this."""
+        """A client connects and says this; `raw`: without TLS."""
         if self.proxied and port == FILES_PORT:
             if self.proxied == "preface":
                 data = _preface(address) + data
@@ -800,6 +838,8 @@ class MemoryNetwork:
         channel = Channel(self, address, peer, rate_bytes_s, port)
         self._next_port = 20_000 + (self._next_port - 19_999) % 40_000
         channel.client_port = self._next_port
+        if raw:
+            channel.speak_plainly()
         channel.open(data)
         return channel
 

@@ -37,6 +37,7 @@ from .plan import FaultPlan, WorldPlan
 from .programs import ClientPlan, FileVersion, HttpExchange, SimulatedClient
 from .schedule import ProcessEnded, Schedule, StandingStill, VirtualPool
 from .seams import in_world
+from .secure import write_certificate
 from .wire import MemoryNetwork
 
 #: After the last fault and the last arrival the line needs so many times what is left, and this.
@@ -92,6 +93,7 @@ class World:
             latency_s=plan.latency_s,
             buffer_bytes=plan.buffer_bytes,
             proxied=plan.proxied,
+            is_secure=plan.is_secure,
         )
         self.broken_promises: list[BrokenPromise] = []
         self.history: list[str] = []
@@ -399,6 +401,9 @@ class World:
         if self.channel is not None:
             settings["mirror_publish"] = str(self.channel.publish_dir)
             settings["mirror_channel"] = "main"
+        if plan.is_secure:
+            settings["tls_cert"] = str(self.root / "cert.pem")
+            settings["tls_key"] = str(self.root / "key.pem")
         if plan.knows_line:
             settings["bandwidth"] = f"{plan.line_bytes_s / max(1, plan.machines):.0f}B/s"
         of = self.schedule, self.rng, self.network, self.root, settings
@@ -621,6 +626,8 @@ class World:
         self.set_time(later.parent)
         if self.has_fault("publish"):
             self.channel = FollowedChannel(self)
+        if plan.is_secure:
+            write_certificate(self.root, 0)
         if plan.mover:
             release = self.root / "release"
             of = self.schedule, self.rng, self.network, release
