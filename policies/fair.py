@@ -261,7 +261,8 @@ class FairPolicy(Policy):
         if slots <= 0 or self._preemption.count or self._first_bytes or self._capacity.lines:
             return 0, 0.0
         filled = self._running.filled("")
-        if filled.is_full:
+        # What cannot be paused is counted before the next one starts.
+        if filled.is_full or not self._can_pause:
             return 0, 0.0
         return slots, self._capacity.demand_bytes_s - filled.before(math.inf)
 

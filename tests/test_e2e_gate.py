@@ -112,7 +112,7 @@ def test_real_programs_are_whole_slots_are_kept_and_bytes_are_counted(tmp_path: 
 
 
 def test_fair_starts_the_shortest_first_and_fills_the_line(tmp_path: Path) -> None:
-    digests = make_release(tmp_path / "release", long_iso=SIZE, short_iso=500_000)
+    digests = make_release(tmp_path / "release", long_iso=1_500_000, short_iso=500_000)
     words = ("--policy", "fair", "--bandwidth", "2MB")
     with gate_and_nginx(tmp_path, *words) as (gate, nginx):
         sampler = Sampler(nginx, tmp_path / "release")
@@ -123,9 +123,10 @@ def test_fair_starts_the_shortest_first_and_fills_the_line(tmp_path: Path) -> No
             command = [*PROGRAMS["curl"], "--interface", f"127.0.{len(running) + 1}.1"]
             running.append((name, out, fetch(nginx, out, command, f"/{name}")))
 
-        for asked_for in range(8):
+        # At once: a busy machine needs as long for these programs as the line for their files.
+        for _ in range(12):
             ask("long.iso")
-            wait_for(lambda count=asked_for + 1: arrived(gate) == count)
+        wait_for(lambda: arrived(gate) == 12)
         ask("short.iso")
         for name, out, process in running:
             whole(process, out, digests[name])
@@ -133,8 +134,9 @@ def test_fair_starts_the_shortest_first_and_fills_the_line(tmp_path: Path) -> No
         settled(gate)
     begun = [json.loads(line) for line in (tmp_path / "state" / "moves").read_text().splitlines()]
     order = [one["target"] for one in begun if isinstance(one, dict)]
-    assert sorted(order) == ["/long.iso"] * 8 + ["/short.iso"]
-    assert order.index("/short.iso") < 8
+    assert sorted(order) == ["/long.iso"] * 12 + ["/short.iso"]
+    # Those called with it may ask before it.
+    assert order.index("/short.iso") < 12
     # Each gets a quarter of the line, and a few more start where not all take theirs: on a busy
     # machine they take less.
     assert 3 <= sampler.most <= 7

@@ -78,8 +78,17 @@ def test_newcomers_fill_the_line_by_the_rate_that_they_may_have() -> None:
     assert isinstance(gate.ask("last", 1e9), Admit)
 
 
+def test_no_more_start_at_one_moment_than_fill_the_line() -> None:
+    gate = Gate()
+    gate.pass_time(0.25)
+    jobs = [Job(f"client {number}", "/f", 10**9, 10**9, present=True) for number in range(12)]
+    started = [isinstance(gate.policy.offer(job, gate.now), Admit) for job in jobs]
+    assert started.count(True) == FAIR.unpaused_shares
+
+
 def test_what_runs_goes_on_and_the_shortest_that_waits_is_next() -> None:
     gate = Gate()
+    gate.pass_time(0.25)
     for number in range(FAIR.unpaused_shares):
         assert isinstance(gate.ask(f"client {number}", 10e6), Admit)
     gate.pass_time(1.0)

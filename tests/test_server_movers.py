@@ -804,7 +804,7 @@ def test_an_operator_fills_a_line_that_is_told_alone() -> None:
 
 def test_the_line_of_a_gate_is_full_by_what_movers_send() -> None:
     clock = Clock()
-    pacer, nothing = Pacer(clock, 1e6), cast(LeasedDownload, None)
+    pacer, nothing = Pacer(clock, 1e6), cast(LeasedDownload, SimpleNamespace(deliveries=()))
     line = MoverLine(pacer)
     seen = []
     for sent in (500_000, 950_000, 100_000):
@@ -818,6 +818,45 @@ def test_the_line_of_a_gate_is_full_by_what_movers_send() -> None:
     line.tick(clock.seconds(), (), 0)
     assert line.line_bytes_s == math.inf
     assert not line.busy
+
+
+def test_bytes_that_come_before_their_time_count_at_the_told_rate() -> None:
+    scene = Scene()
+    body, listener = scene.begin(10_000)
+    body.rate_bytes_s = 1_000.0
+    # nginx sends what is for a whole second at once.
+    counted = []
+    for _ in range(4):
+        scene.kernel.send(ONE, 1_000)
+        for _ in range(4):
+            scene.wait(0.25)
+            counted.append(body.delivered_bytes())
+    assert counted == [250 * (at + 1) for at in range(16)]
+    # A client that takes less counts with what it took.
+    scene.wait(3.0)
+    assert body.delivered_bytes() == scene.counted == 4_000
+    # Of one that breaks off it counts what has come.
+    other, told = scene.begin(10_000, two := SocketName("192.0.2.9", 5000, "198.51.100.1", 443))
+    other.rate_bytes_s = 1_000.0
+    scene.kernel.send(two, 2_000)
+    scene.moves.receive(EndReport(other.lease, 200, 2_000, False))
+    scene.wait(1.0)
+    assert told.ends == [(2_000, False)]
+    scene.moves.receive(EndReport(body.lease, 200, 10_000, True))
+    scene.kernel.send(ONE, 6_000)
+    scene.wait(1.0)
+    assert listener.ends == [(10_000, True)]
+    assert scene.counted == 12_000
+
+
+def test_a_body_that_has_just_begun_tells_nothing_of_its_client() -> None:
+    scene = Scene()
+    line = MoverLine(Pacer(scene.clock, 1e6))
+    body, _ = scene.begin(10_000)
+    download = cast(LeasedDownload, SimpleNamespace(deliveries=[SimpleNamespace(transfer=body)]))
+    assert line.held_back(download)
+    scene.wait(1.0)
+    assert not line.held_back(download)
 
 
 def test_the_tag_is_that_of_nginx() -> None:

@@ -126,6 +126,9 @@ class MoverStart:
             moves.end(body, 0, complete=False)
             admission.clock.callLater(0, admission.again, request)
             return body
+        rate_bytes_s = admission.rate_bytes_s()
+        if rate_bytes_s is not None and self.where.mover == "nginx":
+            body.rate_bytes_s = rate_bytes_s
         acked_bytes = moves.hand_over(body, self.where, found.acked_bytes if found else None)
         name = body.connection.where.socket if body.connection is not None else None
         if acked_bytes is not None and name is not None:
@@ -138,7 +141,7 @@ class MoverStart:
                 return body
             place, tag = origin.place_of(self.rep), origin.tag_of(self.rep)
         fields = [field for field in plan.headers if field[0] not in _OF_THE_MOVER]
-        fields += [*headers, *orders(self.rep, self.where, admission.rate_bytes_s(), place)]
+        fields += [*headers, *orders(self.rep, self.where, rate_bytes_s, place)]
         fields += [(FIELDS.range, range_of(plan)), (FIELDS.lease, body.lease.encode("ascii"))]
         if tag:
             fields.append((FIELDS.range_tag, tag.encode("latin-1")))

@@ -30,7 +30,8 @@ class MoverLine:
 
     def held_back(self, download: LeasedDownload) -> bool:
         """A client of a line that is not full takes what it can, or all that its mover was told."""
-        return self.busy
+        bodies = [one.transfer for one in download.deliveries]
+        return self.busy or any(one is not None and one.tcp_state().in_slow_start for one in bodies)
 
     def ended(self, transfer: Transfer, now: float) -> None:
         """A mover's report comes when its client has nearly all."""

@@ -12,6 +12,7 @@ one look.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 from twisted.logger import Logger
 
-from ..files.transfer import Transfer, TransferListener
+from ..files.transfer import TcpState, Transfer, TransferListener
 from ..http.clock import Clock, Repeat
 from .inet_diag import SocketName, SocketState
 from .reports import EndReport
@@ -102,6 +103,8 @@ class MovedBody(Transfer):
         #: Whether its report says that not all was sent.
         self.cut_short = False
         self.began_s = 0.0
+        #: What its mover was told to keep below; infinite: nothing.
+        self.rate_bytes_s = math.inf
         self.connection: MoverConnection | None = None
         #: Since when the mover sends another answer on the same connection.
         self.followed_s: float | None = None
@@ -121,9 +124,29 @@ class MovedBody(Transfer):
             self._moves.refresh(self.connection)
         return self.sent_bytes
 
-    def advance(self, count: int) -> int:
-        """Count delivered bytes; how many were counted. The last byte counts at the end."""
-        count = max(0, min(count, self.total_bytes - 1 - self.sent_bytes))
+    def arrived_bytes(self) -> int:
+        """What its client has, also what came before its time."""
+        here = self.connection
+        early = here.early_bytes if here is not None and len(here.bodies) == 1 else 0
+        return min(self.total_bytes - 1, self.sent_bytes + early)
+
+    def tcp_state(self) -> TcpState:
+        """Its mover has just begun: what it sent in less than a second tells nothing."""
+        return TcpState(in_slow_start=self._moves.age_s(self) < 1.0)
+
+    def room(self, now: float) -> int:
+        """How many bytes may count now. The last byte counts at the end.
+
+        nginx sends what is for a whole second at once: its bursts are not its client's speed.
+        """
+        due = self.total_bytes - 1
+        if self.rate_bytes_s < math.inf:
+            due = min(due, int(self.rate_bytes_s * (now - self.began_s)))
+        return max(0, due - self.sent_bytes)
+
+    def advance(self, count: int, now: float) -> int:
+        """Count delivered bytes; how many were counted."""
+        count = max(0, min(count, self.room(now)))
         self.sent_bytes += count
         return count
 
@@ -146,6 +169,8 @@ class MoverConnection:
     queued_bytes: int = 0
     #: What was delivered since its last body began, header included.
     since_bytes: int = 0
+    #: What was delivered and has not counted yet.
+    early_bytes: int = 0
     looked_s: float = 0.0
     #: When bytes were delivered last.
     moved_s: float = 0.0
@@ -236,11 +261,15 @@ class Moves:
                 for earlier in connection.bodies:
                     earlier.followed_s = earlier.followed_s or now
             connection.moved_s = now
-        connection.since_bytes = 0
+        connection.since_bytes = connection.early_bytes = 0
         connection.bodies.append(body)
         body.began_s, body.connection = now, connection
         self._bodies[body.lease] = body
         return connection.acked_bytes if connection.seen else None
+
+    def age_s(self, body: MovedBody) -> float:
+        """For how long it has been its mover's."""
+        return self._clock.seconds() - body.began_s
 
     def receive(self, report: EndReport) -> None:
         """A mover says that a body is over."""
@@ -283,7 +312,8 @@ class Moves:
             self.counts.reported += 1
             self._whole(body)
         else:
-            self._moved(body.advance(body.logged_bytes - body.sent_bytes))
+            now = self._clock.seconds()
+            self._moved(body.advance(body.logged_bytes - body.sent_bytes, now))
 
     def next_asked(self, where: MovedOn) -> None:
         """A client asks for another file: on this connection it has all that it asked for."""
@@ -302,7 +332,7 @@ class Moves:
     def _whole(self, body: MovedBody) -> None:
         """End a reported body: with all its bytes, or with those that its client has."""
         whole = not body.cut_short
-        self.end(body, body.total_bytes if whole else body.sent_bytes, complete=whole)
+        self.end(body, body.total_bytes if whole else body.arrived_bytes(), complete=whole)
 
     def end(self, body: MovedBody, delivered_bytes: int, *, complete: bool) -> None:
         """A body is over, whatever tells so. Harmless for one that is over already."""
@@ -344,12 +374,15 @@ class Moves:
     def _count(self, connection: MoverConnection, state: SocketState, now: float) -> None:
         fresh = state.acked_bytes - connection.acked_bytes
         connection.queued_bytes = state.queued_bytes
-        if fresh <= 0:
-            return
-        connection.acked_bytes = state.acked_bytes
-        connection.since_bytes += fresh
-        connection.moved_s = now
-        self._moved(_spread(fresh, [one for one in connection.bodies if one.followed_s is None]))
+        if fresh > 0:
+            connection.acked_bytes = state.acked_bytes
+            connection.since_bytes += fresh
+            connection.early_bytes += fresh
+            connection.moved_s = now
+        bodies = [one for one in connection.bodies if one.followed_s is None]
+        counted = _spread(connection.early_bytes, bodies, now)
+        connection.early_bytes -= counted
+        self._moved(counted)
 
     def destroyed(self, name: SocketName, state: SocketState) -> None:
         """A socket has ended, whatever it was for."""
@@ -399,7 +432,7 @@ class Moves:
                 self._unreported(body, complete=True)
         elif connection.where.assumed_bytes_s:
             sent = int((now - body.began_s) * connection.where.assumed_bytes_s)
-            self._moved(body.advance(sent - body.sent_bytes))
+            self._moved(body.advance(sent - body.sent_bytes, now))
             if sent >= body.total_bytes:
                 self.end(body, body.total_bytes, complete=True)
         elif not connection.seen:
@@ -420,7 +453,7 @@ class Moves:
 
     def _unreported(self, body: MovedBody, *, complete: bool) -> None:
         self.counts.unreported += 1
-        self.end(body, body.total_bytes if complete else body.sent_bytes, complete=complete)
+        self.end(body, body.total_bytes if complete else body.arrived_bytes(), complete=complete)
 
 
 def _is_elsewhere(body: MovedBody) -> bool:
@@ -449,10 +482,10 @@ def _has_all(body: MovedBody, connection: MoverConnection) -> bool:
     return len(connection.bodies) == 1 and connection.since_bytes >= body.total_bytes
 
 
-def _spread(count: int, bodies: list[MovedBody]) -> int:
+def _spread(count: int, bodies: list[MovedBody], now: float) -> int:
     """Count this many bytes for these bodies, evenly (max-min); how many were counted."""
     left = count
-    by_room = sorted(bodies, key=lambda one: one.total_bytes - one.sent_bytes)
+    by_room = sorted(bodies, key=lambda one: one.room(now))
     for at, body in enumerate(by_room):
-        left -= body.advance(left // (len(by_room) - at))
+        left -= body.advance(left // (len(by_room) - at), now)
     return count - left
