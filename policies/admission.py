@@ -103,8 +103,6 @@ class AdmissionTuning:
     per_offer: int = 2
     #: A client without a ticket counts as waiting for this many times its Retry-After.
     interest: float = 1.5
-    #: A rush makes a wait no more unsure than this, as a part of it.
-    most_unsure: float = 1.2
     #: No wait longer than this many times `retry_max_s` is ever told.
     longest: float = 20.0
 
@@ -949,7 +947,8 @@ class AdmissionPolicy:
             self._lay_out(now, asked=True)
             place = self.laws.turn(row, self.queue.place(row), now)
             wait_s = self.estimator.raw_s(place, now)
-            told = Forecast(wait_s / (1.0 - self._overtaking(row, now)))
+            unsure = self.estimator.pace_unsure
+            told = Forecast(wait_s / (1.0 - self._overtaking(row, now)), unsure=unsure)
         if self._aside.holds_any:
             service_s = self.estimator.service_s(self.queue.table.remaining[row])
             wait_s = max(told.wait_s, self.laws.least_wait_s(row, service_s))
@@ -966,7 +965,7 @@ class AdmissionPolicy:
     def _sane(self, told: Forecast) -> Forecast:
         longest_s = ADMISSION.longest * self.settings.retry_max_s
         wait_s = told.wait_s if told.wait_s < longest_s else longest_s
-        return Forecast(wait_s, min(told.at_least_s, wait_s), told.soonest_s)
+        return told._replace(wait_s=wait_s, at_least_s=min(told.at_least_s, wait_s))
 
     def _overtaking(self, row: int, now: float) -> float:
         """The part of the server's time that goes to newcomers of better rank."""
@@ -984,10 +983,7 @@ class AdmissionPolicy:
 
     def _state(self, told: Forecast, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         longest_s = ADMISSION.longest * self.settings.retry_max_s
-        # By how much it is longer if a rush goes on: it may go on for longer than that.
-        soonest_s = max(0.25, min(told.soonest_s, told.wait_s))
-        unsure = min(ADMISSION.most_unsure, max(0.0, told.wait_s / soonest_s - 1.0))
-        stated = self.estimator.state(told.wait_s, away_s, unsure, small=small)
+        stated = self.estimator.state(told.wait_s, away_s, told.unsure, small=small)
         # The bound is never below what is expected.
         if stated.p90_s <= longest_s:
             return stated

@@ -296,11 +296,13 @@ class Forecast(NamedTuple):
     """When a ticket starts, seconds from now, before calibration; and what is sure of it.
 
     `soonest_s`: its turn if a rush that others make ends now; who polls should ask by then.
+    `unsure`: its standard deviation as a part of it, while nothing was learnt.
     """
 
     wait_s: float
     at_least_s: float = 0.0
     soonest_s: float = math.inf
+    unsure: float = 0.0
 
 
 class LineSeen(NamedTuple):

@@ -214,7 +214,8 @@ class Running:
     def room_in_s(self, line: str, key: float, line_bytes_s: float) -> float:
         """When enough of those with lower keys are done that their line has room for one more.
 
-        The others no longer fill it then. It carries `line_bytes_s`.
+        The others no longer fill it then. It carries `line_bytes_s`. Those that cannot be paused
+        have no order: what ends has had the same as each of the others.
         """
         count = bisect_left(self._order, (key, 0), key=_entry)
         known = self._room_in_s.get((line, count))
@@ -223,11 +224,12 @@ class Running:
         before = [one for one in self._order[:count] if one.line == line and one.connections]
         taken = sum([lease.speed_bytes_s for lease in before])
         most, room_s, done_bytes = ENOUGH * self._capacity.demand_of(line), 0.0, 0
-        for lease in sorted(before, key=_own_s):
+        for others, lease in zip(range(len(before))[::-1], sorted(before, key=_own_s), strict=True):
             if taken < most:
                 break
             taken -= lease.speed_bytes_s
             done_bytes += lease.remaining_bytes
-            room_s = max(_own_s(lease), done_bytes / line_bytes_s)
+            shared = others * lease.remaining_bytes if lease.key == -math.inf else 0
+            room_s = max(_own_s(lease), (done_bytes + shared) / line_bytes_s)
         self._room_in_s[line, count] = room_s
         return room_s

@@ -34,6 +34,18 @@ def test_no_more_start_than_the_line_carries_while_nothing_else_is_known() -> No
     assert estimator.raw_s(1_000, 0.0) == pytest.approx(1_000.0, rel=0.02)
 
 
+def test_the_first_of_a_crowd_that_start_say_nothing_of_the_others() -> None:
+    """Sixty are told a minute, and ten of them start at once: others were told a second then."""
+    estimator, told = Estimator(), Estimate(60.0, 80.0)
+    for number in range(10):
+        estimator.started(60.0, 0.0, told, 1.0, 1.0, 0.5 * number)
+    assert estimator.state(60.0).expected_s > 50.0
+    assert estimator.state(60.0).p90_s > 70.0
+    for number in range(50):
+        estimator.started(60.0, 0.0, told, 60.0, 60.0, 60.0 + number)
+    assert 50.0 < estimator.state(60.0).expected_s < 70.0
+
+
 def test_a_queue_that_has_grown_is_laid_out_anew() -> None:
     estimator = Estimator()
     lay_out(estimator, 100)

@@ -41,7 +41,7 @@ class EndForecast(NamedTuple):
 
 
 class Unsure(NamedTuple):
-    """`EndForecast.unsure` by what comes before: of many downloads, each weighs little.
+    """How unsure a start or end is by what comes before it: of many downloads, each weighs little.
 
     In the cells of `bench.policies.cells` without an attacker 87 to 100 % of the ends are within
     their bounds, which are 1.4 to 3.8 times the told time in the median.
@@ -61,6 +61,15 @@ class Unsure(NamedTuple):
 OVERTAKEN = Unsure(15.0, 1.6, 0.1)
 #: While none does.
 IN_TURN = Unsure(12.0, 0.8, 0.15)
+
+
+def unsure_of(stretched: float, through: int, wanted: int) -> float:
+    """Of a time after which the line has carried `through` bytes, `wanted` of which are its own.
+
+    With those that overtake it will have carried `stretched`.
+    """
+    unsure = OVERTAKEN if stretched > through else IN_TURN
+    return unsure.of(wanted / max(1, through))
 
 
 class ToldEnds:

@@ -24,6 +24,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from ..contract import BRIEF_BYTES, Estimate
 from ..leases import Lease
@@ -66,6 +67,12 @@ class ScheduleTuning:
     full_part: float = 0.8
     #: The time of a download is unsure by this part of it at least, where all are alike.
     least_unsure: float = 0.2
+    #: By how much the first guess of a slot's pace is unsure, as a part of it.
+    first_unsure: float = 1.0
+    #: Told starts are unsure by this, seconds: clients come back in whole ones.
+    moment_s: float = 1.5
+    #: Starts that wait to be learnt from, at most.
+    most_unripe: int = 300
     #: Imagined seconds of waiting in which no client left, before the first was seen.
     first_waited_s: float = 300.0
 
@@ -87,6 +94,18 @@ class _Ratios:
         return self._away if away else self._here
 
 
+class _Start(NamedTuple):
+    """A start that is learnt from at `ripe_s`; see `Estimator.started`."""
+
+    ripe_s: float
+    small: bool
+    raw_s: float
+    away_s: float
+    told_s: float
+    waited_s: float
+    needed_s: float
+
+
 class Estimator:
     """Learns from starts and ends, and schedules the queue."""
 
@@ -100,7 +119,9 @@ class Estimator:
         self._ended = 0
         self._full_s_per_byte: float | None = None
         self._paces = Paces()
-        self._unsure = SCHEDULE.least_unsure
+        #: By which part the mean pace of a slot is unsure, and a download's own.
+        self.pace_unsure = SCHEDULE.first_unsure
+        self._unsure = SCHEDULE.first_unsure
         self._claimed = 0.0
         self._unclaimed = 0.0
         self.no_shows = NoShows()
@@ -113,6 +134,7 @@ class Estimator:
         self._laid_s = -math.inf
         #: About how many tickets waited then.
         self._laid_out = 0
+        self._unripe: list[_Start] = []
         #: Told starts.
         self.judged = Judged()
         self.ends = ToldEnds()
@@ -164,12 +186,25 @@ class Estimator:
         """
         if raw_s <= 0.0:
             return
+        told_s, ratios = stated.expected_s, self._small if small else self._large
+        if stated.p90_s >= 0.0:
+            self._judge(ratios.of(away_s > 0.0)[1], waited_s <= stated.p90_s, told_s, now)
+        self.judged.error(told_s, waited_s)
+        # The first of a crowd that start are those that start at once, which says nothing of the
+        # others. So what was sooner counts halfway to its told time, by order of magnitude. At the
+        # told time itself, a line that has become faster would be believed too late.
+        later_s = max(0.0, math.sqrt(told_s * max(0.0, waited_s)) - waited_s)
+        start = _Start(now + later_s, small, raw_s, away_s, told_s, waited_s, needed_s)
+        heapq.heappush(self._unripe, start)
+        most = SCHEDULE.most_unripe
+        while self._unripe and (self._unripe[0].ripe_s <= now or len(self._unripe) > most):
+            self._learn(heapq.heappop(self._unripe), now)
+
+    def _learn(self, start: _Start, now: float) -> None:
+        _, small, raw_s, away_s, told_s, waited_s, needed_s = start
         ratios = self._small if small else self._large
         calibrator, bounds = ratios.of(away_s > 0.0)
-        if stated.p90_s >= 0.0:
-            self._judge(bounds, waited_s <= stated.p90_s, stated.expected_s, now)
-        bounds.learn(stated.expected_s, waited_s, now)
-        self.judged.error(stated.expected_s, waited_s)
+        bounds.learn(told_s, waited_s, now)
         if away_s > 0.0:
             # A client that looked sooner and found a slot is known before all that find none. It
             # would shorten what the others are told.
@@ -309,7 +344,9 @@ class Estimator:
         seen = [lease for lease in leases if lease.rate_bytes_s >= least]
         self._paces.look((lease.id, 1.0 / lease.rate_bytes_s) for lease in seen)
         self._paces.keep(SCHEDULE.downloads_per_slot * slots)
-        self._unsure = max(SCHEDULE.least_unsure, self._paces.deviation)
+        known, deviation = len(self._paces), self._paces.deviation
+        self.pace_unsure = math.hypot(SCHEDULE.first_unsure, deviation) / math.sqrt(1.0 + known)
+        self._unsure = max(SCHEDULE.least_unsure, math.hypot(self.pace_unsure, deviation))
         if len(seen) < SCHEDULE.full_part * slots:
             if len(leases) >= max(SCHEDULE.full_part * slots, 2 * len(seen)):
                 # A download that stands still was slow before that. Its pace must not be kept.
@@ -347,6 +384,7 @@ class Estimator:
         ratios = self._small if small else self._large
         calibrator, bounds = ratios.of(away_s > 0.0)
         told_s = base * calibrator.centre(base)
+        unsure = max(unsure, SCHEDULE.moment_s / told_s)
         return Estimate(told_s, told_s * bounds.beyond(told_s, unsure))
 
     def slot_s(self, raw_s: float, *, small: bool) -> float:

@@ -46,6 +46,9 @@ class Paces:
         if lease not in self._paces and lease > self._forgotten:
             self._paces[lease] = pace
 
+    def __len__(self) -> int:
+        return len(self._paces)
+
     def keep(self, most: int) -> None:
         """Forget all but the latest: `most`, or a hundred."""
         while len(self._paces) > max(most, 100):
