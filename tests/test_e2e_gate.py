@@ -991,7 +991,7 @@ def test_a_gate_with_fewer_slots_than_bodies_on_their_way_keeps_them_and_starts_
 
 
 def test_a_download_that_ends_without_the_gate_takes_no_slot_of_the_next(tmp_path: Path) -> None:
-    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    digests = make_release(tmp_path / "release", big_iso=3 * SIZE)
     with gate_and_nginx(tmp_path, *ONE) as (gate, nginx):
         out = tmp_path / "out"
         first = fetch(nginx, out, PROGRAMS["curl"], "/big.iso")
