@@ -1094,6 +1094,11 @@ def test_a_body_that_is_found_again_has_its_slot_and_answers_nothing(
     assert after.ask(tidegate_client="two").connection.status == 503
     (download,) = after.house.gate.downloads.values()
     assert download.taken_bytes() == 5000
+    # What came while there was no gate says nothing of its client's speed.
+    assert download.rate_bytes_s == 0.0
+    after.kernel.send(ONE, 250)
+    after.house.clock.advance(0.25)
+    assert 0.0 < download.rate_bytes_s <= 1000.0
     after.moves.receive(EndReport(body.lease, 200, rep.size_bytes, True))
     after.house.clock.advance(1)
     assert not after.house.gate.downloads

@@ -637,6 +637,9 @@ class Gate:
             download.leaves_until_s = self.now() + self.settings.lease_idle_s
             return
         delivery.transfer = transfer
+        if visit.job.running:
+            # What came before this process knew of it tells nothing of its client's speed.
+            delivery.seen_bytes = transfer.delivered_bytes()
         if download.still:
             transfer.pause()
 

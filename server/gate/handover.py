@@ -126,10 +126,10 @@ class MoverStart:
             moves.end(body, 0, complete=False)
             admission.clock.callLater(0, admission.again, request)
             return body
+        acked_bytes = moves.hand_over(body, self.where, found.acked_bytes if found else None)
         rate_bytes_s = admission.rate_bytes_s()
         if rate_bytes_s is not None and self.where.mover == "nginx":
             body.rate_bytes_s = rate_bytes_s
-        acked_bytes = moves.hand_over(body, self.where, found.acked_bytes if found else None)
         name = body.connection.where.socket if body.connection is not None else None
         if acked_bytes is not None and name is not None:
             admission.write_down(kept_body(request, body.lease, name, acked_bytes))

@@ -95,7 +95,7 @@ class MovedBody(Transfer):
         self.lease = lease
         self.target = target
         self.total_bytes = total_bytes
-        self.sent_bytes = 0
+        self.sent_bytes = self._earlier_bytes = 0
         self.logged_bytes = 0
         #: No mover says whether its client is the limit.
         self.blocked = False
@@ -141,8 +141,12 @@ class MovedBody(Transfer):
         """
         due = self.total_bytes - 1
         if self.rate_bytes_s < math.inf:
-            due = min(due, int(self.rate_bytes_s * (now - self.began_s)))
+            due = min(due, self._earlier_bytes + int(self.rate_bytes_s * (now - self.began_s)))
         return max(0, due - self.sent_bytes)
+
+    def was_found(self) -> None:
+        """What counts of it by now came before this process knew of it."""
+        self._earlier_bytes = self.sent_bytes
 
     def advance(self, count: int, now: float) -> int:
         """Count delivered bytes; how many were counted."""
@@ -265,7 +269,11 @@ class Moves:
         connection.bodies.append(body)
         body.began_s, body.connection = now, connection
         self._bodies[body.lease] = body
-        return connection.acked_bytes if connection.seen else None
+        has_had = connection.acked_bytes if connection.seen else None
+        if acked_bytes is not None and not where.multiplexed:
+            self._refresh(connection, now)
+            body.was_found()
+        return has_had
 
     def age_s(self, body: MovedBody) -> float:
         """For how long it has been its mover's."""
