@@ -1183,9 +1183,10 @@ class UsedTicketsStayUsed(Oracle):
                     self.broken(f"{client} starts with ticket {one}, used by {name}")
 
     def _unknown(self, since_s: float, until_s: float) -> bool:
-        """Whether what a node sent then may be known to it alone: a process was lost just after."""
+        """Whether what was sent then may be known to a process alone that was lost just after."""
         return any(
-            since_s - self._ENDS_S < moment_s < until_s + self._ENDS_S and "machine" in text
+            since_s - self._ENDS_S < moment_s < until_s + self._ENDS_S
+            and ("machine" in text or text == "the mover is killed")
             for moment_s, text in self.world.causes
         )
 
@@ -1196,8 +1197,8 @@ class UsedTicketsStayUsed(Oracle):
         number, life, began_s = self._starts.get(client, (0, 0, now))
         known = life == world.lives and not client.has_vanished and not world.receives(client)
         known = known and not self._unknown(began_s, now)
-        # What a mover sends while its gate is away is not known to the next one.
-        known = known and not (world.plan.mover and world.gate is None)
+        # What a mover or a kernel sends while no server runs is not known to the next one.
+        known = known and world.gate is not None
         if client.state == "done" and known and now > ill_s + 1.0:
             self._used[number] = client.name, now
 
