@@ -14,9 +14,11 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from bench.policies.laws import LAWS
 from tests.apart import ApartRun, run_apart
 from tests.installed import PYTHON
 from tests.test_docs import DOCUMENTS, ROOT
@@ -166,6 +168,13 @@ def test_every_make_target_that_is_told_of_is_there(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_each_law_of_the_table_can_be_switched_off(law: str) -> None:
+    for owner, name, instead in LAWS[law]:
+        with patch.object(owner, name, instead):
+            assert getattr(owner, name) is instead
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,14 @@ def _wait_alone(
     return before / line, before / line
 
 
+_look = DownloadSizes.look
+
+
+def _look_at_the_mean(sizes: DownloadSizes) -> None:
+    _look(sizes)
+    sizes.median_bytes = sizes.mean_bytes
+
+
 def _until_all_are_done(running: Running, _: str, key: float, line: float) -> float:
     return running.left_before(key) / line
 
@@ -90,9 +98,7 @@ LAWS: Mapping[str, Sequence[Patch]] = {
     "network order": ((NetworkOrder, "_least_bytes", _always(0.0)),),
     "one account of networks that return": ((CrowdDebt, "behind_bytes", _always(0.0)),),
     "networks in debt stay behind": ((Lease, "yields", property(_always(False), _always(None))),),
-    "a burst by the median": (
-        (DownloadSizes, "median_bytes", property(lambda sizes: sizes.mean_bytes, _always(None))),
-    ),
+    "a burst by the median": ((DownloadSizes, "look", _look_at_the_mean),),
     "demand boost": ((capacity, "_boosted", _always(1.0)),),
     "a held-back client may be faster": (
         (capacity, "CAPACITY", replace(capacity.CAPACITY, may_be_faster=1.0)),
