@@ -27,7 +27,12 @@ def _a_big_file(world: World, fault: FaultPlan) -> str:
 
 def _start_again(world: World) -> None:
     if world.life is None or not world.life.alive:
-        world.start_server()
+        waits_s = world.half_renewed_until_s - world.schedule.now
+        if waits_s > 0.0:
+            # It refuses a certificate without its key.
+            world.schedule.after(waits_s + 0.1, _start_again, world)
+        else:
+            world.start_server()
 
 
 def _kill(world: World, fault: FaultPlan) -> None:
@@ -397,6 +402,8 @@ def _certificate(world: World, fault: FaultPlan) -> None:
     write_certificate(world.root, number, key_too=whole)
     world.note("the certificate is renewed" + ("" if whole else ", its key is to come"))
     if not whole:
+        until_s = world.schedule.now + fault.for_s
+        world.half_renewed_until_s = max(world.half_renewed_until_s, until_s)
         world.schedule.after(fault.for_s, write_certificate, world.root, number)
 
 

@@ -124,6 +124,8 @@ class World:
         self.started_s = self.stopped_s = -math.inf
         #: Until when the server stands still, and when it was asked to stop last.
         self.still_until_s = self.stop_asked_s = -math.inf
+        #: Until then the certificate is there without its key.
+        self.half_renewed_until_s = -math.inf
         #: Whether that one was killed.
         self.was_killed = False
         #: Tickets of downloads that ended with their server.
