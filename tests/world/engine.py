@@ -154,7 +154,7 @@ class EngineTransport:
         """Each part is told at once."""
 
     def start_tls(self, name: str) -> None:
-        raise NotImplementedError("TLS is not in the world")
+        raise NotImplementedError("this engine speaks no TLS in the world")
 
     # -- what arrives (`wire.Peer`) -----------------------------------------------------------
 
