@@ -34,6 +34,7 @@ from tidegate.server.cluster.messages import (
     Ended,
     FromNode,
     Hello,
+    Respond,
     decode_from_node,
     encode_frame,
 )
@@ -628,6 +629,20 @@ def test_running_bodies_have_their_slots_before_a_new_leader_lets_anybody_else_i
     assert not running.transfer.paused
     assert not newcomer.started
     assert newcomer.connection.status == 503
+
+
+def test_a_body_goes_on_that_an_older_leader_asks_to_wait() -> None:
+    house = FleetHouse(slots=1)
+    asked = house.ask_at(0, "192.0.2.1")
+    [node] = [one for one in house.nodes if one.remote]
+    [number] = node.remote
+    node.link.send(Respond(number, 503, ((b"Retry-After", b"2"),), b""))
+    house.wait(0.25)
+    assert not asked.transfer.aborted
+    assert not asked.transfer.paused
+    node.link.send(Respond(number, 403, (), b""))
+    house.wait(0.25)
+    assert asked.transfer.aborted == "the queue refused it"
 
 
 def test_small_files_are_served_without_asking_on_the_leaders_terms() -> None:

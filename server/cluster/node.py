@@ -687,7 +687,9 @@ class RemoteAdmission:
         elif isinstance(message, messages.Cut):
             transfer.abort(message.reason or "the queue ended it")
         elif isinstance(message, messages.Respond):
-            transfer.abort("the queue refused it")
+            # An older leader asks a body to wait whose start is not on record.
+            if message.status != 503:
+                transfer.abort("the queue refused it")
         else:
             # Held until its turn: its header went out long ago, so nothing can be said.
             transfer.pause()
