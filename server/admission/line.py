@@ -37,6 +37,7 @@ class Outlet(Protocol):
 
     def give_back(self, count: int) -> None:
         """This many bytes stand still in sockets: others may send as much."""
+        return None
 
     #: The number of networks with large downloads, running or not.
     waiting_networks: int
@@ -68,9 +69,11 @@ class Line(Protocol):
 
     def ended(self, transfer: Transfer, now: float) -> None:
         """A body was handed over whole; a part of it may not have arrived yet."""
+        return None
 
     def wanted_by(self, networks: int) -> None:
         """The number of networks with downloads: running, paused or parked."""
+        return None
 
     def looked(self, now: float, downloads: Collection[LeasedDownload]) -> None:
         """These running downloads were looked at; a tick follows when all were."""

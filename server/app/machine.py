@@ -23,7 +23,7 @@ from twisted.logger import Logger
 
 from ..cluster.election import Candidacy, Candidate, Standing
 from ..cluster.identity import MutualTls
-from ..cluster.link import NOBODY, LinkFactory, keep_connected
+from ..cluster.link import NOBODY, LinkFactory, SilentConnections, keep_connected
 from ..cluster.messages import FromNode, Hello, decode_from_leader, decode_from_node
 from ..cluster.node import NodeHome, RemoteAdmission
 from ..files.pacer import Pacer
@@ -97,7 +97,7 @@ class Machine:
         self._tls = MutualTls(self._identities, time.time())
         #: Where nodes of other machines connect.
         self._door: LinkFactory[FromNode] = LinkFactory(
-            reactor, decode_from_node, NOBODY, door=True
+            reactor, decode_from_node, NOBODY, door=SilentConnections(reactor)
         )
         self._port: Any = None
         self._candidate: Candidate | None = None

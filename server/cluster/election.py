@@ -85,6 +85,7 @@ class AskTuning(NamedTuple):
 TUNING = AskTuning()
 
 
+@dataclass(eq=False, repr=False)
 class Candidate:
     """A machine's part in the election.
 
@@ -92,32 +93,23 @@ class Candidate:
     not `campaign` only follows.
     """
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        database: Database,
-        name: str,
-        place: str,
-        lease_s: float,
-        changed: Callable[[Candidacy], None],
-        *,
-        campaigns: bool = True,
-    ) -> None:
-        self._reactor = reactor
-        self._database = database
-        self._name = name
-        self._place = place
-        self._lease_s = lease_s
-        self._changed = changed
-        self._campaigns = campaigns
-        self._guard = threading.Lock()
-        self._stopped = threading.Event()
-        #: The standing at this moment.
-        self.state = Candidacy()
-        #: Why the database does not answer; empty while it does.
-        self.silence = ""
+    _reactor: Reactor
+    _database: Database
+    _name: str
+    _place: str
+    _lease_s: float
+    _changed: Callable[[Candidacy], None]
+    campaigns: bool = True
+    #: The standing at this moment.
+    state: Candidacy = field(default_factory=Candidacy)
+    #: Why the database does not answer; empty while it does.
+    silence: str = ""
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
-        self._timer = Repeat(reactor, TUNING.tick_s, self._tick)
+        self._timer = Repeat(self._reactor, TUNING.tick_s, self._tick)
 
     def start(self) -> None:
         """Begin to ask."""
@@ -160,12 +152,12 @@ class Candidate:
         with self._database.begin() as session:
             if state.standing is Standing.LEADS:
                 return renew(session, state.leader.epoch, self._lease_s)
-            if self._campaigns:
+            if self.campaigns:
                 return campaign(session, self._name, self._place, self._lease_s)
             return read_seat(session)
 
     def _handle(self, seen: Seat, asked_s: float) -> None:
-        me, lease_s, campaigns = self._name, self._lease_s, self._campaigns
+        me, lease_s, campaigns = self._name, self._lease_s, self.campaigns
         self._go_on(lambda state: answered(state, me, seen, asked_s, lease_s, campaigns=campaigns))
 
     # -- both threads --------------------------------------------------------------------------

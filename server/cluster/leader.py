@@ -96,14 +96,8 @@ class RemoteConnection:
         self.node = node
         self.number = told.number
         self.line = node.machine
-        request = Request(
-            cast(Any, self),
-            asked.method,
-            asked.target,
-            asked.headers,
-            body=asked.body,
-            http10=asked.http10,
-        )
+        here, body, http10 = cast(Any, self), asked.body, asked.http10
+        request = Request(here, asked.method, asked.target, asked.headers, body=body, http10=http10)
         request.dripped = asked.dripped
         #: None once it is over.
         self.request: Request | None = request
@@ -174,30 +168,26 @@ class RemoteConnection:
             request.ended(gone=gone)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RemoteTransfer(Transfer):
-    """A body that a node sends. `seconds` is the leader's clock."""
+    """A body that a node sends. `_seconds` is the leader's clock."""
 
-    def __init__(
-        self,
-        node: Node,
-        number: int,
-        listener: TransferListener,
-        total_bytes: int,
-        delivered: int,
-        seconds: Callable[[], float],
-    ) -> None:
-        self._node = node
-        self._number = number
-        self._listener = listener
-        self.total_bytes = total_bytes
-        self.sent_bytes = delivered
-        self.blocked = False
-        self.paused = False
-        self._delivered_bytes = delivered
-        self._over = False
-        self._seconds = seconds
-        #: For how long its client's window was shut, and since when it is so now.
-        self._shut_s, self._shut_since_s = 0.0, math.inf
+    _node: Node
+    _number: int
+    _listener: TransferListener
+    total_bytes: int
+    _delivered_bytes: int
+    _seconds: Callable[[], float]
+    sent_bytes: int = field(init=False)
+    blocked: bool = False
+    paused: bool = False
+    _over: bool = False
+    #: For how long its client's window was shut, and since when it is so now.
+    _shut_s: float = 0.0
+    _shut_since_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.sent_bytes = self._delivered_bytes
 
     @property
     def machine(self) -> str:
@@ -303,21 +293,21 @@ class Node:
         )
 
 
+@dataclass(eq=False, repr=False)
 class Nodes:
     """All nodes that are here, by name, and what they send together with the leader itself."""
 
-    def __init__(self, own_goodput_bytes_s: Callable[[], float] = lambda: 0.0) -> None:
-        self.own_goodput_bytes_s = own_goodput_bytes_s
-        self.by_name: dict[str, Node] = {}
-        #: Since when those are away that were here, and did not say that they leave for good.
-        self.away: dict[str, float] = {}
-        self._came: Callable[[Node], None] = lambda node: None
-        self._left: Callable[[str], None] = lambda name: None
-        #: The names of those that count.
-        self._counted: set[str] = set()
-        #: What was counted by nodes that have left.
-        self._past_connections = 0
-        self._past_bytes = 0
+    own_goodput_bytes_s: Callable[[], float] = lambda: 0.0
+    by_name: dict[str, Node] = field(default_factory=dict)
+    #: Since when those are away that were here, and did not say that they leave for good.
+    away: dict[str, float] = field(default_factory=dict)
+    _came: Callable[[Node], None] = lambda node: None
+    _left: Callable[[str], None] = lambda name: None
+    #: The names of those that count.
+    _counted: set[str] = field(default_factory=set)
+    #: What was counted by nodes that have left.
+    _past_connections: int = 0
+    _past_bytes: int = 0
 
     def call(self, token: str, for_s: float) -> None:
         """A client is told to come now, and may come to any node."""
@@ -359,18 +349,16 @@ class Nodes:
         self._counted |= missed
         self.away |= dict.fromkeys(missed, now)
 
-    def forget_missed(self, now: float) -> None:
-        """Those that were lost and stay away do not count any more, here or at a later leader."""
+    def counted_machines(self, now: float) -> set[str]:
+        """The machines that are here, or were a moment ago and did not say that they leave.
+
+        Nodes that were lost and stay away do not count any more, here or at a later leader.
+        """
         for name in self._counted - self.by_name.keys():
             if self.away[name] <= now - TUNING.missed_s:
                 self._counted.discard(name)
                 self._left(name)
-
-    def counted_machines(self, now: float) -> set[str]:
-        """The machines that are here, or were a moment ago and did not say that they leave."""
-        here = {node.machine for node in self}
-        missed = (name for name, since_s in self.away.items() if since_s > now - TUNING.missed_s)
-        return here | {machine_of(name) for name in missed}
+        return {machine_of(name) for name in self._counted}
 
     def goodput_bytes_s(self) -> float:
         return sum(node.told.goodput_bytes_s for node in self) + self.own_goodput_bytes_s()
@@ -388,6 +376,7 @@ class Nodes:
         return sum(node.told.sent_bytes_total for node in self) + self._past_bytes
 
 
+@dataclass(eq=False, repr=False)
 class Leader:
     """Hears `nodes` and decides for them; `awaited` are the names of those that will be there.
 
@@ -395,37 +384,26 @@ class Leader:
     the leader does not wait for them, and they count for `TUNING.missed_s`.
     """
 
-    def __init__(
-        self,
-        reactor: Clock,
-        gate: Gate,
-        home: Home,
-        nodes: Nodes,
-        proxies: TrustedProxies,
-        *,
-        epoch: int,
-        awaited: frozenset[str],
-        cap_of: Callable[[str], float | None],
-        lost: frozenset[str] = frozenset(),
-    ) -> None:
-        self._reactor = reactor
-        self._gate = gate
-        self._home = home
-        self._proxies = proxies
-        self._epoch = epoch
-        self._awaited = awaited
-        self._lost = lost
-        self._gathered: Callable[[], None] = lambda: None
-        self._cap_of = cap_of
-        self.nodes = nodes
-        self._by_link: dict[Link[messages.FromNode], Node] = {}
-        #: The names of nodes whose version does not fit.
-        self._sent_away: set[str] = set()
-        #: Requests that came before all nodes were back; None once they are.
-        self._early: dict[tuple[Node, int], messages.Ask] | None = {}
-        self._gather_call: Any = None
-        self._timer = Repeat(reactor, TICK_S, self._tell)
-        self._leaves = False
+    _reactor: Clock
+    _gate: Gate
+    _home: Home
+    nodes: Nodes
+    _proxies: TrustedProxies
+    epoch: int
+    awaited: frozenset[str]
+    cap_of: Callable[[str], float | None]
+    lost: frozenset[str] = frozenset()
+    _gathered: Callable[[], None] = lambda: None
+    _by_link: dict[Link[messages.FromNode], Node] = field(default_factory=dict)
+    #: The names of nodes whose version does not fit.
+    _sent_away: set[str] = field(default_factory=set)
+    #: Requests that came before all nodes were back; None once they are.
+    _early: dict[tuple[Node, int], messages.Ask] | None = field(default_factory=dict)
+    _gather_call: Any = None
+    _leaves: bool = False
+
+    def __post_init__(self) -> None:
+        self._timer = Repeat(self._reactor, TICK_S, self._tell)
         self.peer: Peer[messages.FromNode] = Peer(self._opened, self._received, self._closed)
 
     # -- life --------------------------------------------------------------------------------
@@ -434,7 +412,7 @@ class Leader:
         """Wait for nodes from now on; `gathered` hears when they are here, or waited for enough."""
         self._gathered = gathered
         now = self._reactor.seconds()
-        self.nodes.miss(self._awaited | self._lost, now)
+        self.nodes.miss(self.awaited | self.lost, now)
         self._gather_call = self._reactor.callLater(GATHER_S, self._open)
         self._timer.start()
 
@@ -527,9 +505,7 @@ class Leader:
         )
 
     def _serve_with_machines(self) -> None:
-        now = self._reactor.seconds()
-        self.nodes.forget_missed(now)
-        counted = self.nodes.counted_machines(now)
+        counted = self.nodes.counted_machines(self._reactor.seconds())
         self._gate.serve_with(max(1, len(counted)))
 
     def _open(self) -> None:
@@ -606,25 +582,12 @@ class Leader:
 
         def start(listener: TransferListener, headers: Sequence[Header] = ()) -> RemoteTransfer:
             share = listener.share
-            number_of_share = id(share) if share is not None else 0
-            node.link.send(
-                messages.Start(
-                    number,
-                    tuple(headers),
-                    number_of_share,
-                    request.waited_s,
-                    request.priority_class,
-                    share is not None and share.counts_body,
-                )
-            )
-            remote.transfer = RemoteTransfer(
-                node,
-                number,
-                listener,
-                plan.body_bytes,
-                asked.delivered_bytes,
-                self._reactor.seconds,
-            )
+            shared = (0, False) if share is None else (id(share), share.counts_body)
+            logged = (request.waited_s, request.priority_class)
+            node.link.send(messages.Start(number, tuple(headers), shared[0], *logged, shared[1]))
+            size = (plan.body_bytes, asked.delivered_bytes)
+            seconds = self._reactor.seconds
+            remote.transfer = RemoteTransfer(node, number, listener, *size, seconds)
             return remote.transfer
 
         self._home.enter(request, rep, plan, start)
@@ -642,7 +605,7 @@ class Leader:
         if self._early is not None:
             # Before its first report a node has told what it runs.
             told = {one.name for one in self.nodes if one.told_s > -math.inf}
-            if self._awaited <= told:
+            if self.awaited <= told:
                 self._open()
 
     # -- terms -------------------------------------------------------------------------------
@@ -677,12 +640,12 @@ class Leader:
             gate.parts.keys.derived(),
             gate.policy.name,
             gate.settings.model_dump_json().encode(),
-            self._epoch,
+            self.epoch,
         )
 
     def _tell_node(self, node: Node, terms: messages.Terms) -> None:
         if node.serves:
-            terms = replace(terms, bandwidth_bytes_s=self._cap_of(node.machine))
+            terms = replace(terms, bandwidth_bytes_s=self.cap_of(node.machine))
         else:
             terms = replace(terms, keys=(), proofs=self._proofs())
         if terms != node.terms or node.untold_s >= TUNING.again_s:

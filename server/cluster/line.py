@@ -13,14 +13,13 @@ from statistics import fmean
 
 from ...policies.contract import LineSeen
 from ..admission.downloads import LeasedDownload
-from ..admission.line import LineKeeper, ToldSight
-from ..files.transfer import Transfer
+from ..admission.line import Line, LineKeeper, Outlet, ToldSight
 from .leader import Node, Nodes, RemoteTransfer
 
 
 @dataclass(slots=True)
-class _Machine:
-    """What leaves one machine, by what its nodes tell; a `line.Outlet`."""
+class _Machine(Outlet):
+    """What leaves one machine, by what its nodes tell. They do not hear of what stands still."""
 
     cap_bytes_s: float | None
     here: list[Node] = field(default_factory=list)
@@ -46,9 +45,6 @@ class _Machine:
     def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
         self.cap_bytes_s = bandwidth_bytes_s
 
-    def give_back(self, count: int) -> None:
-        """See `Outlet`; its processes do not hear of it yet."""
-
     def update(self, nodes: list[Node]) -> bool:
         """Take over what these have told; whether all of them have said something new."""
         self.here = nodes
@@ -66,8 +62,11 @@ class _Machine:
         return True
 
 
-class FleetLine:
-    """Implements `line.Line` on the machines of `nodes`; each has at most `bandwidth_bytes_s`."""
+class FleetLine(Line):
+    """The line of the machines of `nodes`; each has at most `bandwidth_bytes_s`.
+
+    Each process counts the networks that it serves, and watches the bodies that have ended.
+    """
 
     def __init__(self, nodes: Nodes, bandwidth_bytes_s: float | None) -> None:
         self._nodes = nodes
@@ -114,9 +113,6 @@ class FleetLine:
         known = [one for one in caps or [self._ceiling_bytes_s] if one is not None]
         return sum(known) if len(known) == max(1, len(caps)) else None
 
-    def wanted_by(self, networks: int) -> None:
-        """See `Line`: each process counts those that it serves."""
-
     def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
         """See `Line`; for each machine."""
         self._ceiling_bytes_s = bandwidth_bytes_s
@@ -127,9 +123,6 @@ class FleetLine:
         """See `Line`: by the line that it is on."""
         found = self._lines.get(_machine_of(download))
         return found[1].held_back(download) if found is not None else False
-
-    def ended(self, transfer: Transfer, now: float) -> None:
-        """See `Line`; its node watches it, and tells what has not arrived."""
 
     def looked(self, now: float, downloads: Collection[LeasedDownload]) -> None:
         """See `Line`: on their lines."""

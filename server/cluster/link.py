@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from twisted.application.internet import ClientService
@@ -32,13 +32,13 @@ class Peer(Generic[Received]):
 NOBODY: Peer[Any] = Peer(lambda link: link.drop(), lambda link, messages: None, lambda link: None)
 
 
+@dataclass(frozen=True, slots=True)
 class SilentConnections:
     """Connections at a door on which no message has come yet: a stranger without the cluster's
     certificate never gets further, and must not use up the descriptors. It is cut after 10 s."""
 
-    def __init__(self, reactor: Clock) -> None:
-        self._reactor = reactor
-        self._calls: dict[Link[Any], Any] = {}
+    _reactor: Clock
+    _calls: dict[Link[Any], Any] = field(default_factory=dict)
 
     def add(self, link: Link[Any]) -> None:
         """It has begun; where there are too many the oldest goes."""
@@ -48,32 +48,23 @@ class SilentConnections:
 
     def remove(self, link: Link[Any]) -> None:
         """It has said something, or is over."""
-        call = self._calls.pop(link, None)
-        cancel(call)
+        cancel(self._calls.pop(link, None))
 
 
+@dataclass(eq=False, repr=False)
 class Link(Int32StringReceiver, Generic[Received]):
     """One connection; `send` gathers messages until the reactor's turn is over."""
 
     MAX_LENGTH = MOST_BYTES
-    transport: Any
-
-    def __init__(
-        self,
-        reactor: Clock,
-        decode: Callable[[bytes], list[Received]],
-        peer: Peer[Received],
-        silent: SilentConnections | None = None,
-        unread: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._reactor = reactor
-        self._decode = decode
-        self._peer = peer
-        self._silent = silent
-        self._unread = unread
-        self._out: list[FromNode | FromLeader] = []
-        self._flush_soon: Any = None
-        self.open = False
+    transport: Any = field(init=False)
+    _reactor: Clock
+    _decode: Callable[[bytes], list[Received]]
+    _peer: Peer[Received]
+    _silent: SilentConnections | None = None
+    _unread: Callable[[], None] = lambda: None
+    _out: list[FromNode | FromLeader] = field(default_factory=list)
+    _flush_soon: Any = None
+    open: bool = False
 
     def send(self, message: FromNode | FromLeader) -> None:
         """Send soon, after what was sent before; nothing once the connection is lost."""
@@ -137,6 +128,7 @@ class Link(Int32StringReceiver, Generic[Received]):
             self._peer.closed(self)
 
 
+@dataclass(eq=False, repr=False)
 class LinkFactory(protocol.Factory, Generic[Received]):
     """Builds links that report to `peer`, later ones to another; at a `door` strangers may come.
 
@@ -144,24 +136,14 @@ class LinkFactory(protocol.Factory, Generic[Received]):
     """
 
     noisy = False
-
-    def __init__(
-        self,
-        reactor: Clock,
-        decode: Callable[[bytes], list[Received]],
-        peer: Peer[Received],
-        *,
-        door: bool = False,
-        unread: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._reactor = reactor
-        self._decode = decode
-        self._unread = unread
-        self.peer = peer
-        self._silent = SilentConnections(reactor) if door else None
+    _reactor: Clock
+    _decode: Callable[[bytes], list[Received]]
+    peer: Peer[Received]
+    door: SilentConnections | None = None
+    unread: Callable[[], None] = lambda: None
 
     def buildProtocol(self, addr: Any) -> Link[Received]:
-        return Link(self._reactor, self._decode, self.peer, self._silent, self._unread)
+        return Link(self._reactor, self._decode, self.peer, self.door, self.unread)
 
 
 def keep_connected(reactor: Reactor, endpoint: Any, links: LinkFactory[Any]) -> ClientService:

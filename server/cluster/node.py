@@ -72,15 +72,15 @@ class _Asked:
     rep: Representation | None = None
     plan: BodyPlan | None = None
     start: StartBody | None = None
+    judged: str | None = None
+    #: Whether it came to an admin page.
+    administers: bool = False
     transfer: Transfer | None = None
     #: Whether a leader has heard of it.
     told: bool = False
     begun: bool = False
     ended: bool = False
     share: Share | None = None
-    judged: str | None = None
-    #: Whether it came to an admin page.
-    administers: bool = False
     #: For how long it has waited there, by this process's own ticks.
     waited_s: float = 0.0
     seen: tuple[int, int, bool, bool] = (0, 0, False, False)
@@ -182,7 +182,7 @@ class RemoteAdmission:
         self.proofs: frozenset[str] | None = None
         self._digests: dict[int, Deferred[FileDigests | None]] = {}
         self._numbers = 0
-        self._small: dict[str, list[int]] = {}
+        self._small: dict[str, tuple[int, int, int]] = {}
         self._link: Link[messages.FromLeader] | None = None
         self._welcomed = False
         self._timer = Repeat(reactor, TICK_S, self._tick)
@@ -262,10 +262,9 @@ class RemoteAdmission:
         return False
 
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
-        count = self._small.setdefault(rep.url_path, [0, 0, 0])
-        count[0] += times
-        count[1] += times if body_bytes == rep.size_bytes else 0
-        count[2] += times * body_bytes
+        served, whole, sent_bytes = self._small.get(rep.url_path, (0, 0, 0))
+        whole += times if body_bytes == rep.size_bytes else 0
+        self._small[rep.url_path] = (served + times, whole, sent_bytes + times * body_bytes)
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
@@ -273,19 +272,19 @@ class RemoteAdmission:
         if self._degraded is not None:
             self._degraded.enter(request, rep, plan, start)
         else:
-            self._put(request, rep, plan, start)
+            self._put(self._add(request, rep, plan, start))
 
     def ask(self, request: Request) -> None:
         """Have the leader answer a request for one of its routes."""
-        self._put(request)
+        self._put(self._add(request))
 
     def administer(self, request: Request) -> None:
         """Have the leader answer a request that came to this machine's admin page."""
-        self._put(request, administers=True)
+        self._put(self._add(request, administers=True))
 
     def register(self, request: Request, rep: Representation) -> bool:
         """See `transfer.Visibility`: have the leader answer for a file that is hidden as yet."""
-        self._put(request, rep)
+        self._put(self._add(request, rep))
         return True
 
     def hidden(self, url_path: str) -> bool:
@@ -304,7 +303,7 @@ class RemoteAdmission:
             return False
         if url_path in self._allowed.get(request, ()):
             return False
-        self._put(request, judged=url_path)
+        self._put(self._add(request, judged=url_path))
         return True
 
     # -- DigestCache -------------------------------------------------------------------------
@@ -323,20 +322,10 @@ class RemoteAdmission:
 
     # -- telling the leader ---------------------------------------------------------------------
 
-    def _put(
-        self,
-        request: Request,
-        rep: Representation | None = None,
-        plan: BodyPlan | None = None,
-        start: StartBody | None = None,
-        judged: str | None = None,
-        administers: bool = False,
-    ) -> None:
-        asked = self._add(request, rep, plan, start)
-        asked.judged, asked.administers = judged, administers
-        parts = self._parting and start is not None
+    def _put(self, asked: _Asked) -> None:
+        parts = self._parting and asked.start is not None
         unheard = self._welcomed and self._silent_s >= PATIENCE.admin_s
-        if parts or (administers and unheard):
+        if parts or (asked.administers and unheard):
             self._send_away(asked)
         elif self._welcomed:
             self._tell(asked)
@@ -346,14 +335,15 @@ class RemoteAdmission:
     def _add(
         self,
         request: Request,
-        rep: Representation | None,
-        plan: BodyPlan | None,
-        start: StartBody | None,
+        rep: Representation | None = None,
+        plan: BodyPlan | None = None,
+        start: StartBody | None = None,
+        judged: str | None = None,
+        administers: bool = False,
     ) -> _Asked:
         self._numbers += 1
-        asked = _Asked(
-            self, self._numbers, request, messages.wire_request(request), rep, plan, start
-        )
+        wired = messages.wire_request(request)
+        asked = _Asked(self, self._numbers, request, wired, rep, plan, start, judged, administers)
         self._asked[asked.number] = asked
         request.on_gone(lambda: self._gone(asked))
         return asked
@@ -369,16 +359,10 @@ class RemoteAdmission:
         if plan is not None:
             # The header stays here.
             plan = BodyPlan(plan.status, (), plan.ranges, plan.body_bytes)
-        return messages.Ask(
-            asked.number,
-            replace(asked.wired, dripped=asked.request.dripped),
-            asked.rep,
-            plan,
-            transfer is not None,
-            0 if transfer is None else transfer.delivered_bytes(),
-            asked.judged,
-            asked.administers,
-        )
+        wired = replace(asked.wired, dripped=asked.request.dripped)
+        running = (False, 0) if transfer is None else (True, transfer.delivered_bytes())
+        kind = (asked.judged, asked.administers)
+        return messages.Ask(asked.number, wired, asked.rep, plan, *running, *kind)
 
     def _send(self, message: Any) -> None:
         if self._link is not None:
@@ -429,13 +413,11 @@ class RemoteAdmission:
 
     def _tell_progress(self, *, first: bool = False) -> None:
         """Tell what has moved; `first` follows what this node has told a new leader it runs."""
+        outlet, answers, now_s = self._home.outlet, self._home.answers, self._reactor.seconds()
         # Measured without a leader, too: the average is always of the last second.
-        goodput = self._home.outlet.goodput_bytes_s()
-        bodies = []
-        now_s = self._reactor.seconds()
-        flying = self._lingering.flying_bytes(now_s) + self._home.answers.flying_bytes(
-            now_s, wanted=True
-        )
+        goodput = outlet.goodput_bytes_s()
+        flying = self._lingering.flying_bytes(now_s) + answers.flying_bytes(now_s, wanted=True)
+        moved = []
         for asked in self._asked.values():
             transfer = asked.transfer
             if transfer is not None:
@@ -446,25 +428,14 @@ class RemoteAdmission:
                     self._bound(asked, transfer, now[1])
                 if first or now != asked.seen:
                     asked.seen = now
-                    bodies.append(messages.BodyState(asked.number, *now))
+                    moved.append(messages.BodyState(asked.number, *now))
         if not self._welcomed:
             # The next leader is told what was served until it came.
             return
-        small, self._small = self._small, {}
-        here, total = self._home.connections()
-        self._send(
-            messages.ProgressReport(
-                tuple(bodies),
-                goodput,
-                self._home.outlet.link_busy,
-                tuple((path, times, whole, size) for path, (times, whole, size) in small.items()),
-                here,
-                total,
-                self._home.outlet.sent_bytes_total,
-                flying,
-                now_s,
-            )
-        )
+        small, self._small = tuple((path, *one) for path, one in self._small.items()), {}
+        told = (goodput, outlet.link_busy, small, *self._home.connections())
+        sent = (outlet.sent_bytes_total, flying, now_s)
+        self._send(messages.ProgressReport(tuple(moved), *told, *sent))
 
     def _wait_for_leader(self) -> None:
         before, self._unled_s = self._unled_s, self._unled_s + TICK_S
@@ -529,11 +500,11 @@ class RemoteAdmission:
                 # The rest of the lost leader's own answer went with it.
                 asked.request.abort()
             else:
-                self._drop(asked)
                 self._move(asked, queue)
 
     def _move(self, asked: _Asked, queue: DegradedQueue) -> None:
         """Let this request wait in the queue, or answer it where only a leader can decide."""
+        self._drop(asked)
         if asked.rep is None or asked.plan is None or asked.start is None:
             self._send_away(asked)
             return
@@ -659,9 +630,8 @@ class RemoteAdmission:
         if message.share:
             asked.share = self._shares.get(message.share)
             if asked.share is None:
-                small = (
-                    asked.rep is not None and asked.rep.size_bytes < self._terms.small_below_bytes
-                )
+                rep, below = asked.rep, self._terms.small_below_bytes
+                small = rep is not None and rep.size_bytes < below
                 address = asked.request.client_address if small else ""
                 asked.share = Share(counts_body=message.counts_body, address=address)
                 self._shares[message.share] = asked.share

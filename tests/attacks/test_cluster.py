@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransportWithDisconnection
 
 from tidegate.server.cluster.identity import MutualTls, make_identity
-from tidegate.server.cluster.link import Link, LinkFactory, Peer
+from tidegate.server.cluster.link import Link, LinkFactory, Peer, SilentConnections
 from tidegate.server.cluster.messages import Hello, decode_from_node, encode_frame
 
 
@@ -24,7 +24,9 @@ class Door:
             lambda link, messages: self.heard.extend(messages),
             lambda link: None,
         )
-        factory: Any = LinkFactory(self.clock, decode_from_node, peer, door=True)
+        factory: Any = LinkFactory(
+            self.clock, decode_from_node, peer, SilentConnections(self.clock)
+        )
         if tls:
             factory = MutualTls([make_identity(0.0)], 0.0).around(factory)
         self.factory = factory
