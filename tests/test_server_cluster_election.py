@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from threading import Event
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,8 +20,10 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import Connection, insert
 from twisted.internet.task import Clock
+from twisted.logger import Logger, LogLevel, capturedLogs, formatEvent
 
 from tests.databases import SQLITE, database, postgres
+from tidegate.server.app.machine import Machine
 from tidegate.server.cluster.election import Candidacy, Candidate, Standing, answered, passed
 from tidegate.server.store.cluster import (
     LEASE,
@@ -36,7 +41,7 @@ from tidegate.server.store.cluster import (
     renew,
     write_secrets,
 )
-from tidegate.server.store.database import Database
+from tidegate.server.store.database import Database, StoreUnavailable
 from tidegate.server.store.models import METADATA
 
 __all__ = ["database", "postgres"]
@@ -206,6 +211,37 @@ def test_a_process_that_does_not_campaign_never_leads(
     finally:
         candidate.stop()
     assert told == [Candidacy(Standing.FOLLOWS, Seat(4, "a", "a:1"))]
+
+
+class _Ended(Exception):
+    """The process would have ended here."""
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("it is away"), ValueError("unforeseen")])
+def test_a_machine_that_cannot_build_its_server_gives_the_lease_back(fault: Exception) -> None:
+    """Else its lease would be renewed for ever, and nobody would lead."""
+    done: list[str] = []
+
+    def fail() -> None:
+        raise fault
+
+    def end(status: int) -> None:
+        raise _Ended(f"{status}")
+
+    machine: Any = SimpleNamespace(
+        log=Logger(),
+        _stop_following=lambda: None,
+        _database=SimpleNamespace(begin=fail),
+        _candidate=SimpleNamespace(release=lambda: done.append("released")),
+        _end=end,
+    )
+    try:
+        with pytest.raises(_Ended, match="1"), capturedLogs() as logs:
+            Machine._lead(machine, 3)
+    finally:
+        gc.enable()
+    assert done == ["released"]
+    assert [formatEvent(event) for event in logs if event["log_level"] >= LogLevel.error]
 
 
 def test_the_lease_is_taken_when_it_has_run_out_or_was_ours_or_was_given_back(

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +28,7 @@ from tidegate.policies.contract import TicketRow, TicketState
 from tidegate.server.store import database as store_database
 from tidegate.server.store import history
 from tidegate.server.store import queries as ledger
+from tidegate.server.store.accounts import OperatorTables
 from tidegate.server.store.database import (
     FITS,
     MIGRATIONS,
@@ -952,6 +953,14 @@ def test_records_come_back_as_they_were_written(database: Database) -> None:
         assert ledger.revoke_pass(connection, "s1")
         assert not ledger.revoke_pass(connection, "nobody")
         assert ledger.read_passes(connection)[0].revoked
+
+
+def test_a_look_at_a_database_that_is_away_says_so(tmp_path: Path) -> None:
+    away = Database(sqlite_url(tmp_path / "gone" / "queue.db"))
+    tables = OperatorTables(away, cast(Store, None))
+    with pytest.raises(StoreUnavailable, match="unable to open"):
+        tables.read("operator_state")
+    away.close()
 
 
 @pytest.mark.parametrize(

@@ -221,8 +221,11 @@ class Machine:
             )
             self._service = self._take_over(replace(self._fleet, epoch=epoch, cluster=seat))
             self._service.start(lambda urls: self._introduce(urls))
-        except (CannotStart, StoreUnavailable, OSError) as fault:
-            self.log.error("This machine cannot lead: {fault}", fault=fault)
+        except Exception as fault:  # noqa: BLE001 - the lease would be renewed without a server
+            if isinstance(fault, CannotStart | StoreUnavailable | OSError):
+                self.log.error("This machine cannot lead: {fault}", fault=fault)
+            else:
+                self.log.failure("This machine cannot lead")
             if self._candidate is not None:
                 self._candidate.release()
             self._end(1)

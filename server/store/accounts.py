@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Connection, delete, select
+from sqlalchemy.exc import SQLAlchemyError
 
-from .database import Database
+from .database import Database, StoreUnavailable
 from .models import METADATA
 from .rows import put
 from .store import Store
@@ -24,12 +25,15 @@ class OperatorTables:
         self._store = store
 
     def read(self, table: str) -> list[dict[str, Any]]:
-        """All rows of a table; blocks."""
+        """All rows of a table; blocks. Raises StoreUnavailable."""
         # A statement by itself: a transaction takes two turns more.
         engine = self._database.engine.execution_options(isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            rows = connection.execute(select(METADATA.tables[table])).mappings()
-            return [dict(row) for row in rows]
+        try:
+            with engine.connect() as connection:
+                rows = connection.execute(select(METADATA.tables[table])).mappings()
+                return [dict(row) for row in rows]
+        except SQLAlchemyError as error:
+            raise StoreUnavailable(str(error).splitlines()[0]) from error
 
     def put(self, table: str, values: dict[str, Any]) -> None:
         """Write a row with the next batch."""
