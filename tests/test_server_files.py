@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def whole(file: OpenFile) -> bytes | None:
-    return file.read_pieces([(0, file.rep.size_bytes)])
+    return file.read_pieces_at_hand([(0, file.rep.size_bytes)])
 
 
 def read(tree: Tree, path: str | bytes) -> bytes:

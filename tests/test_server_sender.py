@@ -18,7 +18,6 @@ from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 
-from tidegate.server.files import openfile
 from tidegate.server.files.openfile import OpenFile, key_of
 from tidegate.server.files.pacer import Pacer
 from tidegate.server.files.sender import BodySender
@@ -90,13 +89,13 @@ def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
     rep = Representation(b"a.iso", "/a.iso", SIZE, 0.0, '"a"', key)
     file = OpenFile(os.open(path, os.O_RDONLY), rep)
     probed: list[tuple[int, int]] = []
-    real = openfile.at_hand
+    real = OpenFile.at_hand
 
-    def probe(fd: int, start: int, stop: int) -> bool:
+    def probe(file: OpenFile, start: int, stop: int) -> bool:
         probed.append((start, stop))
-        return real(fd, start, stop)
+        return real(file, start, stop)
 
-    monkeypatch.setattr(openfile, "at_hand", probe)
+    monkeypatch.setattr(OpenFile, "at_hand", probe)
     asked: list[tuple[int, int]] = []
     send = os.sendfile
 

@@ -19,8 +19,8 @@ from tests.open_files import SILENT
 from tidegate.policies.keep_alive import KEEP_ALIVE
 from tidegate.protocol.headers import EntityTag, parse_links, parse_repr_digest
 from tidegate.protocol.manifest import Source, decode_metalink, decode_sums
-from tidegate.server.files.conditions import range_counts
 from tidegate.server.files.openfile import OpenFile
+from tidegate.server.files.response_plans import range_counts
 from tidegate.server.files.transfer import (
     BodyPlan,
     Representation,

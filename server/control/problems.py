@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from ...policies.settings import fault_text, one_line
-from ..http.answers import phrase
 
 #: The default code of each status.
 _CODES = {
@@ -53,7 +53,7 @@ class Problem(Exception):
     @property
     def title(self) -> str:
         """The phrase of its status, for the head of a page."""
-        return phrase(self.status)
+        return HTTPStatus(self.status).phrase
 
 
 def wrong(name: str, message: str, **bounds: Any) -> Problem:

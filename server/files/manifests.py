@@ -31,11 +31,11 @@ from ..http.answers import Header
 from ..http.clock import Clock, Waiters
 from ..http.ready import Ready, Subject, ready_of
 from ..http.request import Request
-from .conditions import verdict
 from .digests import DigestService, FileChanged
 from .directory_cache import REUSE_FACTOR, SOME_ORIGIN, DirectoryCache
 from .headers import RepresentationHeaders
 from .paths import MANIFEST, METALINK, SUMS, url_of
+from .response_plans import verdict
 from .transfer import Visibility, kept_from_all, kept_there
 from .tree import IsDirectory, NotHere, Tree
 

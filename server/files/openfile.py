@@ -80,22 +80,6 @@ def _tag(text: bytes) -> str:
     return f'"{hashlib.blake2b(text, digest_size=12).hexdigest()}"'
 
 
-def at_hand(fd: int, start: int, stop: int) -> bool:
-    """Whether the page cache has both ends of this part: files are read from front to back.
-
-    True where it is unknown: some file systems cannot tell.
-    """
-    try:
-        if stop - start > _PAGE_BYTES:
-            os.preadv(fd, (_PROBE,), start, os.RWF_NOWAIT)
-        os.preadv(fd, (_PROBE,), max(start, stop - 1), os.RWF_NOWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
 def read_at_hand(fd: int, start: int, stop: int) -> bytes | None:
     """This part, up to 256 KiB, if all of it can be read without waiting for a disk.
 
@@ -188,11 +172,25 @@ class OpenFile:
         return Unreadable("The server cannot read this file; its operator was told.")
 
     def at_hand(self, start: int, stop: int) -> bool:
-        """Whether this part can be read without waiting for a disk, as far as can be told."""
-        return at_hand(self.fd, start, stop)
+        """Whether the page cache has both ends of this part: files are read from front to back.
+
+        True where it is unknown: some file systems cannot tell.
+        """
+        try:
+            if stop - start > _PAGE_BYTES:
+                os.preadv(self.fd, (_PROBE,), start, os.RWF_NOWAIT)
+            os.preadv(self.fd, (_PROBE,), max(start, stop - 1), os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
 
     def read_pieces_at_hand(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
-        """`read_pieces` if it waits for no disk; None also when it would. Raises Unreadable."""
+        """Byte ranges of the content, with bytes that stand for themselves between them.
+
+        None when the file changed meanwhile, or a disk has to be waited for. Raises Unreadable.
+        """
         if len(pieces) == 1 and not isinstance(pieces[0], bytes):
             start, stop = pieces[0]
             if stop - start <= len(_ROOM):
@@ -201,23 +199,10 @@ class OpenFile:
                 except OSError as error:
                     raise self.unreadable(error) from error
                 return part if self.unchanged() else None
-        if all(isinstance(piece, bytes) or self.at_hand(*piece) for piece in pieces):
-            return self.read_pieces(pieces)
-        return None
-
-    def read_pieces(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
-        """Byte ranges of the content, with bytes that stand for themselves between them.
-
-        None when the file changed meanwhile. Raises Unreadable.
-        """
-        out: list[bytes] = []
-        for piece in pieces:
-            if isinstance(piece, bytes):
-                out.append(piece)
-                continue
-            offset, end = piece
-            data = self.read_at(offset, end - offset)
-            if len(data) < end - offset:
-                return None
-            out.append(data)
+        if not all(isinstance(piece, bytes) or self.at_hand(*piece) for piece in pieces):
+            return None
+        out = [
+            piece if isinstance(piece, bytes) else self.read_at(piece[0], piece[1] - piece[0])
+            for piece in pieces
+        ]
         return b"".join(out) if self.unchanged() else None

@@ -36,7 +36,6 @@ from .response_plans import answer_or_plan
 from .touched import Touched
 from .transfer import (
     Admission,
-    FileKey,
     HasTorrent,
     Representation,
     Visibility,
@@ -433,10 +432,6 @@ class Site:
         """Name these with every file from now on."""
         self.fields.mirrors = tuple(mirrors)
         self.forget_all()
-
-    def forget_content(self, key: FileKey) -> None:
-        """Drop the ready answers about a file."""
-        self._files.forget_content(key)
 
     def forget_all(self) -> None:
         """Drop every ready answer: the fields of files (mirrors, links) have changed."""

@@ -42,12 +42,6 @@ _PAGE = (
 )
 
 
-def phrase(status: int) -> str:
-    """The reason phrase of a status code; empty for one that is not registered."""
-    line = STATUS_LINE.get(status)
-    return line[13:].decode("ascii") if line else ""
-
-
 def status_line(status: int) -> bytes:
     """The status line of an answer, without the line end."""
     return STATUS_LINE.get(status) or b"HTTP/1.1 %d Unknown" % status
