@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from tests.http_bench import Answer, Bench, Dialled
 from tests.open_files import AdmitAll
+from tidegate.server.admission.denylist import BlockList
 from tidegate.server.files.request_queue import RequestQueue, levels_of
 from tidegate.server.files.transfer import Representation
 from tidegate.server.http.accesslog import AccessLog
-from tidegate.server.http.denylist import BlockList
-from tidegate.server.http.log_format import AccessEntry
+from tidegate.server.http.request import AccessEntry
 from tidegate.server.http.request_shape import MOST_FIELDS, recognise
 
 BODY = bytes(range(256)) * 20
@@ -75,12 +75,6 @@ class Lines:
     def write(self, entries: list[AccessEntry]) -> None:
         self.entries += entries
 
-    def reopen(self) -> None:
-        """Nothing is open."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 class House:
     """A server with its books."""
@@ -96,7 +90,7 @@ class House:
             shortcuts=shortcuts,
             admission=self.admission,
             charge=self.sent.append,
-            access_log=AccessLog(cast(Any, self.lines)),
+            access_log=AccessLog(self.lines.write),
             proxies=proxies,
         )
         self.requests = Charging()

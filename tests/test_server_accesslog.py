@@ -18,10 +18,11 @@ from twisted.logger import capturedLogs
 
 from tests.http_bench import Bench, Dialled
 from tests.running import wait_for
-from tidegate.server.http import log_outlets
+from tidegate.server.app import log_outlets
+from tidegate.server.app.log_format import parse_format
+from tidegate.server.app.log_outlets import InThread, LineWriter, open_outlet
 from tidegate.server.http.accesslog import AccessLog
-from tidegate.server.http.log_format import AccessEntry, parse_format
-from tidegate.server.http.log_outlets import LineWriter, open_outlet
+from tidegate.server.http.request import AccessEntry
 
 WHEN_S = 1_795_336_607.25
 LINE = re.compile(
@@ -170,13 +171,15 @@ def test_lines_of_one_address_and_of_its_network_are_bounded() -> None:
 def test_a_disk_that_takes_nothing_stops_nobody() -> None:
     outlet = Lines()
     outlet.free.clear()
-    log = AccessLog(LineWriter(outlet, parse_format("{client}")), in_thread=True)
+    writer = InThread(LineWriter(outlet, parse_format("{client}")))
+    log = AccessLog(writer.write)
     for _ in range(2000):
         log.add(entry())
         log.flush()
     outlet.free.set()
     wait_for(lambda: len(outlet.lines) >= 200, 30)
-    log.close()
+    log.flush()
+    writer.close()
     assert 200 <= len(outlet.lines) < 2000
 
 
@@ -221,15 +224,18 @@ def test_a_line_that_a_full_disk_cut_spoils_no_other(
 def test_a_file_that_was_renamed_is_begun_anew(tmp_path: Path) -> None:
     file, old = tmp_path / "access.log", tmp_path / "access.log.1"
     outlet = open_outlet(str(file))
-    log = AccessLog(LineWriter(outlet, parse_format("{agent}")), in_thread=True)
+    writer = InThread(LineWriter(outlet, parse_format("{agent}")))
+    log = AccessLog(writer.write)
     log.add(entry(agent=b"one"))
     log.flush()
     wait_for(lambda: file.read_text() == "one\n", 30)
     file.rename(old)
     log.add(entry(agent=b"two"))
-    log.reopen()
+    log.flush()
+    writer.reopen()
     log.add(entry(agent=b"three"))
-    log.close()
+    log.flush()
+    writer.close()
     assert (old.read_text(), file.read_text()) == ("one\ntwo\n", "three\n")
 
 
@@ -278,7 +284,9 @@ def test_the_journal_gets_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def logged(tmp_path: Path, form: str, **options: object) -> tuple[Bench, Callable[[], list[str]]]:
     """A bench with a log, and what that holds once it is flushed."""
     outlet = Lines()
-    bench = Bench(tmp_path, access_log=AccessLog(LineWriter(outlet, parse_format(form))), **options)
+    bench = Bench(
+        tmp_path, access_log=AccessLog(LineWriter(outlet, parse_format(form)).write), **options
+    )
     bench.write("a.txt", b"hello")
     bench.write("big.bin", b"x" * 300_000)
 
@@ -313,7 +321,9 @@ def test_the_fast_path_writes_the_lines_that_the_strict_path_writes(tmp_path: Pa
 
 def test_lines_leave_once_a_second(tmp_path: Path) -> None:
     outlet = Lines()
-    bench = Bench(tmp_path, access_log=AccessLog(LineWriter(outlet, parse_format("{target}"))))
+    bench = Bench(
+        tmp_path, access_log=AccessLog(LineWriter(outlet, parse_format("{target}")).write)
+    )
     Dialled(bench).get("/a%0a?b")
     assert outlet.lines == []
     bench.tick(2)

@@ -33,6 +33,7 @@ from tidegate.server.admin.charts import (
 from tidegate.server.admin.forms import ADVANCED, MAIN, WORDS, in_words
 from tidegate.server.admin.now import state_of
 from tidegate.server.admin.policy import PAGE
+from tidegate.server.admin.turns import LoopTurns
 from tidegate.server.admission.leases import TICK_S
 from tidegate.server.admission.responses import Notice
 from tidegate.server.app.run import introduction
@@ -41,7 +42,6 @@ from tidegate.server.control.history import SERIES, Series
 from tidegate.server.control.revisions import diff
 from tidegate.server.control.vitals import Health
 from tidegate.server.gate.moves import Moves
-from tidegate.server.http.clock import LoopTurns
 from tidegate.server.http.phrases import Phrases
 from tidegate.server.store.store import StoreState
 

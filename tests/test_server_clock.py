@@ -17,8 +17,9 @@ from twisted.logger import LogEvent, globalLogPublisher
 
 from tests.fakes import House
 from tidegate.policies.contract import TicketState
+from tidegate.server.admin.turns import LoopTurns
 from tidegate.server.app.clock import LOOK_S, STOPPED_S, LoopLag, ProcessClock, ProcessClockReactor
-from tidegate.server.http.clock import LoopTurns, Repeat
+from tidegate.server.http.clock import Repeat
 
 
 class Machine:

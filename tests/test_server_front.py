@@ -23,10 +23,10 @@ from twisted.logger import capturedLogs
 from tests.http_bench import OLD_S, Answer, Bench, Dialled, bound
 from tests.open_files import AdmitAll
 from tests.test_server_http import ACCEPTED, REFUSED
+from tidegate.server.admission.denylist import BlockList
 from tidegate.server.files.disk import Disk
 from tidegate.server.files.openfile import OpenFile
 from tidegate.server.files.transfer import Representation
-from tidegate.server.http.denylist import BlockList
 from tidegate.server.http.front import tcp_socket
 from tidegate.server.http.limits import HttpLimits
 from tidegate.server.http.ready import CLOSES, STAYS, Ready, Subject

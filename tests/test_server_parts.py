@@ -24,8 +24,10 @@ from tidegate.protocol.manifest import Source
 from tidegate.protocol.ticket import KeyRing, Ticket
 from tidegate.server.admission.client_keys import find_pass, find_remaining, find_ticket
 from tidegate.server.admission.client_programs import DEFAULT_TOOLS, ToolRule, ToolTable
+from tidegate.server.admission.denylist import BlockList
 from tidegate.server.admission.identify import wanted_bytes
 from tidegate.server.admission.number_allocator import BLOCK, Numbers
+from tidegate.server.admission.page_patterns import PagePatterns, Pattern, blank
 from tidegate.server.admission.responses import (
     Notice,
     RetryResponder,
@@ -36,10 +38,9 @@ from tidegate.server.admission.rules import NOTHING, Rule, RuleBook, Verdict
 from tidegate.server.app.cli.serve import make_sample
 from tidegate.server.app.config import CannotStart
 from tidegate.server.app.keys import OVERLAP_S, KeyKeeper, load_keys
-from tidegate.server.files.pages import Pages, Pattern, blank
+from tidegate.server.files.pages import Pages
 from tidegate.server.files.paths import COMPANIONS
 from tidegate.server.files.transfer import BodyPlan
-from tidegate.server.http.denylist import BlockList
 from tidegate.server.http.phrases import FOLDER, LANGUAGES, Phrases, phrases_for
 
 DAY_S = 86_400.0
@@ -326,7 +327,7 @@ class WholePattern(Pattern):
         return self._render(values)
 
 
-class WholePages(Pages):
+class WholePages(PagePatterns):
     """Renders the template for each page instead of filling the blanks of one rendered before."""
 
     def pattern(
@@ -342,7 +343,7 @@ class WholePages(Pages):
                     found = found.replace(blank(name), html.unescape(value.decode()))
                 return found
 
-            return self.render(template, **filled(dict(fixed())))
+            return self.pages.render(template, **filled(dict(fixed())))
 
         return WholePattern(render)
 
@@ -389,13 +390,14 @@ def test_a_page_by_its_pieces_is_the_page_that_the_template_makes(
 ) -> None:
     rooms = [
         RetryResponder(
-            pages,
+            _PAGES,
             has_torrent=lambda path, size: size % 2 == 0,
             has_mirrors=lambda path: len(path) % 2 == 0,
             signatures=lambda path: [".asc"] if len(path) % 3 == 0 else [],
         )
-        for pages in (_PAGES, WholePages())
+        for _ in range(2)
     ]
+    rooms[1]._page_patterns = WholePages(_PAGES)
     for notice, language, origin, elsewhere, says in asked:
         free = [Source("https://m.example/a&b", 1)] if elsewhere else []
         for room in rooms:

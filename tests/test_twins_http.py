@@ -25,8 +25,8 @@ from twisted.internet.task import Clock
 from tests.fakes import House
 from tests.http_bench import OLD_S, Answer, Bench, Dialled
 from tests.test_server_tls import certificate
+from tidegate.server.admission.denylist import BlockList
 from tidegate.server.admission.rules import Rule, RuleBook
-from tidegate.server.http.denylist import BlockList
 from tidegate.server.http.tls import TlsServer
 
 CRLF = "\r\n"

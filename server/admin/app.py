@@ -32,11 +32,11 @@ from ..control.problems import Problem
 from ..control.report import Reports
 from ..control.server import Server
 from ..files.pages import Pages
-from ..http.clock import LoopTurns
 from ..http.cookies import host_name, set_cookie
 from .previews import Previews
 from .render import zone_of
 from .router import Router
+from .turns import LoopTurns
 from .web import Answer, Call, Principal, html, problem_answer, redirect
 
 VISITOR = "tidegate-visitor"

@@ -10,12 +10,13 @@ from ..accounts.oidc_settings import OidcSettings
 from ..accounts.stored import OpenedAccounts
 from ..control.report import Reports
 from ..control.server import Server
-from ..http.clock import Clock, LoopTurns
+from ..http.clock import Clock
 from . import account, files, log, now, passes, policy, queue, report, waiting
 from .app import Admin
 from .previews import Previews, Simulator
 from .render import make_pages
 from .router import Router
+from .turns import LoopTurns
 
 #: Of two patterns that fit a path, the first one counts.
 MODULES = (now, account, queue, policy, files, passes, waiting, log, report)

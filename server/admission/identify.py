@@ -12,11 +12,11 @@ from ...policies.contract import Job, Wait
 from ...protocol.errors import BadToken
 from ..files.transfer import BodyPlan, Representation, StartBody
 from ..http.answers import prefers_html
-from ..http.denylist import BlockList
 from ..http.request import Request
 from .client_keys import WAIT_FIELD, find_remaining
 from .client_programs import ToolRule
 from .credentials import Proof, read_proof
+from .denylist import BlockList
 from .gateparts import AdmissionRequest, GateParts
 from .parked import ParkedRequests
 from .responses import Notice

@@ -17,7 +17,7 @@ from ...protocol import problems
 from ...protocol.headers import format_link
 from ...protocol.manifest import Source
 from ...protocol.units import bound_of, format_duration
-from ..files.pages import SECURITY_HEADERS, Pages, Pattern, blank, escaped
+from ..files.pages import SECURITY_HEADERS, Pages
 from ..files.transfer import HasTorrent, no_torrents
 from ..http.answers import HTML, PROBLEM_JSON, Header, prefers_html
 from ..http.bounded_table import BoundedTable
@@ -26,6 +26,7 @@ from ..http.phrases import Phrases, phrases_for, told_size
 from ..http.request import Request
 from .client_keys import TICKET_FIELD, visitor_cookie
 from .own_pages import OwnPages
+from .page_patterns import PagePatterns, Pattern, blank, escaped
 
 #: Where the waiting page asks how its ticket stands (`wait_status`).
 STATUS_PREFIX = "/-/queue"
@@ -117,7 +118,7 @@ class RetryResponder:
         tells_places: bool = True,
     ) -> None:
         self._tells_places = tells_places
-        self._pages = pages
+        self._page_patterns = PagePatterns(pages)
         self.own = own if own is not None else OwnPages(None)
         self._has_torrent = has_torrent
         self._has_mirrors = has_mirrors
@@ -238,7 +239,7 @@ class RetryResponder:
                 "sums": f"{url.rpartition('/')[0]}/SHA256SUMS",
                 "signed": "\n".join(_checks(url, signatures)),
             }
-            pattern = self._pages.pattern(
+            pattern = self._page_patterns.pattern(
                 "waiting.html", shape, lambda: self._blanks(notice, phrases, live, of_file, free)
             ).bound({key: escaped(value) for key, value in of_file.items()})
             self._patterns[key] = pattern

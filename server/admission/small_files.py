@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..files.transfer import Admission, Representation
-from ..http.denylist import BlockList
 from ..http.request import Request
 from .client_keys import program_of, proves_something
+from .denylist import BlockList
 
 
 def admit_small(

@@ -16,11 +16,11 @@ from twisted.python.threadpool import ThreadPool
 from ..accounts.sessions import shows_one_of
 from ..accounts.stored import OpenedAccounts, StoredAccounts, open_accounts
 from ..admin.adapter import BODIES, LIMITS, AdminHandler
+from ..admin.large_bodies import LargeBodies
 from ..control.server import ControlTerms, Rooms, Server
 from ..http.clock import Reactor, in_pool
 from ..http.factory import HttpFactory
 from ..http.front import Front
-from ..http.large_bodies import LargeBodies
 from ..http.proxies import TrustedProxies
 from ..http.request import Request
 from ..http.tls import TlsServer

@@ -21,8 +21,8 @@ from enum import IntEnum, IntFlag
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from ..http.log_outlets import log_file
 from .config import CannotStart
+from .log_outlets import log_file
 from .settings import ServerConfig, split_address
 from .system_calls import close_system_calls
 

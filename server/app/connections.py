@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ..admission.denylist import BlockList
 from ..files.pacer import Pacer
 from ..files.site import Site
 from ..http.accesslog import AccessLog
 from ..http.clock import Reactor
-from ..http.denylist import BlockList
 from ..http.factory import AddressCounts, HttpFactory
 from ..http.front import Front, Port
 from ..http.limits import HttpLimits
-from ..http.log_format import parse_format
-from ..http.log_outlets import LineWriter, open_outlet
 from ..http.request import Request
-from ..http.tls import CertificateWatch, TlsServer
+from ..http.tls import TlsServer
 from ..http.unarrived import UnarrivedAnswers
 from .config import CannotStart
-from .listeners import OpenListener, adopt_port, trusted_proxies
+from .listeners import CertificateWatch, OpenListener, adopt_port, trusted_proxies
+from .log_format import parse_format
+from .log_outlets import InThread, LineWriter, open_outlet
 from .parts import Part
 from .resources import affordable, raise_limit
 from .settings import ServerConfig
@@ -49,6 +49,7 @@ class Connections:
         per_address: AddressCounts | None = None,
     ) -> None:
         self._open_files = raise_limit()
+        self._log = log = open_access_log(config)
         self._processes = processes
         self.factory = HttpFactory(
             site,
@@ -56,7 +57,7 @@ class Connections:
             limits=self._limits(config),
             proxies=trusted_proxies(config),
             hsts_s=config.tls_hsts_s,
-            access_log=open_access_log(config),
+            access_log=None if log is None else AccessLog(log.write),
             charge=pacer.charge_answers,
             requests=pacer.requests,
             goes_first=goes_first,
@@ -81,8 +82,7 @@ class Connections:
 
     def log_part(self) -> Part:
         """The access log, which outlasts the connections."""
-        log = self.factory.access_log
-        return Part("access log", end=log.close if log is not None else lambda: None)
+        return Part("access log", end=lambda: self._end_lines(InThread.close))
 
     def parts(self) -> Iterator[Part]:
         if self._certificate is not None:
@@ -111,8 +111,12 @@ class Connections:
 
     def reopen_log(self) -> None:
         """Begin a new access log: the old one was renamed."""
-        if self.factory.access_log is not None:
-            self.factory.access_log.reopen()
+        self._end_lines(InThread.reopen)
+
+    def _end_lines(self, then: Callable[[InThread], None]) -> None:
+        if self._log is not None and self.factory.access_log is not None:
+            self.factory.access_log.flush()
+            then(self._log)
 
     async def close(self) -> None:
         """Answer what has come, let complete answers leave for a second, cut all connections."""
@@ -122,7 +126,7 @@ class Connections:
         await self.factory.close(1.0)
 
 
-def open_access_log(config: ServerConfig) -> AccessLog | None:
+def open_access_log(config: ServerConfig) -> InThread | None:
     """The access log, or None. Raises CannotStart."""
     place = config.access_log
     if place is None:
@@ -133,4 +137,4 @@ def open_access_log(config: ServerConfig) -> AccessLog | None:
         reason = fault.strerror if isinstance(fault, OSError) else fault
         raise CannotStart(f"The access log {place} cannot be opened: {reason}.") from fault
     form = parse_format(config.access_log_format)
-    return AccessLog(LineWriter(outlet, form, config.access_log_most), in_thread=True)
+    return InThread(LineWriter(outlet, form, config.access_log_most))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...protocol.manifest import Source
-from ..files.contact import security_txt
+from ..control.contact import security_txt
 from ..files.digest_warmup import DigestWarmup
 from ..files.digests import DigestService
 from ..files.disk import DISK_THREADS, Disk

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from twisted.logger import Logger
 
+from ..http.clock import Clock, Repeat
 from ..http.front import BACKLOG, Front, Port, tcp_socket
 from ..http.proxies import TrustedProxies
 from ..http.tls import BadCertificate, TlsServer
@@ -231,3 +232,32 @@ def trusted_proxies(config: ServerConfig) -> TrustedProxies:
     return TrustedProxies(
         config.trusted_proxies, config.proxy_header, preface=config.proxy_protocol
     )
+
+
+class CertificateWatch:
+    """Has a renewed certificate read when its files change; running connections keep the old."""
+
+    def __init__(self, reactor: Clock, server: TlsServer) -> None:
+        self._server = server
+        self._timer = Repeat(reactor, 10.0, self._look)
+
+    def start(self) -> None:
+        """Look every ten seconds."""
+        self._timer.start()
+
+    def stop(self) -> None:
+        self._timer.stop()
+
+    def read_now(self) -> None:
+        """Read the files now; a fault is logged, and the old certificate goes on."""
+        try:
+            self._server.reload()
+        except BadCertificate as fault:
+            # Perhaps only one of the two files is there yet: the next look sees to it.
+            _log.error("The old certificate goes on: {fault}", fault=fault)
+        else:
+            _log.info("The certificate was read again.")
+
+    def _look(self) -> None:
+        if self._server.has_changed:
+            self.read_now()

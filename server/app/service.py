@@ -17,7 +17,6 @@ from ..control.report import counted
 from ..control.server import Rooms
 from ..control.vitals import Totals
 from ..files.pages import Pages
-from ..files.stored_digests import StoredDigests
 from ..files.transfer import no_torrents
 from ..gate.settings import AUTHORIZE_ROUTE
 from ..gate.settings import ROUTE as GATE_ROUTE
@@ -38,6 +37,7 @@ from .queue_room import QueueRoom, build_waiting
 from .settings import ServerConfig
 from .sources import followers_of, gate_room, multicast_sender, torrent_room
 from .state_room import StateRoom
+from .stored_digests import StoredDigests
 
 # What a server has only where it is configured is loaded only then.
 if TYPE_CHECKING:

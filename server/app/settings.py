@@ -20,11 +20,11 @@ from ..admission.rules import Rule
 from ..control.alert_settings import AlertSettings
 from ..gate.settings import NEEDS_LINE, GateSettings, report_place
 from ..http.limits import HttpLimits
-from ..http.log_format import parse_format
 from ..http.proxies import ProxyHeader
 from ..http.tls import INTERMEDIATE, TlsVersion
 from ..multicast.settings import MulticastSettings
 from ..torrent.settings import TorrentSettings
+from .log_format import parse_format
 
 
 def _known_policy(name: str) -> str:

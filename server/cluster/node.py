@@ -22,6 +22,7 @@ from ...policies.contract import BRIEF_BYTES
 from ...protocol.errors import ProtocolError
 from ...protocol.manifest import FileDigests
 from ..admission.client_keys import TICKET_FIELD, VISITOR_COOKIE
+from ..admission.denylist import BlockList
 from ..admission.downloads import unsent_most, was_shut
 from ..admission.leases import TICK_S
 from ..admission.line import LingeringBodies, Outlet
@@ -31,7 +32,6 @@ from ..admission.wait_status import CalledTickets
 from ..files.pacer import Share
 from ..files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
 from ..http.clock import Clock, Repeat
-from ..http.denylist import BlockList
 from ..http.request import Request
 from ..http.unarrived import UnarrivedAnswers
 from . import messages

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from ... import templates
 from ...protocol import problems
@@ -30,58 +29,6 @@ SECURITY_HEADERS = (
     (b"X-Content-Type-Options", b"nosniff"),
     (b"Referrer-Policy", b"same-origin"),
 )
-
-
-def blank(name: str) -> str:
-    """What a page is rendered with where a value of this name is filled in later.
-
-    Escaping leaves it alone.
-    """
-    return f"\ue000{name}\ue001"
-
-
-def escaped(value: object) -> bytes:
-    """A value as it stands in a page."""
-    return _bytes(escape(value))
-
-
-class Pattern:
-    """A page with open blanks: filling them costs a tenth of rendering."""
-
-    __slots__ = ("_blanks", "_pieces")
-
-    def __init__(self, pieces: list[bytes], blanks: list[str]) -> None:
-        #: At each odd place a blank of this name, in their order.
-        self._pieces = pieces
-        self._blanks = [(2 * number + 1, name) for number, name in enumerate(blanks)]
-
-    @classmethod
-    def of(cls, text: str) -> Pattern:
-        """From a page that was rendered with `blank`s."""
-        first, *rest = re.split("\ue000([a-z_]+)\ue001", text)
-        pieces = [_bytes(first)]
-        for piece in rest[1::2]:
-            pieces += [b"", _bytes(piece)]
-        return cls(pieces, rest[::2])
-
-    def bound(self, values: Mapping[str, bytes]) -> Pattern:
-        """The pattern with some blanks filled for good; values are `escaped`."""
-        pieces, blanks = [self._pieces[0]], []
-        for at, name in self._blanks:
-            after = self._pieces[at + 1]
-            if name in values:
-                pieces[-1] += values[name] + after
-            else:
-                blanks.append(name)
-                pieces += [b"", after]
-        return Pattern(pieces, blanks)
-
-    def filled(self, values: Mapping[str, bytes]) -> bytes:
-        """The page; values are `escaped`. Raises KeyError where one is missing."""
-        pieces = self._pieces.copy()
-        for at, name in self._blanks:
-            pieces[at] = values[name]
-        return b"".join(pieces)
 
 
 class Pages:
@@ -104,7 +51,6 @@ class Pages:
             auto_reload=False,
         )
         self._static: dict[str, tuple[bytes, str]] = {}
-        self._patterns: dict[Hashable, Pattern] = {}
         for folder in folders:
             for path in Path(directory, folder).iterdir():
                 body = path.read_bytes()
@@ -118,34 +64,17 @@ class Pages:
 
     def render(self, template: str, **values: Any) -> bytes:
         """A page as UTF-8 bytes."""
-        return _bytes(self.environment.get_template(template).render(**values))
+        page = self.environment.get_template(template).render(**values)
+        return page.encode("utf-8", "replace")
 
     def pieces(self, template: str, **values: Any) -> Iterator[str]:
-        """The same in pieces, for `http.clock.LoopTurns`; `values` must not change meanwhile."""
+        """The same in pieces, for `admin.turns.LoopTurns`; `values` must not change meanwhile."""
         return self.environment.get_template(template).generate(**values)
 
     def compile(self, folder: str) -> None:
         """Read the templates of a folder, which otherwise happens at their first use."""
         for name in self.environment.list_templates(filter_func=lambda n: n.startswith(folder)):
             self.environment.get_template(name)
-
-    def pattern(
-        self, template: str, shape: Hashable, fixed: Callable[[], Mapping[str, Any]]
-    ) -> Pattern:
-        """A page in which only some values differ, rendered once for each `shape`.
-
-        `fixed` gives the values, with `blank` for those that differ. Whatever else decides how
-        the page comes out must be in the shape.
-        """
-        key = template, shape
-        pattern = self._patterns.get(key)
-        if pattern is None:
-            pattern = Pattern.of(self.environment.get_template(template).render(**fixed()))
-            # Pages with open blanks that are kept.
-            if len(self._patterns) >= 256:
-                self._patterns.clear()
-            self._patterns[key] = pattern
-        return pattern
 
     def answer_problem(self, request: Request) -> None:
         """Handler for `/-/problems/CODE`, where the type of a problem document leads."""
@@ -186,7 +115,3 @@ class Pages:
         if known == etag:
             return 304, fields, b""
         return 200, [(b"Content-Type", content_type_of(name.encode())), *fields], body
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "replace")

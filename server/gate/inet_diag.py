@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ..http.clock import DatagramReader, Reactor
+from ..http.clock import Reactor
 from ..http.proxies import parse_address
+from .datagrams import DatagramReader
 
 
 class _Diag:

@@ -16,7 +16,8 @@ from typing import Annotated
 
 import msgspec
 
-from ..http.clock import DatagramReader, Reactor
+from ..http.clock import Reactor
+from .datagrams import DatagramReader
 
 #: What the end of a line is: lease, status, bytes, whether all was sent. nginx says `OK` for that,
 #: HAProxy `--`. Apache and lighttpd say whether the connection is kept (`+`) or closed (`-`), and

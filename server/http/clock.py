@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from twisted.internet import task, threads
@@ -91,42 +89,6 @@ class Repeat:
         self._work()
 
 
-class DatagramReader:
-    """Gives each datagram of a socket to `receive` until `close`; an `IReadDescriptor`."""
-
-    def __init__(
-        self, reactor: Reactor, source: socket.socket, receive: Callable[[bytes], None]
-    ) -> None:
-        self._reactor, self._source, self._receive = reactor, source, receive
-        source.setblocking(False)
-        reactor.addReader(self)
-
-    def fileno(self) -> int:
-        return self._source.fileno()
-
-    def logPrefix(self) -> str:
-        return "datagrams"
-
-    def doRead(self) -> None:
-        # About 1 ms in one go: requests are answered before the rest is read.
-        for _ in range(100):
-            try:
-                data = self._source.recv(4096)
-            except BlockingIOError:
-                return
-            except OSError:
-                # Some were lost, or it was closed meanwhile.
-                continue
-            self._receive(data)
-
-    def connectionLost(self, reason: object) -> None:
-        """The reactor watches it no more."""
-
-    def close(self) -> None:
-        self._reactor.removeReader(self)
-        self._source.close()
-
-
 def cancel(*calls: DelayedCall | None) -> None:
     """Call none of them that is still to come."""
     for call in calls:
@@ -164,42 +126,6 @@ class Waiters(Generic[T]):
 def pause(clock: Clock, delay_s: float = 0) -> Deferred[None]:
     """Fires after `delay_s` seconds; after 0 in a later turn of the reactor."""
     return task.deferLater(cast(IReactorTime, clock), delay_s)
-
-
-class LoopTurns:
-    """In each turn of the reactor one of those who wait goes on, in the order in which they came.
-
-    So others wait for one piece of work at most, however many want to go on.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._waiting: deque[Deferred[None]] = deque()
-
-    def turn(self) -> Deferred[None]:
-        """Fires when one may go on."""
-        mine: Deferred[None] = Deferred()
-        self._waiting.append(mine)
-        if len(self._waiting) == 1:
-            self._clock.callLater(0, self._next)
-        return mine
-
-    async def all_of(self, steps: Iterable[T]) -> list[T]:
-        """What these steps give, none of which may take long; others have turns in between."""
-        done, began_s = [], self._clock.seconds()
-        for one in steps:
-            done.append(one)
-            # How long work in steps may keep others from the reactor.
-            if self._clock.seconds() - began_s > 0.001:
-                await self.turn()
-                began_s = self._clock.seconds()
-        return done
-
-    def _next(self) -> None:
-        first = self._waiting.popleft()
-        if self._waiting:
-            self._clock.callLater(0, self._next)
-        first.callback(None)
 
 
 def in_pool(

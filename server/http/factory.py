@@ -14,9 +14,8 @@ from twisted.logger import Logger
 from ...protocol.errors import ProtocolError
 from .accesslog import AccessLog
 from .clock import Clock, DelayedCall, pause
-from .denylist import BlockList
-from .large_bodies import LargeBodies
 from .limits import HttpLimits
+from .parser import BodyAllowance
 from .prefix_shares import PrefixShares
 from .proxies import TrustedProxies, block_of, prefixes_of
 from .ready import Shortcut, Turns
@@ -79,6 +78,16 @@ class CountedConnection(Protocol):
 
     def sweep(self, now: float) -> None:
         """Look at its deadlines."""
+
+
+class Blocked(Protocol):
+    """Which addresses the operator has blocked (`admission.denylist.BlockList`)."""
+
+    def blocks(self, address: str) -> bool:
+        """Whether requests from this address are refused now."""
+
+    def on_added(self, callback: Callable[[], None]) -> None:
+        """Call back each time that a network was added."""
 
 
 class AddressCounts:
@@ -155,11 +164,11 @@ class HttpFactory:
     charge: Callable[[int], None] | None = None
     requests: Requests = field(default_factory=Requests)
     goes_first: Callable[[Request], bool] = lambda request: False
-    denylist: BlockList | None = None
+    denylist: Blocked | None = None
     hsts_s: float = 0.0
     wall: Callable[[], float] = time.time
     per_address: AddressCounts = field(default_factory=AddressCounts)
-    large_bodies: LargeBodies | None = None
+    large_bodies: BodyAllowance | None = None
     answers: UnarrivedAnswers = field(default_factory=UnarrivedAnswers)
     shortcut: Shortcut | None = None
     turns: Turns = field(init=False)

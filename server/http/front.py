@@ -24,10 +24,10 @@ from .accesslog import LONGEST_FIELD, LONGEST_TARGET
 from .clock import Reactor
 from .connection import HttpConnection
 from .factory import REQUEST_BYTES, HttpFactory
-from .log_format import AccessEntry
 from .outbox import BLOCKED, PIECE_BYTES
 from .parsing import valid_host
 from .ready import AT_ONCE, CLOSES, JOINED_BYTES, STAYS, ending_of
+from .request import AccessEntry
 from .request_shape import forwarding_fields, recognise
 
 if TYPE_CHECKING:
@@ -475,7 +475,7 @@ class Front:
             )
         return *parts, ending is CLOSES
 
-    # -- for connections (`connection.Loop`) ------------------------------------------------
+    # -- for connections ------------------------------------------------------------------
 
     def watch(self, connection: HttpConnection, events: int) -> None:
         """See `connection.Loop`."""

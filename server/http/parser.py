@@ -7,13 +7,13 @@ only when the request before it has been answered, so a peer that pipelines cost
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import httptools
 
 from ...protocol.errors import ProtocolError
-from .large_bodies import LargeBodies
 from .limits import HttpLimits
 from .parsing import fault_of, origin_form, valid_host, with_escaped_target
 
@@ -31,6 +31,18 @@ class Message(NamedTuple):
     http10: bool
 
 
+class BodyAllowance(Protocol):
+    """Who may send a body beyond `small_bytes`; each begins here and ends."""
+
+    small_bytes: int
+
+    def begin(self, fields: Mapping[bytes, bytes]) -> ProtocolError | None:
+        """One more, of a request with these header fields; an error means that it is refused."""
+
+    def end(self) -> None:
+        """One that began came whole, or never will."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class RequestParser:
     """Makes requests of bytes.
@@ -40,7 +52,7 @@ class RequestParser:
     """
 
     _limits: HttpLimits
-    _large_bodies: LargeBodies | None = None
+    _large_bodies: BodyAllowance | None = None
     #: Whether `_large_bodies` counts the body that is arriving.
     _large: bool = field(init=False, default=False)
     _llhttp: Any = field(init=False)

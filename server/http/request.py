@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twisted.logger import Logger
 
 from ...protocol.errors import ProtocolError
 from .answers import NOT_FOUND, Header, problem_answer
 from .limits import HttpLimits
-from .log_format import AccessEntry
 from .proxies import Preface, TrustedProxies
 from .unarrived import UnarrivedAnswers
 
@@ -24,8 +23,32 @@ _log = Logger()
 _NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
+class AccessEntry(NamedTuple):
+    """A request: what it said of itself, and what became of it.
+
+    `started_s` is the reactor's time, `ended_s` Unix time; `complete`: its answer left whole.
+    """
+
+    client: str
+    method: bytes
+    target: bytes
+    version: str
+    agent: bytes
+    referrer: bytes
+    range: bytes
+    is_tls: bool
+    started_s: float
+    ended_s: float
+    duration_s: float = 0.0
+    status: int = 0
+    body_bytes: int = 0
+    complete: bool = True
+    waited_s: float = 0.0
+    priority_class: str = ""
+
+
 class ListenerBounds(Protocol):
-    """What holds for all connections of a listener (`factory.HttpFactory`)."""
+    """What holds for all connections of a listener (`factory.ListenerBounds`)."""
 
     limits: HttpLimits
     proxies: TrustedProxies

@@ -8,10 +8,6 @@ import ssl
 from pathlib import Path
 from typing import Literal
 
-from twisted.logger import Logger
-
-from .clock import Clock, Repeat
-
 TlsVersion = Literal["1.2", "1.3"]
 #: Mozilla's intermediate profile for TLS 1.2: forward secrecy, AEAD. TLS 1.3 has only such.
 INTERMEDIATE = (
@@ -97,37 +93,6 @@ class TlsServer:
             name = fault.filename or f"{self._certificate} or {self._key}"
             raise BadCertificate(f"{name} cannot be read: {fault.strerror}.") from fault
         return context
-
-
-class CertificateWatch:
-    """Has a renewed certificate read when its files change; running connections keep the old."""
-
-    log = Logger()
-
-    def __init__(self, reactor: Clock, server: TlsServer) -> None:
-        self._server = server
-        self._timer = Repeat(reactor, 10.0, self._look)
-
-    def start(self) -> None:
-        """Look every ten seconds."""
-        self._timer.start()
-
-    def stop(self) -> None:
-        self._timer.stop()
-
-    def read_now(self) -> None:
-        """Read the files now; a fault is logged, and the old certificate goes on."""
-        try:
-            self._server.reload()
-        except BadCertificate as fault:
-            # Perhaps only one of the two files is there yet: the next look sees to it.
-            self.log.error("The old certificate goes on: {fault}", fault=fault)
-        else:
-            self.log.info("The certificate was read again.")
-
-    def _look(self) -> None:
-        if self._server.has_changed:
-            self.read_now()
 
 
 def _state_of(path: Path) -> tuple[int, int, int] | None:

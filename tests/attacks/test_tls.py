@@ -15,7 +15,8 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.running import RunningServer, make_release, serving, wait_for
-from tidegate.server.http.tls import BadCertificate, CertificateWatch, TlsServer
+from tidegate.server.app.listeners import CertificateWatch
+from tidegate.server.http.tls import BadCertificate, TlsServer
 
 pytestmark = pytest.mark.e2e
 

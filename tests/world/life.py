@@ -18,7 +18,7 @@ from tidegate.server.accounts.accounts import Scope
 from tidegate.server.app.config import Flag, load_config
 from tidegate.server.app.listeners import OpenListener
 from tidegate.server.app.service import Service
-from tidegate.server.http.clock import DatagramReader
+from tidegate.server.gate.datagrams import DatagramReader
 
 from .schedule import Schedule, VirtualReactor
 from .seams import KeptOrder

@@ -7,33 +7,9 @@ import re
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 from urllib.parse import unquote_plus
 
-
-class AccessEntry(NamedTuple):
-    """A request: what it said of itself, and what became of it.
-
-    `started_s` is the reactor's time, `ended_s` Unix time; `complete`: its answer left whole.
-    """
-
-    client: str
-    method: bytes
-    target: bytes
-    version: str
-    agent: bytes
-    referrer: bytes
-    range: bytes
-    is_tls: bool
-    started_s: float
-    ended_s: float
-    duration_s: float = 0.0
-    status: int = 0
-    body_bytes: int = 0
-    complete: bool = True
-    waited_s: float = 0.0
-    priority_class: str = ""
-
+from ..http.request import AccessEntry
 
 #: A ticket, visitor cookie or pass (`protocol.ticket`), wherever it stands; its dots may be quoted.
 _TOKEN = re.compile(r"\b([tvp][12])(?:\.|%2[Ee])[A-Za-z0-9_-]{1,32}(?:\.|%2[Ee])[A-Za-z0-9_.%-]+")

@@ -8,7 +8,7 @@ from ...protocol.errors import ProtocolError
 
 
 class LargeBodies:
-    """Bodies beyond `small_bytes` each `begin` here, and `end` once they came or never will.
+    """See `http.parser.BodyAllowance`.
 
     `knows` says whether the fields of a request tell a client that may send one. So a server keeps
     no more than `most` of the largest bodies at once, and a small one on every other connection.

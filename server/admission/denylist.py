@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from .proxies import block_of
+from ..http.proxies import block_of
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import queue
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from twisted.logger import Logger
 
-from .log_format import AccessEntry, Format
-from .proxies import prefixes_of
+from ..http.proxies import prefixes_of
+from ..http.request import AccessEntry
+from .log_format import Format
 
 _log = Logger()
 #: A network (see `prefixes_of`) has as many lines as this number of its addresses.
@@ -214,3 +217,42 @@ class LineWriter:
     def close(self) -> None:
         self._say_what_was_left_out()
         self._outlet.close()
+
+
+class InThread:
+    """Has a `LineWriter` work in a thread of its own, so that a slow disk delays no request."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+        # Batches that may wait for a disk or a syslog that does not take them.
+        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(256)
+        self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+        self._lost = 0
+
+    def write(self, entries: list[AccessEntry]) -> None:
+        if not self._do(lambda: self._writer.write(entries)):
+            self._lost += len(entries)
+        elif self._lost:
+            lost, self._lost = self._lost, 0
+            _log.error("{count} lines of the access log are lost: it was too slow.", count=lost)
+
+    def reopen(self) -> None:
+        self._do(self._writer.reopen)
+
+    def close(self) -> None:
+        if self._do(self._writer.close) and self._do(None):
+            self._thread.join(5.0)
+
+    def _do(self, work: Callable[[], None] | None) -> bool:
+        """Have the thread do this, or (None) end; False: too much waits for it."""
+        if self._thread.ident is None:
+            self._thread.start()
+        try:
+            self._work.put_nowait(work)
+        except queue.Full:
+            return False
+        return True
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()

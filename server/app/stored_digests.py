@@ -1,4 +1,4 @@
-"""Digests that survive a restart: `catalog.DigestCache` on the store."""
+"""Digests that survive a restart: `files.digests.DigestCache` on the store."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from ...protocol.manifest import FileDigests
+from ..files.transfer import FileKey, Representation
 from ..store.queries import read_digest, write_digest
 from ..store.store import Store
-from .transfer import FileKey, Representation
 
 _log = Logger()
 
