@@ -180,6 +180,17 @@ class Capacity:
         self._client_log += part * (math.log(client_bytes_s) - self._client_log)
         self.typical_client_bytes_s = math.exp(self._client_log)
 
+    def _count(self, lease: Lease) -> None:
+        """What this client takes counts once, at the second look that shows it.
+
+        If ends counted, a crowd would seem as fast as the first ones that are done. The first look
+        may be at what the kernel of an idle reader took.
+        """
+        if not lease.speed_counted:
+            lease.speed_counted = True
+            self._clients += 1
+            self._seems(lease.cap_bytes_s, max(CAPACITY.memory, 1.0 / self._clients))
+
     def speed(self, lease: Lease) -> float:
         """What this client can take, as far as known; never more than the link."""
         cap = lease.cap_bytes_s
@@ -232,16 +243,19 @@ class Capacity:
             lease.cap_bytes_s = max(floor, CAPACITY.may_be_faster * rate_bytes_s)
             lease.cap_is_floor = True
             return
-        if not self._clients:
-            # Before any is over, the first looks tell more than nothing.
-            self._looks += 1
-            self._seems(rate_bytes_s, max(CAPACITY.memory, 1.0 / self._looks))
-        if known and not lease.cap_is_floor and rate_bytes_s < lease.cap_bytes_s:
+        seen_before = known and not lease.cap_is_floor
+        if seen_before and rate_bytes_s < lease.cap_bytes_s:
             rate_bytes_s = lease.cap_bytes_s + CAPACITY.slower_part * (
                 rate_bytes_s - lease.cap_bytes_s
             )
         lease.cap_bytes_s = rate_bytes_s
         lease.cap_is_floor = False
+        if seen_before:
+            self._count(lease)
+        elif not self._clients:
+            # Before any counts, the first looks tell more than nothing.
+            self._looks += 1
+            self._seems(rate_bytes_s, max(CAPACITY.memory, 1.0 / self._looks))
 
     def learn(self, lease: Lease) -> None:
         """The lease is over: what its client could take tells of those to come."""
@@ -249,8 +263,7 @@ class Capacity:
         if self._idle_bytes_s < lease.cap_bytes_s < math.inf:
             # Of a client that was held back is known only that it is not slower.
             if not lease.cap_is_floor or lease.cap_bytes_s > self.typical_client_bytes_s:
-                self._clients += 1
-                self._seems(lease.cap_bytes_s, max(CAPACITY.memory, 1.0 / self._clients))
+                self._count(lease)
             known = lease.cap_bytes_s
             self._speeds[lease.client] = -known if lease.cap_is_floor else known
             self._speeds.move_to_end(lease.client)

@@ -62,6 +62,8 @@ class Lease:
     cap_is_floor: bool = False
     #: The cap is what its program was seen to read.
     reads: bool = False
+    #: What its client takes counts in the usual speed of clients.
+    speed_counted: bool = False
     rate_bytes_s: float = 0.0
     #: When it runs out without a connection, since when it has had none, and for how long it had
     #: none before.

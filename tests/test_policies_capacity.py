@@ -77,3 +77,18 @@ def test_large_downloads_have_what_small_ones_leave_of_the_line(
     for look in range(looks):
         capacity.observe_small((looks + look) * STEP_S)
     assert capacity.large_bytes_s == pytest.approx(line_bytes_s, rel=0.01)
+
+
+def test_slow_clients_that_still_run_count_as_much_as_fast_ones_that_are_done() -> None:
+    """Ends alone made 250 clients seem as fast as the line, of which seven in ten were slow."""
+    capacity = Capacity()
+    capacity.configure(None)
+    capacity.observe(1e6, False, True, 1e6, 100)
+    for number in range(10):
+        speed_bytes_s = 1e6 if number < 3 else 1e4
+        lease = Lease(number, Job(f"c{number}", "f", 10**6, 10**6), 0.0, None, True)
+        for _ in range(4):
+            capacity.measured(lease, speed_bytes_s, False)
+        if number < 3:
+            capacity.learn(lease)
+    assert capacity.typical_client_bytes_s == pytest.approx(1e6**0.3 * 1e4**0.7)

@@ -139,7 +139,8 @@ def test_an_end_is_told_of_a_download_whose_last_byte_was_sent() -> None:
 
 def test_a_client_that_reads_nothing_makes_no_end_late() -> None:
     """Its bytes counted in full, so the ends of all after it were told four times too late."""
-    assert cells.figures("idle readers of one network").end_error < 1.5
+    days = [cells.figures("idle readers of one network", seeds=(seed,)) for seed in range(1, 6)]
+    assert statistics.median(day.end_error for day in days) < 1.0
 
 
 @pytest.mark.parametrize("cell", ["artefacts, 2/3", "browsers and curls, one file"])

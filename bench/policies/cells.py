@@ -174,9 +174,9 @@ def prepare(names: Sequence[str]) -> None:
             _population(name, seed)
 
 
-def figures(name: str, policy: str = "fair") -> CellFigures:
-    """The cell under Fair as it is now, or under another policy, over its seeds."""
-    runs = [_one(name, seed, policy) for seed in CELLS[name].seeds]
+def figures(name: str, policy: str = "fair", seeds: Sequence[int] = ()) -> CellFigures:
+    """The cell under Fair as it is now, or under another policy, over these seeds or its own."""
+    runs = [_one(name, seed, policy) for seed in seeds or CELLS[name].seeds]
     return CellFigures(
         mean([run.mean_s for run in runs]),
         mean([run.later for run in runs]),
