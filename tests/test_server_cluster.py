@@ -617,6 +617,18 @@ def test_what_only_a_leader_can_judge_waits_for_one() -> None:
     assert (unmet.status, "tidegate-ticket" in unmet.fields) == (503, False)
 
 
+def test_a_ticket_that_another_node_issued_without_a_leader_stays_with_its_crowd() -> None:
+    """It went before those of its crowd that stand back: their places grew by younger ones."""
+    house = FleetHouse(slots=1)
+    _led_by_nobody(house)
+    token = house.ask_at(0, "192.0.2.1").token
+    house.wait(1)
+    house.ask_at(1, "192.0.2.1", token=token)
+    queue = house.fleet[1]._degraded
+    assert queue is not None
+    assert [ticket.network for ticket in queue.tickets()] == ["192.0.2.0/24"]
+
+
 def test_running_bodies_have_their_slots_before_a_new_leader_lets_anybody_else_in() -> None:
     house = FleetHouse(slots=1)
     running = house.ask("192.0.2.1")  # on node 1

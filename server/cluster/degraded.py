@@ -67,6 +67,8 @@ class DegradedQueue:
         first = ELSEWHERE + (secrets.randbits(28) << 20)
         self._gate = gate = make_gate(terms, settings, first)
         gate.reception.blocked.become(terms.blocked or ())
+        # Clients wait already, so a ticket is no evidence and stays with its crowd.
+        gate.parts.evidence.resume(0.0, gate.parts.wall())
         gate.close_doors(True)
         gate.open()
         #: As `transfer.Admission`. `close` sends all parked requests away with their tickets.

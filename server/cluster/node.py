@@ -532,10 +532,8 @@ class RemoteAdmission:
 
     def _send_away(self, asked: _Asked) -> None:
         self._drop(asked)
-        if asked.administers:
-            self._home.unled(asked.request)
-        else:
-            no_leader(asked.request)
+        answer = self._home.unled if asked.administers else no_leader
+        answer(asked.request)
 
     def _welcome(self) -> None:
         self._welcomed, self._unled_s = True, 0.0
