@@ -21,7 +21,8 @@ CODES = {state: code for code, state in enumerate(STATES)}
 _WAITING = CODES[TicketState.WAITING]
 _QUEUED = (_WAITING, CODES[TicketState.READY])
 #: Added to the key of a ticket that stands back. Policies give keys between -`BACK_FROM` and this.
-BACK = 4e15
+#: A larger sum would have no digits left for turns between two numbers.
+BACK = 2.0**44
 #: Keys from here on are of tickets that stand back.
 BACK_FROM = BACK / 2.0
 #: Rows that a full table grows by, as each column has a price of its own.

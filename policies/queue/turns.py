@@ -28,8 +28,8 @@ class IssueTimes:
         self._elsewhere: dict[int, float] = {}
 
     def turn_of(self, number: int) -> float:
-        """Where this ticket stands among the numbers."""
-        return self._elsewhere.get(number, number) if number >= ELSEWHERE else number
+        """Where this ticket stands among the numbers; its own node's block has 2^20 of them."""
+        return number if number < ELSEWHERE else self._elsewhere.get(number, number % (1 << 20))
 
     def issued(self, number: int, at_s: float) -> None:
         """This number was given; numbers come in ascending order."""
@@ -51,11 +51,8 @@ class IssueTimes:
                 self.issued(number, issued_s)
             return number
         at = bisect_right(self._times, issued_s) - 1
-        if at >= 0:
-            turn = self._lasts[at] + _part(issued_s - self._times[at])
-        else:
-            turn = _part(issued_s)
-        self._elsewhere[number] = turn
+        part = _part(issued_s - self._times[at]) if at >= 0 else _part(issued_s)
+        self._elsewhere[number] = turn = part + (self._lasts[at] if at >= 0 else 0)
         return turn
 
     def over(self, number: int) -> None:
