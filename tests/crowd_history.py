@@ -12,6 +12,7 @@ import base64
 import bisect
 import enum
 import hashlib
+import math
 import random
 import re
 import struct
@@ -97,7 +98,34 @@ class Cause(enum.StrEnum):
 
     LOST = "the client of a download that broke off is back"
     UNLED = "a node without a leader had issued it"
+    YOUNGER = "it was issued later"
     UNKNOWN = "nobody knows why"
+
+
+@dataclass(frozen=True, slots=True)
+class ToldPlace:
+    """What a waiting client was told: its place, the tickets that this counts, and when it starts.
+
+    `expected_s` and `bound_s` are times on the monotonic clock, `told_s` is when it was told.
+    """
+
+    place: int = 0
+    before: str = ""
+    told_s: float = 0.0
+    expected_s: float = math.inf
+    bound_s: float = math.inf
+
+    @classmethod
+    def of(cls, answer: ClientAnswer) -> ToldPlace:
+        """From the fields of a waiting answer."""
+        fields, now = answer.fields, time.monotonic()
+        return cls(
+            int(fields.get("tidegate-place", "0")),
+            fields.get("tidegate-before", ""),
+            now,
+            now + float(fields.get("tidegate-wait-expected", "inf")),
+            now + float(fields.get("tidegate-wait-p90", "inf")),
+        )
 
 
 @dataclass(slots=True)
@@ -115,6 +143,8 @@ class CrowdHistory:
     waits: int = 0
     #: By the ticket's number, who was told it.
     owners: dict[int, str] = field(default_factory=dict)
+    #: By the ticket's number, when it was issued, in Unix time.
+    issued: dict[int, float] = field(default_factory=dict)
     #: By the ticket's number, when a place was told for it first.
     placed: dict[int, float] = field(default_factory=dict)
     #: By the ticket's number, who told it first when, and how long that answer took.
@@ -125,6 +155,11 @@ class CrowdHistory:
     exchanged: int = 0
     #: By how much a place grew, and between which times.
     grew: list[tuple[int, float, float]] = field(default_factory=list)
+    #: How often a place grew and a later start was told than the bound before.
+    past_bound: int = 0
+    #: How many clients started before the first bound that they were told, or after it, by whether
+    #: their places had grown.
+    starts: Counter[str] = field(default_factory=Counter)
     #: By how many tickets of each cause places grew.
     causes: Counter[Cause] = field(default_factory=Counter)
     #: Places that grew by a ticket of no known cause.
@@ -150,27 +185,34 @@ class CrowdHistory:
         """Note what happened now."""
         self.notes.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {note}")
 
-    def place_grew(
-        self, client: str, number: int, told: tuple[int, str], now: tuple[int, str]
-    ) -> None:
+    def place_grew(self, client: str, number: int, told: ToldPlace, now: ToldPlace) -> None:
         """A ticket was told a place and which tickets that counts; then a later one."""
-        (place, before), (later, before_now) = told, now
-        self.begun |= {int(one[:-1]) for one in before_now.split() if one[-1] in "+-"}
+        self.begun |= {int(one[:-1]) for one in now.before.split() if one[-1] in "+-"}
         causes: dict[int, Cause] = {}
-        for other in sorted(counted_in(before_now) - counted_in(before)):
+        own_s = self.issued[number]
+        for other in sorted(counted_in(now.before) - counted_in(told.before)):
             if other in self.begun:
                 causes[other] = Cause.LOST
             elif other >= ELSEWHERE:
-                causes[other] = Cause.UNLED
+                younger = self.issued.get(other, own_s) > own_s
+                causes[other] = Cause.YOUNGER if younger else Cause.UNLED
             else:
                 causes[other] = Cause.UNKNOWN
         self.causes.update(causes.values())
-        without = later - place - sum(one is not Cause.UNKNOWN for one in causes.values())
+        self.past_bound += now.expected_s > told.bound_s
+        stated = sum(one in (Cause.LOST, Cause.UNLED) for one in causes.values())
+        without = now.place - told.place - stated
         self.unexplained += without > 0
-        why = ", ".join(f"{other}: {cause.value}" for other, cause in causes.items())
-        self.say(f"{client}: ticket {number}, {place} became {later} ({why})")
+        why = ", ".join(
+            f"{other} ({self.issued.get(other, own_s) - own_s:+.3f} s): {cause.value}"
+            for other, cause in causes.items()
+        )
+        self.say(
+            f"{client}: ticket {number}, {told.place} became {now.place} ({why}); starts in "
+            f"{now.expected_s - now.told_s:.0f} s, bound before {told.bound_s - now.told_s:.1f} s"
+        )
         if without > 0:
-            self.say(f"{client}: ticket {number} counted {before!r}, now {before_now!r}")
+            self.say(f"{client}: ticket {number} counted {told.before!r}, now {now.before!r}")
 
     def refuse(self, code: str) -> None:
         """A client was sent away for good."""
@@ -231,11 +273,11 @@ class TicketClient:
 
     async def _download(self, client: str, end_s: float) -> None:
         history, rng = self._history, self._rng
-        token, place, before, tag = "", 0, "", ""
+        token, tag, told = "", "", ToldPlace()
+        first, grew = told, "steady"
         # Its turn has come once: what follows is a resume, for which no place is promised.
         begun = unheard = False
         recent: deque[str] = deque(maxlen=20)
-        told_s = time.monotonic()
         have = bytearray()
         in_parts = rng.random() < 0.5
         while time.monotonic() < end_s:
@@ -269,6 +311,9 @@ class TicketClient:
                 if answer.came_s:
                     note += f", bytes from {answer.came_s[0]:.2f} to {answer.came_s[-1]:.2f}"
                 history.bodies.append(ReceivedBody(answer.began_s, ended_s, server, note))
+                if not begun and first.place:
+                    late = "late" if answer.began_s > first.bound_s else "in time"
+                    history.starts[f"{grew}, {late}"] += 1
                 begun = True
                 if "tidegate-ticket" in answer.fields:
                     history.begun.add(number_of(answer.fields["tidegate-ticket"]))
@@ -293,7 +338,8 @@ class TicketClient:
                     if (begun or unheard) and answer.status == 403 and token:
                         # It stayed away for longer than its lease: another ticket, then.
                         history.late += 1
-                        token, place = "", 0
+                        token, told = "", ToldPlace()
+                        first, grew = told, "steady"
                         continue
                     history.refuse(code)
                     history.say(
@@ -318,19 +364,18 @@ class TicketClient:
                     took_s = answer.began_s - asked_s
                     history.told.setdefault(number_of(token), f"{recent[-1]}, {took_s:.2f} s")
                     history.two_owners += owner != client
-                    now = int(answer.fields.get("tidegate-place", "0"))
-                    if now:
-                        history.placed.setdefault(number_of(token), time.monotonic())
-                    if place and now > place and not begun:
-                        history.grew.append((now - place, told_s, time.monotonic()))
-                        history.place_grew(
-                            client,
-                            number_of(fresh),
-                            (place, before),
-                            (now, answer.fields.get("tidegate-before", "")),
-                        )
-                    place, told_s = now, time.monotonic()
-                    before = answer.fields.get("tidegate-before", "")
+                    history.issued[number_of(token)] = issued_s_of(token)
+                    now = ToldPlace.of(answer)
+                    if now.place:
+                        history.placed.setdefault(number_of(token), now.told_s)
+                    if told.place and now.place > told.place and not begun:
+                        grown = now.place - told.place
+                        history.grew.append((grown, told.told_s, now.told_s))
+                        history.place_grew(client, number_of(fresh), told, now)
+                        grew = "grown"
+                    if now.place:
+                        told = now
+                        first = first if first.place else now
                 await asyncio.sleep(rng.uniform(*self._poll_s))
                 continue
             await asyncio.sleep(rng.uniform(0.05, 0.2))

@@ -626,7 +626,8 @@ def main(
         f"changed {history.changed}, exchanged for an older one {history.exchanged}; places that "
         f"grew {len(history.grew)}, at most by "
         f"{max((one for one, _, _ in history.grew), default=0)}, for no stated cause "
-        f"{history.unexplained}: {dict(history.causes)}"
+        f"{history.unexplained}: {dict(history.causes)}; told a later start than the bound before "
+        f"{history.past_bound}; starts by the first told bound {dict(history.starts)}"
     )
     click.echo(
         f"bodies at once {most_at_once(together)} of {slots} at machines that were not cut off, "
