@@ -267,7 +267,7 @@ class AdmissionPolicy:
         if job.weight != 1.0 or job.priority_class:
             return False
         queue = self.queue
-        if queue.ready or queue.line.count:
+        if queue.ready.count or queue.line.count:
             return False
         if not self._spare_known:
             self._look_for_room(now)
@@ -374,17 +374,13 @@ class AdmissionPolicy:
 
     def _newcomer(self, job: Job, now: float) -> Decision:
         queue, settings = self.queue, self.settings
-        waiting = len(queue)
         if queue.held_by(job.client) >= settings.tickets_per_client:
             return self._refuse(Reason.TOO_MANY_TICKETS, settings.retry_max_s)
-        if waiting >= settings.tickets_max:
+        if len(queue) >= settings.tickets_max:
             return Wait(settings.busy_retry_s)
         if self.pool.without_ticket:
             # Running downloads came before this one.
             self._give_tickets(now)
-        large, holds = self.is_large(job.size_bytes), self.laws.holds_newcomer
-        if large and not waiting and not holds(job.stranger_network, now):
-            return self._first_of_all(job, now)
         row = queue.issue(job, self._believed_bytes(job), now)
         self._tally.tickets_issued += 1
         queue.set_present(row, job.present)
@@ -392,32 +388,15 @@ class AdmissionPolicy:
             self._ready.make_ready(row, now, first=True)
         else:
             self.laws.ticket_waits(row, now)
-            self._note_newcomer(row, job, now)
+            table = queue.table
+            self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
+            self.network_order.note(job.stranger_network, job.client, job.size_bytes)
             self._ready.promote(now, ADMISSION.per_offer)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
         self._note_counting(row, job, now)
         times = self.state.reputation.times(job.client)
         return self.advice.slowly(self._wait(row, now), times)
-
-    def _first_of_all(self, job: Job, now: float) -> Decision:
-        """A newcomer while no client waits: most start at once, and never stand in a list."""
-        queue = self.queue
-        row = queue.issue_alone(job, self._believed_bytes(job), now)
-        self._tally.tickets_issued += 1
-        self._note_newcomer(row, job, now)
-        if self._may_start(row, now):
-            return self._start_ticket(row, job, now)
-        queue.stay(row, now + self.settings.ticket_ttl_s)
-        self.laws.ticket_waits(row, now)
-        self._note_counting(row, job, now)
-        times = self.state.reputation.times(job.client)
-        return self.advice.slowly(self._wait(row, now), times)
-
-    def _note_newcomer(self, row: int, job: Job, now: float) -> None:
-        table = self.queue.table
-        self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
-        self.network_order.note(job.stranger_network, job.client, job.size_bytes)
 
     def _returning(self, row: int, job: Job, now: float) -> Decision:
         queue, table, settings = self.queue, self.queue.table, self.settings
@@ -441,9 +420,7 @@ class AdmissionPolicy:
             extra = table.early[row] - settings.early_polls_free
             if extra > 0 and not (table.state[row] == READY and self._forsaken(row, now)):
                 if extra * settings.early_penalty_s <= settings.early_penalty_max_s:
-                    table.promise_s[row] += settings.early_penalty_s
-                    if table.state[row] == READY:
-                        queue.keep_until(row, table.promise_s[row] + settings.ticket_ttl_s)
+                    self._promise(row, table.promise_s[row] + settings.early_penalty_s)
                 return self.advice.slowly(self._wait_on(row, now), extra)
         if table.state[row] == WAITING:
             self._ready.promote(now, ADMISSION.per_offer)
@@ -739,8 +716,7 @@ class AdmissionPolicy:
         table.network[row] = sys.intern(lease.network)
         self.laws.ticket_waits(row, now)
         self.policy.comes_back(row, now)
-        forward = queue.forward_ready()
-        if forward and (table.key[row], table.number[row]) < queue.ready[forward - 1]:
+        if queue.ready.rank(table.key[row], table.number[row]) < queue.forward_ready():
             self._ready.make_ready(row, now)
 
     def _end_idle(self, now: float) -> tuple[int, ...]:
@@ -782,7 +758,7 @@ class AdmissionPolicy:
         self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s, running)
         self.capacity.observe_small(now)
         if lines or self.capacity.lines:
-            wanted_on = {line for line, _ in self.queue.lines_here()}
+            wanted_on = set(self.queue.here_on)
             if self.pool.paused:
                 wanted_on.update(one.line for one in self.pool.leases.values() if one.paused)
             self.capacity.observe_lines(lines, wanted_on)
@@ -991,7 +967,7 @@ class AdmissionPolicy:
 
     def _wait(self, row: int, now: float) -> Wait:
         """Promise a return, and remember it."""
-        queue, table, advice = self.queue, self.queue.table, self.advice
+        table, advice = self.queue.table, self.advice
         told = self._forecast(row, now)
         small = self._room.is_small(row)
         slot_s = self._slot_s(row, told, small)
@@ -1008,17 +984,21 @@ class AdmissionPolicy:
             table.bound[row] = -1.0
         if not table.present[row]:
             retry += advice.penalty_s(table.early[row])
-        table.promise_s[row] = now if table.present[row] else now + retry
+        self._promise(row, now if table.present[row] else now + retry)
         if new and not table.present[row]:
             self.estimator.no_shows.told(table.number[row], table.promise_s[row])
-        if table.state[row] == READY:
-            queue.keep_until(row, table.promise_s[row] + self.settings.ticket_ttl_s)
         if not small:
             self.policy.waits(row, now)
         answer = self._answer(row, retry, self._with_end(row, stated, now))
         if table.present[row] or told.wait_s > ADMISSION.near_s:
             return answer
         return replace(answer, hold_s=ADMISSION.held_s)
+
+    def _promise(self, row: int, return_s: float) -> None:
+        """Its client was told this return: if it is ready, it runs out some time later."""
+        self.queue.table.promise_s[row] = return_s
+        if self.queue.table.state[row] == READY:
+            self.queue.keep_until(row, return_s + self.settings.ticket_ttl_s)
 
     def _with_end(self, row: int, stated: Estimate, now: float) -> Estimate:
         """The estimate of a start with that of the end; the first one is remembered."""
@@ -1174,9 +1154,7 @@ class AdmissionPolicy:
         if row is not None and table.present[row]:
             self.queue.set_present(row, False)
             self.queue.set_line(row, "")
-            table.promise_s[row] = max(now, table.promise_s[row])
-            if table.state[row] == READY:
-                self.queue.keep_until(row, table.promise_s[row] + self.settings.ticket_ttl_s)
+            self._promise(row, max(now, table.promise_s[row]))
 
     def promote(self, ticket: int, now: float) -> bool:
         """An operator moves a waiting ticket to the head of the ready list; False if unknown."""
@@ -1225,8 +1203,7 @@ class AdmissionPolicy:
 
     def anybody_waits(self) -> bool:
         """See `PolicyView.anybody_waits`."""
-        queue = self.queue
-        return queue.line.count > 0 or bool(queue.ready)
+        return len(self.queue) > 0
 
     def changes(self, *, everything: bool = False) -> list[TicketRow]:
         """Tickets that changed since the last call, for the journal; `everything`: all it has."""

@@ -283,7 +283,7 @@ class FairPolicy(Policy):
         """Whether its line has use for this one beside those that come first."""
         if not self._known:
             return True
-        table, line = self._queue.table, self._queue.line_of(row)
+        table, line = self._queue.table, self._queue.table.line[row]
         urgent = FAIR.urgent if self._slack_s(row, now) <= 0.0 else 0.0
         key = self._queue.present_key(row) + urgent
         entry = (table.key[row] + urgent, table.number[row])
@@ -302,7 +302,7 @@ class FairPolicy(Policy):
         if order and order[0].key > key:
             return math.inf
         # Those before it that wait here have been called, or will be at once.
-        here = bisect_left(self._queue.here_on(line), entry)
+        here = bisect_left(self._queue.here_on.get(line, ()), entry)
         here += self._first_bytes.before(entry, line)
         room_bytes_s = self._capacity.demand_of(line) - filled.before(key)
         return room_bytes_s / self._capacity.typical_client_bytes_s - here
@@ -328,7 +328,7 @@ class FairPolicy(Policy):
         first = min(
             (
                 entry
-                for line, here in self._queue.lines_here()
+                for line, here in self._queue.here_on.items()
                 if (entry := self._next_on(line, here, overrated)) is not None
             ),
             default=None,
@@ -414,7 +414,7 @@ class FairPolicy(Policy):
             return None
         before = self._running.left_before(math.inf) + self._queue.line.total_bytes
         before += self._first_bytes.bytes_before((math.inf, 0))
-        return Forecast((before + self._queue.ready_bytes()) / self._capacity.large_bytes_s)
+        return Forecast((before + self._queue.ready.total_bytes) / self._capacity.large_bytes_s)
 
     def _until_turn(self, row: int, now: float) -> Forecast:
         """When the line has room for it after those before it, stretched by those that overtake.
@@ -422,7 +422,7 @@ class FairPolicy(Policy):
         The soonest: if only those come that have come for far longer.
         """
         queue, line_bytes_s = self._queue, self._capacity.large_bytes_s
-        line, key = queue.line_of(row), queue.present_key(row)
+        line, key = queue.table.line[row], queue.present_key(row)
         room_s = self._running.room_in_s(line, key, line_bytes_s)
         waiting, wanted = self._waiting_before(row), queue.table.remaining[row]
         before = waiting + int(room_s * line_bytes_s)
@@ -440,11 +440,11 @@ class FairPolicy(Policy):
     def _waiting_before(self, row: int) -> int:
         """Bytes of those before it that wait."""
         queue, table = self._queue, self._queue.table
-        before = queue.ready_bytes_before(row)
-        before += self._first_bytes.bytes_before((table.key[row], table.number[row]))
+        entry = table.key[row], table.number[row]
+        before = int(queue.ready.bytes_before(*entry)) + self._first_bytes.bytes_before(entry)
         if table.state[row] == WAITING:
             shows = 1.0 - self.admission.estimator.no_show_fraction
-            before += int(shows * queue.line.bytes_before(table.key[row], table.number[row]))
+            before += int(shows * queue.line.bytes_before(*entry))
         return before
 
     def ticket_end(self, row: int, start: Estimate, now: float) -> EndForecast:

@@ -49,8 +49,8 @@ class Room:
     def for_large(self, now: float) -> int:
         """Slots that a large job could take without keeping a small one waiting."""
         free = self.large_free()
-        ready = self._queue.ready
-        if free > 0 and ready and ready[0][0] == -math.inf:
+        first = self._queue.ready.first()
+        if free > 0 and first is not None and first[0] == -math.inf:
             free = min(free, self.free() - math.ceil(self.owed_to_small(now)))
         return free
 
@@ -67,10 +67,10 @@ class Room:
         for each of them, most would stay empty.
         """
         table, here, due = self._queue.table, 0, 0
-        for key, number in self._queue.ready:
-            if key > -math.inf or number >= before or here >= most:
-                break
+        for number in self._queue.ready:
             row = table.rows[number]
+            if table.key[row] > -math.inf or number >= before or here >= most:
+                break
             if self.is_small(row):
                 here += bool(table.present[row])
                 due += self.is_due(row, now)

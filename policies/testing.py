@@ -416,7 +416,8 @@ class Laws(RuleBasedStateMachine):
                 left = self.policy.ticket(ticket)
                 assert left is not None
                 network = NETWORKS[owner]
-                line = self.policy.queue.line_of(self.policy.queue.table.rows[ticket])
+                table = self.policy.queue.table
+                line = table.line[table.rows[ticket]]
                 size, wants = SIZES[file], left.remaining_bytes
                 job = Job(owner, file, size, wants, present=True, network=network, line=line)
                 answer = self.policy.offer(job, self.now, ticket)
@@ -493,16 +494,18 @@ class Laws(RuleBasedStateMachine):
     @invariant()
     def who_waits_here_waits_at_one_line(self) -> None:
         queue = self.policy.queue
-        here = {line: list(entries) for line, entries in queue.lines_here()}
+        here = {line: list(entries) for line, entries in queue.here_on.items()}
         law = "clients wait at one line"
         require(law, all(entries == sorted(entries) for entries in here.values()))
         in_all = sorted(entry for entries in here.values() for entry in entries)
         require(law, in_all == queue.here)
         for line, entries in here.items():
             rows = [queue.table.rows[number] for _, number in entries]
-            require(law, {queue.line_of(row) for row in rows} == {line})
+            require(law, {queue.table.line[row] for row in rows} == {line})
         away = [row for row in queue.table.rows.values() if not queue.table.present[row]]
-        require(law, not any(map(queue.line_of, away)), "an absent one comes back to any")
+        require(
+            law, not any(queue.table.line[row] for row in away), "an absent one comes back to any"
+        )
 
     @invariant()
     def the_laws_keep_their_books(self) -> None:

@@ -1,4 +1,4 @@
-"""A newcomer before whom nobody waits stands in no list; if it does not start, in all of them."""
+"""A newcomer before whom nobody waits leaves nothing in any list, or waits in all of them."""
 
 from __future__ import annotations
 

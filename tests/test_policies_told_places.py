@@ -65,7 +65,7 @@ def test_a_place_counts_those_told_to_start_sooner(steps: list[tuple[str, int]])
     for what, which in steps:
         number = len(rows) + 1 if what == "told" else which
         if what == "told":
-            row = rows[number] = table.add(number, "c", "f", 9, 9, 1.0, "", 0.0, 0.0)
+            row = rows[number] = table.add(number, "c", "f", 9, 9, 1.0, 0.0, 0.0)
             assert places.place(row) is None
             table.raw[row] = table.expected[row] = float(which)
             places.told(row)

@@ -92,7 +92,7 @@ def test_what_the_ready_want_before_each_is_never_of_a_moment_before(
     rows = queue.table.rows
     for number, (step, at) in enumerate(steps):
         numbers = list(queue.in_order())
-        ready = [one for _, one in queue.ready]
+        ready = list(queue.ready)
         if step == "issue":
             queue.issue(Job(f"c{number}", "/f", 10**6, at), at, 0.0)
         elif step == "take up":
@@ -111,6 +111,6 @@ def test_what_the_ready_want_before_each_is_never_of_a_moment_before(
         elif step == "order":
             queue.set_rank(lambda ticket, by=at: ticket.number % (by + 1))  # type: ignore[misc]
         before = 0
-        for _, one in queue.ready:
-            assert queue.ready_bytes_before(rows[one]) == before
+        for one in queue.ready:
+            assert queue.ready.bytes_before(queue.table.key[rows[one]], one) == before
             before += queue.table.remaining[rows[one]]

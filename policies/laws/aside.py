@@ -82,7 +82,7 @@ class AsideTickets(Law):
             return
         queue = self._state.queue
         rows = queue.table.rows
-        for _, number in queue.ready[: min(queue.forward_ready(), LOOKS)]:
+        for number in list(islice(queue.ready, min(queue.forward_ready(), LOOKS))):
             self.ticket_waits(rows[number], now)
         for subnet in list(islice(self._by_subnet, LOOKS)):
             for _, number in self._by_subnet[subnet][:LOOKS_PER_SUBNET]:

@@ -18,8 +18,6 @@ STATES = tuple(TicketState)
 #: Counts of visits stop here.
 MOST_POLLS = (1 << 16) - 1
 CODES = {state: code for code, state in enumerate(STATES)}
-_WAITING = CODES[TicketState.WAITING]
-_QUEUED = (_WAITING, CODES[TicketState.READY])
 #: Added to the key of a ticket that stands back. Policies give keys between -`BACK_FROM` and this.
 #: A larger sum would have no digits left for turns between two numbers.
 BACK = 2.0**44
@@ -48,6 +46,8 @@ class TicketTable:
         #: The subnet of its client (`Job.subnet`). After a restart that of a known client is empty
         #: until the client asks again.
         self.subnet: list[str] = []
+        #: The line of a fleet at which its client asks or waits; empty: none that is known.
+        self.line: list[str] = []
         self.issued_s = array("d")
         self.changed_s = array("d")
         #: Order in the queue, see `TicketQueue`.
@@ -56,6 +56,8 @@ class TicketTable:
         self.mark = array("d")
         #: The return the client was told, in absolute time.
         self.promise_s = array("d")
+        #: When the ticket runs out, in absolute time, if it is ready; infinite: never.
+        self.deadline_s = array("d")
         #: First estimate of the wait: as the model gave it, as stated, and the stated bound.
         self.raw = array("f")
         #: The first promised return where the owner waits elsewhere, else 0.
@@ -70,10 +72,15 @@ class TicketTable:
         self.place = array("i")
         self.polls = array("H")
         self.early = array("H")
-        self.state = bytearray()
-        self.present = bytearray()
+        self.state = array("B")
+        self.present = array("B")
         #: Whether its start came to nothing once, see `TicketQueue.give_back`.
-        self.given_back = bytearray()
+        self.given_back = array("B")
+        self._numbers: list[array[Any]] = [
+            column for column in vars(self).values() if isinstance(column, array)
+        ]
+        self._texts = [self.client, self.file, self.priority_class]
+        self._texts += [self.network, self.subnet, self.line]
 
     def add(
         self,
@@ -83,9 +90,11 @@ class TicketTable:
         size_bytes: int,
         remaining_bytes: int,
         weight: float,
-        priority_class: str,
         issued_s: float,
         changed_s: float,
+        priority_class: str = "",
+        network: str = "",
+        subnet: str = "",
     ) -> int:
         """Give a waiting ticket a row; returns it."""
         if not self._free:
@@ -98,9 +107,10 @@ class TicketTable:
         self.remaining[row] = remaining_bytes
         self.weight[row] = weight
         self.priority_class[row] = sys.intern(priority_class)
+        self.network[row] = sys.intern(network)
+        self.subnet[row] = sys.intern(subnet)
         self.issued_s[row] = issued_s
-        self.changed_s[row] = changed_s
-        self.promise_s[row] = changed_s
+        self.changed_s[row] = self.promise_s[row] = changed_s
         return row
 
     def reserve(self, count: int) -> None:
@@ -109,33 +119,27 @@ class TicketTable:
         if missing <= 0:
             return
         count, first = max(missing, _MORE), len(self.number)
-        for column in self._numeric():
+        for column in self._numbers:
             column.frombytes(bytes(count * column.itemsize))
-        for names in (self.client, self.file, self.priority_class, self.network, self.subnet):
+        for names in self._texts:
             names.extend(repeat("", count))
-        self.mark[first:] = array("d", repeat(math.inf, count))
-        self.state.extend(repeat(_WAITING, count))
-        self.present.extend(bytes(count))
-        self.given_back.extend(bytes(count))
+        for times in (self.mark, self.deadline_s):
+            times[first:] = array("d", repeat(math.inf, count))
         self._free[:0] = range(first + count - 1, first - 1, -1)
 
     def drop(self, number: int) -> None:
         """Forget the ticket and free its row."""
         row = self.rows.pop(number)
-        self.client[row] = self.file[row] = self.priority_class[row] = ""
-        self.network[row] = self.subnet[row] = ""
-        self.key[row] = 0.0
-        self.mark[row] = math.inf
-        self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
-        self.end_raw[row] = self.end_told[row] = self.end_bound[row] = 0.0
-        self.place[row] = self.polls[row] = self.early[row] = 0
-        self.state[row] = _WAITING
-        self.present[row] = self.given_back[row] = 0
+        for column in self._numbers:
+            column[row] = 0
+        for names in self._texts:
+            names[row] = ""
+        self.mark[row] = self.deadline_s[row] = math.inf
         self._free.append(row)
 
     def view(self, row: int) -> TicketRow:
         """The ticket in this row, as others may see it."""
-        state = self.state[row]
+        state = STATES[self.state[row]]
         # By place, which costs half of naming the fields: each change of a ticket is told.
         return TicketRow(
             self.number[row],
@@ -145,18 +149,11 @@ class TicketTable:
             self.remaining[row],
             self.weight[row],
             self.issued_s[row],
-            STATES[state],
+            state,
             self.changed_s[row],
             self.polls[row],
             self.early[row],
             self.priority_class[row],
             self.network[row],
-            self.key[row] >= BACK_FROM and state in _QUEUED,
-        )
-
-    def _numeric(self) -> tuple[array[Any], ...]:
-        return (
-            *(self.number, self.size, self.remaining, self.weight, self.issued_s, self.changed_s),
-            *(self.key, self.mark, self.promise_s, self.raw, self.away, self.expected, self.bound),
-            *(self.end_raw, self.end_told, self.end_bound, self.place, self.polls, self.early),
+            self.key[row] >= BACK_FROM and state.is_queued,
         )

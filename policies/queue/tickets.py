@@ -16,17 +16,15 @@ from __future__ import annotations
 
 import math
 import sys
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from operator import itemgetter
 
 from ..contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
 from ..leases import Lease
 from ..network_order import NO_HANDICAP, Handicap
-from .deadlines import Deadlines
-from .here import LinesHere
 from .ranked import RankedList
 from .table import BACK, BACK_FROM, CODES, MOST_POLLS, TicketTable
 from .turns import IssueTimes
@@ -47,18 +45,18 @@ class TicketQueue:
 
     def __init__(self) -> None:
         self.table = TicketTable()
+        #: Those that wait and those that are ready, with what they want, in the order of turn.
         self.line = RankedList()
-        #: Ready tickets in order, and all tickets whose owners wait inside their request.
-        self.ready: list[tuple[float, int]] = []
+        self.ready = RankedList()
+        #: Keys and numbers of all whose clients wait inside their request, and the same by the line
+        #: of a fleet at which they do.
         self.here: list[tuple[float, int]] = []
-        self._lines = LinesHere()
-        #: Those that are ready with what they want, bytes; None until they are asked for.
-        self._ready_left: RankedList | None = None
+        self.here_on: dict[str, list[tuple[float, int]]] = {}
+        #: When ready tickets run out, and their numbers.
+        self._deadlines: list[tuple[float, int]] = []
         self.next_number = 1
         #: Tickets of downloads that ended with their server; their clients have not asked since.
         self._returned: set[int] = set()
-        #: The row of a ticket that is in no list yet, see `issue_alone`.
-        self._alone: int | None = None
         self._times_of_issue = IssueTimes()
         #: Key of the latest ticket that came to its turn: the virtual clock of the queue.
         self.served = 0.0
@@ -67,12 +65,11 @@ class TicketQueue:
         self.handicap: Callable[[str], Handicap] = lambda network: NO_HANDICAP
         self.ended: OrderedDict[int, TicketRow] = OrderedDict()
         self._index: dict[str, int | tuple[int, ...]] = {}
-        self._deadlines = Deadlines()
         self._changed: dict[int, TicketRow | None] | None = None
 
     def __len__(self) -> int:
         """Tickets that wait or are ready."""
-        return self.line.count + len(self.ready)
+        return self.line.count + self.ready.count
 
     # -- order ---------------------------------------------------------------------------------
 
@@ -96,25 +93,28 @@ class TicketQueue:
         # The virtual clock has a meaning for numbers only; it starts again at the oldest ticket.
         self.served = min(self.line, default=self.next_number) - 1.0
         table, rows = self.table, self.table.rows
-        waiting = list(self.line)
-        ready = [number for _, number in self.ready]
-        for number in (*ready, *waiting):
-            row = rows[number]
+        queued = [rows[number] for number in sorted((*self.ready, *self.line))]
+        self.ready, self.line = RankedList(), RankedList()
+        self.here.clear()
+        self.here_on.clear()
+        for row in queued:
             if table.key[row] != -math.inf:
                 table.key[row] = self._key_of(row)
-        self.line = RankedList()
-        waiting.sort()
-        self.line.add_all(
-            [table.key[rows[number]] for number in waiting],
-            waiting,
-            [table.remaining[rows[number]] for number in waiting],
-        )
-        self.ready = sorted((table.key[rows[number]], number) for number in ready)
-        self._ready_left = None
-        present = (number for number in (*ready, *waiting) if table.present[rows[number]])
-        self.here = sorted((table.key[rows[number]], number) for number in present)
-        self._lines.fill(self.here)
+            if table.present[row]:
+                self._comes(row)
+        self._line_up(queued)
         return True
+
+    def _line_up(self, rows: Sequence[int]) -> None:
+        """Put many tickets in their places, by the keys that they have; their numbers ascend."""
+        table = self.table
+        for entries, is_ready in ((self.ready, True), (self.line, False)):
+            own = [row for row in rows if (table.state[row] == READY) == is_ready]
+            entries.add_all(
+                [table.key[row] for row in own],
+                [table.number[row] for row in own],
+                [table.remaining[row] for row in own],
+            )
 
     def turn(self, row: int) -> float:
         """Where this ticket stands among the numbers: its own, if a leader gave it."""
@@ -134,7 +134,7 @@ class TicketQueue:
     def is_overrated(self, row: int) -> bool:
         """Whether its network has had more since, so that it stands too far in front."""
         key = self.table.key[row]
-        if row == self._alone or not (self.table.network[row] and 0.0 <= key < BACK_FROM):
+        if not (self.table.network[row] and 0.0 <= key < BACK_FROM):
             return False
         return key < self._key_of(row)
 
@@ -177,38 +177,17 @@ class TicketQueue:
 
     def forward_ready(self) -> int:
         """How many ready tickets do not stand back."""
-        return bisect_left(self.ready, (BACK_FROM, 0))
+        return self.ready.rank(BACK_FROM, 0)
 
     def forward(self) -> int:
         """How many wait or are ready that do not stand back."""
         return self.forward_ready() + self.line.rank(BACK_FROM, 0)
 
-    def ready_bytes_before(self, row: int) -> int:
-        """What the ready tickets want that are before this one, bytes."""
-        return int(self._ready_sums().bytes_before(self.table.key[row], self.table.number[row]))
-
-    def ready_bytes(self) -> int:
-        """What all that are ready want, bytes."""
-        return int(self._ready_sums().total_bytes)
-
-    def _ready_sums(self) -> RankedList:
-        left = self._ready_left
-        if left is None:
-            rows, remaining = self.table.rows, self.table.remaining
-            numbers = [number for _, number in self.ready]
-            left = self._ready_left = RankedList()
-            left.append_all(
-                [key for key, _ in self.ready],
-                numbers,
-                [remaining[rows[number]] for number in numbers],
-            )
-        return left
-
     def place_forward(self, row: int) -> int:
         """The place that a ticket would have if it did not stand back."""
         entry = (self._key_of(row), self.table.number[row])
         if self.table.state[row] == READY:
-            return bisect_left(self.ready, entry) + 1
+            return self.ready.rank(*entry) + 1
         return self.forward_ready() + self.line.rank(*entry) + 1
 
     def back_before(self, row: int) -> int:
@@ -223,8 +202,8 @@ class TicketQueue:
         back = entry[0] >= BACK_FROM
         if self.table.state[row] == READY:
             before = self.line.rank(BACK_FROM, 0) if back else 0
-            return before + bisect_left(self.ready, entry) + 1
-        ready = len(self.ready) if back else self.forward_ready()
+            return before + self.ready.rank(*entry) + 1
+        ready = self.ready.count if back else self.forward_ready()
         return ready + self.line.rank(*entry) + 1
 
     def shown_place(self, row: int) -> int:
@@ -243,17 +222,16 @@ class TicketQueue:
 
         Ready ones come first, but those that stand back after all that do not.
         """
-        ready, forward = self.forward_ready(), self.line.rank(BACK_FROM, 0)
-        parts = (
-            (number for _, number in self.ready[start:ready]),
-            islice(
-                self.line.numbers_from(max(0, start - ready)),
-                max(0, ready + forward - max(start, ready)),
-            ),
-            (number for _, number in self.ready[max(ready, start - forward) :]),
-            self.line.numbers_from(max(forward, start - len(self.ready))),
-        )
-        return chain.from_iterable(parts)
+        ready, waiting = self.forward_ready(), self.line.rank(BACK_FROM, 0)
+        for entries, first, stop in (
+            (self.ready, 0, ready),
+            (self.line, 0, waiting),
+            (self.ready, ready, self.ready.count),
+            (self.line, waiting, self.line.count),
+        ):
+            passed = min(start, stop - first)
+            yield from islice(entries.numbers_from(first + passed), stop - first - passed)
+            start -= passed
 
     # -- coming in -----------------------------------------------------------------------------
 
@@ -277,71 +255,38 @@ class TicketQueue:
 
         `remaining_bytes` is what the order counts, whatever the job claims.
         """
-        row = self._give_number(job, remaining_bytes, now)
-        self._line_up(row)
-        return row
-
-    def issue_alone(self, job: Job, remaining_bytes: int, now: float) -> int:
-        """The same while no client waits: its turn has come, and it is in no list yet.
-
-        `start` it or `stay` follows at once.
-        """
-        row, table = self._give_number(job, remaining_bytes, now), self.table
-        table.present[row] = job.present
-        table.state[row] = READY
-        key = table.key[row] = self._key_of(row)
-        self._serve(key)
-        self._alone = row
+        row = self._give_number(job, job.stranger_network, remaining_bytes, now, now)
+        self.table.priority_class[row] = sys.intern(job.priority_class)
+        self.table.line[row] = sys.intern(job.line)
+        self._put(row, self._key_of(row))
+        self._hold(row)
         return row
 
     def issue_started(self, lease: Lease, now: float) -> int:
         """A ticket for a download that began without one; returns its number."""
-        number, table = self.next_number, self.table
-        self.next_number += 1
-        self._times_of_issue.issued(number, now)
-        row = table.add(
-            number,
-            lease.client,
-            lease.file,
-            lease.size_bytes,
-            lease.believed_bytes,
-            lease.weight,
-            "",
-            lease.started_s,
-            now,
-        )
-        table.network[row] = sys.intern(lease.network)
-        table.subnet[row] = sys.intern(lease.subnet)
-        self._set_state(row, STARTED, now)
-        return number
+        row = self._give_number(lease, lease.network, lease.believed_bytes, lease.started_s, now)
+        self.table.state[row] = STARTED
+        return self.table.number[row]
 
-    def stay(self, row: int, deadline_s: float) -> None:
-        """A ticket that was issued alone does not start: it is ready until `deadline_s`."""
-        self._alone = None
-        self._line_up(row)
-        self.keep_until(row, deadline_s)
-
-    def _give_number(self, job: Job, remaining_bytes: int, now: float) -> int:
-        number = self.next_number
+    def _give_number(
+        self, of: Job | Lease, network: str, remaining_bytes: int, issued_s: float, now: float
+    ) -> int:
+        number, size_bytes = self.next_number, of.size_bytes
         self.next_number += 1
         self._times_of_issue.issued(number, now)
         self._note(number)
-        if job.line:
-            self._lines.set_line(number, job.line)
-        row = self.table.add(
+        return self.table.add(
             number,
-            job.client,
-            job.file,
-            job.size_bytes,
+            of.client,
+            of.file,
+            size_bytes,
             remaining_bytes,
-            job.weight,
-            job.priority_class,
+            of.weight,
+            issued_s,
             now,
-            now,
+            network=network,
+            subnet=of.subnet,
         )
-        self.table.network[row] = sys.intern(job.stranger_network)
-        self.table.subnet[row] = sys.intern(job.subnet)
-        return row
 
     def restore(
         self,
@@ -356,14 +301,11 @@ class TicketQueue:
         so again, all until `ready_until_s`. Those that wait are no change. A started one stays so
         in the journal until its client asks: else the next server would count it, and keep it anew.
         """
-        table, index, rank = self.table, self._index, self.rank
+        table, index = self.table, self._index
         known, ended, turns = table.rows, self.ended, self._times_of_issue
         ordered = sorted(tickets, key=itemgetter(0))
         table.reserve(len(ordered))
-        keys: list[float] = []
-        numbers: list[int] = []
-        sizes: list[int] = []
-        ready: list[tuple[float, int]] = []
+        restored: list[int] = []
         for ticket in ordered:
             number, client, file, size, left, weight, issued_s, state, lost_s = ticket[:9]
             polls, early, word, network, back = ticket[9:]
@@ -376,47 +318,34 @@ class TicketQueue:
                 continue
             returned = state is TicketState.STARTED
             lost_s = min(lost_s, now) if returned and back else now
-            row = table.add(number, client, file, size, left, weight, word, issued_s, lost_s)
+            row = table.add(
+                *(number, client, file, size, left, weight, issued_s, lost_s),
+                *(word, network, network),
+            )
             table.polls[row] = min(polls, MOST_POLLS)
             table.early[row] = min(early, MOST_POLLS)
-            if network:
-                table.network[row] = table.subnet[row] = sys.intern(network)
-            turn = turns.taken_up(number, issued_s)
-            key = rank(Ranked(turn, size, left, weight, issued_s))
+            turns.taken_up(number, issued_s)
             first = returned or not is_large(size)
+            key = -math.inf if first else self._key_of(row)
             if returned:
                 self._returned.add(number)
                 self._note(number)
             if back and network and not first:
                 key += BACK
             if first or state is TicketState.READY:
-                if first:
-                    key = -math.inf
-                else:
-                    self._serve(key)
+                self._serve(key)
                 table.state[row] = READY
-                ready.append((key, number))
-            else:
-                keys.append(key)
-                numbers.append(number)
-                sizes.append(left)
+                self.keep_until(row, ready_until_s - now + lost_s)
             table.key[row] = key
-            self._hold(client, row)
+            self._hold(row)
+            restored.append(row)
         own = bisect_left(ordered, ELSEWHERE, key=itemgetter(0))
         if own:
             self.next_number = max(self.next_number, ordered[own - 1].number + 1)
-        self.line.add_all(keys, numbers, sizes)
-        self._ready_left = None
-        for entry in ready:
-            insort(self.ready, entry)
-            row = known[entry[1]]
-            self.keep_until(row, ready_until_s - now + table.changed_s[row])
+        self._line_up(restored)
 
-    def _line_up(self, row: int) -> None:
-        self._put(row, self._key_of(row))
-        self._hold(self.table.client[row], row)
-
-    def _hold(self, client: str, row: int) -> None:
+    def _hold(self, row: int) -> None:
+        client = self.table.client[row]
         held = self._index.get(client)
         if held is None:
             self._index[client] = row
@@ -446,8 +375,15 @@ class TicketQueue:
 
     def keep_until(self, row: int, deadline_s: float) -> None:
         """A ready ticket expires at `deadline_s` (inf: while its owner is at the door)."""
-        deadline_s = math.inf if self.table.present[row] else deadline_s
-        self._deadlines.set(self.table.number[row], deadline_s)
+        table, number = self.table, self.table.number[row]
+        deadline_s = math.inf if table.present[row] else deadline_s
+        before_s, table.deadline_s[row] = table.deadline_s[row], deadline_s
+        if before_s == deadline_s:
+            return
+        if before_s < math.inf:
+            del self._deadlines[bisect_left(self._deadlines, (before_s, number))]
+        if deadline_s < math.inf:
+            insort(self._deadlines, (deadline_s, number))
 
     def set_present(self, row: int, present: bool) -> None:
         """The owner asks now or has left: note whether it waits in its request."""
@@ -457,45 +393,36 @@ class TicketQueue:
             self._note(table.number[row])
         if bool(table.present[row]) == present:
             return
-        table.present[row] = present
-        entry = (table.key[row], table.number[row])
         if present:
-            self._comes(entry)
+            table.present[row] = True
+            self._comes(row)
         else:
-            self._goes(entry)
+            self._goes(row)
+            table.present[row] = False
 
-    def _comes(self, entry: tuple[float, int]) -> None:
+    def _comes(self, row: int) -> None:
+        entry, line = (self.table.key[row], self.table.number[row]), self.table.line[row]
         insort(self.here, entry)
-        self._lines.add(entry)
+        insort(self.here_on.setdefault(line, []), entry)
 
-    def _goes(self, entry: tuple[float, int]) -> None:
+    def _goes(self, row: int) -> None:
+        entry, line = (self.table.key[row], self.table.number[row]), self.table.line[row]
         del self.here[bisect_left(self.here, entry)]
-        self._lines.remove(entry)
+        here = self.here_on[line]
+        del here[bisect_left(here, entry)]
+        if not here:
+            del self.here_on[line]
 
     def set_line(self, row: int, line: str) -> None:
         """At which line of a fleet its client asks now, or waits; empty: at none that is known."""
-        number = self.table.number[row]
-        if self._lines.line_of(number) == line:
+        table = self.table
+        if table.line[row] == line:
             return
-        here = self.table.present[row] and row != self._alone
-        entry = (self.table.key[row], number)
-        if here:
-            self._lines.remove(entry)
-        self._lines.set_line(number, line)
-        if here:
-            self._lines.add(entry)
-
-    def line_of(self, row: int) -> str:
-        """At which line its client asks now, or waits."""
-        return self._lines.line_of(self.table.number[row])
-
-    def here_on(self, line: str) -> Sequence[tuple[float, int]]:
-        """Keys and numbers of the tickets whose clients wait here at this line."""
-        return self._lines.on(line)
-
-    def lines_here(self) -> Iterator[tuple[str, Sequence[tuple[float, int]]]]:
-        """Those that wait here, line by line."""
-        return self._lines.lines()
+        if table.present[row]:
+            self._goes(row)
+        table.line[row] = sys.intern(line)
+        if table.present[row]:
+            self._comes(row)
 
     def resize(self, row: int, remaining_bytes: int) -> None:
         """The client wants more or less than before; its place follows if size decides it."""
@@ -520,11 +447,8 @@ class TicketQueue:
 
     def start(self, row: int, now: float) -> None:
         """The ticket's download runs: it leaves the queue, but stays known until it ends."""
-        if row == self._alone:
-            self._alone = None
-        else:
-            self._leave(row)
-        self._lines.set_line(self.table.number[row], "")
+        self._leave(row)
+        self.table.line[row] = ""
         self._set_state(row, STARTED, now)
 
     def give_back(self, row: int, now: float) -> None:
@@ -536,14 +460,14 @@ class TicketQueue:
         table.given_back[row] = 1
         table.present[row] = 0
         self._set_state(row, WAITING, now)
-        self._line_up(row)
+        self._put(row, self._key_of(row))
+        self._hold(row)
 
     def end(self, row: int, state: TicketState, now: float) -> None:
         """The ticket is over."""
         if self.table.state[row] != STARTED:
             self._leave(row)
         table = self.table
-        self._lines.set_line(table.number[row], "")
         table.state[row] = CODES[state]
         table.changed_s[row] = now
         self._remember(table.view(row))
@@ -552,25 +476,33 @@ class TicketQueue:
 
     def overdue(self, now: float, most: int) -> list[int]:
         """Rows of `most` ready tickets that were not claimed in time; they stay until ended."""
-        return [self.table.rows[number] for number in self._deadlines.take_due(now, most)]
+        due = self._deadlines[: min(most, self._index_after(now))]
+        rows = [self.table.rows[number] for _, number in due]
+        for row in rows:
+            self.keep_until(row, math.inf)
+        return rows
 
     def next_deadline(self) -> float | None:
         """When the next ready ticket runs out."""
-        return self._deadlines.next()
+        return self._deadlines[0][0] if self._deadlines else None
 
     def running_out(self, low_s: float, high_s: float) -> Iterator[int]:
         """Rows of ready tickets whose owners are away and whose time ends between these."""
-        for number in self._deadlines.between(low_s, high_s):
-            yield self.table.rows[number]
+        deadlines, rows = self._deadlines, self.table.rows
+        for at in range(bisect_left(deadlines, (low_s, 0)), self._index_after(high_s)):
+            yield rows[deadlines[at][1]]
 
     def count_running_out(self, low_s: float, high_s: float) -> int:
         """How many those are; it costs the same however many."""
-        return self._deadlines.count(low_s, high_s)
+        return max(0, self._index_after(high_s) - bisect_left(self._deadlines, (low_s, 0)))
+
+    def _index_after(self, high_s: float) -> int:
+        return bisect_right(self._deadlines, (high_s, math.inf))
 
     def _leave(self, row: int) -> None:
         table = self.table
         self._take(row)
-        self._deadlines.drop(table.number[row])
+        self.keep_until(row, math.inf)
         client = table.client[row]
         held = self._index[client]
         if isinstance(held, int):
@@ -583,27 +515,17 @@ class TicketQueue:
         table = self.table
         key, number = table.key[row], table.number[row]
         self._returned.discard(number)
-        if table.state[row] == READY:
-            del self.ready[bisect_left(self.ready, (key, number))]
-            if self._ready_left is not None:
-                self._ready_left.remove(key, number)
-        else:
-            self.line.remove(key, number)
+        (self.ready if table.state[row] == READY else self.line).remove(key, number)
         if table.present[row]:
-            self._goes((key, number))
+            self._goes(row)
 
     def _put(self, row: int, key: float) -> None:
         table = self.table
         table.key[row] = key
-        number = table.number[row]
-        if table.state[row] == READY:
-            insort(self.ready, (key, number))
-            if self._ready_left is not None:
-                self._ready_left.add(key, number, table.remaining[row])
-        else:
-            self.line.add(key, number, table.remaining[row])
+        entries = self.ready if table.state[row] == READY else self.line
+        entries.add(key, table.number[row], table.remaining[row])
         if table.present[row]:
-            self._comes((key, number))
+            self._comes(row)
 
     def _set_state(self, row: int, state: int, now: float) -> None:
         self.table.state[row] = state

@@ -5,7 +5,7 @@ alone. A former leader that was cut off or paused may still decide, until its fi
 
 | action | code |
 |---|---|
-| `issue` | `Gate.enter`, `AdmissionPolicy._newcomer`, `_first_of_all` |
+| `issue` | `Gate.enter`, `AdmissionPolicy._newcomer` |
 | `return` | `Gate._decide`, `AdmissionPolicy._returning`; where it has a lease, `_join` |
 | `wait here`, `leave` | `AdmissionPolicy.present`, `Gate.left`, `PolicyDriver.absent` |
 | `call` | `PolicyDriver.settle`, `AdmissionPolicy.call_in_turn`, `Gate.call` |
