@@ -136,6 +136,8 @@ class AdmissionPolicy:
         self.advice = RetryAdvice(settings, rng)
         self._tally = state.tally
         self._advanced_s: float | None = None
+        #: Whether anything was told since the last `advance` that may have consequences.
+        self.changed = True
         #: Since when a slot for large jobs has been free although tickets wait.
         self._idle_since_s: float | None = None
         #: Leases that began with their first bytes only: their turn judges what they were told.
@@ -187,6 +189,7 @@ class AdmissionPolicy:
 
         It outlives a switch of policy. Follow it with `advance`.
         """
+        self.changed = True
         self.state.closed = closed
         self._spare_known = False
 
@@ -233,6 +236,7 @@ class AdmissionPolicy:
         Without a ticket, the place that the same client holds for the same file is found again.
         Admit opens a connection on the lease (see `detach`).
         """
+        self.changed = True
         self._tally.offers += 1
         lease = self.pool.find(job.client, job.file)
         if lease is not None:
@@ -613,6 +617,7 @@ class AdmissionPolicy:
     def detach(self, lease: int, now: float, remaining_bytes: int | None) -> None:
         """One connection of the lease has ended (`remaining_bytes` of None: the last one had, but
         its bytes leave still); the lease idles from now on once it has none."""
+        self.changed = True
         held = self.pool.leases[lease]
         if remaining_bytes is None:
             held.idle_from_s = now
@@ -643,6 +648,7 @@ class AdmissionPolicy:
 
     def release(self, lease: int, now: float, done: bool) -> None:
         """The lease is over (`done`: every byte arrived): its slot is free."""
+        self.changed = True
         held = self.pool.leases[lease]
         if done:
             self._took(held, 0)
@@ -765,11 +771,11 @@ class AdmissionPolicy:
         self.policy.observes(now)
 
     def leases(self) -> Sequence[LeaseView]:
-        """See `PolicyView.leases`."""
+        """All leases."""
         return [lease.view() for lease in self.pool.leases.values()]
 
     def lease(self, number: int) -> LeaseView | None:
-        """See `PolicyView.lease`."""
+        """One of them; None once it is over."""
         found = self.pool.leases.get(number)
         return None if found is None else found.view()
 
@@ -777,7 +783,7 @@ class AdmissionPolicy:
 
     def advance(self, now: float) -> Advance:
         """Let time pass. Call it after every batch of the calls above, and at `wake_at`."""
-        queue = self.queue
+        queue, self.changed = self.queue, False
         if self._advanced_s is not None:
             self.estimator.waited(len(queue) * max(0.0, now - self._advanced_s))
         self._advanced_s = now
@@ -1060,7 +1066,7 @@ class AdmissionPolicy:
         return self._with_end(row, self._state(told, away, small=small), now)
 
     def done(self, lease: int, now: float) -> Estimate | None:
-        """See `PolicyView.done`."""
+        """When the last byte of this running or paused download is expected; None: unknown."""
         held = self.pool.leases.get(lease)
         if held is None:
             return None
@@ -1125,6 +1131,7 @@ class AdmissionPolicy:
 
     def withdraw(self, ticket: int, now: float) -> None:
         """The ticket's owner has left, or an operator took it out. Unknown numbers are ignored."""
+        self.changed = True
         row = self.row(ticket)
         if row is not None:
             self.estimator.left()
@@ -1135,6 +1142,7 @@ class AdmissionPolicy:
 
         The return that it was told stands, should it leave. `line` is as in `Job`.
         """
+        self.changed = True
         row, table = self.row(ticket), self.queue.table
         if row is None or table.present[row]:
             return
@@ -1150,6 +1158,7 @@ class AdmissionPolicy:
 
     def absent(self, ticket: int, now: float) -> None:
         """The client no longer waits inside its request, but may come back: keep its place."""
+        self.changed = True
         row, table = self.row(ticket), self.queue.table
         if row is not None and table.present[row]:
             self.queue.set_present(row, False)
@@ -1158,6 +1167,7 @@ class AdmissionPolicy:
 
     def promote(self, ticket: int, now: float) -> bool:
         """An operator moves a waiting ticket to the head of the ready list; False if unknown."""
+        self.changed = True
         row = self.row(ticket)
         if row is None:
             return False
@@ -1175,34 +1185,34 @@ class AdmissionPolicy:
         return True
 
     def estimate(self, ticket: int, now: float) -> Estimate | None:
-        """See `PolicyView.estimate`."""
+        """When this waiting ticket is expected to start; None for an unknown one."""
         row = self.row(ticket)
         return None if row is None else self._stated(row, now)
 
     def ticket(self, number: int) -> TicketRow | None:
-        """See `PolicyView.ticket`."""
+        """The ticket as it stands; None when it was never issued or is long over."""
         return self.queue.row_of(number)
 
     def ticket_of(self, lease: int) -> int | None:
-        """See `PolicyView.ticket_of`."""
+        """The ticket of a running download; None while it has none."""
         held = self.pool.leases.get(lease)
         return None if held is None else held.ticket
 
     def issued_s(self, number: int) -> float | None:
-        """See `PolicyView.issued_s`."""
+        """When the ticket was issued; None when it was never, or is long over."""
         return self.queue.issued_s(number)
 
     def place(self, ticket: int) -> int | None:
-        """See `PolicyView.place`."""
+        """How many start before this waiting ticket, plus one; None where it does not wait."""
         row = self.row(ticket)
         return None if row is None else self._place(row)
 
     def tickets(self, start: int = 0) -> Iterable[TicketRow]:
-        """See `PolicyView.tickets`."""
+        """All waiting and ready tickets in the order of their turn, without the first `start`."""
         return self.queue.queue(start)
 
     def anybody_waits(self) -> bool:
-        """See `PolicyView.anybody_waits`."""
+        """Whether there is a waiting or ready ticket."""
         return len(self.queue) > 0
 
     def changes(self, *, everything: bool = False) -> list[TicketRow]:
@@ -1210,7 +1220,7 @@ class AdmissionPolicy:
         return self.queue.changes(everything)
 
     def holds(self, client: str, file: str) -> bool:
-        """See `PolicyView.holds`."""
+        """Whether this client has a place for this file."""
         return self.queue.find(client, file) is not None
 
     def restore(
@@ -1221,6 +1231,7 @@ class AdmissionPolicy:
         STARTED rows return as the next to start: their lease died with the process. `proven`: they
         are in no journal, but signed. They stand behind those of their crowd that stand back.
         """
+        self.changed = True
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
         if not self._room.network_shares:
             rows = [
@@ -1266,7 +1277,7 @@ class AdmissionPolicy:
             self._end_ticket(row, TicketState.WITHDRAWN, now)
 
     def snapshot(self, now: float) -> Snapshot:
-        """See `PolicyView.snapshot`."""
+        """The state at a glance."""
         pool, tally, queue = self.pool, self._tally, self.queue
         ends = self.estimator.ends.judged
         told = len(queue) and not self.state.closed

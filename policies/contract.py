@@ -1,4 +1,4 @@
-"""The words of admission: a job, the three answers to it, and who is asked.
+"""The words of admission: a job, the three answers to it, and what is told of both.
 
 Users of a policy read this module, authors of one `policies.hooks` too. The state machine
 that every policy shares is `policies.admission`.
@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 # Not frozen, which would make each four times as dear; no code changes one.
@@ -318,48 +318,3 @@ class LineSeen(NamedTuple):
 
 #: There is one line, and nothing more to tell of it.
 ONE_LINE: Mapping[str, LineSeen] = MappingProxyType({})
-
-
-class PolicyView(Protocol):
-    """What any caller may ask of a policy; none of it changes anything."""
-
-    name: str
-
-    def estimate(self, ticket: int, now: float) -> Estimate | None:
-        """When this waiting ticket is expected to start; None for an unknown one."""
-
-    def ticket(self, number: int) -> TicketRow | None:
-        """The ticket as it stands; None when it was never issued or is long over."""
-
-    def ticket_of(self, lease: int) -> int | None:
-        """The ticket of a running download; None while it has none."""
-
-    def issued_s(self, number: int) -> float | None:
-        """When the ticket was issued; None when it was never, or is long over."""
-
-    def holds(self, client: str, file: str) -> bool:
-        """Whether this client has a place for this file."""
-
-    def place(self, ticket: int) -> int | None:
-        """How many start before this waiting ticket, plus one; None where it does not wait."""
-
-    def tickets(self, start: int = 0) -> Iterable[TicketRow]:
-        """All waiting and ready tickets in the order of their turn, without the first `start`."""
-
-    def anybody_waits(self) -> bool:
-        """Whether there is a waiting or ready ticket."""
-
-    def leases(self) -> Sequence[LeaseView]:
-        """All leases."""
-
-    def lease(self, number: int) -> LeaseView | None:
-        """One of them; None once it is over."""
-
-    def line_shares(self) -> int:
-        """See `hooks.Policy.line_shares`."""
-
-    def done(self, lease: int, now: float) -> Estimate | None:
-        """When the last byte of this running or paused download is expected; None: unknown."""
-
-    def snapshot(self, now: float) -> Snapshot:
-        """The state at a glance."""

@@ -8,6 +8,7 @@ import functools
 import graphlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -189,3 +190,19 @@ def test_a_server_loads_nothing_that_a_setting_or_a_request_switches_on() -> Non
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_only_the_gate_and_its_leases_tell_a_policy_something() -> None:
+    """Others may ask it; what it consists of is for its own room."""
+    tells = (
+        *("offer", "release", "detach", "progress", "observe", "advance", "restore", "close"),
+        *("present", "absent", "withdraw", "promote", "changes", "admit_small"),
+        *("queue", "pool", "state", "estimator", "capacity", "laws", "policy"),
+    )
+    told = re.compile(rf"\bpolicy\.(?:{'|'.join(tells)})\b")
+    rooms = [path for path in (ROOT / "server").rglob("*.py") if "admission" not in path.parts]
+    found = [
+        path.name for path in rooms if told.search(re.sub(r"#.*", "", path.read_text("utf-8")))
+    ]
+    assert not found
+    assert told.search((ROOT / "server" / "admission" / "gate.py").read_text("utf-8"))

@@ -1328,7 +1328,7 @@ def test_a_ticket_that_was_withdrawn_is_over_and_not_done() -> None:
     number = house.keys.read_ticket(
         page.token, "192.0.2.2", "/big.iso", house.clock.seconds()
     ).number
-    house.gate.leases.driver.withdraw(number, house.gate.now())
+    house.gate.policy.withdraw(number, house.gate.now())
     assert stands(house, page) == {"state": "over"}
 
 

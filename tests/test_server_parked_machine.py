@@ -164,7 +164,7 @@ class Crowd(RuleBasedStateMachine):
 
     def all_have_wasted(self) -> bool:
         """Whether all who are parked are of networks that hold what those they wasted leave."""
-        policy = self.gate.leases.driver._policy
+        policy = self.gate.leases.policy
         now = self.house.clock.seconds()
         numbers = [request.ticket for request in self.gate.parked if request.ticket is not None]
         rows = policy.queue.table.rows
@@ -235,7 +235,7 @@ def test_a_request_that_was_forgotten_is_found_said_and_served() -> None:
         number = next(iter(house.gate.parked)).ticket
         assert number is not None
         # What must never happen: the ticket goes and nobody tells those who wait with it.
-        house.gate.leases.driver._policy.withdraw(number, house.clock.seconds())
+        house.gate.leases.policy.withdraw(number, house.clock.seconds())
         house.wait(5)
         assert [e for e in said if "forgotten" in str(e.get("log_format"))]
         assert counted.total

@@ -174,7 +174,7 @@ class Engine:
             self._stop(lease, now)
         for lease in held - self._tried:
             self._go_on(lease, now)
-        progress = self._driver.progress
+        progress = self._driver.policy.progress
         for lease, left, rate, held_back, reads in sight.progress(now, flows):
             progress(lease, now, left, rate, held_back, reads)
         if self.conditions.paced:
@@ -183,7 +183,7 @@ class Engine:
                 assert client.flow is not None
                 after_s = self._link.until_s(client.flow, self.conditions.socket_bytes)
                 self._at(now + after_s, partial(self._handed_over, client.flow), client)
-        self._driver.observe(goodput, sight.busy, now, sight.found_bytes_s)
+        self._driver.policy.observe(goodput, sight.busy, now, sight.found_bytes_s)
         self._settle()
 
     # --- a client's way --------------------------------------------------------------------
@@ -304,7 +304,7 @@ class Engine:
                 self._hold(client, decision.ticket)
                 return
             if decision.hold_s > 0.0 and ticket is not None and may_hold:
-                self._driver.present(ticket, now)
+                self._driver.policy.present(ticket, now)
                 self._hold(client, ticket)
                 self._at_file(now + decision.hold_s, self._held_for_long, client)
                 return
@@ -330,7 +330,7 @@ class Engine:
             return
         self._let_go(client)
         if ticket not in self._held:
-            self._driver.absent(ticket, self.now)
+            self._driver.policy.absent(ticket, self.now)
         self._offer(client, ticket, present=False, may_hold=False)
         self._settle()
 
@@ -385,8 +385,8 @@ class Engine:
         if not self._is_brief(file):
             return False
         if file.size_bytes < self.workload.small_below_bytes:
-            return self._driver.admit_small(file.size_bytes, self.now)
-        return ticket is None and self._driver.admit_single_write(self.now)
+            return self._driver.policy.admit_small(file.size_bytes, self.now)
+        return ticket is None and self._driver.policy.admit_single_write(self.now)
 
     def _carry(self, client: SimClient) -> None:
         assert client.flow is not None
@@ -511,7 +511,7 @@ class Engine:
             ticket = client.held
             self._let_go(client)
             if ticket not in self._held:
-                self._driver.absent(ticket, self.now)
+                self._driver.policy.absent(ticket, self.now)
         if client.lease is not None:
             sharers = self._leases[client.lease]
             sharers.remove(client)

@@ -28,7 +28,7 @@ class QueueActions:
         if row is None or not row.state.is_queued:
             return False
         requests = gate.parked.with_ticket(number)
-        gate.leases.driver.withdraw(number, gate.now())
+        gate.policy.withdraw(number, gate.now())
         gate.parts.passes.end(row.client, row.file)
         for request in requests:
             gate.parked.remove(request)
@@ -42,7 +42,7 @@ class QueueActions:
     def promote(self, number: int) -> bool:
         """Move a waiting ticket to the head of the queue; False if it does not wait."""
         gate = self._gate
-        done = gate.leases.driver.promote(number, gate.now())
+        done = gate.policy.promote(number, gate.now())
         gate.leases.settle()
         return done
 

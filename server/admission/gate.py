@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from twisted.logger import Logger
 
+from ...policies.admission import AdmissionPolicy
 from ...policies.contract import (
     BRIEF_BYTES,
     ELSEWHERE,
@@ -23,7 +24,6 @@ from ...policies.contract import (
     Estimate,
     Job,
     LeaseView,
-    PolicyView,
     Reason,
     Refuse,
     Snapshot,
@@ -111,7 +111,7 @@ class Gate:
     # -- the life of the gate ----------------------------------------------------------------
 
     @property
-    def policy(self) -> PolicyView:
+    def policy(self) -> AdmissionPolicy:
         return self.leases.policy
 
     def snapshot(self) -> Snapshot:
@@ -219,8 +219,8 @@ class Gate:
         if is_much and not leases.holds_nobody_back:
             return False
         if is_small:
-            return leases.admit_small(body_bytes, self.now())
-        return leases.admit_single_write(self.now())
+            return leases.policy.admit_small(body_bytes, self.now())
+        return leases.policy.admit_single_write(self.now())
 
     def has_lease(self, rep: Representation, address: str, agent: bytes | None) -> bool:
         leases, file = self.leases, rep.url_path
@@ -241,13 +241,13 @@ class Gate:
         seen = self.policy.snapshot(self.now())
         free = seen.small_active + seen.large_active < seen.slots
         brief = free and not self.draining
-        return free, brief and self.leases.can_admit_single_write(self.now())
+        return free, brief and self.leases.policy.can_admit_single_write(self.now())
 
     def served_elsewhere(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
         """Count bodies that were served so. `whole` were whole files; `size_bytes` is the sum."""
         now = self.now()
         for _ in range(times):
-            self.leases.admit_small(size_bytes // times, now)
+            self.leases.policy.admit_small(size_bytes // times, now)
         self.parts.popularity.count(url_path, whole, whole, size_bytes)
 
     def enter(
@@ -302,7 +302,7 @@ class Gate:
         rule = _BRIEFLY.model_copy(update={"silent_s": most_s})
         wait = Wait(most_s, ticket.number, self.policy.place(ticket.number))
         self._park(StatusRequest(request, job, tell), rule, wait, ParkedFor.PLACE)
-        self._driver.present(ticket.number, self.now(), request.connection.line)
+        self.policy.present(ticket.number, self.now(), request.connection.line)
         self.leases.settle()
         return True
 
@@ -358,7 +358,7 @@ class Gate:
         """Park a client that would come back. If its turn does not come, it gets a new time."""
         visit.job = replace(visit.job, present=True)
         if wait.ticket is not None:
-            self._driver.present(wait.ticket, self.now(), visit.job.line)
+            self.policy.present(wait.ticket, self.now(), visit.job.line)
         request = self._park(visit, rule, wait, ParkedFor.PLACE)
         self.leases.settle()
         return request
@@ -506,7 +506,7 @@ class Gate:
         ticket = request.ticket
         self.parked.remove(request)
         if ticket is not None and not self.parked.with_ticket(ticket):
-            self._driver.absent(ticket, self.now())
+            self.policy.absent(ticket, self.now())
             self.leases.settle()
 
     def _let_go(self, request: ParkedRequest) -> None:

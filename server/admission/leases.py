@@ -2,7 +2,7 @@
 
 It carries out what the policy decides by itself: pauses, resumes, ended leases, called tickets. It
 looks at each download four times a second, a few at a time, and ticks when it has seen all. Others
-call the policy by `LeaseManager.driver`, then `settle`, and read `LeaseManager.policy`.
+call the policy by `LeaseManager.driver`, or tell `LeaseManager.policy` something, then `settle`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from itertools import islice
 
 from twisted.logger import Logger
 
-from ...policies.contract import Admit, Job, PolicyView, TicketRow
+from ...policies.admission import AdmissionPolicy
+from ...policies.contract import Admit, Job, TicketRow
 from ...policies.driver import PolicyDriver
 from ...policies.registry import make_policy
 from ...policies.settings import PolicySettings
@@ -90,10 +91,6 @@ class LeaseManager:
         self.driver = PolicyDriver(decides, self)
         #: Whether the doors are closed for maintenance.
         self.closed = False
-        #: Bound once: each small file needs them.
-        self.admit_small = self.driver.admit_small
-        self.admit_single_write = self.driver.admit_single_write
-        self.can_admit_single_write = self.driver.can_admit_single_write
         self._parked = parked
         self._check = check
         #: Ended downloads whose last bytes may be missing, and until when these are sent again.
@@ -113,13 +110,14 @@ class LeaseManager:
         self._look_call: DelayedCall | None = None
 
     @property
-    def policy(self) -> PolicyView:
-        return self.driver.view
+    def policy(self) -> AdmissionPolicy:
+        """The present one; `settle` follows each call that tells it something."""
+        return self.driver.policy
 
     def close_doors(self, closed: bool) -> None:
         """Close the doors: no download starts. Or open them again."""
         self.closed = closed
-        self.driver.close(closed)
+        self.policy.close(closed)
         self.settle()
 
     # -- the life of the lease manager ---------------------------------------------------------
@@ -189,7 +187,7 @@ class LeaseManager:
             return
         download.abort(reason)
         self._ended[download.client, download.file] = None
-        self.driver.cut(download.lease, self.now())
+        self.policy.release(download.lease, self.now(), False)
         self._parts.passes.end(download.client, download.file)
         self.settle()
 
@@ -200,7 +198,7 @@ class LeaseManager:
         """
         download, row = delivery.download, None
         running = self.downloads.get(download.lease) is download
-        ticket = self.driver.ticket_of(download.lease) if running else None
+        ticket = self.policy.ticket_of(download.lease) if running else None
         if ticket is not None and download.about_to_complete():
             row = self.policy.ticket(ticket)
         if row is None:
@@ -237,7 +235,7 @@ class LeaseManager:
         if download.ending and not done:
             # The connection was lost in its last bytes: the ticket is not used after all.
             download.ending = False
-            ticket = self.driver.ticket_of(download.lease)
+            ticket = self.policy.ticket_of(download.lease)
             row = self.policy.ticket(ticket) if ticket is not None else None
             self._keep([row] if row is not None else [])
         if self._somebody_waits():
@@ -315,10 +313,10 @@ class LeaseManager:
     def _somebody_waits(self) -> bool:
         if self._paused or self._parked:
             return True
-        return self.driver.view.anybody_waits()
+        return self.policy.anybody_waits()
 
     def _record(self) -> None:
-        rows = self.driver.changes()
+        rows = self.policy.changes()
         if rows:
             self._keep(rows)
 
@@ -336,7 +334,7 @@ class LeaseManager:
     def live_tickets(self) -> list[TicketRow]:
         """All that a journal must have (waiting, ready, started), with wall times."""
         ahead_s = self._parts.wall_ahead_s()
-        return [moved(row, ahead_s) for row in self.driver.changes(everything=True)]
+        return [moved(row, ahead_s) for row in self.policy.changes(everything=True)]
 
     def _restore(self, rows: Iterable[TicketRow], *, proven: bool = False) -> None:
         """Restore rows with wall times. The policy has the process clock."""
@@ -345,7 +343,7 @@ class LeaseManager:
             rows = (moved(row, -ahead_s) for row in rows)
         # The clock may have been set back since: no ticket was issued in the future.
         rows = [row if row.issued_s <= now else row._replace(issued_s=now) for row in rows]
-        self.driver.restore(rows, now, self._parts.numbers.first, proven=proven)
+        self.policy.restore(rows, now, self._parts.numbers.first, proven=proven)
 
     def _pass_time(self) -> None:
         cancel(self._soon_call)
@@ -386,7 +384,7 @@ class LeaseManager:
         # A network with running and waiting downloads counts twice.
         line.wanted_by(len(self._networks) + self._parked.how_many_networks())
         goodput = line.goodput_bytes_s()
-        self.driver.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
+        self.policy.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
         self._seat(now)
         self._pass_time()
         for key, (download, until_s) in list(islice(self._parted.items(), LEASES.at_once)):
@@ -404,7 +402,7 @@ class LeaseManager:
         now, rounds, line = self.now(), self._rounds, self._parts.line
         late_s = self._late_s = max(min(now - due_s, DOWNLOADS.most_late_s), self._late_s)
         leases = list(islice(self._to_look, LEASES.at_once))
-        looked = []
+        looked, progress = [], self.policy.progress
         for lease in leases:
             download = rounds.take(lease, now)
             if download is None:
@@ -420,7 +418,7 @@ class LeaseManager:
                 held_back = line.held_back(download)
                 rate = download.rate.told_bytes_s(held_back)
                 reads = download.reads_bytes_s
-                self.driver.progress(lease, now, download.left_bytes, rate, held_back, reads)
+                progress(lease, now, download.left_bytes, rate, held_back, reads)
                 if download.still_leaves(now):
                     self.driver.end(lease, now, None, done=False)
         line.looked(now, looked)

@@ -22,7 +22,8 @@ from typing import Protocol
 
 from twisted.logger import Logger
 
-from ...policies.contract import Estimate, PolicyView, Wait
+from ...policies.admission import AdmissionPolicy
+from ...policies.contract import Estimate, Wait
 from ...protocol.units import format_duration
 from ..http.clock import Clock, DelayedCall, cancel
 from ..http.prefix_shares import PrefixShares
@@ -50,7 +51,7 @@ class ParkingGate(Protocol):
     """The gate as parked requests see it."""
 
     @property
-    def policy(self) -> PolicyView:
+    def policy(self) -> AdmissionPolicy:
         """The present policy."""
 
     def estimate(self, number: int) -> Estimate | None:

@@ -206,7 +206,7 @@ class Replay:
 
     def do_end(self, client: int) -> None:
         leases = self.reign.house.gate.leases
-        leases.driver.withdraw(self.numbers[client], leases.now())
+        leases.policy.withdraw(self.numbers[client], leases.now())
         self.reign.settle()
 
     def do_lose_start(self, client: int) -> None:

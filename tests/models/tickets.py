@@ -7,7 +7,7 @@ alone. A former leader that was cut off or paused may still decide, until its fi
 |---|---|
 | `issue` | `Gate.enter`, `AdmissionPolicy._newcomer` |
 | `return` | `Gate._decide`, `AdmissionPolicy._returning`; where it has a lease, `_join` |
-| `wait here`, `leave` | `AdmissionPolicy.present`, `Gate.left`, `PolicyDriver.absent` |
+| `wait here`, `leave` | `AdmissionPolicy.present`, `Gate.left`, `AdmissionPolicy.absent` |
 | `call` | `PolicyDriver.settle`, `AdmissionPolicy.call_in_turn`, `Gate.call` |
 | `replay` | `Gate._decide` with a ticket that is over: `Numbers.is_over`, `_why_not` |
 | `restore` | `Gate._take_up`, `TicketQueue.restore`: one that the journal lost is proved |

@@ -513,7 +513,7 @@ class TheLostComeFirst(Oracle):
         if any(map(world.has_fault, ("promote", "policy", "settings", "lose answer", "cut"))):
             return
         oldest, since_s = 0, -math.inf
-        table = gate.policy.queue.table  # type: ignore[attr-defined]
+        table = gate.policy.queue.table
         for row in gate.policy.tickets():
             small = row.size_bytes < gate.settings.small_below_bytes
             # One that was called and did not come stands behind.
@@ -628,7 +628,7 @@ class ReadersKeepTheirSlots(Oracle):
         world, gate = self.world, self.world.gate
         if gate is None or world.is_crowded or gate.snapshot().link_bound:
             return
-        slotless = gate.policy.pool.slotless  # type: ignore[attr-defined]
+        slotless = gate.policy.pool.slotless
         if not slotless:
             return
         ends = ("policy", "settings", "lose answer", "cut", "line", "kill mover", "lose reports")
@@ -1262,7 +1262,7 @@ def _in_journal(store: Store) -> set[int]:
 def _on_record(gate: Gate) -> list[int]:
     """Live tickets of which the journal does not say already that they are used."""
     ending = [one for one in gate.downloads.values() if one.ending and one.deliveries]
-    used = {gate.leases.driver.ticket_of(one.lease) for one in ending}
+    used = {gate.policy.ticket_of(one.lease) for one in ending}
     return [row.number for row in gate.leases.live_tickets() if row.number not in used]
 
 

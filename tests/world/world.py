@@ -222,7 +222,7 @@ class World:
     def doubted(self) -> int:
         """Leases beyond the slots, as some of these were doubted when they started."""
         gate = self.gate
-        return gate.policy.pool.doubted if gate is not None else 0  # type: ignore[attr-defined]
+        return gate.policy.pool.doubted if gate is not None else 0
 
     @property
     def keeps_room_for_small(self) -> bool:

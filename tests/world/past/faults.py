@@ -130,7 +130,7 @@ PAST: tuple[PastFault, ...] = (
         "cancel-frees-no-slot",
         "tests/test_server_leases.py",
         "server.admission.leases",
-        "        self.driver.cut(download.lease, self.now())\n",
+        "        self.policy.release(download.lease, self.now(), False)\n",
         "",
     ),
     PastFault(
@@ -271,7 +271,7 @@ PAST: tuple[PastFault, ...] = (
         "watching-page-is-not-called",
         "2716637",
         "server.admission.gate",
-        "        self._driver.present(ticket.number, self.now(), request.connection.line)\n",
+        "        self.policy.present(ticket.number, self.now(), request.connection.line)\n",
         "",
     ),
     PastFault(
