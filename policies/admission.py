@@ -242,7 +242,7 @@ class AdmissionPolicy:
         if lease is not None:
             return self._join(lease, job, now)
         if ticket is None and self._finds_room(job, now):
-            return self._start_at_once(job, now)
+            return self._start(job, now, None, fresh=True)
         self._report_immediate_starts(now)
         row = self.queue.find(job.client, job.file) if len(self.queue) else None
         if job.running:
@@ -292,32 +292,6 @@ class AdmissionPolicy:
         if self.queue.next_number < ELSEWHERE:
             self._spare_slots, self._spare_bytes_s = self.policy.spare(now)
 
-    def _start_at_once(self, job: Job, now: float) -> Admit:
-        lease = self.pool.open(job, now, None, True)
-        lease.fresh = True
-        lease.network = "" if job.known or not job.network else job.network[-1]
-        if len(self.state.delivered):
-            lease.believed_bytes = self._believed_bytes(job)
-        elif lease.believed_bytes < job.size_bytes:
-            lease.believed_bytes = job.size_bytes
-        capacity = self.capacity
-        capacity.remember(lease)
-        self.pool.fresh[lease.id] = self.pool.without_ticket[lease.id] = lease
-        self._spare_slots -= 1
-        self._spare_bytes_s -= capacity.speed(lease)
-        self._tally.admitted_large += 1
-        self.state.newcomers.note(now, job.size_bytes, lease.believed_bytes, 1.0)
-        self.network_order.note(lease.network, job.client, job.size_bytes)
-        if self._room.network_shares:
-            self._count(lease, now)
-        return Admit(lease.id)
-
-    def _count(self, lease: Lease, now: float) -> None:
-        # Once: a fresh lease may have begun under other settings.
-        if not lease.counted:
-            lease.counted = True
-            self.laws.lease_begins(lease, now)
-
     def _report_immediate_starts(self, now: float) -> None:
         """Tell the policy about downloads that started without a ticket."""
         fresh = self.pool.fresh
@@ -327,7 +301,6 @@ class AdmissionPolicy:
         fresh.clear()
         for lease in leases:
             lease.fresh = False
-            self._count(lease, now)
             self.policy.starts(lease, None, now)
 
     def _give_tickets(self, now: float) -> bool:
@@ -392,9 +365,7 @@ class AdmissionPolicy:
             self._ready.make_ready(row, now, first=True)
         else:
             self.laws.ticket_waits(row, now)
-            table = queue.table
-            self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
-            self.network_order.note(job.stranger_network, job.client, job.size_bytes)
+            self._note_newcomer(job, queue.table.remaining[row], now)
             self._ready.promote(now, ADMISSION.per_offer)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
@@ -502,25 +473,37 @@ class AdmissionPolicy:
         )
         return all(other == row for other in islice(due, 2))
 
-    def _start(self, job: Job, now: float, row: int | None) -> Admit:
-        table = self.queue.table
-        large = self.is_large(job.size_bytes)
-        self._spare_known = False
+    def _start(self, job: Job, now: float, row: int | None, *, fresh: bool = False) -> Admit:
+        """Open a lease, by the ticket of this row; a `fresh` one is reported as time passes."""
+        table, pool, large = self.queue.table, self.pool, self.is_large(job.size_bytes)
         number = None if row is None else table.number[row]
-        lease = self.pool.open(job, now, number, large)
-        if large:
-            self._tally.admitted_large += 1
-            lease.network = job.stranger_network
-            self._count(lease, now)
-            if row is None:
-                lease.believed_bytes = self._believed_bytes(job)
-            else:
-                lease.believed_bytes, lease.mark = table.remaining[row], table.mark[row]
-            self.capacity.remember(lease)
-            self.policy.starts(lease, row, now)
-        else:
+        lease = pool.open(job, now, number, large)
+        if not large:
+            self._spare_known = False
             self._tally.admitted_small += 1
+            return Admit(lease.id, number)
+        self._tally.admitted_large += 1
+        lease.network = job.stranger_network
+        if row is None:
+            lease.believed_bytes = self._believed_bytes(job)
+        else:
+            lease.believed_bytes, lease.mark = table.remaining[row], table.mark[row]
+        self.laws.lease_begins(lease, now)
+        self.capacity.remember(lease)
+        if fresh:
+            lease.fresh = True
+            pool.fresh[lease.id] = pool.without_ticket[lease.id] = lease
+            self._spare_slots -= 1
+            self._spare_bytes_s -= self.capacity.speed(lease)
+            self._note_newcomer(job, lease.believed_bytes, now)
+        else:
+            self._spare_known = False
+            self.policy.starts(lease, row, now)
         return Admit(lease.id, number)
+
+    def _note_newcomer(self, job: Job, believed_bytes: int, now: float) -> None:
+        self.state.newcomers.note(now, job.size_bytes, believed_bytes, job.weight)
+        self.network_order.note(job.stranger_network, job.client, job.size_bytes)
 
     def _start_ticket(self, row: int, job: Job, now: float) -> Admit:
         self._ready.presented(row)
@@ -655,24 +638,27 @@ class AdmissionPolicy:
         self._close(held, now, done)
 
     def _close(self, lease: Lease, now: float, done: bool, *, idled: bool = False) -> None:
-        if lease.fresh:
-            self._close_fresh(lease, now, done)
-            return
-        self.laws.lease_ends(lease, now, used=done or was_used(lease))
+        """A fresh lease is over before the policy has heard of it."""
+        fresh, taken = lease.fresh, lease.started_bytes - lease.remaining_bytes
+        used = was_used(lease)
+        self.laws.lease_ends(lease, now, used=done or used)
         self.pool.close(lease)
         self._untold.discard(lease.id)
         self._tally.completed += done
         if done:
             self.state.reputation.used(lease.client)
         if lease.large:
-            taken = lease.started_bytes - lease.remaining_bytes
             self.state.delivered.note(lease.client, lease.file, 0 if done else taken)
-            if was_used(lease) and not lease.slotless:
+            if used and not lease.slotless and (now > lease.started_s or not fresh):
                 self.estimator.ended(lease, now, self._use.least_rate_bytes_s())
                 if lease.ticket is None and not self.policy.gives_tickets:
                     self.estimator.no_shows.learn(True)
-            self.policy.ends(lease, now, done)
-            self.capacity.learn(lease)
+            if fresh:
+                self._spare_slots += 1
+                self._spare_bytes_s += self.capacity.speed(lease)
+            else:
+                self.policy.ends(lease, now, done)
+                self.capacity.learn(lease)
         elif done:
             self.estimator.small_ended(now - lease.started_s)
         if lease.ticket is not None:
@@ -682,25 +668,6 @@ class AdmissionPolicy:
                 self._give_back(row, lease, now)
             else:
                 self.queue.end(row, TicketState.DONE if done else TicketState.EXPIRED, now)
-
-    def _close_fresh(self, lease: Lease, now: float, done: bool) -> None:
-        """It is over before the policy heard of it."""
-        if lease.counted:
-            self.laws.lease_ends(lease, now, used=done or was_used(lease))
-        del self.pool.fresh[lease.id]
-        self.pool.close(lease)
-        self._spare_slots += 1
-        self._spare_bytes_s += self.capacity.speed(lease)
-        if done:
-            self._tally.completed += 1
-            self.state.reputation.used(lease.client)
-            if len(self.state.delivered):
-                self.state.delivered.note(lease.client, lease.file, 0)
-        else:
-            taken = lease.started_bytes - lease.remaining_bytes
-            self.state.delivered.note(lease.client, lease.file, taken)
-        if now > lease.started_s and was_used(lease):
-            self.estimator.ended(lease, now, self._use.least_rate_bytes_s())
 
     def _may_come_back(self, row: int) -> bool:
         """Whether its owner knows of this ticket, and it was not given back before."""

@@ -44,8 +44,6 @@ class Lease:
     stopped_s: float = field(init=False)
     #: It began at once, and its policy has not been told of it yet; see `AdmissionPolicy`.
     fresh: bool = False
-    #: Whether the laws know that it has begun.
-    counted: bool = False
     #: Whether its client has never had a byte of it.
     untouched: bool = True
     #: Where it ends in its client's virtual share, see `policies.virtual_sharing`.
@@ -244,6 +242,7 @@ class LeasePool:
         """The slot is free again."""
         del self.leases[lease.id]
         del self._by_key[(lease.client, lease.file)]
+        self.fresh.pop(lease.id, None)
         self.large_active -= lease.large
         self.paused -= lease.paused
         self.background.pop(lease.id, None)

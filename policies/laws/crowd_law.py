@@ -95,7 +95,7 @@ class CrowdLaw(Law):
             elif crowds.stands_back(number) and not self._queue.stands_back(table.rows[number]):
                 yield f"ticket {number} stands back for its crowd, but not in the queue"
         for lease in self._pool.leases.values():
-            if lease.large and lease.network and not lease.slotless and lease.counted:
+            if lease.large and lease.network and not lease.slotless:
                 counted[lease.network] = counted.get(lease.network, 0) + 1
         for network in counted.keys() | crowds.networks():
             if crowds.in_front(network) != counted.get(network, 0):
