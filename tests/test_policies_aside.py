@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.kernel_laws import KernelLaws
 from tidegate.policies import registry
 from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import Admit, Decision, Job, Wait
@@ -143,7 +144,7 @@ def test_a_policy_without_the_rule_lets_them_come_forward(name: str) -> None:
 
 
 def test_the_laws_hold(name: str) -> None:
-    check_laws(name, examples=10)
+    check_laws(name, examples=10, laws=KernelLaws)
 
 
 class HeldPolicy(Policy):

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kernel_laws import KernelLaws
 from tidegate.policies.registry import POLICIES
-from tidegate.policies.testing import Laws, check_laws
+from tidegate.policies.testing import check_laws
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_laws_hold_under_random_use(name: str) -> None:
-    check_laws(name)
+    check_laws(name, laws=KernelLaws)
 
 
 def test_laws_hold_while_policies_change() -> None:
-    check_laws("ticket", switches=True)
+    class Switching(KernelLaws):
+        switches = True
+
+    check_laws("ticket", laws=Switching)
 
 
 def test_who_had_a_turn_before_a_restart_does_not_stand_back_for_the_crowd() -> None:
     """Its key stayed the first, while its crowd counted it among those that stand back."""
 
-    class Case(Laws):
+    class Case(KernelLaws):
         start_with = "ticket"
 
     case = Case()
@@ -35,7 +39,7 @@ def test_who_had_a_turn_before_a_restart_does_not_stand_back_for_the_crowd() -> 
 def test_large_ones_beside_doubted_slots_outlive_the_doubt() -> None:
     """Also where slots for small ones are free."""
 
-    class Case(Laws):
+    class Case(KernelLaws):
         start_with = "reserve"
 
     case = Case()
