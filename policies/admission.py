@@ -28,7 +28,7 @@ import random
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, takewhile
 from operator import itemgetter
 
@@ -202,7 +202,7 @@ class AdmissionPolicy:
         is made. False means: `offer` it like any other.
         """
         if self._room.free() > 0:
-            self._tally.admitted_small += 1
+            self._tally.admitted_small_total += 1
             self.capacity.small_took(body_bytes)
             return True
         return False
@@ -215,8 +215,8 @@ class AdmissionPolicy:
         """
         if not self.can_admit_single_write(now):
             return False
-        self._tally.admitted_large += 1
-        self._tally.completed += 1
+        self._tally.admitted_large_total += 1
+        self._tally.completed_total += 1
         return True
 
     def can_admit_single_write(self, now: float) -> bool:
@@ -237,7 +237,7 @@ class AdmissionPolicy:
         Admit opens a connection on the lease (see `detach`).
         """
         self.changed = True
-        self._tally.offers += 1
+        self._tally.offers_total += 1
         lease = self.pool.find(job.client, job.file)
         if lease is not None:
             return self._join(lease, job, now)
@@ -309,7 +309,7 @@ class AdmissionPolicy:
         for number in list(islice(without, ADMISSION.per_tick)):
             lease = without.pop(number)
             lease.ticket = self.queue.issue_started(lease, now)
-            self._tally.tickets_issued += 1
+            self._tally.tickets_issued_total += 1
         return bool(without)
 
     def _offer_small(self, job: Job, now: float) -> Decision:
@@ -359,7 +359,7 @@ class AdmissionPolicy:
             # Running downloads came before this one.
             self._give_tickets(now)
         row = queue.issue(job, self._believed_bytes(job), now)
-        self._tally.tickets_issued += 1
+        self._tally.tickets_issued_total += 1
         queue.set_present(row, job.present)
         if self._room.is_small(row):
             self._ready.make_ready(row, now, first=True)
@@ -390,7 +390,7 @@ class AdmissionPolicy:
             queue.reweigh(row, job.weight, job.priority_class)
         early = not job.present and now < table.promise_s[row] - settings.early_tolerance_s
         if early:
-            self._tally.early_polls += 1
+            self._tally.early_polls_total += 1
             table.early[row] = min(table.early[row] + 1, MOST_POLLS)
             extra = table.early[row] - settings.early_polls_free
             if extra > 0 and not (table.state[row] == READY and self._forsaken(row, now)):
@@ -480,9 +480,9 @@ class AdmissionPolicy:
         lease = pool.open(job, now, number, large)
         if not large:
             self._spare_known = False
-            self._tally.admitted_small += 1
+            self._tally.admitted_small_total += 1
             return Admit(lease.id, number)
-        self._tally.admitted_large += 1
+        self._tally.admitted_large_total += 1
         lease.network = job.stranger_network
         if row is None:
             lease.believed_bytes = self._believed_bytes(job)
@@ -547,7 +547,7 @@ class AdmissionPolicy:
             ends.broken(told, now, small=small, away=away)
 
     def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
-        self._tally.refused += 1
+        self._tally.refused_total += 1
         return Refuse(reason, retry_after_s)
 
     def _gives_way(self, job: Job, now: float) -> bool:
@@ -644,7 +644,7 @@ class AdmissionPolicy:
         self.laws.lease_ends(lease, now, used=done or used)
         self.pool.close(lease)
         self._untold.discard(lease.id)
-        self._tally.completed += done
+        self._tally.completed_total += done
         if done:
             self.state.reputation.used(lease.client)
         if lease.large:
@@ -807,7 +807,7 @@ class AdmissionPolicy:
         rows = self._ready.expire(now, ADMISSION.per_tick)
         expired = tuple([self.queue.table.number[row] for row in rows])
         for row in rows:
-            self._tally.tickets_expired += 1
+            self._tally.tickets_expired_total += 1
             self._end_ticket(row, TicketState.EXPIRED, now)
         return expired
 
@@ -1245,11 +1245,12 @@ class AdmissionPolicy:
 
     def snapshot(self, now: float) -> Snapshot:
         """The state at a glance."""
-        pool, tally, queue = self.pool, self._tally, self.queue
+        pool, queue = self.pool, self.queue
         ends = self.estimator.ends.judged
         told = len(queue) and not self.state.closed
         next_wait = self._state(self._next_forecast(now)) if told else None
         return Snapshot(
+            **asdict(self._tally),
             policy=self.name,
             mode=self.policy.name,
             slots=self.policy.slots(),
@@ -1261,15 +1262,7 @@ class AdmissionPolicy:
             waiting=len(queue) if self.policy.link_bound else len(queue.line),
             ready=0 if self.policy.link_bound else len(queue.ready),
             ready_target=self._ready.target,
-            offers_total=tally.offers,
-            admitted_small_total=tally.admitted_small,
-            admitted_large_total=tally.admitted_large,
-            completed_total=tally.completed,
-            tickets_issued_total=tally.tickets_issued,
-            tickets_expired_total=tally.tickets_expired,
             no_show_fraction=self.estimator.no_show_fraction,
-            early_polls_total=tally.early_polls,
-            refused_total=tally.refused,
             last_wait=next_wait,
             eta_within_p90=self.estimator.judged.within_p90,
             eta_median_error=self.estimator.judged.median_error,

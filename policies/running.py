@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from operator import attrgetter
 
@@ -23,23 +24,21 @@ def _own_s(lease: Lease) -> float:
 ENOUGH = 1.0 - 1e-9
 
 
+@dataclass(slots=True)
 class FilledLine:
     """One line: in order, the keys of leases that take something, and what those before take.
 
     It goes no further than the lease with which they take `most_bytes_s`.
     """
 
-    __slots__ = ("_keys", "_most_bytes_s", "_taken")
-
-    def __init__(self, most_bytes_s: float) -> None:
-        self._keys: list[float] = []
-        self._taken = [0.0]
-        self._most_bytes_s = most_bytes_s
+    most_bytes_s: float
+    _keys: list[float] = field(default_factory=list)
+    _taken: list[float] = field(default_factory=lambda: [0.0])
 
     @property
     def is_full(self) -> bool:
         """Whether those so far take all."""
-        return self._taken[-1] >= self._most_bytes_s
+        return self._taken[-1] >= self.most_bytes_s
 
     @property
     def filled_at(self) -> float:
@@ -135,13 +134,15 @@ class Running:
         """Keys and speeds have changed."""
         self._order = sorted(self._by_id.values(), key=_entry)
         self._lines = {lease.line for lease in self._order}
-        self.stale, self.changed = False, True
-        self._filled = self._lefts = self._slowest = None
-        self._room_in_s.clear()
+        self.stale = False
+        self._changes()
 
     def touch(self, lease: Lease) -> None:
         """A lease has come, gone, or got or lost its connections or its line."""
         self._lines.add(lease.line)
+        self._changes()
+
+    def _changes(self) -> None:
         self.changed = True
         self._filled = self._lefts = self._slowest = None
         self._room_in_s.clear()
@@ -171,19 +172,12 @@ class Running:
     def filled(self, line: str) -> FilledLine:
         """How far this line is filled."""
         if self._filled is None:
-            self._filled = {}
+            demand_of = self._capacity.demand_of
+            self._filled = {one: FilledLine(ENOUGH * demand_of(one)) for one in self._lines}
             for lease, _, _ in self.first_ones(1.0):
                 if lease.connections:
-                    self._on(lease.line).add(lease)
-        return self._on(line)
-
-    def _on(self, line: str) -> FilledLine:
-        assert self._filled is not None
-        found = self._filled.get(line)
-        if found is None:
-            demand = ENOUGH * self._capacity.demand_of(line)
-            found = self._filled[line] = FilledLine(demand)
-        return found
+                    self._filled[lease.line].add(lease)
+        return self._filled.get(line) or FilledLine(ENOUGH * self._capacity.demand_of(line))
 
     def left_before(self, key: float) -> float:
         """Bytes that all with lower keys still want."""

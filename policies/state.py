@@ -18,16 +18,16 @@ from .queue.tickets import TicketQueue
 
 @dataclass(slots=True)
 class AdmissionCounts:
-    """Counts since the first policy of this server was built; they survive a switch."""
+    """The totals of `Snapshot`: since the first policy of this server; they survive a switch."""
 
-    offers: int = 0
-    admitted_small: int = 0
-    admitted_large: int = 0
-    completed: int = 0
-    tickets_issued: int = 0
-    tickets_expired: int = 0
-    early_polls: int = 0
-    refused: int = 0
+    offers_total: int = 0
+    admitted_small_total: int = 0
+    admitted_large_total: int = 0
+    completed_total: int = 0
+    tickets_issued_total: int = 0
+    tickets_expired_total: int = 0
+    early_polls_total: int = 0
+    refused_total: int = 0
 
 
 @dataclass(slots=True)

@@ -104,10 +104,7 @@ class RankedList:
     def add_all(
         self, keys: Sequence[float], numbers: Sequence[int], sizes: Sequence[float]
     ) -> None:
-        """Put entries in their places, those after the last one by whole blocks.
-
-        Numbers ascend.
-        """
+        """Put entries in their places, those after the last one by whole blocks; numbers ascend."""
         order = sorted(range(len(keys)), key=keys.__getitem__)
         tail = 0
         if self._lasts:
@@ -116,25 +113,16 @@ class RankedList:
         for at in order[:tail]:
             self.add(keys[at], numbers[at], sizes[at])
         rest = order[tail:]
-        self.append_all(
-            [keys[at] for at in rest], [numbers[at] for at in rest], [sizes[at] for at in rest]
-        )
-
-    def append_all(
-        self, keys: Sequence[float], numbers: Sequence[int], sizes: Sequence[float]
-    ) -> None:
-        """Put entries, which are in order, behind all others, by whole blocks."""
         start = 0
-        while start < len(keys):
+        while start < len(rest):
             if not self._blocks or self._counts[-1] >= _FULL:
                 self._insert_block(len(self._blocks), _Block(), (0.0, 0))
-            stop = min(len(keys), start + _FULL - self._counts[-1])
-            block = self._blocks[-1]
-            block.keys.extend(keys[start:stop])
-            block.numbers.extend(numbers[start:stop])
-            block.sizes.extend(sizes[start:stop])
-            size_bytes, count = sum(sizes[start:stop]), stop - start
-            start = stop
+            block, some = self._blocks[-1], rest[start : start + _FULL - self._counts[-1]]
+            block.keys.extend([keys[at] for at in some])
+            block.numbers.extend([numbers[at] for at in some])
+            block.sizes.extend([sizes[at] for at in some])
+            size_bytes, count = sum([sizes[at] for at in some]), len(some)
+            start += count
             self._lasts[-1] = (block.keys[-1], block.numbers[-1])
             self._counts[-1] += count
             self._bytes[-1] += size_bytes

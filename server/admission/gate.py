@@ -465,17 +465,21 @@ class Gate:
         self.leases.settle()
         if isinstance(decision, Wait) and visit.job.present:
             self._keep(request, decision, _waits_for(decision))
-            return
-        if isinstance(decision, Refuse) and decision.reason is Reason.TOO_MANY_CONNECTIONS:
+        elif isinstance(decision, Refuse) and decision.reason is Reason.TOO_MANY_CONNECTIONS:
             self._keep(request, _until_one_ends(decision), ParkedFor.CONNECTION)
-            return
-        self.parked.remove(request)
+        else:
+            self.parked.remove(request)
+            if isinstance(decision, Refuse) and request.committed:
+                visit.request.abort()
+            else:
+                self._answer(visit, decision)
+
+    def _answer(self, visit: AdmissionRequest, decision: Decision) -> None:
+        """Start, ask back or refuse: the request is not parked any longer."""
         if isinstance(decision, Admit):
             self._start(visit, decision)
         elif isinstance(decision, Wait):
             self._ask_back(visit, decision)
-        elif request.committed:
-            visit.request.abort()
         else:
             self._refuse(visit, decision)
 
@@ -527,12 +531,7 @@ class Gate:
         visit.job = replace(visit.job, present=False)
         decision = self._driver.offer(visit.job, self.now(), wait.ticket)
         self.leases.settle()
-        if isinstance(decision, Admit):
-            self._start(visit, decision)
-        elif isinstance(decision, Wait):
-            self._ask_back(visit, decision)
-        else:
-            self._refuse(visit, decision)
+        self._answer(visit, decision)
 
     def release(self) -> list[tuple[AdmissionRequest, str | None]]:
         """Release all parked requests unanswered, each with its token, to another gate.
