@@ -242,6 +242,33 @@ def test_a_line_that_was_found_while_a_burst_grew_is_seen_as_its_queue_drains() 
     assert world.acked - acked >= 0.93 * line * 6.0
 
 
+def surging(line: float, rate_bytes_s: float, lossy: float) -> World:
+    """Four more every 0.1 s for a second, most or all of which lose packets."""
+
+    def arrive(world: World) -> None:
+        while world.born < min(40, 4 + 40 * world.now):
+            world.add(rate_bytes_s)
+
+    return World(steady(line), Bottleneck(), lossy=lossy, arrivals=arrive)
+
+
+@pytest.mark.parametrize("lossy", [0.6, 0.8, 1.0])
+def test_a_burst_that_loses_packets_together_shows_its_line_within_a_second(lossy: float) -> None:
+    """Until then 40 % of what left was lost, and small files stood in sockets for three seconds."""
+    world = surging(4 * MB, MB, lossy)
+    world.run(6.0)
+    assert world.found_at_s(4 * MB) <= 1.0
+
+
+@pytest.mark.parametrize("lossy", [0.6, 0.8, 1.0])
+def test_a_burst_whose_own_networks_lose_packets_is_not_capped_while_it_grows(lossy: float) -> None:
+    """What arrives grows with it."""
+    world = surging(100 * MB, 0.3 * MB, lossy)
+    world.run(1.2)
+    assert world.born == 40
+    assert all(cap is None for _, cap, _ in world.log)
+
+
 @pytest.mark.parametrize("count", [6, 20])
 @pytest.mark.parametrize("lossy", [0.3, 1.0])
 def test_a_crowd_whose_own_networks_lose_packets_is_not_capped_for_long(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from tidegate.policies.keep_alive import KEEP_ALIVE
-from tidegate.server.files.pacer import Pacer, Share, TransferState
+from tidegate.server.files.pacer import PACING, Pacer, Share, TransferState
 
 
 class Taker:
@@ -469,7 +469,8 @@ def test_a_flood_of_small_answers_leaves_half_of_the_line_to_large_downloads(
     addresses = [f"10.{number}.0.1" for number in range(networks)]
     large, small, *_ = flood_beside(downloads, addresses, size_bytes)
     bursts = 2 * networks * 512 * 1024
-    assert large >= 0.5 * (20 * 2_500_000 - bursts) - 1_000_000
+    ahead = PACING.ahead_s * 2_500_000
+    assert large >= 0.5 * (20 * 2_500_000 - bursts) - ahead - 1_000_000
     assert large + small <= 1.02 * 20 * 2_500_000 + 2 * 250_000 + 250_000
 
 
@@ -526,10 +527,28 @@ def test_small_downloads_of_many_networks_leave_half_of_the_line(large: int, sma
         visitors.look()
     assert pacer.misplaced() == 0
     got = sum(taker.sent for taker in takers)
-    assert got >= 0.48 * 10 * cap
+    assert got >= (0.48 * 10 - PACING.ahead_s) * cap
     # Newcomers have the other half.
     assert visitors.taken() >= 0.45 * 10 * cap
     assert got + visitors.taken() <= 10.3 * cap
+
+
+def test_small_downloads_of_a_burst_go_before_large_ones() -> None:
+    """Beside large ones they had half of the line, and took twice as long."""
+    clock, cap = Clock(), 2_500_000.0
+    pacer = Pacer(clock, cap)
+    large = Taker(pacer, clock, 1e9)
+    large.ready()
+    visitors = Visitors(pacer, clock, 10)
+    first = list(visitors.takers)
+    for _ in range(90):
+        run(clock, [large], 0.01)
+    assert sum(taker.sent for taker in first) >= 0.95 * 0.9 * cap
+    large_sent = large.sent
+    for _ in range(500):
+        visitors.look()
+        run(clock, [large], 0.01)
+    assert large.sent - large_sent >= (0.48 * 5 - PACING.ahead_s) * cap
 
 
 def test_ten_networks_that_come_again_and_again_leave_three_quarters_of_the_line() -> None:
@@ -657,7 +676,7 @@ def test_a_flood_of_requests_and_small_bodies_leave_each_other_a_part() -> None:
         visitors.look()
     assert visitors.taken() >= 0.2 * 10 * cap
     assert flood.sent >= 0.2 * 10 * cap
-    assert large.sent >= 0.45 * 10 * cap
+    assert large.sent >= (0.45 * 10 - PACING.ahead_s) * cap
 
 
 def test_requests_do_not_wait_until_bytes_that_stood_in_sockets_are_paid_for() -> None:
@@ -715,6 +734,10 @@ def test_small_downloads_of_one_network_take_turns_in_one_share() -> None:
     assert sum(taker.sent for taker in small) > 0.05 * 20 * 400_000
     quiet = Taker(pacer, clock, 1e9, Share(address="198.51.100.1"))
     quiet.ready()
-    before = large.sent
+    # Its burst goes first.
     run(clock, [large, quiet, *small], 1)
-    assert quiet.sent == pytest.approx(large.sent - before, rel=0.3)
+    assert quiet.sent >= 256 * 1024
+    before, burst = sum(taker.sent for taker in small), quiet.sent
+    run(clock, [large, quiet, *small], 5)
+    others = sum(taker.sent for taker in small) - before
+    assert quiet.sent - burst == pytest.approx(others, rel=0.3)

@@ -11,7 +11,8 @@ and otherwise so few that no share in it gets more than a small part of another 
 turn after a pause is in front and as large as a keep-alive burst: else a short run has no turn.
 
 Small downloads have a ring of their own, one share a network. Beside large ones it gets up to half
-of what leaves, together with requests. Networks beyond their share, or that fetch again and again
+of what leaves, together with requests, and all until it is a second of the line ahead of that half:
+in a burst the shortest go first. Networks beyond their share, or that fetch again and again
 while all such have more than their part together, wait until nothing else wants a turn. What small
 downloads have beyond their part while the sockets of large ones are full is kept small.
 
@@ -65,6 +66,9 @@ class PacerTuning:
     least_late_s: float = 0.05
     #: The most, however late ticks are, and the most that is given back.
     late_s: float = 0.25
+    #: Small downloads and requests may have been given this much of the line beyond their half. A
+    #: burst of 51 small and 69 large ones: the small ones take 0.5 instead of 1.2 s in the mean.
+    ahead_s: float = 1.0
     #: Bytes that left without a turn are paid back for at most this much of the line's time.
     #: With more, large downloads would wait for a flood that is over.
     most_debt_s: float = 2.0
@@ -237,6 +241,8 @@ class Pacer:
         self._small: dict[str, Share] = {}
         self._quick: deque[Share] = deque()
         self._quick_due = 0.0
+        #: What they and requests may have beyond their half of the line.
+        self._ahead_bytes = math.inf
         self._beyond: deque[Share] = deque()
         #: Those that had a turn beyond their part beside large downloads, and when.
         self._spare: dict[Paced, float] = {}
@@ -338,6 +344,7 @@ class Pacer:
     def charge_answers(self, count: int) -> None:
         """The same of answers: requests wait once what left of them is more than is due."""
         self.requests.granted_bytes -= count
+        self._ahead_bytes -= count
         self.charge(count)
         if self._budget < 0.0 and not self.requests.busy and self.capped:
             self._earn()
@@ -557,7 +564,7 @@ class Pacer:
         self._last_tick_s = now
 
     def _grant(self, earned_bytes: float, rate_bytes_s: float) -> None:
-        """What requests and small downloads may have: half beside large ones, else all."""
+        """What requests and small downloads may have: all, or half beside large ones for long."""
         requests, networks = self.requests, max(1, self.requests.networks, len(self._small))
         # By network: else those of one network, alone on the line, would leave its small ones none.
         running = self._large_take_turns
@@ -565,12 +572,15 @@ class Pacer:
         # Where many networks ask, large downloads keep their half.
         sharing = max(networks + large, 2 * networks) if large else networks
         requests.earn(earned_bytes, rate_bytes_s, sharing, self._last_tick_s)
+        ahead_bytes = max(-PACING.burst_s * rate_bytes_s, self._ahead_bytes + 0.5 * earned_bytes)
+        self._ahead_bytes = min(PACING.ahead_s * rate_bytes_s, ahead_bytes)
         if large:
+            whole = 1.0 if self._ahead_bytes > 0.0 else 0.5
             most = min(PACING.burst_s * rate_bytes_s, self._due + PACING.burst_s * rate_bytes_s)
             # Requests and small bodies have a part each, else many of one would stop the other.
-            part = 0.25 if running and self._quick else 0.5
+            part = 0.5 * whole if running and self._quick else whole
             requests.granted_bytes = min(most, requests.granted_bytes + part * earned_bytes)
-            self._quick_due = min(most, self._quick_due + (0.5 - part) * earned_bytes)
+            self._quick_due = min(most, self._quick_due + (whole - part) * earned_bytes)
         else:
             requests.granted_bytes = self._due
 
@@ -634,6 +644,7 @@ class Pacer:
                 self._large_bytes += sent
             else:
                 requests.charge_body(share.address, sent)
+                self._ahead_bytes -= sent
                 if self._quick_due > 0.0:
                     self._quick_due -= sent
                 elif not requests and self._large_take_turns:
@@ -715,7 +726,5 @@ def _begins_run(share: Share) -> bool:
 
 def _starves(share: Share, now: float) -> bool:
     """Whether the first sender of a share got nothing for too long."""
-    first = next(iter(share.senders), None)
-    if first is None:
-        return False
-    return max(first.sent_at_s, first.state_since_s) <= now - PACING.starved_s
+    first, least_s = next(iter(share.senders), None), now - PACING.starved_s
+    return first is not None and max(first.sent_at_s, first.state_since_s) <= least_s

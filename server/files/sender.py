@@ -145,9 +145,7 @@ class BodySender:
         """Bytes that the peer has acknowledged: those sent, less what the kernel still holds."""
         if self._delivered_bytes is not None:
             return self._delivered_bytes
-        if self._over:
-            return self.sent_bytes
-        return self.sent_bytes - min(self.sent_bytes, self._queued_bytes())
+        return self.sent_bytes - (0 if self._over else min(self.sent_bytes, self._queued_bytes()))
 
     def flying_bytes(self) -> int:
         """Bytes sent that the peer has not acknowledged; once over, no more than at the end."""
@@ -531,22 +529,12 @@ class BodySender:
 
     def _send_chunk(self, chunk: bytes) -> int:
         """Send what was read, as much as the socket takes."""
-        connection = self._request.connection
-        sock, size = connection.socket, len(chunk)
-        if size <= _COPY_BYTES:
-            try:
-                sent = int(sock.send(chunk))
-            except BLOCKED:
-                if connection.is_tls:
-                    self._stuck_bytes = size
-                raise
-            self._stuck_bytes = 0
-            return sent
-        view, sent = memoryview(chunk), 0
+        connection, view, sent = self._request.connection, memoryview(chunk), 0
+        self._stuck_bytes = 0
         try:
-            while sent < size:
+            while sent < len(chunk):
                 step = view[sent : sent + _COPY_BYTES]
-                went = sock.send(step)
+                went = connection.socket.send(step)
                 sent += went
                 if went < len(step):
                     break
