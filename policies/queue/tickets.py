@@ -301,7 +301,7 @@ class TicketQueue:
         so again, all until `ready_until_s`. Those that wait are no change. A started one stays so
         in the journal until its client asks: else the next server would count it, and keep it anew.
         """
-        table, index = self.table, self._index
+        table, index, rank = self.table, self._index, self.rank
         known, ended, turns = table.rows, self.ended, self._times_of_issue
         ordered = sorted(tickets, key=itemgetter(0))
         table.reserve(len(ordered))
@@ -324,9 +324,9 @@ class TicketQueue:
             )
             table.polls[row] = min(polls, MOST_POLLS)
             table.early[row] = min(early, MOST_POLLS)
-            turns.taken_up(number, issued_s)
+            turn = turns.taken_up(number, issued_s)
             first = returned or not is_large(size)
-            key = -math.inf if first else self._key_of(row)
+            key = -math.inf if first else rank(Ranked(turn, size, left, weight, issued_s))
             if returned:
                 self._returned.add(number)
                 self._note(number)
