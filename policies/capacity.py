@@ -83,6 +83,7 @@ class Capacity:
         #: By name; empty where there is one line.
         self.lines: dict[str, _LineDemand] = {}
         self._client_log = math.log(CAPACITY.first_client_bytes_s)
+        self._client_variance = 0.0
         #: What a client is taken to be able to take before it was measured (geometric mean).
         self.typical_client_bytes_s = math.exp(self._client_log)
         self._clients = self._looks = 0
@@ -177,8 +178,16 @@ class Capacity:
 
     def _seems(self, client_bytes_s: float, part: float) -> None:
         """One more client takes this; it counts for this part of the mean."""
-        self._client_log += part * (math.log(client_bytes_s) - self._client_log)
+        off = math.log(client_bytes_s) - self._client_log
+        self._client_log += part * off
+        # West's running variance (Communications of the ACM, 1979) with the same weights.
+        self._client_variance = (1.0 - part) * (self._client_variance + part * off * off)
         self.typical_client_bytes_s = math.exp(self._client_log)
+
+    @property
+    def slower_client_bytes_s(self) -> float:
+        """What two in three clients can take at least: half a deviation below the usual speed."""
+        return math.exp(self._client_log - 0.5 * math.sqrt(self._client_variance))
 
     def _count(self, lease: Lease) -> None:
         """What this client takes counts once, at the second look that shows it.
