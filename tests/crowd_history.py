@@ -28,6 +28,8 @@ MIB = 1024 * 1024
 _FAULTS = (OSError, EOFError, TimeoutError, asyncio.IncompleteReadError)
 #: A client that hears nothing more for so long tries another server.
 _PATIENCE_S = 15.0
+#: Tickets of nodes without a leader that were issued within this time may stand in either order.
+_ALIKE_S = 1.0
 _CODE = re.compile(rb'"(?:code|type)": ?"[^"]*?([a-z-]+)"')
 
 
@@ -194,7 +196,7 @@ class CrowdHistory:
             if other in self.begun:
                 causes[other] = Cause.LOST
             elif other >= ELSEWHERE:
-                younger = self.issued.get(other, own_s) > own_s
+                younger = self.issued.get(other, own_s) > own_s + _ALIKE_S
                 causes[other] = Cause.YOUNGER if younger else Cause.UNLED
             else:
                 causes[other] = Cause.UNKNOWN
