@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.fakes import Asked, FakeConnection, FakeFactory, House, representation
 from tests.gate_site import answering
@@ -124,7 +125,7 @@ class Scene:
         if name is not None:
             self.kernel.sockets.setdefault(name, SocketState(0, 0))
         listener = Listener()
-        body = self.moves.prepare(listener, size, "/big.iso")
+        body = self.moves.prepare(listener, size, "/big.iso?tidegate-ticket=SECRET")
         self.moves.hand_over(body, MovedOn("nginx", name, multiplexed))
         return body, listener
 
@@ -246,7 +247,10 @@ def test_a_flood_of_ends_is_believed_beyond_a_bound() -> None:
 def test_what_was_not_sent_whole_is_not_complete(status: int, sent: int, whole: bool) -> None:
     scene = Scene()
     body, listener = scene.begin(1000, multiplexed=True)
-    scene.moves.receive(EndReport(body.lease, status, sent, whole))
+    with capturedLogs() as logged:
+        scene.moves.receive(EndReport(body.lease, status, sent, whole))
+    assert [formatEvent(one).count("/big.iso?") for one in logged] == [1] * (status == 404)
+    assert "SECRET" not in "".join(map(str, map(formatEvent, logged)))
     assert listener.ends == [(0 if status == 404 else sent, False)]
 
 

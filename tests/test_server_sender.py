@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, capturedLogs
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tidegate.server.files.openfile import OpenFile, key_of
 from tidegate.server.files.pacer import Pacer
@@ -254,7 +254,7 @@ def test_a_fault_in_one_body_ends_it_and_no_other(
             on_gone=lambda call: None,
             finish=lambda: None,
             abort=peer.close,
-            target=name,
+            target=f"/{name}?tidegate-pass=SECRET".encode(),
         )
         file = OpenFile(os.open(path, os.O_RDONLY), rep)
         whole = [(0, SIZE)]
@@ -284,6 +284,8 @@ def test_a_fault_in_one_body_ends_it_and_no_other(
     peers["whole"].close()
     counted = [event for event in logged if event["log_level"] is LogLevel.critical]
     assert len(counted) == 2
+    assert "/broken?tidegate-pass=" in formatEvent(counted[0])
+    assert "SECRET" not in formatEvent(counted[0])
 
 
 @pytest.mark.parametrize("capped", [True, False])

@@ -7,13 +7,10 @@ import re
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from urllib.parse import unquote_plus
 
+from ..http.accesslog import without_tokens
 from ..http.request import AccessEntry
 
-#: A ticket, visitor cookie or pass (`protocol.ticket`), wherever it stands; its dots may be quoted.
-_TOKEN = re.compile(r"\b([tvp][12])(?:\.|%2[Ee])[A-Za-z0-9_-]{1,32}(?:\.|%2[Ee])[A-Za-z0-9_.%-]+")
-_HIDDEN = "..."
 #: Turns an entry into its line, without the line's end.
 Format = Callable[[AccessEntry], str]
 
@@ -57,18 +54,6 @@ _IN_JSON = {
 _NAME = re.compile(r"\{([^{}]*)\}")
 #: What would end a quoted field, or a line, or drive a terminal.
 _UNSAFE = re.compile(r"[^ !#-\[\]-~]")
-
-
-def without_tokens(target: bytes) -> str:
-    """A request target as it may be kept: tickets and passes are credentials."""
-    path, mark, query = target.decode("latin-1").partition("?")
-    pairs = []
-    for pair in query.split("&"):
-        name, equals, _ = pair.partition("=")
-        if equals and unquote_plus(name).startswith("tidegate-"):
-            pair = f"{name}={_HIDDEN}"
-        pairs.append(pair)
-    return _TOKEN.sub(rf"\1.{_HIDDEN}", path + mark + "&".join(pairs))
 
 
 def parse_format(text: str) -> Format:

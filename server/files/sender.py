@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from ..http.accesslog import without_tokens
 from ..http.outbox import BLOCKED, queued_bytes
 from ..http.request import Request
 from .disk import AHEAD_BYTES, Disk
@@ -135,9 +136,7 @@ class BodySender:
     def abort(self, reason: str) -> None:
         """Cut the connection with a reset."""
         if not self._over:
-            _log.info(
-                "download of {target} cut: {reason}", target=self._request.target, reason=reason
-            )
+            _log.info("download of {target} cut: {reason}", target=self._target(), reason=reason)
             self._request.abort()
             self._end(False)
 
@@ -446,6 +445,9 @@ class BodySender:
             if complete:
                 self._request.finish()
 
+    def _target(self) -> str:
+        return without_tokens(self._request.target)
+
     # -- sending ----------------------------------------------------------------------------
 
     def _send_some(self, most_bytes: int) -> int:
@@ -457,7 +459,7 @@ class BodySender:
         try:
             return self._send_up_to(most_bytes)
         except Exception:  # noqa: BLE001 - logged, counted, and the end of this body
-            _log.failure("The download of {target} failed", target=self._request.target)
+            _log.failure("The download of {target} failed", target=self._target())
             self._request.abort()
             with _log.failuresHandled("The end of a download failed"):
                 self._end(False)

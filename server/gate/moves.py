@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from twisted.logger import Logger
 
 from ..files.transfer import TcpState, Transfer, TransferListener
+from ..http.accesslog import without_tokens
 from ..http.clock import Clock, Repeat
 from .inet_diag import SocketName, SocketState
 from .reports import EndReport
@@ -115,7 +116,7 @@ class MovedBody(Transfer):
         """Count it no more. No mover can be told to stop: it goes on sending."""
         if not self.over:
             text = "{target} is counted no more: {reason}. Its mover goes on sending."
-            _log.info(text, target=self.target, reason=reason)
+            _log.info(text, target=without_tokens(self.target.encode("latin-1")), reason=reason)
             self._moves.end(self, self.sent_bytes, complete=False)
 
     def delivered_bytes(self) -> int:
@@ -291,7 +292,7 @@ class Moves:
                 "The mover answered {status} for {target}: can it read the file, and is its root "
                 "the directory of this gate?",
                 status=report.status,
-                target=body.target,
+                target=without_tokens(body.target.encode("latin-1")),
             )
         sent = min(report.sent_bytes, body.total_bytes) if well else 0
         complete = well and report.whole and sent == body.total_bytes

@@ -6,13 +6,30 @@ gathered. Tickets, passes and cookies are never written: they are credentials.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from urllib.parse import unquote_plus
 
 from .request import AccessEntry, Request
 
 #: Bytes of a request target, and of a field, that an entry holds.
 LONGEST_TARGET = 2048
 LONGEST_FIELD = 512
+#: A ticket, visitor cookie or pass (`protocol.ticket`), wherever it stands; its dots may be quoted.
+_TOKEN = re.compile(r"\b([tvp][12])(?:\.|%2[Ee])[A-Za-z0-9_-]{1,32}(?:\.|%2[Ee])[A-Za-z0-9_.%-]+")
+_HIDDEN = "..."
+
+
+def without_tokens(target: bytes) -> str:
+    """A request target as it may be kept: tickets and passes are credentials."""
+    path, mark, query = target.decode("latin-1").partition("?")
+    pairs = []
+    for pair in query.split("&"):
+        name, equals, _ = pair.partition("=")
+        if equals and unquote_plus(name).startswith("tidegate-"):
+            pair = f"{name}={_HIDDEN}"
+        pairs.append(pair)
+    return _TOKEN.sub(rf"\1.{_HIDDEN}", path + mark + "&".join(pairs))
 
 
 class AccessLog:

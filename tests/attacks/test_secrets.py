@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.installed import TIDEGATE
 from tests.running import make_release, serving
 from tidegate.server.app.cli.config import config as config_command
-from tidegate.server.app.log_format import without_tokens
+from tidegate.server.http.accesslog import without_tokens
 
 pytestmark = pytest.mark.e2e
 
