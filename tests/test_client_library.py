@@ -103,7 +103,7 @@ def test_a_wrong_argument_is_named(urls: Any, output: Any, said: str) -> None:
         ({"connections": -1}, "the number of connections must be more than 0"),
         ({"headers": ("Accept: */*",)}, "headers are pairs of text"),
         ({"headers": {"Accept": "*/*"}}, "headers are pairs of text"),
-        ({"headers": (("A", "1\r\nB: 2"),)}, "headers are pairs of text"),
+        ({"headers": (("A", "1\r\nB: 2"),)}, "pairs of text of one line"),
         ({"data_folder": 5}, "data_folder must be a path, not 5"),
         ({"data_folder": "\ud800"}, "data_folder must be a path, not '\\ud800'"),
         ({"ca_file": b"x"}, "ca_file must be a path, not b'x'"),

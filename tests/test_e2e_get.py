@@ -324,11 +324,15 @@ def test_a_folder_of_the_real_server_arrives_whole(tmp_path: Path) -> None:
 
 
 class NoRoomHere(BaseHTTPRequestHandler):
-    """A folder of files that no disk takes."""
+    """A folder of files that no disk takes, and one with a short one that comes late."""
 
     def do_GET(self) -> None:
         body = b"".join(b'<a href="%d.bin">' % number for number in range(40))
         size = len(body) if self.path.endswith("/") else 1 << 50
+        if self.path.startswith("/short/"):
+            body = b'<a href="0.bin"><a href="a.txt">'
+            size = 1 << 50 if self.path.endswith("0.bin") else len(body)
+            time.sleep(self.path.endswith("a.txt"))
         self.send_response(200)
         self.send_header("Content-Length", str(size))
         self.end_headers()
@@ -339,15 +343,21 @@ class NoRoomHere(BaseHTTPRequestHandler):
 
 
 def test_a_full_disk_ends_a_folder_and_is_said_once(tmp_path: Path) -> None:
+    """Files that were under way were cut off, and not counted if they were whole."""
     with ThreadingHTTPServer(("127.0.0.1", 0), NoRoomHere) as server:
         threading.Thread(target=server.serve_forever).start()
         try:
-            code, _, err = get(tmp_path, "-r", f"http://127.0.0.1:{server.server_port}/f/")
+            site = f"http://127.0.0.1:{server.server_port}"
+            all_large = get(tmp_path, "-r", site + "/f/")
+            short = get(tmp_path, "-r", site + "/short/")
         finally:
             server.shutdown()
-    assert code == 8
-    assert err.count("are needed") == 1, err
-    assert "0 of 40 files" in err
+    for answer, whole in ((all_large, "0 of 40 files"), (short, "1 of 2 files")):
+        code, _, err = answer
+        assert code == 8
+        assert err.count("are needed") == 1, err
+        assert whole in err
+    assert (tmp_path / "short" / "a.txt").read_bytes() == b'<a href="0.bin"><a href="a.txt">'
 
 
 def on_terminal(folder: Path, *words: str) -> str:

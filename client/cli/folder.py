@@ -72,9 +72,8 @@ def read_listing(data: bytes, base: Url) -> tuple[dict[Url, str], list[Url]]:
             links.feed(data.decode("utf-8", "replace"))
         texts = [(text, "") for text in links.found]
     else:
-        rows = document if isinstance(document, list) else []
-        if isinstance(document, dict):
-            rows = next((v for v in document.values() if isinstance(v, list)), [])
+        lists = document.values() if isinstance(document, dict) else [document]
+        rows = next((one for one in lists if isinstance(one, list)), [])
         for row in rows:
             if isinstance(row, Mapping):
                 name = row.get("href") or row.get("url") or row.get("path") or row.get("name")
@@ -154,11 +153,12 @@ class _Batch:
     done: int = 0
     bytes: int = 0
     worst: int = 0
+    full: bool = False
 
     def run(self, stopped_by: Sequence[Signals]) -> int:
         try:
             run_blocking(self._all, stopped_by)
-        except (Interrupted, NoRoom) as problem:
+        except Interrupted as problem:
             self.worst = problem.code
             self.show.failed(problem)
         began = f"{self.done} of {len(self.entries)} files, {format_size(self.bytes)}"
@@ -197,11 +197,14 @@ class _Batch:
             self.show.begin(download)
             try:
                 result = await finish(download)
-            except NoRoom:
-                raise  # All files after it would fail as well.
             except DownloadFailed as problem:
                 self.worst = self.worst or problem.code
-                self.show.failed(problem)
+                if not (self.full and isinstance(problem, NoRoom)):
+                    self.show.failed(problem)
+                if isinstance(problem, NoRoom):
+                    # Those that run may end; files after it would fail as well.
+                    self.full = True
+                    deque(waiting, maxlen=0)
             else:
                 self.done += 1
                 self.bytes += result.size_bytes

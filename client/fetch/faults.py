@@ -425,8 +425,7 @@ def _empty_after_all(state: State) -> Actions:
 
 
 def tells_another_size(mirror: Mirror, size: int | None) -> bool:
-    """Whether the mirror has told another size than this before, of a file that it says is the
-    same."""
+    """Whether the mirror has told another size before, of a file that it says is the same."""
     return size is not None and mirror.size_bytes not in (None, size)
 
 

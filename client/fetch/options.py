@@ -55,7 +55,12 @@ class Options:
     def __post_init__(self) -> None:
         """Raises UsageProblem for a value that no download can use."""
         _ = self.digest
-        for what, value in self._positive().items():
+        positive = {
+            "the number of connections": self.connections,
+            "the limit of the rate": self.limit_bytes_s,
+            "the time-out": self.timeout_s,
+        }
+        for what, value in positive.items():
             if value is None:
                 continue
             if not isinstance(value, int | float) or isinstance(value, bool):
@@ -64,17 +69,10 @@ class Options:
                 raise UsageProblem(f"{what} must be more than 0")
         for header in self.headers:
             if not _is_header(header):
-                raise UsageProblem("headers are pairs of text: ((NAME, VALUE), ...)")
+                raise UsageProblem("headers are pairs of text of one line: ((NAME, VALUE), ...)")
         for what, path in {"data_folder": self.data_folder, "ca_file": self.ca_file}.items():
             if path is not None and not is_path(path):
                 raise UsageProblem(f"{what} must be a path, not {path!r}")
-
-    def _positive(self) -> dict[str, float | None]:
-        return {
-            "the number of connections": self.connections,
-            "the limit of the rate": self.limit_bytes_s,
-            "the time-out": self.timeout_s,
-        }
 
     @property
     def digest(self) -> tuple[str, bytes] | None:

@@ -116,8 +116,7 @@ def parse(text: str) -> Url:
     target = parts.path or "/"
     if parts.query:
         target += "?" + parts.query
-    # A percent sign that begins no escape: someone typed the name as it is. Servers answer 400 to
-    # it.
+    # A percent sign that begins no escape: someone typed the name. Servers answer 400 to it.
     return Url(
         parts.scheme,
         host,

@@ -184,8 +184,7 @@ class PieceWriter:
         return self.have.holes(0, self.size_bytes)
 
     def sources(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """Who gave [start, end): (start, end, source) in order; bytes of an earlier life are not
-        in it."""
+        """Who gave [start, end) in this life: (start, end, source) in order."""
         found = [
             (max(start, run[0]), min(end, run[1]), run[2])
             for run in self._runs
