@@ -10,13 +10,20 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
 
+from tidegate.server.control.file_index import FileIndex, FileView
+from tidegate.server.files import tree as tree_module
 from tidegate.server.files.openfile import OpenFile, shared_tag
 from tidegate.server.files.paths import split_path, url_of
+from tidegate.server.files.transfer import FileKey
 from tidegate.server.files.tree import IsDirectory, NotHere, Overloaded, Tree
 
 
@@ -491,3 +498,26 @@ def test_what_is_private_is_not_there_by_any_way(tmp_path: Path) -> None:
     assert [entry.name for entry in tree.entries([b"sub"])] == [b"state"]
     assert tree.open([b"sub", b"state", b"file"]).rep.size_bytes == 6
     tree.close()
+
+
+def test_the_index_of_files_has_each_folder_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders of two file systems had one inode, so one of them was missing."""
+    for name in ("a/x", ".9.0/x", "z/x"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("x")
+    for link, target in (("latest", ".9.0"), ("b", "z"), ("z/up", "../a"), ("zz", "a")):
+        (tmp_path / link).symlink_to(target)
+    monkeypatch.setattr(tree_module, "key_of", lambda _: FileKey(2, 1, 0, 0))
+    site = cast(Any, SimpleNamespace(tree=Tree(str(tmp_path)), catalog=SimpleNamespace(pending=0)))
+    site.catalog.known = lambda key: None
+    popularity = SimpleNamespace(pending=lambda url: (0, 0, 0))
+    gate = cast(Any, SimpleNamespace(downloads={}, parts=SimpleNamespace(popularity=popularity)))
+    store = cast(Any, SimpleNamespace(read=lambda ask: succeed({})))
+    index = FileIndex(Clock(), site, gate, store, lambda: 0.0)
+    pages: list[tuple[list[FileView], int]] = []
+    Deferred.fromCoroutine(index.read("", "path", 0, 100)).addCallback(pages.append)
+    [(files, count)] = pages
+    assert [file.path for file in files] == ["/a/x", "/latest/x", "/z/x"]
+    assert count == 3

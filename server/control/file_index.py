@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -122,23 +122,26 @@ class FileIndex:
         except Exception:  # noqa: BLE001 - a dead database leaves the counts as they were
             log.warn("The popularity of files cannot be read now.")
         found: list[_Known] = []
-        folders: list[list[bytes]] = [[]]
-        entered: set[int] = set()
+        # By where they lie; those behind links last, so that a file is shown by its own name.
+        folders: deque[tuple[str, list[bytes]]] = deque([("/", [])])
+        entered: set[str] = set()
         began = time.monotonic()
         while folders and len(found) < 200_000:
-            folder = folders.pop()
+            place, folder = folders.pop()
             try:
-                entries = self._site.tree.entries(folder)
+                entries = [] if place in entered else self._site.tree.entries(folder)
             except NotHere:
                 continue
+            entered.add(place)
             for entry in entries:
                 parts = [*folder, entry.name]
+                url = url_of(b"/".join(parts))
                 if not entry.is_directory:
-                    url = url_of(b"/".join(parts))
                     found.append(_Known(unquote(url, errors="replace"), url, entry))
-                elif entry.key.inode not in entered:
-                    entered.add(entry.key.inode)
-                    folders.append(parts)
+                elif entry.place is None:
+                    folders.append((url + "/", parts))
+                else:
+                    folders.appendleft((entry.place, parts))
             # Pauses for other work.
             if time.monotonic() - began > 0.01:
                 await pause(self._reactor)

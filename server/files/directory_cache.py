@@ -12,8 +12,7 @@ from .tree import DirectoryEntry, Tree
 
 #: What was read (or rendered) is used again for this many times what it cost: 5 % at the most.
 REUSE_FACTOR = 20.0
-#: Stands in what is used again for how the server was called; `.invalid` is no host's name
-#: (RFC 2606).
+#: Stands for how the server was called; `.invalid` is no host's name (RFC 2606).
 SOME_ORIGIN = b"http://this-server.invalid"
 
 

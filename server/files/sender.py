@@ -508,8 +508,7 @@ class BodySender:
             if sent == 0:
                 self.abort("the file became shorter while it was sent")
             return asked, sent
-        # What is read at once to be copied, and offered at once: TLS must be offered the same
-        # bytes again.
+        # What is read and offered at once: TLS must be offered the same bytes again.
         asked = self._stuck_bytes or min(left, most_bytes, 256 * 1024)
         if self.sent_bytes + asked == self.total_bytes:
             # What waits for the listener, and is read once more where it waits for room, is short.

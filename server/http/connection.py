@@ -246,8 +246,7 @@ class HttpConnection:
     def just_came(self) -> bool:
         """Whether nothing was read yet and its first request may still be on its way."""
         latest = self.factory.now + self._first_wait_s
-        # A request follows its connection within this time, unless its client means to say
-        # nothing.
+        # A request follows its connection within this time, unless its client is silent.
         return self._parser is None and self.deadline > latest - 1.0
 
     def peer_closed(self) -> None:

@@ -1,5 +1,4 @@
-"""Cookies in and out (RFC 6265): reading one by its name, and a field no script and no other site
-can use."""
+"""Cookies (RFC 6265): reading one by its name, and a field no script or other site can use."""
 
 from __future__ import annotations
 

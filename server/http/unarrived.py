@@ -82,8 +82,7 @@ class UnarrivedAnswers:
             flying = queued_bytes(sock)
             since_s = now if since is None else since
             self._parted[sock] = since_s
-            # A connection that is over is kept no longer than this for what has not arrived of
-            # it, seconds.
+            # A connection that is over is kept no longer than this for what has not arrived.
             if not flying or not wanted or now >= since_s + 20.0:
                 del self._parted[sock]
                 sock.close()
