@@ -112,6 +112,8 @@ def test_whoever_names_only_the_slots_gets_a_sixth_reserved(
         ),
         ('listen = ["unix:"]', "unix: needs a path"),
         ('tls_cert = "x.pem"', "tls_cert and tls_key belong together"),
+        ('access_log = "release/log/a"', "access_log must not lie in the served"),
+        ('directory = "."\naccess_log = "a.log"', "access_log must not lie in the served"),
         ('mirrors = ["ftp://x/"]', "not an http or https URL"),
         ('trusted_proxies = ["10.0.0.0/99"]', "trusted_proxies"),
         ("x = [", "is not valid TOML"),

@@ -77,8 +77,7 @@ _PATIENT_S = 25.0
 DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     # `curl --retry` honours Retry-After, plain curl does not, and their requests look alike:
     # holding serves both. The name may stand behind that of a program that runs curl; busybox says
-    # only `Wget`. All bear a minute of silence unless their user set less. aria2 also follows 20
-    # redirects.
+    # only `Wget`. All bear a minute of silence unless told less. aria2 follows 20 redirects.
     _impatient(
         r"^aria2/",
         drip_lines=_MANY_LINES,

@@ -24,8 +24,7 @@ class DownloadTuning:
 
     #: A rate is measured over this time of running, seconds.
     look_s: float = 0.2
-    #: A download that took nothing for this time is looked at less often: after the same time
-    #: again.
+    #: A download that took nothing for this time is looked at after the same time again.
     still_s: float = 2.0
     #: But at least this often, seconds.
     seldom_s: float = 10.0
@@ -162,8 +161,7 @@ class Delivery:
         return max(0, fresh)
 
     def shut(self) -> float:
-        """For how long its peer's window was shut between the last look and that before the last
-        call, seconds."""
+        """For how long its peer's window was shut since the look before the last call, seconds."""
         passed_s, self._shut_s = self.tcp.shut_s - self._shut_s, self.tcp.shut_s
         return passed_s
 

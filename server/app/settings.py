@@ -25,6 +25,7 @@ from ..http.tls import INTERMEDIATE, TlsVersion
 from ..multicast.settings import MulticastSettings
 from ..torrent.settings import TorrentSettings
 from .log_format import parse_format
+from .log_outlets import log_file
 
 
 def _known_policy(name: str) -> str:
@@ -298,6 +299,9 @@ class ServerConfig(_Section):
             raise ValueError("mirror_channel needs mirror_publish, the folder that has the channel")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together: give both or neither")
+        log = log_file(self.access_log)
+        if log is not None and log.resolve().is_relative_to(self.directory.resolve()):
+            raise ValueError("access_log must not lie in the served directory: all could read it")
         if self.gate.enabled:
             self._agree_on_a_gate()
         return self

@@ -35,8 +35,7 @@ class MoveTuning(NamedTuple):
     """When a body without a report is over, and how often sockets are looked at."""
 
     #: The report of a body whose socket is gone may still come: nginx finds that a client has left
-    #: when it sends next, which `limit_rate` puts off. With the look once a second a slot is free
-    #: after 5 s.
+    #: when it sends next, which `limit_rate` puts off. Looked at each second: 5 s for a slot.
     gone_s: float = 3.5
     #: A mover that has nothing unacknowledged and sends nothing for this long has given up, unless
     #: its client has all: nginx cuts one that takes nothing after 60 s (`send_timeout`).

@@ -68,8 +68,7 @@ class PublishSettings:
 
     @property
     def window_bytes(self) -> int:
-        # A group takes memory for its old content, its new content, the joined copies and zstd's
-        # tables.
+        # A group takes memory for old and new content, the joined copies and zstd's tables.
         return max(1 << 16, self.memory_bytes // 4)
 
 

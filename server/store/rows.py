@@ -82,8 +82,7 @@ class RowInsert:
         listed = list(rows)
         if not listed:
             return
-        # Rows are parameters: compiling a statement that contains their values costs ten times the
-        # write.
+        # Rows are parameters: compiling a statement with their values costs ten times the write.
         if connection.dialect.name != "postgresql":
             connection.exec_driver_sql(self._sqlite_text, listed)
             return
