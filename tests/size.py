@@ -30,8 +30,8 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_005, 95),
     "protocol": Size(4_625, 68),
-    "server": Size(44_121, 333),
-    "client": Size(14_305, 42),
+    "server": Size(44_118, 333),
+    "client": Size(14_303, 42),
     "loadtest": Size(6_879, 53),
     "bench": Size(4_801, 50),
 }

@@ -113,7 +113,7 @@ NOBODY = "http://127.0.0.1:1"
         ("plan file", "Directory 'file' is a file"),
         ("plan folder --bandwidth 1 --visitors 9", "'1' has no unit: write 1Mbit"),
         ("plan folder --bandwidth 0Mbit", "--bandwidth and --within must be above 0"),
-        ("plan folder --bandwidth 1Mbit --visitors 9", "no file with content is wanted"),
+        ("plan folder --bandwidth 1Mbit --visitors 9", "no file of the folder has content"),
         ("mirror follow x folder --channel c", "'x' is not an http or https URL"),
         (f"mirror follow {NOBODY} folder", "Missing option '--channel'"),
         ("mirror status none", "none mirrors nothing yet"),

@@ -62,7 +62,7 @@ def test_each_takes_a_large_file_and_a_small_one_beside_it() -> None:
 def test_small_files_alone_are_what_people_come_for() -> None:
     crowd = make_crowd([SUMS], 10, 60.0)
     assert (crowd.large, crowd.small) == (((SUMS, 1.0),), ())
-    with pytest.raises(ValueError, match="no file with content"):
+    with pytest.raises(ValueError, match="no file of the folder has content"):
         make_crowd([File("empty", 0)], 10, 60.0)
     with pytest.raises(ValueError, match="no file has a name"):
         make_crowd([SUMS], 10, 60.0, [("*.iso", 1.0)])

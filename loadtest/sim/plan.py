@@ -149,7 +149,7 @@ def make_crowd(
     if not large:
         large, small = tuple(wanted), ()
     if not large:
-        raise ValueError("no file with content is wanted; name the folder of the release")
+        raise ValueError("no file of the folder has content that is wanted; name the release")
     return Crowd(visitors, within_s, large, small, patience_s)
 
 
@@ -457,7 +457,7 @@ def gate_rows(found: GatePlan) -> list[tuple[str, str, str]]:
     """What is needed: its name, how much, and why; a title first."""
     return [
         ("A gate for this crowd, with nginx in front", "", ""),
-        ("slots", f"{found.slots}", "--slots, not under fair: as many clients fill the line"),
+        ("slots", f"{found.slots}", "--slots: this many clients fill the line; fair needs none"),
         ("wait at once", f"{found.waiting:,}", "inside their requests, at the worst moment"),
         ("connections of nginx", f"{found.connections:,}", "worker_connections of all workers"),
         ("memory of nginx", format_size(found.mover_bytes), "for those who wait"),

@@ -179,8 +179,8 @@ def sentences(report: Report, beside: Beside | None, moment: Callable[[float], s
         )
     if report.files:
         told.append(
-            f"{counted(report.complete, 'download')} became complete, of {report.begun:,} that "
-            f"began. {format_size(report.sent_bytes)} were sent."
+            f"{counted(report.begun, 'download')} of files of any size began, and "
+            f"{report.complete:,} became complete. {format_size(report.sent_bytes)} were sent."
         )
     if report.peak_people:
         people = int(report.peak_people.value)

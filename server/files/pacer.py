@@ -692,7 +692,7 @@ class Pacer:
             if paced.sent_bytes < KEEP_ALIVE.burst_bytes or due_s <= now + PACING.together_s:
                 with _log.failuresHandled("The keep-alive bytes of a download failed"):
                     self._send_keep_alive(paced, now)
-                # A socket that takes nothing has enough under way. One that could not begin soon can.
+                # A socket that takes nothing has enough under way. One that has not begun soon can.
                 due_s = now + (interval_s if paced.sent_bytes else PACING.begins_s)
             if _is_current(paced, number):
                 heapq.heappush(self._paused, (due_s, number, paced))
