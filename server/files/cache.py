@@ -146,11 +146,15 @@ class FileAnswers(Subject):
         none_match: bytes | None,
         since: bytes | None,
         part: bytes | None,
+        if_range: bytes | None,
         address: str,
         agent: bytes | None,
     ) -> Ready | None:
         """See `ready.KnownFile`: conditions in the order of RFC 9110, 13.2.2."""
         rep, cache = self.rep, self.cache
+        if if_range is not None and if_range != rep.etag.encode():
+            # A date, or an earlier content.
+            return None
         unchanged = False
         if none_match is not None:
             unchanged = none_match == b"*" or none_match.removeprefix(b"W/") == rep.etag.encode()

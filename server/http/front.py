@@ -14,6 +14,7 @@ import select
 import socket
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
 
 from twisted.internet import interfaces
 from twisted.logger import Logger
@@ -409,12 +410,12 @@ class Front:
         """The answer to a request of a known shape, charged and logged; None: parse it."""
         groups = found.groups()
         head, path, query, old, host, agent, accept, language, referer = groups[:9]
-        kept, cookie, none_match, since, part, codings = groups[9:15]
+        kept, cookie, none_match, since, part, codings, if_range = groups[9:16]
         if (
             host is None
             or not valid_host(host)
             # What a folder shows depends on its query; a file does not.
-            or (query is not None and (_OWN in query or path.endswith(b"/")))
+            or (query is not None and (_OWN in unquote_to_bytes(query) or path.endswith(b"/")))
             or (cookie is not None and _OWN in cookie)
         ):
             return None
@@ -428,13 +429,13 @@ class Front:
                 return None
         requests, shortcut = factory.requests, factory.shortcut
         assert shortcut is not None
-        is_plain = head is none_match is since is part is None
+        is_plain = head is none_match is since is part is if_range is None
         file = shortcut.known(path)
         if file is not None:
             ready = (
                 file.whole
                 if is_plain
-                else file.answer_to(head, none_match, since, part, client, agent)
+                else file.answer_to(head, none_match, since, part, if_range, client, agent)
             )
         elif head is None and not requests.busy:
             ready = shortcut.first(path, accept, language, codings, is_plain)

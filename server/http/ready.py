@@ -255,6 +255,7 @@ class KnownFile(Protocol):
         none_match: bytes | None,
         since: bytes | None,
         part: bytes | None,
+        if_range: bytes | None,
         address: str,
         agent: bytes | None,
     ) -> Ready | None:

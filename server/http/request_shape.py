@@ -20,6 +20,19 @@ _IGNORED = (
     rb"Want-Digest",
     rb"Via",
     rb"X-Forwarded-(?:Host|Port|Server)",
+    # Of scripts, tools with credentials, caches and content delivery networks.
+    rb"Origin",
+    rb"Authorization",
+    rb"Accept-Charset",
+    rb"[Tt][Ee]",
+    rb"Keep-Alive",
+    rb"X-Requested-With",
+    rb"X-(?:Request|Correlation|Amzn-Trace)-Id",
+    rb"Traceparent",
+    rb"[Cc][Dd][Nn]-Loop",
+    rb"[Cc][Ff]-[A-Za-z-]++",
+    # HTTP/2 is offered by many on a connection without TLS, and need not be taken up.
+    rb"HTTP2-Settings",
 )
 #: Fields that may stand in a request once, and what a value must be to be understood here.
 #: Tags: one, or `*`. Ranges: one of bytes.
@@ -29,21 +42,23 @@ _ONCE = (
     (rb"Accept", rb"(?! )[ -~]++"),
     (rb"Accept-Language", rb"(?! )[ -~]++"),
     (rb"Referer", rb"[!-~]++"),
-    (rb"Connection", rb"[Cc]lose|[Kk]eep-[Aa]live"),
+    (rb"Connection", rb"[Cc]lose|[Kk]eep-[Aa]live|Upgrade, HTTP2-Settings"),
     (rb"Cookie", rb"(?! )[ -~]++"),
     (rb"If-None-Match", rb'(?:W/)?"[!#-~]*+"|\*'),
     (rb"If-Modified-Since", rb"(?! )[ -~]++"),
     (rb"Range", rb"bytes=(?:[0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})"),
     (rb"Accept-Encoding", rb"(?! )[ -~]++"),
+    (rb"If-Range", rb'"[!#-~]*+"|(?! )[ -!#-~]++'),
+    (rb"Content-Length", rb"0"),
+    (rb"Upgrade", rb"h2c"),
     # What proxies say of their clients counts only where the proxy is trusted.
     (rb"X-Forwarded-For", rb"(?! )[ -~]++"),
     (rb"X-Forwarded-Proto", rb"(?! )[ -~]++"),
     (rb"X-Real-IP", rb"(?! )[ -~]++"),
     (rb"Forwarded", rb"(?! )[ -~]++"),
 )
-#: A query with an escape is left to those who read queries.
 _REQUEST_LINE = (
-    rb"(?:GET|(HEAD)) (/[!$-;=@-Z_a-z~]{0,1023}+)(?:\?([!$&-;=?@-Z_a-z~]{0,1023}+))?"
+    rb"(?:GET|(HEAD)) (/[!$-;=@-Z_a-z~]{0,1023}+)(?:\?([!$-;=?@-Z_a-z~]{0,1023}+))?"
     rb" HTTP/1\.(?:1|(0))\r\n"
 )
 _GROUPS_BEFORE = 4
