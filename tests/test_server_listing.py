@@ -93,3 +93,49 @@ def test_what_was_dear_to_read_is_used_again(
     folders.entries([])
     assert len(reads) == 3
     tree.close()
+
+
+def test_a_page_is_rendered_anew_once_its_folder_shows_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    rendered: list[str] = []
+    real = bench.site._listings._pages.render
+
+    def render(template: str, **values: Any) -> bytes:
+        rendered.append(values["directory_url"])
+        return real(template, **values)
+
+    monkeypatch.setattr(bench.site._listings._pages, "render", render)
+    folders = [f"/{number}/" for number in range(100)]
+    for folder in folders:
+        bench.write(f"{folder[1:]}a.bin", b"x")
+    client = bench.connect()
+    for folder in folders:
+        client.get(folder)
+    for _ in range(3):
+        bench.clock.advance(30)
+        for folder in folders:
+            assert b"a.bin" in client.get(folder).body
+    # Digests have become known since the first time; the clock stood still meanwhile.
+    assert len(rendered) <= 2 * len(folders)
+    rendered.clear()
+    bench.write("7/b.bin", b"y")
+    bench.clock.advance(30)
+    assert b"b.bin" in client.get("/7/").body
+    assert rendered == ["/7/"]
+    client.leave()
+
+
+def test_pages_that_are_kept_have_a_bound(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for number in range(300):
+        bench.write(f"{number}.bin", b"x")
+    client = bench.connect()
+    for number in range(400):
+        client.get(f"/?q=&page={number}")
+    listings = bench.site._listings
+    assert listings._kept_bytes == sum(len(kept.body) for kept in listings._kept.values())
+    assert len(listings._kept) < 400
+    assert listings._kept_bytes <= 16 << 20
+    client.leave()

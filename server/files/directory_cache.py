@@ -25,14 +25,18 @@ class Coming:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What a directory showed; `stamp` is its inode and modification time before it was read."""
+class FolderLook:
+    """What a directory showed; `stamp` is its inode and modification time before it was read.
+
+    `content` is the same object as long as it shows the same.
+    """
 
     until_s: float
     cost_s: float
     stamp: tuple[int, int] | None
     entries: list[DirectoryEntry]
     coming: list[Coming]
+    content: object
 
 
 @dataclass
@@ -45,17 +49,13 @@ class DirectoryCache:
     _tree: Tree
     _visibility: Visibility
     _clock: Clock
-    _kept: dict[bytes, _Look] = field(default_factory=dict)
+    _kept: dict[bytes, FolderLook] = field(default_factory=dict)
     _entries_kept: int = 0
     changes: int = 0
 
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """Directories and files by name. The caller changes nothing in it. Raises NotHere."""
-        return self._look(parts).entries
-
-    def coming(self, parts: list[bytes]) -> list[Coming]:
-        """What is hidden here as yet, and may be registered for. Raises NotHere."""
-        return self._look(parts).coming
+        return self.look(parts).entries
 
     def is_current(self, path: bytes) -> bool:
         """Whether no name has come, gone or been replaced in a directory since it was read.
@@ -89,7 +89,8 @@ class DirectoryCache:
         status = self._tree.status_of(path)
         return None if status is None else (status.st_ino, status.st_mtime_ns)
 
-    def _look(self, parts: list[bytes]) -> _Look:
+    def look(self, parts: list[bytes]) -> FolderLook:
+        """All of it; `coming` is hidden as yet, and may be registered for. Raises NotHere."""
         now = self._clock.seconds()
         path = b"/".join(parts)
         kept = self._kept.get(path)
@@ -98,11 +99,14 @@ class DirectoryCache:
         stamp = self._stamp(path)
         entries, coming = self._read(parts)
         cost_s = self._clock.seconds() - now
-        if self._entries_kept + len(entries) > 200_000 or len(self._kept) >= 256:
+        if self._entries_kept + len(entries) > 200_000 or len(self._kept) >= 4096:
             self.forget()
         elif path in self._kept:
             self._entries_kept -= len(self._kept[path].entries)
-        look = _Look(now + cost_s * REUSE_FACTOR, cost_s, stamp, entries, coming)
+        shown = entries, [one.entry for one in coming]
+        is_same = kept is not None and shown == (kept.entries, [one.entry for one in kept.coming])
+        content = kept.content if kept is not None and is_same else object()
+        look = FolderLook(now + cost_s * REUSE_FACTOR, cost_s, stamp, entries, coming, content)
         self._kept[path] = look
         self._entries_kept += len(entries)
         return look

@@ -21,7 +21,7 @@ from ..http.clock import Clock
 from ..http.phrases import Phrases, phrases_for, told_size
 from ..http.request import Request
 from .digests import DigestService
-from .directory_cache import REUSE_FACTOR, SOME_ORIGIN, Coming, DirectoryCache
+from .directory_cache import REUSE_FACTOR, SOME_ORIGIN, Coming, DirectoryCache, FolderLook
 from .openfile import OpenFile, Unreadable
 from .pages import SECURITY_HEADERS, Pages
 from .paths import COMPANIONS, SIGNATURES, url_of
@@ -86,6 +86,16 @@ class ListingView:
         return "?" + urlencode({name: value for name, value in fields.items() if value != ""})
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A page, and what it says: `FolderLook.content`, and how often digests had been learned."""
+
+    until_s: float
+    told: tuple[object, int]
+    kind: bytes
+    body: bytes
+
+
 @dataclass
 class _Searches:
     """What searching may cost: a twentieth of the time, and a burst."""
@@ -120,9 +130,9 @@ class Listings:
     _clock: Clock
     _greet: Callable[[Request], Sequence[Header]]
     _has_torrent: HasTorrent
-    _kept: dict[tuple[object, ...], tuple[float, bytes, bytes]] = field(default_factory=dict)
-    #: `DirectoryCache.changes` when these were rendered.
-    _changes: int = 0
+    #: The oldest first, and their bytes.
+    _kept: dict[tuple[object, ...], _Kept] = field(default_factory=dict)
+    _kept_bytes: int = 0
     _searches: _Searches = field(default_factory=_Searches)
 
     def index_of(self, request: Request, parts: list[bytes]) -> OpenFile | None:
@@ -141,35 +151,39 @@ class Listings:
         form = self._form(request, query)
         look = ListingView.of(query, form, phrases_for(request.header(b"accept-language")).language)
         key = (form, look, *parts)
+        try:
+            folder = self._folders.look(parts)
+        except NotHere:
+            return False
         now = self._clock.seconds()
         kept = self._kept.get(key)
-        folders = self._folders
-        changed = not folders.is_current(b"/".join(parts)) or folders.changes != self._changes
-        if changed:
-            self._changes = folders.changes
-            self._kept.clear()
-        if kept is None or kept[0] <= now or changed:
+        told = folder.content, self._catalog.version
+        if (
+            kept is None
+            or kept.told[0] is not folder.content
+            or (kept.until_s <= now and (folder.coming or kept.told != told))
+        ):
             if look.text and not self._searches.may(now):
                 again = [(b"Retry-After", b"2")]
                 request.refuse(503, "overloaded", "Many search here just now; ask again.", again)
                 return True
-            try:
-                kind, body = self._render(form, parts, look)
-            except NotHere:
-                return False
+            kind, body = self._render(form, parts, look, folder)
             cost_s = self._clock.seconds() - now
             if look.text:
                 self._searches.took(cost_s)
-            if len(self._kept) >= 64:
-                self._kept.clear()
-            kept = self._kept[key] = (now + cost_s * REUSE_FACTOR, kind, body)
+            self._drop(key)
+            kept = self._kept[key] = _Kept(now + cost_s * REUSE_FACTOR, told, kind, body)
+            self._kept_bytes += len(body)
+            # As much as pages of 1 000 rows in a few languages.
+            while self._kept_bytes > 16 << 20:
+                self._drop(next(iter(self._kept)))
         fields: list[Header] = [
-            (b"Content-Type", kept[1]),
+            (b"Content-Type", kept.kind),
             (b"Cache-Control", b"no-cache"),
             (b"Vary", b"Accept, Accept-Language"),
             *SECURITY_HEADERS,
         ]
-        body = kept[2]
+        body = kept.body
         if form != "json":
             origin = request.origin
             # A shell reads the commands of the page.
@@ -185,8 +199,14 @@ class Listings:
         request.respond(200, fields, body)
         return True
 
-    def _render(self, form: str, parts: list[bytes], look: ListingView) -> tuple[bytes, bytes]:
-        entries, coming = self._folders.entries(parts), self._folders.coming(parts)
+    def _drop(self, key: tuple[object, ...]) -> None:
+        kept = self._kept.pop(key, None)
+        self._kept_bytes -= 0 if kept is None else len(kept.body)
+
+    def _render(
+        self, form: str, parts: list[bytes], look: ListingView, folder: FolderLook
+    ) -> tuple[bytes, bytes]:
+        entries, coming = folder.entries, folder.coming
         if form == "json":
             return b"application/json", self._json(parts, entries, coming)
         if form == "atom":
