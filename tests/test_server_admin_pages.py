@@ -42,7 +42,7 @@ from tidegate.server.control.history import SERIES, Series
 from tidegate.server.control.revisions import diff
 from tidegate.server.control.vitals import Health
 from tidegate.server.gate.moves import Moves
-from tidegate.server.http.phrases import Phrases
+from tidegate.server.http.phrases import LANGUAGES, Phrases
 from tidegate.server.store.store import StoreState
 
 EVIL = "<img src=x onerror=alert(1)>\"'.iso"
@@ -107,6 +107,23 @@ def test_others_have_turns_while_a_crowd_is_counted(site: Site, browser: Browser
     groups = api(browser, "GET", "/queue/groups")["groups"]
     assert sum(one["running"] + one["ready"] + one["waiting"] for one in groups) == 40
     assert slow.turns > 10
+
+
+def test_others_have_turns_while_the_languages_are_read(
+    site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, read_at = Slow(site), []
+    site.admin.turns = LoopTurns(slow)
+
+    class Counting(Phrases):
+        def __init__(self, language: str = "en") -> None:
+            read_at.append(slow.turns)
+            super().__init__(language)
+
+    monkeypatch.setattr("tidegate.server.admin.waiting.Phrases", Counting)
+    browser.text("/waiting")
+    assert len(read_at) >= len(LANGUAGES)
+    assert len(set(read_at)) > 10
 
 
 # -- the headline ----------------------------------------------------------------------------

@@ -72,14 +72,15 @@ class FileIndex:
         """One page of files, and how many match."""
         if self._now() - self._walked_s > 20.0:
             await self._walk()
+        sending = self._sending()
+        await pause(self._reactor)
         found = [file for file in self._files if search in file.path]
         if sort == "size":
             found.sort(key=lambda file: -file.entry.size_bytes)
         elif sort in ("popular", "bytes"):
             column = 0 if sort == "popular" else 2
-            sending = self._sending()
             found.sort(key=lambda file: -self._wanted(file.url, sending)[column])
-        sending = self._sending()
+        await pause(self._reactor)
         return [self._view(one, sending) for one in found[offset : offset + limit]], len(found)
 
     def _sending(self) -> Counter[str]:
