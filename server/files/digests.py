@@ -125,13 +125,7 @@ class _DigestWish:
 class DigestService:
     """Knows digests by content key. `threads` is the number of threads; 0 computes in line."""
 
-    def __init__(
-        self,
-        reactor: Threads,
-        cache: DigestCache,
-        *,
-        threads: int = 2,
-    ) -> None:
+    def __init__(self, reactor: Threads, cache: DigestCache, *, threads: int = 2) -> None:
         self._reactor = reactor
         self._cache = cache
         self._threads = threads

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ...protocol.headers import (
-    format_http_date,
-    format_link,
-    format_repr_digest,
-    parse_want_digest,
-)
+from ...protocol.headers import format_http_date, format_link, format_repr_digest, parse_want_digest
 from ...protocol.manifest import FileDigests, Source
 from ..http.answers import SERVER_LINE, Header
 from ..http.request import Request

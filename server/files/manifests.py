@@ -247,10 +247,7 @@ class GeneratedFiles:
     # -- waiting ----------------------------------------------------------------------------
 
     def _when_digested(
-        self,
-        request: Request,
-        folder: list[bytes],
-        then: Callable[[Request, int, _Digested], None],
+        self, request: Request, folder: list[bytes], then: Callable[[Request, int, _Digested], None]
     ) -> None:
         """Call `then` with the digests of all files directly in a directory."""
         key = b"/".join(folder)

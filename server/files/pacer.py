@@ -225,10 +225,7 @@ class Pacer:
     """
 
     def __init__(
-        self,
-        reactor: Clock,
-        bandwidth_bytes_s: float | None = None,
-        others: Others | None = None,
+        self, reactor: Clock, bandwidth_bytes_s: float | None = None, others: Others | None = None
     ) -> None:
         self._reactor = reactor
         self._others = others if others is not None else Others()

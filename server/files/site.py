@@ -34,14 +34,7 @@ from .paths import SIGNATURES, may_be_generated, split_path, url_of
 from .precompressed import CODINGS, Chosen, Precompressed
 from .response_plans import answer_or_plan
 from .touched import Touched
-from .transfer import (
-    Admission,
-    HasTorrent,
-    Representation,
-    Visibility,
-    kept_there,
-    no_torrents,
-)
+from .transfer import Admission, HasTorrent, Representation, Visibility, kept_there, no_torrents
 from .tree import IsDirectory, NotHere, Tree
 
 #: Paths that were asked for once are told by a 32-bit number in this many places, 256 KiB in all.

@@ -600,13 +600,7 @@ class HttpConnection:
     # -- answering --------------------------------------------------------------------------
 
     def answer(
-        self,
-        request: Request,
-        status: int,
-        headers: Iterable[Header],
-        body: bytes,
-        *,
-        close: bool,
+        self, request: Request, status: int, headers: Iterable[Header], body: bytes, *, close: bool
     ) -> None:
         """Send a whole answer and finish the request."""
         if close:
@@ -640,11 +634,7 @@ class HttpConnection:
         self.send(head, more and not self._omit_body)
 
     def _head(
-        self,
-        request: Request,
-        status: int,
-        headers: Iterable[Header],
-        length: int | None,
+        self, request: Request, status: int, headers: Iterable[Header], length: int | None
     ) -> bytes | None:
         """The header of an answer; None when an earlier drip makes this answer impossible."""
         if request.dripped:

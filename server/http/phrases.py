@@ -64,7 +64,7 @@ LANGUAGES: tuple[str, ...] = (
 )
 _BY_TAG: Mapping[str, str] = {name.lower().replace("_", "-"): name for name in LANGUAGES} | {
     # Scripts and regions that Traditional Chinese goes by.
-    **dict.fromkeys(("zh-hant", "zh-hk", "zh-mo"), "zh_TW"),
+    **dict.fromkeys(("zh-hant", "zh-hk", "zh-mo"), "zh_TW")
 }
 
 

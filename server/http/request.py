@@ -98,13 +98,7 @@ class RequestConnection(Protocol):
         """See `unarrived.AnsweredConnection`."""
 
     def answer(
-        self,
-        request: Request,
-        status: int,
-        headers: Iterable[Header],
-        body: bytes,
-        *,
-        close: bool,
+        self, request: Request, status: int, headers: Iterable[Header], body: bytes, *, close: bool
     ) -> None:
         """See `Request.respond`."""
 
@@ -227,24 +221,14 @@ class Request:
             self._gone.append(callback)
 
     def respond(
-        self,
-        status: int,
-        headers: Iterable[Header] = (),
-        body: bytes = b"",
-        *,
-        close: bool = False,
+        self, status: int, headers: Iterable[Header] = (), body: bytes = b"", *, close: bool = False
     ) -> None:
         """Answer whole. Content-Length is added; for HEAD the body stays away."""
         if not self.finished:
             self.connection.answer(self, status, headers, body, close=close)
 
     def refuse(
-        self,
-        status: int,
-        code: str,
-        detail: str,
-        headers: Iterable[Header] = (),
-        **members: Any,
+        self, status: int, code: str, detail: str, headers: Iterable[Header] = (), **members: Any
     ) -> None:
         """Answer with a problem document, or a small page for those who asked for text/html."""
         accept, language = self.headers.get(b"accept"), self.headers.get(b"accept-language")
