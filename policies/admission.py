@@ -725,7 +725,8 @@ class AdmissionPolicy:
         """
         self._report_immediate_starts(now)
         present, shares = len(self.pool) + len(self.queue), self.settings.network_shares
-        self.network_order.earn(goodput_bytes_s, present, shares, now)
+        owners = self.state.crowds.of_owners()
+        self.network_order.earn(goodput_bytes_s, present, owners, shares, now)
         wanted = bool(self.queue.here) or self.pool.paused > 0
         running = self.pool.large_active
         self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s, running)

@@ -12,17 +12,25 @@ they have more. Shortest first still holds among them: a crowd of honest people 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .network_shares import REMEMBERED, enclosing
+
+#: What strangers of each /16 or /32 have running or waiting, and in how many networks.
+Owners = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class CrowdDebtTuning:
     """What other values cost: docs/decisions/policies.md, "One account of networks that return"."""
 
-    #: The part of the line that many networks earn together.
+    #: The part of the line that many networks earn together at least.
     part: float = 0.25
+    #: The part of a few networks that hold no more of all that is present than people do.
+    part_of_people: float = 0.45
+    #: As many networks are few; of twice as many half of the difference counts.
+    few: float = 10.0
     #: The part of one network alone, which its own shares bound too.
     part_alone: float = 0.65
     #: Downloads of a network that do not count: one visitor's.
@@ -98,10 +106,24 @@ class CrowdDebt:
         least = -CROWD_DEBT.burst_medians * median_bytes
         self._debt_bytes = max(least, self._debt_bytes - part * sent_bytes)
 
+    def part_beside(self, owners: Owners) -> float:
+        """What many networks earn together while `owners` have these downloads.
+
+        The first of each is a visitor's. People behind a few addresses are rarely half of all that
+        is present, but an attacker holds hundreds of connections or networks.
+        """
+        repeated = sum(downloads - 1 for downloads, _ in owners)
+        others = 1.0 - repeated / max(1, sum(downloads for downloads, _ in owners))
+        squares = sum((downloads - networks) ** 2 for downloads, networks in owners)
+        at_once = _concentration(repeated, squares)
+        few = min(1.0, CROWD_DEBT.few * min(at_once, self.concentration))
+        people = max(CROWD_DEBT.part, min(CROWD_DEBT.part_of_people, others))
+        return CROWD_DEBT.part + few * (people - CROWD_DEBT.part)
+
     @property
     def concentration(self) -> float:
         """1 if one network had all that was charged, 1/n if n networks had the same."""
-        return min(1.0, self._squares / self._charged**2) if self._charged >= 1.0 else 1.0
+        return _concentration(self._charged, self._squares)
 
     def behind_bytes(self, network: str) -> float:
         """What is added to the rank of this network's downloads."""
@@ -127,3 +149,7 @@ class CrowdDebt:
             record.charged_bytes *= left
             record.at_s = self._now
         return record
+
+
+def _concentration(total: float, squares: float) -> float:
+    return min(1.0, squares / total**2) if total >= 1.0 else 1.0

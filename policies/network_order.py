@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import fmean, median_low
 from typing import NamedTuple
 
-from .crowd_debt import CrowdDebt
+from .crowd_debt import CrowdDebt, Owners
 from .network_shares import NetworkShares, enclosing
 
 
@@ -112,15 +112,17 @@ class NetworkOrder:
         self._shares.charge(enclosing(network), count, ORDER.most_excess_means * mean)
         self._debt.took(network, count, mean)
 
-    def earn(self, goodput_bytes_s: float, present: int, shares: int, now: float) -> None:
-        """What leaves just now, for `present` downloads that run or wait, by `network_shares`."""
+    def earn(
+        self, goodput_bytes_s: float, present: int, owners: Owners, shares: int, now: float
+    ) -> None:
+        """What leaves just now, for `present` downloads, some of `owners`, by `network_shares`."""
         self._sizes.look()
         if self._earned_s is not None:
             earned = goodput_bytes_s * max(0.0, now - self._earned_s)
             median = self._sizes.median_bytes
             own = ORDER.shares_part * shares
             self._shares.earn(earned * own / (present + own) if own else 0.0)
-            self._debt.earn(earned, median, now)
+            self._debt.earn(earned, median, now, self._debt.part_beside(owners))
             self._ahead = max(1, self._shares.count_ahead(median))
         self._earned_s = now
 

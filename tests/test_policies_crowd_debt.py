@@ -66,6 +66,40 @@ def test_networks_with_their_part_of_the_line_have_no_debt(networks: int, wanted
         assert debt.behind_bytes(names[0]) > 20.0 * MEAN
 
 
+@pytest.mark.parametrize(
+    ("networks", "present", "part"),
+    [
+        (5, [1] * 70 + [6] * 5, 0.45),
+        (5, [1] * 30 + [14] * 5, 0.35),
+        (5, [1] + [20] * 5, 0.25),
+        (20, [1] * 60 + [2] * 20, 0.35),
+        (200, [1] * 70 + [6] * 5, 0.26),
+        (5, [1] * 600 + [2] * 200, 0.26),
+        (5, [], 0.45),
+        (5, [1] * 70 + [30], 0.45),
+    ],
+)
+def test_few_networks_earn_as_much_as_people_where_they_are_no_more_than_half(
+    networks: int, present: list[int], part: float
+) -> None:
+    """An attacker with hundreds of connections, or of networks, earns what it earned before."""
+    debt = CrowdDebt()
+    for number in range(networks):
+        name = f"10.{number}.0.0/24"
+        debt.note(name)
+        debt.note(name)
+        debt.took(name, int(MEAN), MEAN)
+    owners = [(count, 1) for count in present]
+    assert debt.part_beside(owners) == pytest.approx(part, rel=1e-3)
+
+
+def test_an_owner_with_a_network_for_each_download_earns_no_more() -> None:
+    """A /16 with 250 addresses cost +147 instead of +117 %."""
+    debt = CrowdDebt()
+    assert debt.part_beside([(40, 8), *[(1, 1)] * 60]) == CROWD_DEBT.part_of_people
+    assert debt.part_beside([(40, 40), *[(1, 1)] * 60]) == CROWD_DEBT.part
+
+
 def test_each_download_of_a_network_counts_more_than_the_one_before() -> None:
     debt = CrowdDebt()
     for _ in range(100):

@@ -9,7 +9,8 @@ import pytest
 
 from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketRow, TicketState, Wait
-from tidegate.policies.laws.crowds import CROWDS, Crowds
+from tidegate.policies.laws import crowds as policy_crowds
+from tidegate.policies.laws.crowds import CROWDS, Crowds, CrowdTuning
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 
@@ -337,6 +338,21 @@ def test_ten_crowds_share_the_part_of_one() -> None:
     crowds.takes_slot("a")
     crowds.takes_slot("a")
     assert crowds.is_full("a", 40, 16, 0.0)
+
+
+def test_crowds_are_counted_by_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowds = Crowds()
+    networks = ("10.1.1.0/24", "10.1.2.0/24", "10.1.2.0/24", "10.2.0.0/24")
+    for number, network in enumerate(networks):
+        crowds.add(number, number, network, back=False)
+    crowds.takes_slot(networks[-1])
+    assert crowds.of_owners() == [(3, 2), (2, 1)]
+    crowds.loses_slot(networks[-1])
+    crowds.regains_slot(networks[-1], holds=False)
+    crowds.remove(3)
+    assert crowds.of_owners() == [(3, 2)]
+    monkeypatch.setattr(policy_crowds, "CROWDS", CrowdTuning(counted=1))
+    assert crowds.of_owners() == [(1, 1)], "thousands are not counted at a look"
 
 
 def test_what_a_crowd_wastes_is_held_against_it_for_a_while() -> None:

@@ -87,7 +87,7 @@ def crowd() -> NetworkOrder:
     order = NetworkOrder()
     for number in range(10):
         order.note(f"10.{number}.0.0/24", "", 1_000_000)
-    order.earn(0.0, 10, 16, 0.0)
+    order.earn(0.0, 10, [], 16, 0.0)
     return order
 
 
@@ -122,7 +122,7 @@ def test_one_huge_file_does_not_move_what_downloads_of_others_count_as() -> None
     order.took("10.1.0.0/24", 100_000_000)
     before = order.handicap("10.1.0.0/24").least_bytes
     order.note("10.99.0.0/24", "", 1_000_000_000)
-    order.earn(0.0, 10, 16, 0.0)
+    order.earn(0.0, 10, [], 16, 0.0)
     assert order.handicap("10.1.0.0/24").least_bytes < 3.0 * before
 
 
@@ -131,13 +131,13 @@ def test_ten_networks_have_one_burst_together() -> None:
     networks = [f"10.{number}.0.0/24" for number in range(10)]
     for network in networks:
         order.took(network, 4_000_000)
-    order.earn(0.0, 10, 16, 1.0)
+    order.earn(0.0, 10, [], 16, 1.0)
     assert all(
         order.handicap(network).least_bytes == ORDER.least_means * 1_000_000 for network in networks
     )
     alone = crowd()
     alone.took(networks[0], 4_000_000)
-    alone.earn(0.0, 10, 16, 1.0)
+    alone.earn(0.0, 10, [], 16, 1.0)
     assert alone.handicap(networks[0]).least_bytes == 0.0, "half of its burst"
 
 
@@ -148,7 +148,7 @@ def test_a_network_that_takes_no_more_is_within_its_share_again(shares: int, lea
     now = 0.0
     while order.handicap("10.1.0.0/24").least_bytes:
         now += 1.0
-        order.earn(1_000_000, 10, shares, now)
+        order.earn(1_000_000, 10, [], shares, now)
         assert now < 100
     # 8 MB beyond its burst, and with 16 shares it earns 4 of 14 parts of 1 MB/s.
     assert least_s <= now <= 1.2 * least_s
@@ -167,7 +167,7 @@ def test_requests_for_a_huge_file_do_not_move_what_a_network_may_take_at_once() 
     order = crowd()
     for _ in range(100):
         order.note("10.200.0.0/24", "", 2_000_000_000)
-    order.earn(0.0, 10, 16, 1.0)
+    order.earn(0.0, 10, [], 16, 1.0)
     order.took("10.1.0.0/24", 10_000_000)
     assert order.handicap("10.1.0.0/24").least_bytes >= 2_000_000
 
@@ -178,5 +178,5 @@ def test_what_was_taken_while_nobody_else_came_is_forgotten_some_day() -> None:
     now = 0.0
     while order.handicap("10.1.0.0/24").least_bytes:
         now += 1.0
-        order.earn(1_000_000, 10, 16, now)
+        order.earn(1_000_000, 10, [], 16, now)
         assert now < 100

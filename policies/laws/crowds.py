@@ -30,6 +30,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
+from ..crowd_debt import Owners
+from ..network_shares import enclosing
+
 
 @dataclass(frozen=True, slots=True)
 class CrowdTuning:
@@ -38,6 +41,8 @@ class CrowdTuning:
     #: A crowd has `network_shares` parts of the slots, and all other clients as many as this: half
     #: by default, as honest people behind one address are half of all clients at times.
     beside: int = 16
+    #: Crowds that are counted by owner at a look: about 0.3 ms.
+    counted: int = 1_000
     #: Crowds that are looked at in one go for tickets that may come forward: about 0.1 ms.
     most_at_once: int = 64
     #: A slot that ran out unused counts against its network for about this long, seconds.
@@ -150,6 +155,14 @@ class Crowds:
         """Those that have anything in front."""
         return self._in_front.keys()
 
+    def of_owners(self) -> Owners:
+        """What the crowds of each /16 or /32 have in front; of the first `counted` crowds."""
+        owners: dict[str, tuple[int, int]] = {}
+        for network, count in islice(self._in_front.items(), CROWDS.counted):
+            downloads, networks = owners.get(name := enclosing(network)[-1], (0, 0))
+            owners[name] = downloads + count, networks + 1
+        return list(owners.values())
+
     def in_front(self, network: str) -> int:
         """Tickets in front and slots of one crowd."""
         return self._in_front[network]
@@ -252,7 +265,8 @@ class Crowds:
         """It goes on without no longer, but holds a slot again or is over."""
         if network:
             self._less(self._without_slot, network)
-            self._in_front[network] += holds
+            if holds:
+                self._in_front[network] += 1
 
     def wastes_slot(self, network: str, now: float) -> None:
         """A slot of this crowd has run out unused."""

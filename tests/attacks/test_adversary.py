@@ -19,6 +19,7 @@ from bench.attacks import live
 from bench.attacks.simulated import (
     Attacked,
     Conduct,
+    one_address,
     play,
     require_landed,
     sessions_s,
@@ -39,7 +40,8 @@ from tidegate.loadtest.sim.engine import Engine
 from tidegate.loadtest.workloads import File, ReleaseDay, Visitor
 from tidegate.policies.crowd_debt import CrowdDebt
 from tidegate.policies.network_order import NO_HANDICAP, NetworkOrder
-from tidegate.server.http.proxies import prefixes_of
+from tidegate.server.admission.client_keys import client_key
+from tidegate.server.http.proxies import block_of, prefixes_of
 
 #: About 30 people, so that a day takes a second.
 _DAY = ReleaseDay(rush_s=10.0, rush_load=2.5, calm_s=10.0)
@@ -123,6 +125,28 @@ def test_without_the_order_of_networks_a_found_attacker_costs_more(
     monkeypatch.setattr(NetworkOrder, "handicap", lambda self, network: NO_HANDICAP)
     cost, _ = attack_cost("fair", _ATTACKS[1], _DAY_SEED, _DAY)
     assert cost > _MARGIN * bound("fair", _DAY_SEED, _DAY)
+
+
+@cache
+def mean_s_inside(addresses: int) -> float:
+    """The mean session of 500 of 1 200 people, of as many /16s as there are addresses."""
+    seed = 2
+    day = one_address(seed)
+    inside = [number for number in range(1, 1_000, 2) if number < len(day.visitors)]
+    visitors = list(day.visitors)
+    for number in inside:
+        place = number // 2 % addresses
+        address = f"{220 + place // 250}.{place % 250}.7.1"
+        key = client_key(block_of(address), f"v{number}")
+        visitors[number] = replace(visitors[number], key=key, network=prefixes_of(address))
+    engine = play(Engine(*world("fair", seed, replace(day, visitors=tuple(visitors)))))
+    return float(sessions_s(engine)[0][inside].mean())
+
+
+@pytest.mark.parametrize("addresses", [2, 5, 20])
+def test_honest_people_from_few_addresses_lose_little(addresses: int) -> None:
+    """They lose 0 to 4 %, and lost 19 to 66 % while all that return earned 0.25 of the line."""
+    assert mean_s_inside(addresses) <= 1.1 * mean_s_inside(500)
 
 
 _LIVE_DAY = live.virtual_day()
