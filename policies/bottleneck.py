@@ -404,7 +404,8 @@ class Bottleneck:
         before = (middle.acked_total - old.acked_total) / (middle.now - old.now)
         after = (latest.acked_total - middle.acked_total) / (latest.now - middle.now)
         surges = latest.count >= FINDER.surge * max(1, old.count)
-        return min(before, after) if surges and after <= FINDER.grown * before else 0.0
+        stands = FINDER.fallen * before <= after <= FINDER.grown * before
+        return min(before, after) if surges and stands else 0.0
 
     def _held_part(self) -> float:
         return sum(held for _, held in self._held) / len(self._held)
@@ -559,11 +560,10 @@ class Bottleneck:
         if goodput_bytes_s <= 0.0:
             # Nothing arrives at all: that is an outage and tells nothing of the line.
             return
-        news = goodput_bytes_s < FINDER.fallen * self._line
+        news, ceiling = goodput_bytes_s < FINDER.fallen * self._line, self.ceiling_bytes_s
         fell = news and self._line < math.inf
         if fell:
             goodput_bytes_s = max(goodput_bytes_s, self._line / FINDER.most_fall)
-        ceiling = self.ceiling_bytes_s
         if ceiling is not None and goodput_bytes_s >= FINDER.cap_part * ceiling:
             goodput_bytes_s = ceiling / FINDER.cap_part
         self._line = goodput_bytes_s

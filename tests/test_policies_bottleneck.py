@@ -269,6 +269,20 @@ def test_a_burst_whose_own_networks_lose_packets_is_not_capped_while_it_grows(lo
     assert all(cap is None for _, cap, _ in world.log)
 
 
+@pytest.mark.parametrize(
+    ("arrived_mb", "found"), [((0.0, 1.0, 2.0), True), ((0.0, 1.0, 1.3), False)]
+)
+def test_a_burst_whose_losses_stop_what_arrives_does_not_tell_the_line(
+    arrived_mb: tuple[float, ...], found: bool
+) -> None:
+    """A busy machine lost packets of 200: a line of 48 MB/s was taken for 17 and capped so."""
+    finder = Bottleneck()
+    for look, arrived in enumerate(arrived_mb):
+        crowd = [Sample(lease, 0, 1_000_000, True, lossy=True) for lease in range(8 * 2**look)]
+        orders = finder.observe(0.25 * look, int(arrived * MB), 1_000_000, False, crowd)
+    assert (orders.line_bytes_s < math.inf) is found
+
+
 @pytest.mark.parametrize("count", [6, 20])
 @pytest.mark.parametrize("lossy", [0.3, 1.0])
 def test_a_crowd_whose_own_networks_lose_packets_is_not_capped_for_long(
