@@ -388,13 +388,13 @@ class Bottleneck:
         losses.append((now, sum(sample.lossy for sample in samples) / count))
         while losses[0][0] < now - 1.5 * FINDER.window_s:
             losses.popleft()
-        parts = [part for _, part in losses]
+        parts, least = [part for _, part in losses], FINDER.lossy_part
         goodput = self._stands_in_surge() if count >= FINDER.surge_count else 0.0
         if goodput > 0.0:
-            parts = parts[-2:]
+            parts, least = parts[-2:], FINDER.fallen * least  # Newcomers had no time to lose any.
         elif now - losses[0][0] >= 1.2 * FINDER.window_s:
             goodput = self._rates(1.5 * FINDER.window_s)[0]
-        return goodput if sum(parts) >= FINDER.lossy_part * len(parts) else 0.0
+        return goodput if sum(parts) >= least * len(parts) else 0.0
 
     def _stands_in_surge(self) -> float:
         """What arrives (by the lower look) if it grows far less than the number does; else 0."""

@@ -252,7 +252,7 @@ def surging(line: float, rate_bytes_s: float, lossy: float) -> World:
     return World(steady(line), Bottleneck(), lossy=lossy, arrivals=arrive)
 
 
-@pytest.mark.parametrize("lossy", [0.6, 0.8, 1.0])
+@pytest.mark.parametrize("lossy", [0.4, 0.6, 0.8, 1.0])
 def test_a_burst_that_loses_packets_together_shows_its_line_within_a_second(lossy: float) -> None:
     """Until then 40 % of what left was lost, and small files stood in sockets for three seconds."""
     world = surging(4 * MB, MB, lossy)
