@@ -189,6 +189,18 @@ def test_a_client_that_takes_nothing_holds_a_reported_body_for_seconds_alone() -
     assert listener.ends == [(1000, True)]
 
 
+def test_a_reported_body_of_which_nothing_arrives_was_not_delivered() -> None:
+    """The way to its client broke: with the ticket used it was refused as it came back."""
+    scene = Scene()
+    body, listener = scene.begin(1000)
+    scene.kernel.sockets[ONE] = SocketState(0, 1300)
+    scene.moves.receive(EndReport(body.lease, 200, 1000, True))
+    scene.wait(TUNING.held_s - 0.5)
+    assert not listener.ends
+    scene.wait(1)
+    assert listener.ends == [(0, False)]
+
+
 @pytest.mark.parametrize(("acked", "ends"), [(1300, (1000, True)), (1299, (999, False))])
 def test_a_client_that_leaves_has_a_reported_body_or_not(acked: int, ends: object) -> None:
     scene = Scene()

@@ -328,13 +328,9 @@ class Moves:
         name = where.socket
         if name is None or where.multiplexed:
             return
-        if name.mover_port:
-            connection = self._by_name.get(name)
-            bodies = tuple(connection.bodies) if connection is not None else ()
-        else:
-            bodies = tuple(one for one in self._held if _is_client_of(one, name))
-        for body in bodies:
-            if body in self._held:
+        here = self._by_name.get(name) if name.mover_port else None
+        for body in tuple(self._held):
+            if body.connection is here if here is not None else _is_client_of(body, name):
                 self._whole(body)
 
     def _whole(self, body: MovedBody) -> None:
@@ -427,8 +423,11 @@ class Moves:
                 # Envoy reports an end with 64 KiB in its own buffers.
                 if body.due_bytes is None or not connection.where.multiplexed:
                     body.due_bytes = state.acked_bytes + state.queued_bytes
-                if state.acked_bytes < body.due_bytes and now - since_s < TUNING.held_s:
-                    continue
+                if state.acked_bytes < body.due_bytes:
+                    if now - since_s < TUNING.held_s:
+                        continue
+                    # One of which nothing has arrived has not begun.
+                    body.cut_short = connection.since_bytes == 0
             self._whole(body)
 
     def _judge(self, body: MovedBody, connection: MoverConnection, now: float) -> None:
