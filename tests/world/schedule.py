@@ -275,6 +275,8 @@ class VirtualPool:
         self._schedule, self._rng, self._latency = schedule, rng, latency
         self._most = max(1, most)
         self.name = name
+        #: How much work was done.
+        self.works_total = 0
         self._running = 0
         self._queue: deque[tuple[Callable[..., Any], Callable[..., Any], Any, Any]] = deque()
         self.alive = True
@@ -328,6 +330,7 @@ class VirtualPool:
     ) -> None:
         if not self.alive:
             return
+        self.works_total += 1
         try:
             if fault is not None:
                 raise fault

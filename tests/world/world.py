@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy.exc import OperationalError
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
@@ -74,6 +74,9 @@ class BrokenPromise:
 class World:
     """Runs a plan. `broken_promises` is empty where all held."""
 
+    #: Whether what this process had imported before its first world is frozen.
+    _has_frozen: ClassVar[bool] = False
+
     def __init__(
         self,
         plan: WorldPlan,
@@ -109,6 +112,7 @@ class World:
         #: What a mirror follows, in worlds that publish.
         self.channel: FollowedChannel | None = None
         self._mover: Mover | None = None
+        self._pools: list[VirtualPool] = []
         self.root = Path()
         self.files: dict[str, list[FileVersion]] = {}
         self.files_of_earlier_lives: set[tuple[str, int]] = set()
@@ -445,7 +449,13 @@ class World:
     def _pool(self, most: int, name: str) -> VirtualPool:
         pool = VirtualPool(self.schedule, self.rng, self._latency, most, name)
         self.schedule.running.pools.append(pool)
+        self._pools.append(pool)
         return pool
+
+    @property
+    def works_total(self) -> int:
+        """How much threads have done in databases."""
+        return sum(one.works_total for one in self._pools if one.name.startswith("store"))
 
     def _latency(self, name: str) -> tuple[float, Exception | None]:
         rng, now = self.rng, self.schedule.now
@@ -576,7 +586,8 @@ class World:
         gc.disable()
         # What was imported is no garbage: looking at it takes as long as a small world. Of an
         # earlier world nothing is frozen: it would stay for ever.
-        if not gc.get_freeze_count():
+        if not World._has_frozen:
+            World._has_frozen = True
             gc.freeze()
         observer: Any = self._log
         globalLogPublisher.addObserver(observer)
