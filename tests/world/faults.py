@@ -299,6 +299,13 @@ def _cut(world: World, fault: FaultPlan) -> None:
         world.client_cut(found.client)
 
 
+def _give_up(world: World, fault: FaultPlan) -> None:
+    """A person has enough of it."""
+    client = world.culprit or _a_client(world, fault)
+    if client is not None and not client.over:
+        client.leave("gives up")
+
+
 def _lose_answer(world: World, fault: FaultPlan) -> None:
     client = world.culprit
     if fault.trigger == "back" and client is not None:
@@ -449,6 +456,7 @@ FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "line": _line,
     "cut": _cut,
     "lose answer": _lose_answer,
+    "give up": _give_up,
     "block": _block,
     "pass": _pass,
     "look": _look,

@@ -635,9 +635,10 @@ class ReadersKeepTheirSlots(Oracle):
 
     def tick(self) -> None:
         world, gate = self.world, self.world.gate
-        if gate is None or world.is_crowded or gate.snapshot().link_bound:
+        if gate is None or gate.snapshot().link_bound:
             return
-        slotless = gate.policy.pool.slotless
+        # A crowd gives back what was lent to it.
+        slotless = [lease for lease, held in gate.policy.pool.slotless.items() if not held.lent]
         if not slotless:
             return
         ends = ("policy", "settings", "lose answer", "cut", "line", "kill mover", "lose reports")

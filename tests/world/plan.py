@@ -24,7 +24,8 @@ MISDEEDS = (
 )
 #: What a fault may wait for once its time has come: nothing, or that a client hears a status, asks,
 #: lacks only the last bytes, is done, or loses its connection. Such moments are too short to be hit
-#: by chance. A theme may wait for a client that comes "back" as it was told.
+#: by chance. A theme may wait for a client that comes "back" as it was told, or is "soon done":
+#: lacks its last bytes still, a little later.
 TRIGGERS = ("", "", "503", "200", "done", "asked", "last bytes", "cut")
 #: Kinds of faults, and what each costs a seed that has it: how many there are at most.
 FAULTS: Mapping[str, int] = {
@@ -52,6 +53,8 @@ FAULTS: Mapping[str, int] = {
     "pass": 3,
     "look": 9,
 }
+#: What is drawn for a rare theme alone.
+_RARE_FAULTS: Mapping[str, int] = {"give up": 5}
 #: What happens to one of several processes, instead of what happens to one alone.
 FLEET_FAULTS: Mapping[str, tuple[str, ...]] = {
     "kill": ("kill process", "kill process", "lose machine"),
@@ -103,6 +106,12 @@ class Theme:
     #: What its clients are and do wrong; nothing: as in other worlds.
     programs: tuple[str, ...] = ()
     deeds: tuple[str, ...] = ()
+    #: How long a fault lasts.
+    lasts_s: tuple[float, ...] = (0.5, 4.0, 20.0)
+    #: How many of its clients want a small file; nothing: as elsewhere.
+    small: float = 0.0
+    #: Its policy, with one slot for all; nothing: as elsewhere.
+    policy: str = ""
 
 
 #: Programs that keep a ticket: one that its server has lost comes back with them.
@@ -135,8 +144,16 @@ THEMES = (
     Theme((), programs=("browser",), deeds=("ask twice", "watch")),
 )
 #: What is drawn apart, so that all other seeds stay as they were, for this part of the worlds.
-_RARE_THEME = Theme(("lose answer",), ("back",), _KEEPERS)
-_RARELY = 0.05
+_RARE_THEMES = (
+    Theme(("lose answer",), ("back",), _KEEPERS),
+    # A clock counts what is shorter than 3 s.
+    Theme(("stall",), ("200",), lasts_s=(1.5, 2.8), policy="ticket"),
+    Theme(("give up",), ("asked", "503", "200")),
+    Theme(("cut", "give up", "database slow"), ("soon done", "soon done", ""), _KEEPERS),
+    Theme((), programs=("browser",), small=0.6, policy="ticket"),
+    Theme((), programs=("tidegate", "browser", "curl-retry"), policy="ticket"),
+)
+_RARELY = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +245,9 @@ def draw_plan(seed: int) -> WorldPlan:
     files = _sizes(rng, line_bytes_s)
     span_s = rng.choice([5.0, 20.0, 60.0])
     theme = rng.choice(THEMES) if rng.random() < _THEMED else None
-    if random.Random(f"theme {seed}").random() < _RARELY:
-        theme = _RARE_THEME
+    rare = random.Random(f"theme {seed}")
+    if rare.random() < _RARELY:
+        theme = rare.choice(_RARE_THEMES)
     programs = rng.sample(sorted(MANNERS.keys() - {"get"}), rng.randint(1, 6))
     # Its clock costs as much as ten other clients.
     engines = rng.choice([0, 0, 0, 0, 1, 2])
@@ -240,6 +258,8 @@ def draw_plan(seed: int) -> WorldPlan:
     if theme is not None and theme.deeds:
         deeds, rude = list(theme.deeds), 0.5
     small_too = rng.choice([0.0, 0.1, 0.3])
+    if theme is not None and theme.small:
+        small_too = theme.small
     clients = []
     big = [name for name in files if name != "/SMALL.txt"]
     networks = rng.choice([1, 3, 200])
@@ -262,6 +282,7 @@ def draw_plan(seed: int) -> WorldPlan:
                 back_s=rng.choice([5.0, 40.0, math.inf]),
             )
         )
+    lasts_s = theme.lasts_s if theme is not None else Theme(()).lasts_s
     if theme is not None:
         kinds, triggers = list(theme.kinds), theme.triggers
     else:
@@ -271,11 +292,11 @@ def draw_plan(seed: int) -> WorldPlan:
             kind,
             rng.uniform(1.0, span_s + 20.0),
             rng.random(),
-            rng.choice([0.5, 4.0, 20.0]),
+            rng.choice(lasts_s),
             rng.choice(triggers),
         )
         for kind in kinds
-        for _ in range(rng.randint(1, FAULTS[kind]))
+        for _ in range(rng.randint(1, {**FAULTS, **_RARE_FAULTS}[kind]))
     ]
     # Drawn apart, so that all else of a seed is as it was without visitors.
     visits = random.Random(f"visits {seed}")
@@ -344,6 +365,9 @@ def draw_plan(seed: int) -> WorldPlan:
             dataclasses.replace(one, kind=_of(FLEET_FAULTS, fleet, one.kind)) for one in faults
         ]
     policy, knows_line = rng.choice(POLICY_NAMES), rng.random() < 0.6
+    if theme is not None and theme.policy:
+        policy = theme.policy
+        settings |= {"admission.slots": 1, "admission.reserve_small": 0}
     gate, mover = random.Random(f"gate {seed}"), ""
     if gate.random() < _GATED and not (machines or proxied or "multicast.enabled" in settings):
         mover = gate.choice(_MOVERS)

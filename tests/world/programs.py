@@ -783,9 +783,9 @@ class SimulatedClient:
             self.world.schedule.after(self.plan.misdeed_s / 10, self._use_again)
         self.world.client_ended(self)
 
-    def give_up(self) -> None:
-        """The world ends."""
+    def leave(self, why: str) -> None:
+        """It goes, and closes what it has open."""
         for channel in self.beside:
             channel.close()
         if not self.over:
-            self._end("gone", "the end of the world")
+            self._end("gone", why)

@@ -495,6 +495,9 @@ class World:
     def client_nearly_done(self, client: SimulatedClient) -> None:
         """See `Witness`."""
         self._pull("last bytes", client)
+        for fault in [one for one in self._armed if one.trigger == "soon done"]:
+            self._armed.remove(fault)
+            self.schedule.after(self.rng.choice([0.1, 0.4, 1.5]), self._happen_to, fault, client)
 
     def client_asks(self, client: SimulatedClient) -> bool:
         """See `Witness`."""
@@ -571,6 +574,11 @@ class World:
             self._armed.append(fault)
         else:
             self._happen(fault)
+
+    def _happen_to(self, fault: FaultPlan, client: SimulatedClient) -> None:
+        """If it is not done by now."""
+        if not client.over:
+            self._happen(fault, client)
 
     def _happen(self, fault: FaultPlan, culprit: SimulatedClient | None = None) -> None:
         self.culprit = culprit
@@ -669,7 +677,7 @@ class World:
         if self.channel is not None:
             self.channel.end()
         for client in self.clients:
-            client.give_up()
+            client.leave("the end of the world")
         # No client that is gone holds anything for longer, however many connections it had.
         after_s = _AFTER_S + (2 * _CUT_AFTER_S if self.stalled_connections() else 0.0)
         if self.lives > 1 and self.gate is not None:
