@@ -105,7 +105,8 @@ class Candidate:
     #: Why the database does not answer; empty while it does.
     silence: str = ""
     _guard: threading.Lock = field(default_factory=threading.Lock)
-    _stopped: threading.Event = field(default_factory=threading.Event)
+    # Looked up when it is made: `tests.world` waits in virtual time.
+    _stopped: threading.Event = field(default_factory=lambda: threading.Event())
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
