@@ -532,6 +532,17 @@ class AdmissionPolicy:
             table.raw[row], table.away[row], stated, waited, needed, now, small=small
         )
 
+    def _judge_overdue(self, now: float) -> None:
+        """Learn from the tickets that wait beyond their bounds before they start."""
+        table = self.queue.table
+        for number in self.estimator.overdue(now):
+            row = self.row(number)
+            if row is not None and table.bound[row] >= 0.0:
+                waits_s = now - table.issued_s[row] + self._forecast(row, now).wait_s
+                small, away_s = self._room.is_small(row), table.away[row]
+                self.estimator.late(away_s, table.expected[row], waits_s, now, small=small)
+                table.bound[row] = -1.0
+
     def _judge_end(self, row: int, now: float, done: bool) -> None:
         """A download that was told its end is whole, or it is over without its last byte."""
         table = self.queue.table
@@ -542,7 +553,8 @@ class AdmissionPolicy:
         small, away = self._room.is_small(row), table.away[row] > 0.0
         ends = self.estimator.ends
         if done:
-            ends.ended(table.end_raw[row], told, took_s, now, small=small, away=away)
+            as_told_s = self.estimator.served.as_told_s(table.issued_s[row], now)
+            ends.ended(table.end_raw[row], told, took_s, as_told_s, now, small=small, away=away)
         elif took_s > told.p90_s:
             ends.broken(told, now, small=small, away=away)
 
@@ -755,6 +767,10 @@ class AdmissionPolicy:
         if self._advanced_s is not None:
             self.estimator.waited(len(queue) * max(0.0, now - self._advanced_s))
         self._advanced_s = now
+        # What the schedule goes by.
+        of_line = self.policy.link_bound and self.capacity.known
+        speed = self.capacity.large_bytes_s if of_line else 1.0 / self.estimator.s_per_byte
+        self.estimator.served.run_to(now, speed, of_line=of_line)
         self._report_immediate_starts(now)
         self._spare_known = False
         idled = self._end_idle(now)
@@ -773,6 +789,7 @@ class AdmissionPolicy:
             if queue.table.state[queue.table.rows[number]] == WAITING:
                 self._ready.make_ready(queue.table.rows[number], now)
         if len(queue):
+            self._judge_overdue(now)
             # Here, as time passes, so that few offers have to pay for it.
             self._lay_out(now, needed=not self._ready.link_decides)
             goes_on |= self._give_tickets(now)
@@ -953,9 +970,7 @@ class AdmissionPolicy:
         if table.raw[row] == 0.0:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
-        elif 0.0 <= table.bound[row] < now - table.issued_s[row]:
-            self.estimator.broken(table.away[row], table.expected[row], now, small=small)
-            table.bound[row] = -1.0
+            self.estimator.watch(table.number[row], table.issued_s[row] + stated.p90_s)
         if not table.present[row]:
             retry += advice.penalty_s(table.early[row])
         self._promise(row, now if table.present[row] else now + retry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from heapq import heappop, heappush
@@ -21,6 +22,9 @@ from tidegate.policies.estimate.calibrator import (
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 
+#: Seconds by which each wait counts.
+LATER = itertools.count(0.0, 1_000.0)
+
 
 def test_before_anything_was_seen_the_expectation_is_taken_at_its_word() -> None:
     ratios = Calibrator()
@@ -32,15 +36,26 @@ def test_before_anything_was_seen_the_expectation_is_taken_at_its_word() -> None
 def test_centre_goes_where_most_come_not_between_two_crowds() -> None:
     ratios = Calibrator()
     for number in range(200):
-        ratios.learn(30.0, 30.0 * (1.05 if number % 5 < 3 else 2.0))
+        ratios.learn(30.0, 30.0 * (1.05 if number % 5 < 3 else 2.0), next(LATER))
     assert 1.03 < ratios.centre(30.0) < 1.08
+
+
+def test_those_that_start_in_one_moment_count_as_one() -> None:
+    """Twenty that started at once, as speeds were not known, made a minute a second for all."""
+    ratios = Calibrator()
+    for number in range(20):
+        ratios.learn(60.0, 0.5, 0.01 * number)
+    assert ratios.centre(60.0) > 0.8
+    for number in range(20):
+        ratios.learn(60.0, 30.0, 3.0 * number)
+    assert ratios.centre(60.0) < 0.7
 
 
 def test_orders_of_magnitude_are_corrected_apart() -> None:
     ratios = Calibrator()
     for _ in range(200):
-        ratios.learn(2.0, 4.0)
-        ratios.learn(200.0, 100.0)
+        ratios.learn(2.0, 4.0, next(LATER))
+        ratios.learn(200.0, 100.0, next(LATER))
     assert ratios.centre(2.0) > 1.7
     assert ratios.centre(200.0) < 0.6
 
@@ -48,21 +63,21 @@ def test_orders_of_magnitude_are_corrected_apart() -> None:
 def test_what_came_of_short_waits_says_the_less_of_longer_ones_that_nobody_had_yet() -> None:
     ratios = Calibrator()
     for _ in range(100):
-        ratios.learn(10.0, 40.0)
+        ratios.learn(10.0, 40.0, next(LATER))
     orders = [ratios.centre(expected_s) for expected_s in (10.0, 40.0, 160.0, 640.0)]
     assert orders[0] > 3.5
     assert orders == sorted(orders, reverse=True)
     assert orders[1] < 2.1
     assert orders[3] < 1.5
     for _ in range(100):
-        ratios.learn(640.0, 1_280.0)
+        ratios.learn(640.0, 1_280.0, next(LATER))
     assert 1.8 < ratios.centre(640.0) < 2.4
 
 
 def test_the_shortest_waits_say_nothing_of_others() -> None:
     ratios = Calibrator()
     for _ in range(100):
-        ratios.learn(2.0, 20.0)
+        ratios.learn(2.0, 20.0, next(LATER))
     assert ratios.centre(30.0) == pytest.approx(1.0, abs=0.1)
 
 
@@ -70,7 +85,7 @@ def test_old_ratios_are_forgotten() -> None:
     ratios = Calibrator()
     for actual_s in (90.0, 30.0):
         for _ in range(400):
-            ratios.learn(30.0, actual_s)
+            ratios.learn(30.0, actual_s, next(LATER))
     assert 0.95 < ratios.centre(30.0) < 1.05
 
 
@@ -129,7 +144,7 @@ def test_bounds_of_long_waits_hold_though_they_are_judged_when_the_day_has_drift
             held = actual_s <= bound_s
             bounds.held(held, expected_s, now)
             bounds.learn(expected_s, actual_s, now)
-            ratios.learn(500.0, actual_s)
+            ratios.learn(500.0, actual_s, now)
             if now > 4_000:
                 judged, kept = judged + 1, kept + held
         told_s = 500.0 * ratios.centre(500.0)
@@ -142,7 +157,7 @@ def test_bounds_of_long_waits_hold_though_they_are_judged_when_the_day_has_drift
 def test_wild_values_do_no_harm() -> None:
     ratios, bounds = Calibrator(), WaitBounds()
     for expected_s, actual_s in ((0.0, 0.0), (1e9, 0.0), (0.0, 1e9), (1.0, 1.0)) * 50:
-        ratios.learn(expected_s, actual_s)
+        ratios.learn(expected_s, actual_s, next(LATER))
         bounds.learn(expected_s, actual_s, 0.0)
         bounds.held(False, expected_s, 0.0)
     for expected_s in (0.0, 1.0, 1e12):
@@ -181,7 +196,7 @@ def test_what_falsifies_a_moment_says_nothing_of_minutes() -> None:
     """The first of a crowd were told a quarter of a second and come back after two or three."""
     ratios = Calibrator()
     for _ in range(50):
-        ratios.learn(0.3, 3.0)
+        ratios.learn(0.3, 3.0, next(LATER))
     assert ratios.centre(0.3) > 5.0
     assert ratios.centre(100.0) < 1.2
 

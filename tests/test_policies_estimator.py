@@ -46,6 +46,33 @@ def test_the_first_of_a_crowd_that_start_say_nothing_of_the_others() -> None:
     assert 50.0 < estimator.state(60.0).expected_s < 70.0
 
 
+def test_a_line_that_became_faster_corrects_no_later_told_time() -> None:
+    """They were told by its new speed, and half as much again: 65 of 100 starts were kept."""
+    estimator, told = Estimator(), Estimate(100.0, 130.0)
+    estimator.served.run_to(0.0, 1e6, of_line=True)
+    estimator.served.run_to(100.0, 2e6, of_line=True)
+    for number in range(20):
+        # A quarter of a minute of the slow line, and the rest of the fast one.
+        estimator.started(100.0, 0.0, told, 62.5, 62.5, 137.5 + 5.0 * number)
+    for number in range(20):
+        estimator.started(100.0, 0.0, told, 100.0, 100.0, 300.0 + 5.0 * number)
+    assert estimator.state(100.0).expected_s == pytest.approx(100.0, rel=0.1)
+
+
+def test_a_ticket_that_waits_beyond_its_bound_widens_those_of_others() -> None:
+    estimator = Estimator()
+    before = estimator.state(60.0)
+    for number in range(5):
+        estimator.watch(number, 70.0 + number)
+    assert not list(estimator.overdue(60.0))
+    assert list(estimator.overdue(72.5)) == [0, 1, 2]
+    for number in range(10):
+        estimator.late(0.0, 60.0, 180.0, 80.0 + 5.0 * number)
+    after = estimator.state(60.0)
+    assert after.expected_s == before.expected_s
+    assert after.p90_s > 1.3 * before.p90_s
+
+
 def test_a_queue_that_has_grown_is_laid_out_anew() -> None:
     estimator = Estimator()
     lay_out(estimator, 100)

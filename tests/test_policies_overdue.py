@@ -221,12 +221,11 @@ def test_polling_clients_of_a_narrow_link_are_told_what_comes(rate_bytes_s: floa
     scenario = Scenario("fair", 6, 2, bandwidth_bytes_s=5.0 * MB, hold=False, tick_s=0.25)
     figures = measure(workload, scenario.conditions(workload), scenario.simulate(workload))
     assert figures["eta_told"] > 10
-    # The queue grows for 450 s, and each is told what waits then.
-    assert figures["eta_within_p90"] > 0.7
+    # The queue grows for 450 s. The shorter half alone fills the line.
+    assert figures["eta_within_p90"] > 0.78
     assert figures["attempts"] < 7.0
-    assert figures["end_within_p90"] > 0.7
-    # Over four populations 0.39 to 0.42.
-    assert figures["end_median_error"] < 0.45
+    assert figures["end_within_p90"] > 0.78
+    assert figures["end_median_error"] < 0.25
 
 
 def polled(seed: int) -> dict[str, float]:

@@ -653,8 +653,8 @@ def test_one_at_the_door_does_not_wait_for_one_who_is_due_in_some_seconds() -> N
 def test_who_comes_back_is_told_the_rest_by_the_schedule_not_by_what_came_of_first_waits() -> None:
     """Short waits were three times as long when nobody waited long: that is not for ever."""
     policy = make(retry_jitter=0.0, slot_use_fraction=0.0)
-    for _ in range(100):
-        policy.estimator.started(10.0, 9.0, Estimate(10.0, 20.0), 30.0, 30.0, 30.0)
+    for number in range(100):
+        policy.estimator.started(10.0, 9.0, Estimate(10.0, 20.0), 30.0, 30.0, 30.0 + number)
     running = admit(policy, job("a", size=100 * LARGE), 0.0)
     policy.progress(running.lease, 0.0, 10 * LARGE, float(LARGE))
     first = wait(policy, job("b"), 0.0)

@@ -7,8 +7,10 @@ smaller median error (least median of squares, Rousseeuw 1984).
 A *bound* is a quantile of how much longer than told recent waits were (split conformal prediction).
 It becomes wider when bounds are broken, and narrower when they hold (adaptive conformal inference,
 Gibbs and Candes 2021). So it is right in the long run. While few waits were seen, the first guess
-counts as well. Waits that start within a minute miss by about the same. So only one of them counts
-in each part of a wait, and a hundred span several waits.
+counts as well.
+
+Waits that start within a minute miss by about the same. So only one of them counts in each part of
+a wait, and a hundred span several waits.
 
 Both learn by order of magnitude, because short and long waits err differently. An order of the
 calibrator that has seen little uses the ratios of all orders. The further it is from an order with
@@ -114,16 +116,19 @@ class _Window:
 class Calibrator:
     """Learns ratios of actual to expected times, and predicts the next one."""
 
-    __slots__ = ("_all", "_own", "_told")
+    __slots__ = ("_all", "_learnt_s", "_own", "_told")
 
     def __init__(self, first: tuple[float, ...] = CLOSE) -> None:
         self._all = _Window(_ALL, first)
         self._own = [_Window(_OWN) for _ in range(len(_EDGES) + 1)]
+        self._learnt_s = [-math.inf] * (len(_EDGES) + 1)
         #: Centres by order until something is learnt. They are read far more often.
         self._told: dict[int, float] = {}
 
-    def learn(self, expected_s: float, actual_s: float) -> None:
+    def learn(self, expected_s: float, actual_s: float, now: float) -> None:
         """What was expected to take `expected_s` took `actual_s`."""
+        if not _counts(self._learnt_s, bisect_left(_EDGES, expected_s), expected_s, now):
+            return
         ratio = _ratio(actual_s, expected_s, 0.05, 0.25)
         order = bisect_left(_EDGES, expected_s)
         if order:

@@ -95,14 +95,22 @@ class ToldEnds:
         return Estimate(told_s, told_s * bounds.beyond(told_s, raw.unsure))
 
     def ended(
-        self, raw_s: float, told: Estimate, took_s: float, now: float, *, small: bool, away: bool
+        self,
+        raw_s: float,
+        told: Estimate,
+        took_s: float,
+        as_told_s: float,
+        now: float,
+        *,
+        small: bool,
+        away: bool,
     ) -> None:
         """A download is whole `took_s` after its end was told first."""
         calibrator, bounds = self._of(small, away)
         self._judge(bounds, told, took_s <= told.p90_s, now)
         self.judged.error(told.expected_s, took_s)
         bounds.learn(told.expected_s, took_s, now)
-        calibrator.learn(max(raw_s, _SOONEST_S), took_s)
+        calibrator.learn(max(raw_s, _SOONEST_S), as_told_s, now)
 
     def broken(self, told: Estimate, now: float, *, small: bool, away: bool) -> None:
         """A download is over without its last byte, later than its bound."""

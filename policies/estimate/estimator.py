@@ -21,7 +21,7 @@ import heapq
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from .ends import EndForecast, ToldEnds
 from .judged import Judged
 from .no_shows import NoShows
 from .paces import Paces
+from .work_clock import WorkClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class ScheduleTuning:
     moment_s: float = 1.5
     #: Starts that wait to be learnt from, at most.
     most_unripe: int = 300
+    #: Tickets that are looked at once they are overdue, at most.
+    most_watched: int = 256
     #: Imagined seconds of waiting in which no client left, before the first was seen.
     first_waited_s: float = 300.0
 
@@ -103,6 +106,7 @@ class _Start(NamedTuple):
     away_s: float
     told_s: float
     waited_s: float
+    as_told_s: float
     needed_s: float
 
 
@@ -135,6 +139,9 @@ class Estimator:
         #: About how many tickets waited then.
         self._laid_out = 0
         self._unripe: list[_Start] = []
+        #: By the speed of the line or of a slot.
+        self.served = WorkClock()
+        self._watched: list[tuple[float, int]] = []
         #: Told starts.
         self.judged = Judged()
         self.ends = ToldEnds()
@@ -182,7 +189,7 @@ class Estimator:
 
         `raw_s` is its scheduled wait. `away_s` is its first promised return, 0 if it waited inside
         its request. `needed_s` is how long it had to wait for a slot, whether or not its client was
-        there then. A bound below 0 was broken and reported by `broken` before.
+        there then. A bound below 0 was broken and reported by `late` before.
         """
         if raw_s <= 0.0:
             return
@@ -194,30 +201,48 @@ class Estimator:
         # others. So what was sooner counts halfway to its told time, by order of magnitude. At the
         # told time itself, a line that has become faster would be believed too late.
         later_s = max(0.0, math.sqrt(told_s * max(0.0, waited_s)) - waited_s)
-        start = _Start(now + later_s, small, raw_s, away_s, told_s, waited_s, needed_s)
+        since_s = now - waited_s
+        as_told_s = self.served.as_told_s(since_s, now)
+        needed_s = self.served.as_told_s(since_s, since_s + needed_s)
+        start = _Start(now + later_s, small, raw_s, away_s, told_s, waited_s, as_told_s, needed_s)
         heapq.heappush(self._unripe, start)
         most = SCHEDULE.most_unripe
         while self._unripe and (self._unripe[0].ripe_s <= now or len(self._unripe) > most):
             self._learn(heapq.heappop(self._unripe), now)
 
     def _learn(self, start: _Start, now: float) -> None:
-        _, small, raw_s, away_s, told_s, waited_s, needed_s = start
+        _, small, raw_s, away_s, told_s, waited_s, as_told_s, needed_s = start
         ratios = self._small if small else self._large
         calibrator, bounds = ratios.of(away_s > 0.0)
         bounds.learn(told_s, waited_s, now)
         if away_s > 0.0:
             # A client that looked sooner and found a slot is known before all that find none. It
             # would shorten what the others are told.
-            calibrator.learn(away_s, max(waited_s, away_s))
+            calibrator.learn(away_s, max(waited_s, away_s), now)
             if waited_s >= away_s:
-                ratios.slot.learn(raw_s, needed_s)
+                ratios.slot.learn(raw_s, needed_s, now)
         else:
-            calibrator.learn(raw_s, waited_s)
+            calibrator.learn(raw_s, as_told_s, now)
 
-    def broken(self, away_s: float, told_s: float, now: float, *, small: bool = False) -> None:
-        """A ticket waits beyond its stated bound, which is known before it starts."""
+    def watch(self, number: int, due_s: float) -> None:
+        """A ticket was told to start by `due_s` at the latest."""
+        if len(self._watched) < SCHEDULE.most_watched:
+            heapq.heappush(self._watched, (due_s, number))
+
+    def overdue(self, now: float) -> Iterator[int]:
+        """Tickets that should have started by now, of those that are watched."""
+        while self._watched and self._watched[0][0] < now:
+            yield heapq.heappop(self._watched)[1]
+
+    def late(
+        self, away_s: float, told_s: float, waits_s: float, now: float, *, small: bool = False
+    ) -> None:
+        """A ticket waits beyond its stated bound; as forecast now it waits `waits_s` in all."""
         ratios = self._small if small else self._large
-        self._judge(ratios.of(away_s > 0.0)[1], False, told_s, now)
+        _, bounds = ratios.of(away_s > 0.0)
+        self._judge(bounds, False, told_s, now)
+        # Those that still wait are the longest. Once they start it is too late for all the others.
+        bounds.learn(told_s, waits_s, now)
 
     def _judge(self, bounds: WaitBounds, held: bool, told_s: float, now: float) -> None:
         self.judged.bound(kept=held)
@@ -250,9 +275,14 @@ class Estimator:
         # Five imagined arrivals keep the first no-show from counting as all clients.
         return min(0.9, self._unclaimed / (self._claimed + self._unclaimed + 5.0))
 
+    @property
+    def s_per_byte(self) -> float:
+        """How long a slot needs for a byte."""
+        return max(1e-15, self._full_s_per_byte or self._s_per_byte)
+
     def service_s(self, remaining_bytes: float) -> float:
         """How long a download of this size is likely to hold its slot."""
-        return self._overhead_s + remaining_bytes * (self._full_s_per_byte or self._s_per_byte)
+        return self._overhead_s + remaining_bytes * self.s_per_byte
 
     def service(self, remaining_bytes: float) -> EndForecast:
         """The same, as unsure as downloads of late differ."""
@@ -299,7 +329,7 @@ class Estimator:
         leases = list(leases)
         least = max(1.0, least_bytes_s)
         self._measure_pace(now, slots, leases, least)
-        pace = self._full_s_per_byte or self._s_per_byte
+        pace = self.s_per_byte
         overhead = self._overhead_s
         frees = [
             lease.remaining_bytes / lease.rate_bytes_s
