@@ -515,9 +515,11 @@ def test_the_index_of_files_has_each_folder_by_its_own_name(
     popularity = SimpleNamespace(pending=lambda url: (0, 0, 0))
     gate = cast(Any, SimpleNamespace(downloads={}, parts=SimpleNamespace(popularity=popularity)))
     store = cast(Any, SimpleNamespace(read=lambda ask: succeed({})))
-    index = FileIndex(Clock(), site, gate, store, lambda: 0.0)
+    clock = Clock()
+    index = FileIndex(clock, site, gate, store, lambda: 0.0)
     pages: list[tuple[list[FileView], int]] = []
     Deferred.fromCoroutine(index.read("", "path", 0, 100)).addCallback(pages.append)
+    clock.pump([0.1] * 10)
     [(files, count)] = pages
     assert [file.path for file in files] == ["/a/x", "/latest/x", "/z/x"]
     assert count == 3

@@ -56,7 +56,7 @@ class Body:
             on_gone=self._set_gone,
             finish=lambda: None,
             abort=self._abort,
-            target="/a.iso",
+            target=b"/a.iso",
         )
         self.sender = BodySender(
             request, self.file, [(0, size)], size, self, world.pacer,
