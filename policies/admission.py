@@ -979,9 +979,13 @@ class AdmissionPolicy:
         if not small:
             self.policy.waits(row, now)
         answer = self._answer(row, retry, self._with_end(row, stated, now))
-        if table.present[row] or told.wait_s > ADMISSION.near_s:
+        near_s, held_s = ADMISSION.near_s, ADMISSION.held_s
+        if new:
+            # A browser shows its page at once, unless its turn comes before it could return.
+            near_s = held_s = min(self.settings.retry_min_s, near_s)
+        if table.present[row] or told.wait_s > near_s:
             return answer
-        return replace(answer, hold_s=ADMISSION.held_s)
+        return replace(answer, hold_s=held_s)
 
     def _promise(self, row: int, return_s: float) -> None:
         """Its client was told this return: if it is ready, it runs out some time later."""

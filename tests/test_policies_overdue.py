@@ -276,9 +276,17 @@ def test_who_would_come_back_waits_in_its_request_while_its_turn_is_near() -> No
     policy.observe(LINK, True, 1.0, LINK)
     policy.advance(1.0)
     here = policy.offer(Job("here", "/f", MB, MB, present=True), 1.0)
-    others = [policy.offer(Job(f"c{number}", "/f", 2 * MB, 2 * MB), 1.0) for number in range(100)]
     assert isinstance(here, Wait)
     assert here.hold_s == 0.0
+    jobs = [Job(f"c{number}", "/f", 2 * MB, 2 * MB) for number in range(100)]
+    news = [policy.offer(job, 1.0) for job in jobs]
+    # A newcomer waits for its turn only if that is nearer than any return.
+    assert [new for new in news if isinstance(new, Wait) and new.hold_s > 0.0] == []
+    others = [
+        policy.offer(job, 1.0 + new.retry_after_s, new.ticket)
+        for job, new in zip(jobs, news, strict=True)
+        if isinstance(new, Wait)
+    ]
     holds_s = [other.hold_s for other in others if isinstance(other, Wait)]
     assert len(holds_s) == 100
     assert holds_s[0] > 0.0

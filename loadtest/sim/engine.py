@@ -303,9 +303,9 @@ class Engine:
             if present and decision.ticket is not None:
                 self._hold(client, decision.ticket)
                 return
-            if decision.hold_s > 0.0 and ticket is not None and may_hold:
-                self._driver.policy.present(ticket, now)
-                self._hold(client, ticket)
+            if decision.hold_s > 0.0 and decision.ticket is not None and may_hold:
+                self._driver.policy.present(decision.ticket, now)
+                self._hold(client, decision.ticket)
                 self._at_file(now + decision.hold_s, self._held_for_long, client)
                 return
             if present:

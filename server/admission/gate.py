@@ -343,9 +343,6 @@ class Gate:
         job = visit.job
         if wait.hold_s <= 0.0 or wait.ticket is None or self.closed:
             return False
-        # A new client is answered at once: a browser then shows its page.
-        if visit.proof.ticket is None:
-            return False
         if not (visit.may_hold or visit.request.headers.get(WAIT_FIELD) == b"turn"):
             return False
         if not self.parked.has_room(job.client, job.network):
