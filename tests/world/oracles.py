@@ -643,8 +643,8 @@ class ReadersKeepTheirSlots(Oracle):
             return
         ends = ("policy", "settings", "lose answer", "cut", "line", "kill mover", "lose reports")
         # Its client comes back for the file as it is then, and takes nothing meanwhile.
-        ends += ("replace", "overwrite", "delete")
-        if any(map(world.has_fault, ends)):
+        changes = ("replace", "overwrite", "delete")
+        if any(map(world.has_fault, (*ends, *changes))):
             return
         for client in world.clients:
             slow = client.rate_bytes_s < world.network.wire.rate_bytes_s
