@@ -174,6 +174,9 @@ class Nginx:
             with suppress(ProcessLookupError):
                 os.kill(worker, number)
         self.process.wait(40)
+        if workers:
+            # One that is not gone yet would pass for the next server.
+            wait_for(lambda: not listens(self.port))
 
     def workers(self) -> list[int]:
         """The processes that move bytes."""
