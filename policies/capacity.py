@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from .contract import LineSeen
 from .leases import Lease
+from .reading import RATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +191,10 @@ class Capacity:
         return math.exp(self._client_log - 0.5 * math.sqrt(self._client_variance))
 
     def _count(self, lease: Lease) -> None:
-        """What this client takes counts once, at the second look that shows it.
+        """What this client takes counts once, when it has taken more than its kernel keeps.
 
-        If ends counted, a crowd would seem as fast as the first ones that are done. The first look
-        may be at what the kernel of an idle reader took.
+        If ends counted, a crowd would seem as fast as the first ones that are done. If the kernels
+        of 300 idle readers did, all would seem slow: live they cost 40 people +81 instead of +8 %.
         """
         if not lease.speed_counted:
             lease.speed_counted = True
@@ -259,7 +260,7 @@ class Capacity:
             )
         lease.cap_bytes_s = rate_bytes_s
         lease.cap_is_floor = False
-        if seen_before:
+        if seen_before and lease.started_bytes - lease.remaining_bytes >= RATE.ahead_bytes:
             self._count(lease)
         elif not self._clients:
             # Before any counts, the first looks tell more than nothing.

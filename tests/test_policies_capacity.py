@@ -87,7 +87,8 @@ def test_slow_clients_that_still_run_count_as_much_as_fast_ones_that_are_done() 
     for number in range(10):
         speed_bytes_s = 1e6 if number < 3 else 1e4
         lease = Lease(number, Job(f"c{number}", "f", 10**6, 10**6), 0.0, None, True)
-        for _ in range(4):
+        for look in range(4):
+            lease.took(10**6 - 100_000 * look)
             capacity.measured(lease, speed_bytes_s, False)
         if number < 3:
             capacity.learn(lease)
@@ -95,3 +96,20 @@ def test_slow_clients_that_still_run_count_as_much_as_fast_ones_that_are_done() 
     # The deviation of the logarithms is the root of 0.3 * 0.7 of their distance.
     slower = 1e6**0.3 * 1e4**0.7 / 100.0 ** (0.5 * 0.21**0.5)
     assert capacity.slower_client_bytes_s == pytest.approx(slower)
+
+
+def test_what_the_kernel_of_an_idle_reader_takes_is_no_speed() -> None:
+    """Live 300 idle readers made all clients seem slow, and cost 40 people +81 %."""
+    capacity = Capacity()
+    capacity.configure(None)
+    capacity.observe(1e6, False, True, 1e6, 1_000)
+    usual = Lease(0, Job("c", "f", 10**7, 10**7), 0.0, None, True)
+    for look in range(4):
+        usual.took(10**7 - 250_000 * look)
+        capacity.measured(usual, 1e6, False)
+    for number in range(1, 301):
+        idle = Lease(number, Job(f"i{number}", "f", 10**9, 10**9), 0.0, None, True)
+        for look in range(3):
+            idle.took(10**9 - 2_000 * look)
+            capacity.measured(idle, 4_000.0, False)
+    assert capacity.typical_client_bytes_s == pytest.approx(1e6)
