@@ -302,7 +302,7 @@ def _cut(world: World, fault: FaultPlan) -> None:
 def _give_up(world: World, fault: FaultPlan) -> None:
     """A person has enough of it."""
     client = world.culprit or _a_client(world, fault)
-    if client is not None and not client.over:
+    if client is not None and not client.over and client.state != "coming":
         client.leave("gives up")
 
 
