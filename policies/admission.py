@@ -701,7 +701,7 @@ class AdmissionPolicy:
         table.network[row] = sys.intern(lease.network)
         self.laws.ticket_waits(row, now)
         self.policy.comes_back(row, now)
-        if queue.ready.rank(table.key[row], table.number[row]) < queue.forward_ready():
+        if queue.is_among_ready(row):
             self._ready.make_ready(row, now)
 
     def _end_idle(self, now: float) -> tuple[int, ...]:
@@ -1216,7 +1216,8 @@ class AdmissionPolicy:
         """Take up tickets from a journal; numbers below `next_number` are never issued again.
 
         STARTED rows return as the next to start: their lease died with the process. `proven`: they
-        are in no journal, but signed. They stand behind those of their crowd that stand back.
+        are in no journal, but signed. They stand behind those of their crowd that stand back, and
+        are ready among younger ones.
         """
         self.changed = True
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
@@ -1244,10 +1245,12 @@ class AdmissionPolicy:
             at = queue.table.rows.get(one.number)
             if at is None:
                 continue
-            behind = proven and self.state.crowds.stand_back_before(queue.turn(at), one.network)
-            if behind and self.is_large(one.size_bytes):
+            waits = proven and queue.table.state[at] == WAITING
+            if waits and self.state.crowds.stand_back_before(queue.turn(at), one.network):
                 queue.stand_back(at)
             self.laws.ticket_restored(at)
+            if waits and queue.is_among_ready(at):
+                self._ready.make_ready(at, now)
         queue.next_number = max(queue.next_number, next_number)
 
     def _make_room(self, ticket: TicketRow, now: float) -> None:

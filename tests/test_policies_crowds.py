@@ -290,6 +290,24 @@ def test_tickets_of_nodes_without_a_leader_stand_back_in_the_order_of_their_time
     assert [row.number for row in came] == list(times)
 
 
+def test_a_lost_start_comes_back_before_younger_ready_ones_of_its_crowd() -> None:
+    """Where these stand back it waited behind all of them: in a run of kills, 38."""
+    before = server(ready_list=40)
+    fill(before, 20, 0.0, crowd=True, present=False)
+    policy = server(ready_list=1, lease_idle_s=20, ticket_ttl_s=600)
+    policy.restore(before.tickets(), 1.0, 100)
+    policy.advance(1.0)
+    first, number = [row.number for row in policy.tickets() if not row.stands_back], 14
+    started = [policy.offer(job(one - 1, crowd=True), 9.0, one) for one in (*first, number)]
+    lost = started[-1]
+    assert isinstance(lost, Admit)
+    policy.detach(lost.lease, 9.0, SIZE)
+    told = [row.number for row in policy.tickets()]
+    assert policy.advance(19.0).idled_out == (lost.lease,)
+    assert [row.stands_back for row in policy.tickets()] == [True] * 8
+    assert [row.number for row in policy.tickets()] == sorted([*told, number])
+
+
 def test_tickets_of_a_node_without_a_leader_put_nobody_of_their_crowd_further_back() -> None:
     """They went before all of it that stood back, however old."""
     policy = server()

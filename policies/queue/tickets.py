@@ -196,6 +196,11 @@ class TicketQueue:
         entry = (max(BACK_FROM, BACK + self.table.key[row]), self.table.number[row])
         return self.line.rank(*entry) - self.line.rank(BACK_FROM, 0)
 
+    def is_among_ready(self, row: int) -> bool:
+        """Whether a ready ticket comes after this one by its key: those that stand back apart."""
+        ready = self.ready.count if self.stands_back(row) else self.forward_ready()
+        return self.ready.rank(self.table.key[row], self.table.number[row]) < ready
+
     def place(self, row: int) -> int:
         """How many are before this ticket, plus one."""
         entry = (self.table.key[row], self.table.number[row])

@@ -18,7 +18,6 @@ from twisted.logger import Logger
 from ...policies.admission import AdmissionPolicy
 from ...policies.contract import (
     BRIEF_BYTES,
-    ELSEWHERE,
     Admit,
     Decision,
     Estimate,
@@ -379,7 +378,7 @@ class Gate:
                     return self._driver.offer(visit.job, self.now())
                 return Refuse(Reason.TICKET_USED)
             # The journal lost this ticket, but its signature proves it: it gets its place back.
-            self._take_up(
+            self.leases.restore(
                 TicketRow(
                     number=ticket.number,
                     client=visit.job.client,
@@ -403,26 +402,8 @@ class Gate:
         for row in rows:
             known = self.policy.ticket(row.number) is not None
             if not known and not self.parts.numbers.is_over(row.number):
-                self._take_up(row)
+                self.leases.restore(row._replace(state=TicketState.WAITING))
         self.leases.settle()
-
-    def _take_up(self, row: TicketRow) -> None:
-        self.leases.restore(row._replace(state=self._state_of_lost(row)))
-
-    def _state_of_lost(self, ticket: TicketRow) -> TicketState:
-        """Ready if younger tickets are, unless an older one waits: it stands behind that one."""
-        ahead_s = self.parts.wall_ahead_s()
-        found = TicketState.WAITING
-        for row in self.policy.tickets():
-            if max(row.number, ticket.number) < ELSEWHERE:
-                younger = row.number > ticket.number
-            else:
-                younger = row.issued_s + ahead_s > ticket.issued_s
-            if row.state is not TicketState.READY:
-                return found if younger else TicketState.WAITING
-            if younger:
-                found = TicketState.READY
-        return found
 
     # -- parked requests (`parked.ParkingGate`) -----------------------------------
 

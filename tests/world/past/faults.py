@@ -80,9 +80,9 @@ PAST: tuple[PastFault, ...] = (
     PastFault(
         "lost-ticket-behind-younger",
         "7761a57",
-        "server.admission.gate",
-        "            if younger:\n                found = TicketState.READY",
-        "            if younger and not row:\n                found = TicketState.READY",
+        "policies.admission",
+        "            if waits and queue.is_among_ready(at):",
+        "            if waits and not at:",
     ),
     PastFault(
         "standstill-costs-slots",
